@@ -193,7 +193,7 @@ def _map_lines(system_user: str, roles: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def passing(
+def temporary_cluster(
     roles: Sequence[str] = ROLES,
     settings: str = "",
     *,
@@ -265,15 +265,15 @@ def path_fault(directory: Path) -> str:
     return ""
 
 
-def reachable(directory: Path, user: str) -> bool:
+def can_enter(directory: Path, user: str) -> bool:
     """Return whether `user` may enter every folder on the path to `directory`, which need not exist yet."""
-    directory = existing(directory)
+    directory = nearest_existing(directory)
     if user == _invoking_user():
         return os.access(directory, os.X_OK)
     return subprocess.run(["test", "-x", str(directory)], **_as_user(user), check=False, cwd="/").returncode == 0
 
 
-def existing(directory: Path) -> Path:
+def nearest_existing(directory: Path) -> Path:
     """Return the directory, or the nearest folder above it that exists."""
     while not os.path.lexists(directory):
         directory = directory.parent

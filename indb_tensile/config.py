@@ -141,7 +141,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inheritance:
+class InheritedDescriptors:
     """The open file descriptors that a trainer inherits from its controller.
 
     The trainer receives the memory regions of a GPU through `regions_fd` (executor/cuda.py).
@@ -202,14 +202,14 @@ def load(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
-def given(environ: Mapping[str, str]) -> frozenset[str]:
+def configured_names(environ: Mapping[str, str]) -> frozenset[str]:
     """Return the names of the settings that this environment or its file sets. Raises RequestError as `load` does."""
     return frozenset(_read_values(environ))
 
 
-def inheritance(environ: Mapping[str, str]) -> Inheritance:
+def inherited_descriptors(environ: Mapping[str, str]) -> InheritedDescriptors:
     """Return the descriptors that this trainer inherits. Raises RequestError if no controller started the process."""
-    return Inheritance(
+    return InheritedDescriptors(
         link_fd=_descriptor(environ, "TENSILE_LINK_FD"),
         device_fd=_descriptor(environ, "TENSILE_DEVICE_FD"),
         regions_fd=_descriptor(environ, "TENSILE_REGIONS_FD") if environ.get("TENSILE_REGIONS_FD") else None,

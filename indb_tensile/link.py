@@ -160,7 +160,7 @@ def encode(message: Message) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Link:
+class TrainerLink:
     """The trainer's end of the socket pair. Calls block. Several threads may send at the same time."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -11,7 +11,7 @@ from hypothesis import settings
 from psycopg import sql
 
 from indb_tensile.catalog import install
-from indb_tensile.cluster import Cluster, passing
+from indb_tensile.cluster import Cluster, temporary_cluster
 
 # The suite draws the same examples each time, so a new failure has a new cause in the code. To search for unknown
 # failures, draw other examples: sh tests/run.sh tests/scheduler --hypothesis-profile=search
@@ -47,7 +47,7 @@ class Database:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Yield a running private cluster below a temporary directory."""
-    with passing(ROLES, "max_connections = 60\n") as created:
+    with temporary_cluster(ROLES, "max_connections = 60\n") as created:
         yield created
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile import config
-from indb_tensile.config import Inheritance, Settings, inheritance, load, parse_bytes, variable
+from indb_tensile.config import InheritedDescriptors, Settings, inherited_descriptors, load, parse_bytes, variable
 from indb_tensile.errors import RequestError
 
 
@@ -155,10 +155,10 @@ def test_a_missing_file_is_named() -> None:
 
 
 def test_a_trainer_reads_the_descriptors_it_inherited() -> None:
-    given_fds = Inheritance(link_fd=5, device_fd=6)
-    assert inheritance(given_fds.environment()) == given_fds
-    on_gpu = Inheritance(link_fd=5, device_fd=6, regions_fd=7)
-    assert inheritance(on_gpu.environment()) == on_gpu
+    given_fds = InheritedDescriptors(link_fd=5, device_fd=6)
+    assert inherited_descriptors(given_fds.environment()) == given_fds
+    on_gpu = InheritedDescriptors(link_fd=5, device_fd=6, regions_fd=7)
+    assert inherited_descriptors(on_gpu.environment()) == on_gpu
     assert on_gpu.descriptors == given_fds.descriptors | {"TENSILE_REGIONS_FD": 7}
 
 
@@ -178,12 +178,12 @@ def test_what_was_given_is_told_from_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "tensile.toml"
     path.write_text("max_jobs = 3\n")
     environment = {"TENSILE_CONFIG": str(path), "TENSILE_CAPACITY_BYTES": "2GB", "PATH": "/bin"}
-    assert config.given(environment) == {"capacity_bytes", "max_jobs"}
+    assert config.configured_names(environment) == {"capacity_bytes", "max_jobs"}
 
 
 def test_a_trainer_started_by_hand_says_so() -> None:
     with pytest.raises(RequestError) as raised:
-        inheritance({})
+        inherited_descriptors({})
     assert raised.value.message == "TENSILE_LINK_FD is '': the number of an open file descriptor is needed"
     assert "started by a controller" in raised.value.hint
 

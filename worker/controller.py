@@ -23,7 +23,7 @@ from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.gauge import Gauge, GpuGauge, NoGauge
-from indb_tensile.controller.headroom import Headroom, Limits
+from indb_tensile.controller.headroom import Headroom, RoomLimits
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
 from indb_tensile.controller.learner import LearnerProcess
@@ -37,7 +37,7 @@ from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.regions import GpuRegions, broker
 from indb_tensile.controller.service import NoService, ServiceProcess
-from indb_tensile.controller.thinking import Patience, ThinkingPlanner
+from indb_tensile.controller.thinking import ImprovementCancellation, BackgroundPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import DeviceError, TensileError
 from indb_tensile.executor.backend import (
@@ -126,7 +126,7 @@ def _run_with_retries(settings: Settings) -> None:
 def _run(settings: Settings) -> None:
     """Build all objects, run the loop, and take the objects down again, whatever happens."""
     chosen = _choose_device(settings)
-    set_names = config.given(os.environ)
+    set_names = config.configured_names(os.environ)
     settings = _settings_for(chosen, settings)
     kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
@@ -151,8 +151,8 @@ def _run(settings: Settings) -> None:
         service, learner = _make_service(settings, forks), _make_learner(settings, forks)
         for part in (service, learner):
             stack.callback(part.stop)
-        patience = Patience()
-        planner = ThinkingPlanner(
+        patience = ImprovementCancellation()
+        planner = BackgroundPlanner(
             PolicyPlanner(link=link, policy=settings.policy, heed=patience.heed, host_bytes=settings.host_pool_bytes),
             mailbox.post,
             patience,
@@ -260,7 +260,7 @@ def _prepare_gpu(
 def _make_headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
     """Return the object that follows the room on the device and stores measured footprints of trainers."""
     footprints = KeptFootprints(Path(settings.state_dir))
-    limits = Limits(
+    limits = RoomLimits(
         budget_bytes=settings.budget_bytes,
         capacity_bytes=settings.capacity_bytes,
         region_bytes=settings.region_bytes,
@@ -300,7 +300,7 @@ def _choose_device(settings: Settings) -> Chosen:
 
 def _settings_for(chosen: Chosen, settings: Settings) -> Settings:
     """Return the settings adjusted to the device. Every process of this controller gets them."""
-    set_names = config.given(os.environ)
+    set_names = config.configured_names(os.environ)
     match chosen:
         case Gpu():
             settings = with_pinned_pool(_fit_to_free_memory(chosen, settings, set_names), set_names)
@@ -380,7 +380,7 @@ def _create_ledger(settings: Settings) -> Ledger:
 def _reload_budget(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
     """Read the settings again. Only the budget may change while the controller runs."""
     try:
-        loaded, set_names = config.load(os.environ), config.given(os.environ)
+        loaded, set_names = config.load(os.environ), config.configured_names(os.environ)
         if isinstance(chosen, Gpu):  # the free memory no longer includes the regions that this controller has made
             budget_bytes = loaded.budget_bytes if "budget_bytes" in set_names else capacity_bytes
         else:

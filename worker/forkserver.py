@@ -27,8 +27,8 @@ from indb_tensile.controller.forkserver import (
     DESCRIPTORS,
     REQUEST_BYTES,
     ForkServer,
-    Request,
-    Server,
+    ForkRequest,
+    RunningForkServer,
     control_pair,
 )
 from indb_tensile.log import start_log
@@ -65,7 +65,7 @@ def nursery() -> ForkServer:
             os._exit(code)
     server_end.close()
     os.setpgid(pid, pid)
-    return ForkServer(os.environ, server=Server(pid=pid, control=own_end))
+    return ForkServer(os.environ, server=RunningForkServer(pid=pid, control=own_end))
 
 
 def _serve(control: socket.socket, modules: Sequence[str] = ()) -> int:
@@ -83,7 +83,7 @@ def _serve(control: socket.socket, modules: Sequence[str] = ()) -> int:
             return 0
         if not data:
             return 0
-        request = msgspec.msgpack.decode(data, type=Request)
+        request = msgspec.msgpack.decode(data, type=ForkRequest)
         if (run := _load(request.module)) is None:
             return _FAILED
         _fork(request, descriptors, control, parent, run)
@@ -104,7 +104,7 @@ def _load(module: str) -> Callable[[], int] | None:
 
 
 def _fork(
-    request: Request, descriptors: list[int], control: socket.socket, parent: int, run: Callable[[], int]
+    request: ForkRequest, descriptors: list[int], control: socket.socket, parent: int, run: Callable[[], int]
 ) -> None:
     """Fork twice, so that the copy becomes a child of the requesting process."""
     try:
@@ -124,7 +124,7 @@ def _fork(
 
 
 def _become(
-    request: Request,
+    request: ForkRequest,
     descriptors: list[int],
     control: socket.socket,
     parent: int,

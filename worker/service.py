@@ -33,12 +33,12 @@ from .serving.analyst_process import AnalystProcess
 from .serving.answers import Answers
 from .serving.batches import Batches
 from .serving.endpoint import Endpoint
-from .serving.front import Front
-from .serving.identity import DatabaseIdentity, Gate, socket_name
+from .serving.front import RequestDispatcher
+from .serving.identity import DatabaseIdentity, IdentityCheck, socket_name
 from .serving.peer import server_uid, user_name
 from .serving.processes import die_with_parent
 from .serving.requests import greeting
-from .serving.residents import Resident, Residents
+from .serving.residents import CachedModel, ModelCache
 from .serving.server import Server
 from .serving.settings import ServiceSettings
 from .serving.store import Loaded, Store
@@ -73,9 +73,9 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
     identity = store.identity()
     name = socket_name(identity.installation, options.worker)
     analyst_process, batches, loader = AnalystProcess(forks, analyst.__name__), Batches(), _Loader(options)
-    front = Front(
-        gate=Gate(identity, lambda: _identity(store)),
-        residents=Residents(loader.load, options.resident_bytes),
+    front = RequestDispatcher(
+        gate=IdentityCheck(identity, lambda: _identity(store)),
+        residents=ModelCache(loader.load, options.resident_bytes),
         batches=batches,
         analyst=analyst_process,
         code_version=VERSION,
@@ -118,10 +118,10 @@ class _Loader:
         self._thread_local = threading.local()
         self._stores: list[Store] = []
 
-    async def load(self, version: ModelVersionId) -> Resident:
+    async def load(self, version: ModelVersionId) -> CachedModel:
         """Load a version and return it ready to predict."""
         loaded = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, version)
-        return Resident(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes, owner=loaded.owner_oid)
+        return CachedModel(model=Answers(loaded.predictor), size_bytes=loaded.size_bytes, owner=loaded.owner_oid)
 
     def close(self) -> None:
         """End the threads and close their connections."""

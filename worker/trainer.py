@@ -14,11 +14,11 @@ import psycopg
 import torch
 
 from indb_tensile import config
-from indb_tensile.catalog.outage import is_databases
+from indb_tensile.catalog.outage import is_database_fault
 from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, StorageError, TensileError
 from indb_tensile.executor.cuda import CudaRegions, ordinal
 from indb_tensile.job import Blame, JobId
-from indb_tensile.link import Assign, Failed, Finished, Link, Ready
+from indb_tensile.link import Assign, Failed, Finished, TrainerLink, Ready
 from indb_tensile.log import start_log
 
 from .serving.processes import die_with_parent
@@ -34,17 +34,17 @@ log = logging.getLogger("trainer")
 def main() -> int:
     """Train one job. Returns the exit code."""
     settings = config.load(os.environ)
-    inherited = config.inheritance(os.environ)
+    inherited = config.inherited_descriptors(os.environ)
     start_log("trainer", settings.log_level.upper())
     die_with_parent()
     niceness.prepare()
-    link = Link(socket.socket(fileno=inherited.link_fd))
+    link = TrainerLink(socket.socket(fileno=inherited.link_fd))
     inbox = Inbox(link)
     link.send(Ready(pid=os.getpid()))
     return _serve(settings, inherited, link, inbox, inbox.expect(Assign))
 
 
-def _map_regions(settings: config.Settings, inherited: config.Inheritance) -> CudaRegions | None:
+def _map_regions(settings: config.Settings, inherited: config.InheritedDescriptors) -> CudaRegions | None:
     """Map a GPU's regions, or return None if there are none to map.
 
     They are mapped when a job is assigned, because mapping needs a CUDA context, which a spare trainer must not have.
@@ -60,8 +60,8 @@ def _map_regions(settings: config.Settings, inherited: config.Inheritance) -> Cu
 
 def _serve(
     settings: config.Settings,
-    inherited: config.Inheritance,
-    link: Link,
+    inherited: config.InheritedDescriptors,
+    link: TrainerLink,
     inbox: Inbox,
     assigned: Assign,
 ) -> int:
@@ -91,7 +91,7 @@ def _serve(
     return 0
 
 
-def _report(link: Link, job: JobId, error: TensileError, blame: Blame = Blame.JOB) -> None:
+def _report(link: TrainerLink, job: JobId, error: TensileError, blame: Blame = Blame.JOB) -> None:
     log.warning("job %s: %s", job, error)
     with contextlib.suppress(OSError):  # the controller is gone, and this process ends too
         link.send(
@@ -110,7 +110,7 @@ def _report(link: Link, job: JobId, error: TensileError, blame: Blame = Blame.JO
 
 def blame_of(error: Exception) -> Blame:
     """Return whether the job itself caused the error, or the database, the device or a full disk did."""
-    if isinstance(error, DeviceLostError | StorageError) or is_databases(error):
+    if isinstance(error, DeviceLostError | StorageError) or is_database_fault(error):
         return Blame.OTHERS
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRORS:
         return Blame.OTHERS

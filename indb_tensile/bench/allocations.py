@@ -19,7 +19,7 @@ from indb_tensile.executor.state import HOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class StepMemory:
     """The largest number of bytes allocated at once, and the bytes that an allocator reserves for them."""
 
     allocated_bytes: int
@@ -28,7 +28,7 @@ class Memory:
 
 def measure_memory(
     iterate: Callable[[], None], standing: Iterable[torch.Tensor], place: torch.device = HOST
-) -> Memory:
+) -> StepMemory:
     """Run one iteration, which leaves nothing allocated, beside the permanent tensors `standing`."""
     if place.type == "cuda":
         return _measure_gpu(iterate, place)
@@ -43,20 +43,20 @@ def measure_memory(
         storage.nbytes()
         for storage in {t.untyped_storage().data_ptr(): t.untyped_storage() for t in standing}.values()
     ]
-    return Memory(
+    return StepMemory(
         allocated_bytes=sum(stands) + highest,
         reserved_bytes=replayed_bytes(stands, [(address, size_bytes) for _, address, size_bytes in changes]),
     )
 
 
-def _measure_gpu(iterate: Callable[[], None], place: torch.device) -> Memory:
+def _measure_gpu(iterate: Callable[[], None], place: torch.device) -> StepMemory:
     """Measure by torch's own counters, after releasing memory that earlier work left reserved."""
     torch.cuda.synchronize(place)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(place)
     iterate()
     torch.cuda.synchronize(place)
-    return Memory(
+    return StepMemory(
         allocated_bytes=torch.cuda.max_memory_allocated(place), reserved_bytes=torch.cuda.max_memory_reserved(place)
     )
 

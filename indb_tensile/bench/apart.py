@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from indb_tensile.bench.allocations import Memory, measure_memory
-from indb_tensile.bench.rivals import Here, Torch, Values
+from indb_tensile.bench.allocations import StepMemory, measure_memory
+from indb_tensile.bench.rivals import LocalContender, TorchTraining, Values
 from indb_tensile.bench.transfers import TorchTransfers
-from indb_tensile.bench.trial import Subject
+from indb_tensile.bench.trial import TrainingSubject
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.opening import settle_results
 
 T = TypeVar("T")
-Ways = Callable[[Torch], Iterator[Here]]  # makes contenders of one module
+ContenderFactory = Callable[[TorchTraining], Iterator[LocalContender]]  # makes contenders of one module
 
 
-class Elsewhere:
+class ContenderProcess:
     """Another process that runs one function after another for as long as this object is open."""
 
     def __init__(self, place: torch.device, *begun: Any) -> None:
@@ -44,7 +44,7 @@ class Elsewhere:
                 hint="Its output says why; a smaller --batch leaves both processes more memory.",
             ) from None
 
-    def __enter__(self) -> "Elsewhere":
+    def __enter__(self) -> "ContenderProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,13 +52,13 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class There:
+class RemoteContender:
     """A contender in that process."""
 
     method: str
-    memory: Memory
+    memory: StepMemory
     number: int
-    process: Elsewhere
+    process: ContenderProcess
 
     def turn(self, iterations: int) -> float:
         """Run a turn, which is timed there."""
@@ -70,17 +70,17 @@ class There:
 
 
 @contextmanager
-def apart(subject: Callable[[], Subject], ways: Ways, place: torch.device) -> Iterator[list[There]]:
+def remote_contenders(subject: Callable[[], TrainingSubject], ways: ContenderFactory, place: torch.device) -> Iterator[list[RemoteContender]]:
     """Yield the contenders that `ways` makes of the subject in the other process. Each has run once.
 
     `subject` and `ways` are sent to the process, so they must be picklable.
     """
-    with Elsewhere(place, _gather, subject, ways, place) as process:
+    with ContenderProcess(place, _gather, subject, ways, place) as process:
         listed = process.ask(_listed)
-        yield [There(method=m, memory=memory, number=i, process=process) for i, (m, memory) in enumerate(listed)]
+        yield [RemoteContender(method=m, memory=memory, number=i, process=process) for i, (m, memory) in enumerate(listed)]
 
 
-def memory_of(contender: Here, shared: Torch) -> Memory:
+def memory_of(contender: LocalContender, shared: TorchTraining) -> StepMemory:
     """Run a contender once, so that optimizer state exists and kernels are chosen, and return its memory."""
     contender.iterate()
     return measure_memory(contender.iterate, shared.standing(), shared.place)
@@ -88,7 +88,7 @@ def memory_of(contender: Here, shared: Torch) -> Memory:
 
 # --- in the other process ------------------------------------------------------------------------------------------
 
-_gathered: list[tuple[Here, Memory]] = []
+_gathered: list[tuple[LocalContender, StepMemory]] = []
 
 
 def _begin(place_name: str, function: Callable[..., None] | None = None, *arguments: Any) -> None:
@@ -100,12 +100,12 @@ def _begin(place_name: str, function: Callable[..., None] | None = None, *argume
         function(*arguments)
 
 
-def _gather(subject: Callable[[], Subject], ways: Ways, place: torch.device) -> None:
-    shared = Torch(subject(), TorchTransfers(place), place)
+def _gather(subject: Callable[[], TrainingSubject], ways: ContenderFactory, place: torch.device) -> None:
+    shared = TorchTraining(subject(), TorchTransfers(place), place)
     _gathered.extend((contender, memory_of(contender, shared)) for contender in ways(shared))
 
 
-def _listed() -> list[tuple[str, Memory]]:
+def _listed() -> list[tuple[str, StepMemory]]:
     return [(contender.method, memory) for contender, memory in _gathered]
 
 

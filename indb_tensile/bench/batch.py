@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import find
-from indb_tensile.bench.policies import Asked, add_beside, add_sweep_options, asked_of, finish, measure, swept
+from indb_tensile.bench.policies import PolicySweep, add_beside, add_sweep_options, sweep_of, finish, measure, sweep_case
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.machines import REFERENCE
 
@@ -28,16 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_beside(parser)
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), metavar="ROWS")
     options = parser.parse_args(arguments)
-    finish(options, CASE, lambda: measure(_cases(options), swept, options.processes))
+    finish(options, CASE, lambda: measure(_cases(options), sweep_case, options.processes))
 
 
-def _cases(options: argparse.Namespace) -> list[Asked]:
+def _cases(options: argparse.Namespace) -> list[PolicySweep]:
     for name in options.models:
         find(name)
     if min(options.batches) < 1:
         raise RequestError(f"there is no batch of {min(options.batches)}", hint="Give at least 1 row.")
     return [
-        asked_of(options, model, REFERENCE.name, link, batch=batch)
+        sweep_of(options, model, REFERENCE.name, link, batch=batch)
         for model in options.models or PAPERS_FIVE
         for batch in options.batches
         for link in options.links or (25.0,)

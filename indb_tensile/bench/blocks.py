@@ -73,7 +73,7 @@ class Windows(nn.Module):
         return tiles.reshape(rows, self.side, self.side, -1)
 
 
-class Decoder(nn.Module):
+class DecoderNetwork(nn.Module):
     """A causal transformer whose last layer shares the weights of its first (Press and Wolf 2017)."""
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class GraphConvolution(nn.Module):
         return predicted
 
 
-class Recurrent(nn.Module):
+class RecurrentNetwork(nn.Module):
     """An LSTM in both directions, then a GRU and a plain recurrent layer, with dropout between LSTM layers."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 from indb_tensile.bench import networks
 from indb_tensile.bench.networks import Network
 from indb_tensile.bench.options import whole
-from indb_tensile.bench.trial import Subject
+from indb_tensile.bench.trial import TrainingSubject
 
 # Batches and sides at which a network's step takes tenths of a second on an emulated device.
 SIZES = {
@@ -35,13 +35,13 @@ class Source(Protocol):
         """Return the known network, whose blocks are known; None if the source is another one."""
         ...
 
-    def subject(self, seed: int = 0) -> Subject:
+    def subject(self, seed: int = 0) -> TrainingSubject:
         """Return a subject with weights and rows of this seed, the same in every process."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class BenchmarkCase:
     """A known network, a batch, and the pixels or tokens a side of its rows."""
 
     name: str
@@ -49,7 +49,7 @@ class Case:
     side: int
 
     @classmethod
-    def of(cls, name: str, batch: int | None, side: int | None, *, emulated: bool) -> "Case":
+    def of(cls, name: str, batch: int | None, side: int | None, *, emulated: bool) -> "BenchmarkCase":
         """Return a case of these sizes; None means the size that suits the device.
 
         Raises MissingError for an unknown network.
@@ -68,13 +68,13 @@ class Case:
         network = networks.find(self.name)
         return network if self.side == network.row[-1] else network.resized(self.side)
 
-    def sized(self, batch: int) -> "Case":
+    def sized(self, batch: int) -> "BenchmarkCase":
         """Return the same case with `batch` rows."""
         return replace(self, batch=batch)
 
-    def subject(self, seed: int = 0) -> Subject:
+    def subject(self, seed: int = 0) -> TrainingSubject:
         """Return the network with random weights and rows."""
-        return Subject.of(self.network, self.batch, seed)
+        return TrainingSubject.of(self.network, self.batch, seed)
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:

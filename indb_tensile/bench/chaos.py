@@ -30,10 +30,10 @@ import psycopg
 
 from indb_tensile import config
 from indb_tensile.bench.chaos_client import Client
-from indb_tensile.bench.chaos_events import Event, Kind, draw, parse_kinds
+from indb_tensile.bench.chaos_events import ChaosEvent, EventKind, draw_events, parse_kinds
 from indb_tensile.bench.chaos_faults import Faults
 from indb_tensile.bench.chaos_jobs import OWNERS, TRAININGS, Jobs
-from indb_tensile.bench.chaos_rig import Design, Rig, set_up, until
+from indb_tensile.bench.chaos_rig import ChaosRigOptions, ChaosRig, set_up, poll_until
 from indb_tensile.bench.chaos_users import Users
 from indb_tensile.bench.chaos_verdict import is_clean, judge
 from indb_tensile.bench.chaos_watch import MemoryWatch, descriptors, device_bytes, shared_memory_files
@@ -49,7 +49,7 @@ LEFT_S = 20.0  # time for processes that end to disappear, and for memory and fi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ChaosOptions:
     """Options of one chaos test."""
 
     seed: int
@@ -59,13 +59,13 @@ class Plan:
     controllers: int
     unended: int  # jobs that wait or run at any moment
     patience_s: float  # time for the last jobs to end
-    kinds: Sequence[Kind]
+    kinds: Sequence[EventKind]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the test and print its report, one object. The exit code is 1 if anything went wrong."""
     options = _parser().parse_args(arguments)
-    plan = Plan(
+    plan = ChaosOptions(
         seed=options.seed,
         events=options.events,
         limit_s=None if options.minutes is None else 60.0 * options.minutes,
@@ -77,16 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     with ExitStack() as stack:
         log = stack.enter_context(options.log.open("a", buffering=1)) if options.log else sys.stderr
-        report = storm(plan, log)
+        report = run_chaos(plan, log)
     print(json.dumps(report) if options.json else "\n".join(f"{name:>28} {value}" for name, value in report.items()))
     sys.exit(0 if is_clean(report) else 1)
 
 
-def storm(plan: Plan, log: TextIO) -> dict[str, Any]:
+def run_chaos(plan: ChaosOptions, log: TextIO) -> dict[str, Any]:
     """Create the rig, disturb it, let it recover, and return the report."""
     started_s = time.monotonic()
     files_before = shared_memory_files()
-    design = Design(owners=OWNERS, controllers=plan.controllers, lease_s=plan.lease_s, kinds=plan.kinds)
+    design = ChaosRigOptions(owners=OWNERS, controllers=plan.controllers, lease_s=plan.lease_s, kinds=plan.kinds)
     with set_up(design) as rig, closing(Jobs(rig=rig)) as jobs:
         test = _ChaosTest(plan, rig, jobs, log)
         report = test.run()
@@ -97,7 +97,7 @@ def storm(plan: Plan, log: TextIO) -> dict[str, Any]:
 class _ChaosTest:
     """Runs one chaos test on a rig."""
 
-    def __init__(self, plan: Plan, rig: Rig, jobs: Jobs, log: TextIO) -> None:
+    def __init__(self, plan: ChaosOptions, rig: ChaosRig, jobs: Jobs, log: TextIO) -> None:
         self._plan, self._rig, self._jobs, self._log = plan, rig, jobs, log
         self._users = Users(rig, jobs)
         self._actions = {**Faults(rig, jobs).deeds(), **self._users.deeds()}
@@ -146,7 +146,7 @@ class _ChaosTest:
         """Start the controllers and wait until all of them are ready."""
         for controller in self._rig.controllers:
             controller.start()
-        if not until(lambda: self._ready({}), READY_S):
+        if not poll_until(lambda: self._ready({}), READY_S):
             logs = [controller.log.read_text(errors="replace")[-1500:] for controller in self._rig.controllers]
             raise UnavailableError(
                 f"the controllers were not ready within {READY_S:g} s, and nothing disturbs them yet",
@@ -157,7 +157,7 @@ class _ChaosTest:
     def _run_events(self) -> None:
         """Let one event follow another, and keep the planned number of jobs unended."""
         kinds = [kind for kind in self._plan.kinds if kind not in self._rig.left_out]
-        events = islice(draw(self._plan.seed, kinds, self._plan.lease_s), self._plan.events)
+        events = islice(draw_events(self._plan.seed, kinds, self._plan.lease_s), self._plan.events)
         end_s = None if self._plan.limit_s is None else time.monotonic() + self._plan.limit_s
         for event in events:
             self._enqueue_jobs()
@@ -173,7 +173,7 @@ class _ChaosTest:
                 self._requested += 1
                 self._jobs.enqueue(TRAININGS[self._requested % len(TRAININGS)])
 
-    def _disturb(self, event: Event) -> None:
+    def _disturb(self, event: ChaosEvent) -> None:
         """Apply an event. Wait for the recovery from it, unless the next event follows at once."""
         began_s = time.monotonic()
         try:
@@ -198,7 +198,7 @@ class _ChaosTest:
     def _recover(self, kind: str, since_s: float) -> float | None:
         """Return the seconds until server, controllers and services recovered; None if they exceeded the limit."""
         beats = _safely(self._beats, dict[int, str]())
-        if not until(lambda: self._recovered(beats), RECOVERY_S):
+        if not poll_until(lambda: self._recovered(beats), RECOVERY_S):
             self._not_recovered += 1
             return None
         recovery_s = round(time.monotonic() - since_s, 2)
@@ -227,19 +227,19 @@ class _ChaosTest:
             self._rig.mend()
             return _safely(lambda: self._jobs.look("unended_of_all") == [(0,)], False)
 
-        return until(all_ended, self._plan.patience_s)
+        return poll_until(all_ended, self._plan.patience_s)
 
     def _leftovers(self, descriptors_before: int) -> dict[str, Any]:
         """Return the resources still in use after all jobs ended, and after the controllers ended."""
-        until(lambda: self._ready({}) and device_bytes(self._jobs) == 0, LEFT_S)
-        until(lambda: descriptors(self._rig) <= descriptors_before, LEFT_S)
+        poll_until(lambda: self._ready({}) and device_bytes(self._jobs) == 0, LEFT_S)
+        poll_until(lambda: descriptors(self._rig) <= descriptors_before, LEFT_S)
         leftovers = {
             "device_bytes_left": device_bytes(self._jobs),
             "descriptors_grown": max(0, descriptors(self._rig) - descriptors_before),
         }
         for controller in self._rig.controllers:
             controller.end()
-        until(lambda: not self._rig.processes(), LEFT_S)
+        poll_until(lambda: not self._rig.processes(), LEFT_S)
         return leftovers | {
             "catalog_rows_left": self._jobs.run("catalog_rows_left")[0][0],
             "processes_left": len(self._rig.processes()),

@@ -11,7 +11,7 @@ from math import isclose
 import psycopg
 
 from indb_tensile.bench.chaos_jobs import Reference, Training
-from indb_tensile.bench.chaos_rig import PURPOSE, SQL, Rig
+from indb_tensile.bench.chaos_rig import PURPOSE, SQL, ChaosRig
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.errors import DatabaseError
 
@@ -32,7 +32,7 @@ def is_outage(sqlstate: str) -> bool:
 class Client:
     """Requests predictions on a thread of its own, from `start` until `stop`."""
 
-    def __init__(self, rig: Rig, trainings: Sequence[Training], references: Mapping[str, Reference]) -> None:
+    def __init__(self, rig: ChaosRig, trainings: Sequence[Training], references: Mapping[str, Reference]) -> None:
         self._rig = rig
         self._requests = cycle(
             (training, row, expected)

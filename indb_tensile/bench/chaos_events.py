@@ -12,7 +12,7 @@ from enum import StrEnum
 from indb_tensile.errors import RequestError
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """A way to disturb jobs."""
 
     KILL_TRAINER = "kill_trainer"
@@ -46,46 +46,46 @@ class Kind(StrEnum):
 
 # Longest duration of a disturbance, in leases. Beyond one lease another controller takes jobs over.
 LONGEST_LEASES = {
-    Kind.STOP_TRAINER: 1.0,
-    Kind.KILL_CONTROLLER: 1.5,
-    Kind.STOP_CONTROLLER: 2.0,
-    Kind.STOP_SERVICE: 1.0,
-    Kind.STOP_BACKEND: 1.5,
-    Kind.KILL_POSTMASTER: 1.5,
-    Kind.RESTART_SERVER: 1.5,
-    Kind.FILL_DISK: 1.5,
-    Kind.STALL_CONNECTIONS: 2.0,
-    Kind.REFUSE_CONNECTIONS: 1.5,
-    Kind.EXHAUST_CONNECTIONS: 1.0,
-    Kind.STEP_CONTROLLER_CLOCK: 0.5,
-    Kind.STEP_SERVER_CLOCK: 0.5,
-    Kind.LOCK_JOBS: 1.5,
-    Kind.LOCK_TABLE: 1.5,
-    Kind.LOCK_MODELS: 1.0,
-    Kind.UNCOMMITTED_MODEL: 1.0,
+    EventKind.STOP_TRAINER: 1.0,
+    EventKind.KILL_CONTROLLER: 1.5,
+    EventKind.STOP_CONTROLLER: 2.0,
+    EventKind.STOP_SERVICE: 1.0,
+    EventKind.STOP_BACKEND: 1.5,
+    EventKind.KILL_POSTMASTER: 1.5,
+    EventKind.RESTART_SERVER: 1.5,
+    EventKind.FILL_DISK: 1.5,
+    EventKind.STALL_CONNECTIONS: 2.0,
+    EventKind.REFUSE_CONNECTIONS: 1.5,
+    EventKind.EXHAUST_CONNECTIONS: 1.0,
+    EventKind.STEP_CONTROLLER_CLOCK: 0.5,
+    EventKind.STEP_SERVER_CLOCK: 0.5,
+    EventKind.LOCK_JOBS: 1.5,
+    EventKind.LOCK_TABLE: 1.5,
+    EventKind.LOCK_MODELS: 1.0,
+    EventKind.UNCOMMITTED_MODEL: 1.0,
 }
 # Short events that need neither root nor libfaketime. The test command draws from them.
 CHEAP = (
-    Kind.KILL_TRAINER,
-    Kind.KILL_SERVICE,
-    Kind.TERMINATE_BACKENDS,
-    Kind.CUT_CONNECTIONS,
-    Kind.LOCK_JOBS,
-    Kind.LOCK_TABLE,
-    Kind.FLOOD_NOTIFY,
-    Kind.CANCEL_JOB,
-    Kind.DROP_TABLE,
+    EventKind.KILL_TRAINER,
+    EventKind.KILL_SERVICE,
+    EventKind.TERMINATE_BACKENDS,
+    EventKind.CUT_CONNECTIONS,
+    EventKind.LOCK_JOBS,
+    EventKind.LOCK_TABLE,
+    EventKind.FLOOD_NOTIFY,
+    EventKind.CANCEL_JOB,
+    EventKind.DROP_TABLE,
 )
 LONGEST_PAUSE_S = 2.0
 AT_ONCE = 0.2  # share of events after which the next event comes without waiting for the recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class ChaosEvent:
     """One disturbance. It begins `pause_s` after the one before and lasts `hold_s`; `choice` selects its victim."""
 
     number: int  # from 1
-    kind: Kind
+    kind: EventKind
     pause_s: float
     hold_s: float
     choice: float  # from 0 to 1
@@ -96,7 +96,7 @@ class Event:
         return min(int(self.choice * count), count - 1)
 
 
-def draw(seed: int, kinds: Sequence[Kind], lease_s: float) -> Iterator[Event]:
+def draw_events(seed: int, kinds: Sequence[EventKind], lease_s: float) -> Iterator[ChaosEvent]:
     """Yield events without end. Each kind comes once before any comes again, so a short test has many kinds."""
     chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
     number = 0
@@ -104,7 +104,7 @@ def draw(seed: int, kinds: Sequence[Kind], lease_s: float) -> Iterator[Event]:
         for kind in chance.sample(kinds, len(kinds)):
             number += 1
             longest_s = LONGEST_LEASES.get(kind, 0.0) * lease_s
-            yield Event(
+            yield ChaosEvent(
                 number=number,
                 kind=kind,
                 pause_s=round(chance.uniform(0, LONGEST_PAUSE_S), 3),
@@ -114,18 +114,18 @@ def draw(seed: int, kinds: Sequence[Kind], lease_s: float) -> Iterator[Event]:
             )
 
 
-def parse_kinds(text: str) -> tuple[Kind, ...]:
+def parse_kinds(text: str) -> tuple[EventKind, ...]:
     """Parse names of kinds, separated by commas; `all` and `cheap` name several. Raises RequestError otherwise."""
-    kinds: list[Kind] = []
+    kinds: list[EventKind] = []
     for name in text.split(","):
         match name.strip():
             case "all":
-                kinds += Kind
+                kinds += EventKind
             case "cheap":
                 kinds += CHEAP
-            case known if known in set(Kind):
-                kinds.append(Kind(known))
+            case known if known in set(EventKind):
+                kinds.append(EventKind(known))
             case unknown:
-                hint = f"The kinds are {', '.join(Kind)}; all and cheap name several."
+                hint = f"The kinds are {', '.join(EventKind)}; all and cheap name several."
                 raise RequestError(f"--kinds names {unknown!r}, which is no kind of event", hint=hint)
     return tuple(dict.fromkeys(kinds))

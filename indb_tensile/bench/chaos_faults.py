@@ -9,54 +9,54 @@ from typing import Any
 
 import psycopg
 
-from indb_tensile.bench.chaos_events import Event, Kind
+from indb_tensile.bench.chaos_events import ChaosEvent, EventKind
 from indb_tensile.bench.chaos_jobs import OWNERS, Jobs
-from indb_tensile.bench.chaos_rig import PURPOSE, Controller, Rig
+from indb_tensile.bench.chaos_rig import PURPOSE, ControllerProcess, ChaosRig
 from indb_tensile.catalog.connection import connect
 from indb_tensile.errors import DatabaseError
 
 _HOUR_S = 3600
 _MOST_CONNECTIONS = 100
 
-Told = Mapping[str, Any]
-Deed = Callable[[Event], Told]
+ActionOutcome = Mapping[str, Any]
+Action = Callable[[ChaosEvent], ActionOutcome]
 
 
 class Faults:
     """Faults of the infrastructure. Each action returns after the fault is over, and reports the victims."""
 
-    def __init__(self, rig: Rig, jobs: Jobs) -> None:
+    def __init__(self, rig: ChaosRig, jobs: Jobs) -> None:
         self._rig = rig
         self._jobs = jobs
 
-    def deeds(self) -> Mapping[Kind, Deed]:
+    def deeds(self) -> Mapping[EventKind, Action]:
         """Return the action for each kind of event."""
         return {
-            Kind.KILL_TRAINER: lambda event: _kill(event, self._rig.workers_processes("trainer")),
-            Kind.STOP_TRAINER: lambda event: _stop(event, self._rig.workers_processes("trainer")),
-            Kind.KILL_CONTROLLER: self._kill_controller,
-            Kind.STOP_CONTROLLER: lambda event: _stop(event, [c.pid for c in self._rig.controllers if c.pid]),
-            Kind.END_CONTROLLER: self._end_controller,
-            Kind.KILL_SERVICE: lambda event: _kill(event, self._rig.workers_processes("service")),
-            Kind.STOP_SERVICE: lambda event: _stop(event, self._rig.workers_processes("service")),
-            Kind.KILL_BACKEND: lambda event: _kill(event, self._rig.backends()),
-            Kind.STOP_BACKEND: lambda event: _stop(event, self._rig.backends()),
-            Kind.TERMINATE_BACKENDS: self._terminate_backends,
-            Kind.KILL_POSTMASTER: self._kill_postmaster,
-            Kind.RESTART_SERVER: self._restart_server,
-            Kind.FILL_DISK: self._fill_disk,
-            Kind.CUT_CONNECTIONS: lambda event: {"connections": self._controller(event).forwarder.cut()},
-            Kind.STALL_CONNECTIONS: self._stall_connections,
-            Kind.REFUSE_CONNECTIONS: self._refuse_connections,
-            Kind.EXHAUST_CONNECTIONS: self._exhaust_connections,
-            Kind.STEP_CONTROLLER_CLOCK: self._step_controller_clock,
-            Kind.STEP_SERVER_CLOCK: self._step_server_clock,
+            EventKind.KILL_TRAINER: lambda event: _kill(event, self._rig.workers_processes("trainer")),
+            EventKind.STOP_TRAINER: lambda event: _stop(event, self._rig.workers_processes("trainer")),
+            EventKind.KILL_CONTROLLER: self._kill_controller,
+            EventKind.STOP_CONTROLLER: lambda event: _stop(event, [c.pid for c in self._rig.controllers if c.pid]),
+            EventKind.END_CONTROLLER: self._end_controller,
+            EventKind.KILL_SERVICE: lambda event: _kill(event, self._rig.workers_processes("service")),
+            EventKind.STOP_SERVICE: lambda event: _stop(event, self._rig.workers_processes("service")),
+            EventKind.KILL_BACKEND: lambda event: _kill(event, self._rig.backends()),
+            EventKind.STOP_BACKEND: lambda event: _stop(event, self._rig.backends()),
+            EventKind.TERMINATE_BACKENDS: self._terminate_backends,
+            EventKind.KILL_POSTMASTER: self._kill_postmaster,
+            EventKind.RESTART_SERVER: self._restart_server,
+            EventKind.FILL_DISK: self._fill_disk,
+            EventKind.CUT_CONNECTIONS: lambda event: {"connections": self._controller(event).forwarder.cut()},
+            EventKind.STALL_CONNECTIONS: self._stall_connections,
+            EventKind.REFUSE_CONNECTIONS: self._refuse_connections,
+            EventKind.EXHAUST_CONNECTIONS: self._exhaust_connections,
+            EventKind.STEP_CONTROLLER_CLOCK: self._step_controller_clock,
+            EventKind.STEP_SERVER_CLOCK: self._step_server_clock,
         }
 
-    def _controller(self, event: Event) -> Controller:
+    def _controller(self, event: ChaosEvent) -> ControllerProcess:
         return self._rig.controllers[event.pick(len(self._rig.controllers))]
 
-    def _kill_controller(self, event: Event) -> Told:
+    def _kill_controller(self, event: ChaosEvent) -> ActionOutcome:
         """Kill a controller and wait. Beyond one lease another controller takes its jobs over."""
         controller = self._controller(event)
         pid = controller.pid
@@ -64,13 +64,13 @@ class Faults:
         time.sleep(event.hold_s)
         return {"pid": pid}
 
-    def _end_controller(self, event: Event) -> Told:
+    def _end_controller(self, event: ChaosEvent) -> ActionOutcome:
         controller = self._controller(event)
         pid = controller.pid
         controller.end()
         return {"pid": pid}
 
-    def _terminate_backends(self, event: Event) -> Told:
+    def _terminate_backends(self, event: ChaosEvent) -> ActionOutcome:
         """Terminate one backend that works for controllers, or with a probability of 0.3 all of them."""
         pids = [int(row[0]) for row in self._jobs.run("worker_backends")]
         victims = pids if event.choice < 0.3 else pids[event.pick(len(pids)) :][:1] if pids else []
@@ -78,20 +78,20 @@ class Faults:
             self._jobs.run("terminate", pid=pid)
         return {"pids": victims}
 
-    def _kill_postmaster(self, event: Event) -> Told:
+    def _kill_postmaster(self, event: ChaosEvent) -> ActionOutcome:
         pid = self._rig.postmaster()
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         time.sleep(event.hold_s)
         return {"pid": pid}
 
-    def _restart_server(self, event: Event) -> Told:
+    def _restart_server(self, event: ChaosEvent) -> ActionOutcome:
         mode = ("fast", "immediate")[event.pick(2)]
         self._rig.cluster.stop(mode)
         time.sleep(event.hold_s)
         return {"mode": mode}
 
-    def _fill_disk(self, event: Event) -> Told:
+    def _fill_disk(self, event: ChaosEvent) -> ActionOutcome:
         disk = self._rig.disk
         assert disk is not None  # the test draws no events that the rig leaves out
         try:
@@ -101,7 +101,7 @@ class Faults:
             disk.empty()
         return {"bytes": size_bytes}
 
-    def _stall_connections(self, event: Event) -> Told:
+    def _stall_connections(self, event: ChaosEvent) -> ActionOutcome:
         forwarder = self._controller(event).forwarder
         forwarder.stall()
         try:
@@ -110,7 +110,7 @@ class Faults:
             forwarder.heal()
         return {}
 
-    def _refuse_connections(self, event: Event) -> Told:
+    def _refuse_connections(self, event: ChaosEvent) -> ActionOutcome:
         forwarder = self._controller(event).forwarder
         try:
             count = forwarder.refuse()
@@ -119,7 +119,7 @@ class Faults:
             forwarder.heal()
         return {"connections": count}
 
-    def _exhaust_connections(self, event: Event) -> Told:
+    def _exhaust_connections(self, event: ChaosEvent) -> ActionOutcome:
         """Let a user take all connections after breaking those of controllers, which then cannot connect."""
         owner, count = OWNERS[event.pick(len(OWNERS))], 0
         with ExitStack() as stack:
@@ -132,17 +132,17 @@ class Faults:
             time.sleep(event.hold_s)
         return {"connections": count}
 
-    def _step_controller_clock(self, event: Event) -> Told:
+    def _step_controller_clock(self, event: ChaosEvent) -> ActionOutcome:
         clock = self._controller(event).clock
         assert clock is not None
         return _step(event, clock.step)
 
-    def _step_server_clock(self, event: Event) -> Told:
+    def _step_server_clock(self, event: ChaosEvent) -> ActionOutcome:
         assert self._rig.clock is not None
         return _step(event, self._rig.clock.step)
 
 
-def _kill(event: Event, pids: Sequence[int]) -> Told:
+def _kill(event: ChaosEvent, pids: Sequence[int]) -> ActionOutcome:
     if not pids:
         return {"nobody": True}
     pid = pids[event.pick(len(pids))]
@@ -151,7 +151,7 @@ def _kill(event: Event, pids: Sequence[int]) -> Told:
     return {"pid": pid}
 
 
-def _stop(event: Event, pids: Sequence[int]) -> Told:
+def _stop(event: ChaosEvent, pids: Sequence[int]) -> ActionOutcome:
     if not pids:
         return {"nobody": True}
     pid = pids[event.pick(len(pids))]
@@ -171,7 +171,7 @@ def _stopped(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _step(event: Event, step: Callable[[int], None]) -> Told:
+def _step(event: ChaosEvent, step: Callable[[int], None]) -> ActionOutcome:
     """Step a clock an hour forwards or back, and then back to the right time. Both are steps."""
     ahead_s = (_HOUR_S, -_HOUR_S)[event.pick(2)]
     step(ahead_s)

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from indb_tensile.bench.chaos_rig import PURPOSE, SQL, Rig, until
-from indb_tensile.bench.chaos_verdict import Ending
+from indb_tensile.bench.chaos_rig import PURPOSE, SQL, ChaosRig, poll_until
+from indb_tensile.bench.chaos_verdict import JobEnding
 from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.errors import UnavailableError
 
@@ -73,7 +73,7 @@ class Reference:
 class Jobs:
     """Enqueues trainings and keeps track of their jobs. Only one thread may use an instance."""
 
-    rig: Rig
+    rig: ChaosRig
     trainings: Sequence[Training] = TRAININGS
     references: dict[str, Reference] = field(default_factory=dict)
     asked: dict[int, Training] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Jobs:
         for salt, owner in enumerate(OWNERS, start=1):
             self.make_table(f"{owner}.numbers", salt)
         jobs = {training.name: self.enqueue(training) for training in self.trainings}
-        if not until(lambda: not self.unended(), _PATIENCE_S):
+        if not poll_until(lambda: not self.unended(), _PATIENCE_S):
             raise UnavailableError(
                 f"{len(self.unended())} trainings did not end undisturbed within {_PATIENCE_S:g} s",
                 hint="Run the benchmark while this machine has less to do.",
@@ -164,14 +164,14 @@ class Jobs:
         ((value,),) = self.run("predict", training.owner, model=training.name, row=row)
         return float(value)
 
-    def endings(self) -> Iterator[Ending]:
+    def endings(self) -> Iterator[JobEnding]:
         """Yield the endings of all jobs since `prepare`, including jobs whose id never reached the client."""
         rows = {row[0]: row for row in self.run("endings", after=self._after)}
         for job in sorted(rows.keys() | self.asked.keys()):
             _, key, model, state, sqlstate, message, ends, digests = rows.get(
                 job, (job, "", "", None, None, None, 0, [])
             )
-            yield Ending(
+            yield JobEnding(
                 job=job,
                 training=key.partition(" ")[0],
                 state=state,

@@ -9,7 +9,7 @@ _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)  # the process 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ProcessInfo:
     """A process that ran when /proc was read."""
 
     pid: int
@@ -25,20 +25,20 @@ class Process:
         return title.startswith(tuple(f"postgres: {role} " for role in roles))
 
 
-def every() -> Iterator[Process]:
+def all_processes() -> Iterator[ProcessInfo]:
     """Yield all processes except zombies, by process id."""
     for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         with suppress(*_GONE):
             before, _, after = (path / "stat").read_text().rpartition(")")
             state, parent = after.split()[:2]
             if state != "Z":
-                yield Process(pid=int(path.name), parent=int(parent), name=before.partition("(")[2])
+                yield ProcessInfo(pid=int(path.name), parent=int(parent), name=before.partition("(")[2])
 
 
-def marked(words: str) -> list[int]:
+def pids_with_environment(words: str) -> list[int]:
     """Return the ids of processes with `words` (NAME=value) in the environment that they started with; no zombies."""
     pids = []
-    for process in every():
+    for process in all_processes():
         with suppress(*_GONE):
             if f"{words}\0".encode() in Path(f"/proc/{process.pid}/environ").read_bytes():
                 pids.append(process.pid)

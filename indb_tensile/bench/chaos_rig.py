@@ -23,12 +23,12 @@ from indb_tensile import config
 from indb_tensile.bench import chaos_processes as processes
 from indb_tensile.bench.chaos_clock import Clock, find_library
 from indb_tensile.bench.chaos_disk import Disk, small_disk
-from indb_tensile.bench.chaos_events import Kind
+from indb_tensile.bench.chaos_events import EventKind
 from indb_tensile.bench.chaos_forwarder import Forwarder
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
-from indb_tensile.cluster import Cluster, passing
+from indb_tensile.cluster import Cluster, temporary_cluster
 from indb_tensile.errors import DatabaseError
 
 SQL = parse(Path(__file__).with_name("chaos.sql").read_text(encoding="utf-8"))
@@ -47,17 +47,17 @@ checkpoint_timeout = 30s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
+class ChaosRigOptions:
     """Options of a rig."""
 
     owners: Sequence[str]
     controllers: int
     lease_s: float
-    kinds: Sequence[Kind]
+    kinds: Sequence[EventKind]
 
 
 @dataclass(slots=True, kw_only=True)
-class Controller:
+class ControllerProcess:
     """One controller with its environment, files, forwarder and clock."""
 
     environment: Mapping[str, str]
@@ -121,15 +121,15 @@ class Controller:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rig:
+class ChaosRig:
     """The server and its controllers. `left_out` gives, by kind of event, why this machine does not support it."""
 
     directory: Path
     cluster: Cluster
     disk: Disk | None
     clock: Clock | None  # of the server
-    controllers: Sequence[Controller]
-    left_out: Mapping[Kind, str]
+    controllers: Sequence[ControllerProcess]
+    left_out: Mapping[EventKind, str]
 
     def dsn(self, user: str = "postgres") -> str:
         """Return a connection string to the server itself, which bypasses the forwarders."""
@@ -149,16 +149,16 @@ class Rig:
     def workers_processes(self, name: str) -> list[int]:
         """Return ids of the controllers' child processes of this name: trainer, service, learner, analyst."""
         parents = {controller.pid for controller in self.controllers}
-        return [p.pid for p in processes.every() if p.parent in parents and p.name == f"tensile {name}"[:15]]
+        return [p.pid for p in processes.all_processes() if p.parent in parents and p.name == f"tensile {name}"[:15]]
 
     def backends(self) -> list[int]:
         """Return ids of the server's backends that serve controllers."""
         server = self.postmaster()
-        return [p.pid for p in processes.every() if server and p.parent == server and p.serves(_WORKERS)]
+        return [p.pid for p in processes.all_processes() if server and p.parent == server and p.serves(_WORKERS)]
 
     def processes(self) -> list[int]:
         """Return ids of the controllers and of all processes that they started."""
-        return processes.marked(f"{_MARK}={self.directory}")
+        return processes.pids_with_environment(f"{_MARK}={self.directory}")
 
     def close(self) -> None:
         """Kill all controllers and the processes that they left, and close the forwarders."""
@@ -180,24 +180,24 @@ class Rig:
 
 
 @contextmanager
-def set_up(design: Design) -> Iterator[Rig]:
+def set_up(design: ChaosRigOptions) -> Iterator[ChaosRig]:
     """Yield a running server with the catalog and the owners' roles, and controllers that are not started yet."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="chaos-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         directory.chmod(0o755)
-        left_out: dict[Kind, str] = {}
-        disk = stack.enter_context(small_disk(directory / "disk")) if Kind.FILL_DISK in design.kinds else None
+        left_out: dict[EventKind, str] = {}
+        disk = stack.enter_context(small_disk(directory / "disk")) if EventKind.FILL_DISK in design.kinds else None
         if disk is not None and disk.fault:
-            left_out[Kind.FILL_DISK] = disk.fault
+            left_out[EventKind.FILL_DISK] = disk.fault
             disk = None
-        clocks = {Kind.STEP_SERVER_CLOCK, Kind.STEP_CONTROLLER_CLOCK} & set(design.kinds)
+        clocks = {EventKind.STEP_SERVER_CLOCK, EventKind.STEP_CONTROLLER_CLOCK} & set(design.kinds)
         library = find_library() if clocks else None
         if library is None:
             left_out |= dict.fromkeys(clocks, "libfaketime is not installed")
         clock = Clock(directory / "server-clock", library) if library else None
         cluster = stack.enter_context(
-            passing(
+            temporary_cluster(
                 ("postgres", *_WORKERS, *design.owners),
                 _SERVER,
                 within=disk.directory if disk else directory,
@@ -206,7 +206,7 @@ def set_up(design: Design) -> Iterator[Rig]:
         )
         (directory / "service").mkdir()
         _install(cluster, design.owners, directory / "service")
-        rig = Rig(
+        rig = ChaosRig(
             directory=directory,
             cluster=cluster,
             disk=disk,
@@ -240,7 +240,7 @@ def _install(cluster: Cluster, owners: Sequence[str], service: Path) -> None:
                 connection.execute(sql.SQL(SQL["grant_schema"]).format(name(owner), name(role)))
 
 
-def _controller(directory: Path, number: int, cluster: Cluster, lease_s: float, library: Path | None) -> Controller:
+def _controller(directory: Path, number: int, cluster: Cluster, lease_s: float, library: Path | None) -> ControllerProcess:
     own = directory / f"controller{number}"
     state = own / "state"
     state.mkdir(parents=True)
@@ -268,7 +268,7 @@ def _controller(directory: Path, number: int, cluster: Cluster, lease_s: float, 
         # The service checks the peer of its database connection, which here is this process, the forwarder.
         "TENSILE_SERVICE_PEER_UID": str(_uid(cluster)),
     }
-    return Controller(
+    return ControllerProcess(
         environment=environment | (clock.environment if clock else {}),
         log=own / "controller.log",
         state=state,
@@ -286,7 +286,7 @@ def _uid(cluster: Cluster) -> int:
     return cluster.data.stat().st_uid
 
 
-def until(condition: Callable[[], bool], limit_s: float, poll_s: float = 0.1) -> bool:
+def poll_until(condition: Callable[[], bool], limit_s: float, poll_s: float = 0.1) -> bool:
     """Poll until the condition holds. Returns False if it does not hold within the limit."""
     end = time.monotonic() + limit_s
     while not condition():

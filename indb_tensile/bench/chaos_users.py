@@ -7,10 +7,10 @@ from contextlib import suppress
 import psycopg
 from psycopg import sql
 
-from indb_tensile.bench.chaos_events import Event, Kind
-from indb_tensile.bench.chaos_faults import Deed, Told
+from indb_tensile.bench.chaos_events import ChaosEvent, EventKind
+from indb_tensile.bench.chaos_faults import Action, ActionOutcome
 from indb_tensile.bench.chaos_jobs import OWNERS, SPOILED, Jobs
-from indb_tensile.bench.chaos_rig import PURPOSE, SQL, Rig
+from indb_tensile.bench.chaos_rig import PURPOSE, SQL, ChaosRig
 from indb_tensile.catalog.connection import connect
 
 _FLOOD = 100  # executions of a statement that sends eight notifications
@@ -20,28 +20,28 @@ INVALID_JOBS = (100, 3000)  # at least, at most
 class Users:
     """Disturbances by owners with their own rights. A denied statement disturbs nothing and is counted as denied."""
 
-    def __init__(self, rig: Rig, jobs: Jobs) -> None:
+    def __init__(self, rig: ChaosRig, jobs: Jobs) -> None:
         self._rig = rig
         self._jobs = jobs
-        self.denied: dict[Kind, int] = {}
+        self.denied: dict[EventKind, int] = {}
 
-    def deeds(self) -> Mapping[Kind, Deed]:
+    def deeds(self) -> Mapping[EventKind, Action]:
         """Return the action for each kind of event."""
         return {
-            Kind.LOCK_JOBS: lambda event: self._hold_transaction(event, SQL["lock_jobs"]),
-            Kind.LOCK_TABLE: self._lock_table,
-            Kind.LOCK_MODELS: lambda event: self._hold_transaction(event, SQL["lock_models"]),
-            Kind.FLOOD_NOTIFY: self._flood_notify,
-            Kind.UNCOMMITTED_MODEL: self._uncommitted_model,
-            Kind.INVALID_JOBS: self._invalid_jobs,
-            Kind.CANCEL_JOB: self._cancel_job,
-            Kind.DROP_TABLE: self._drop_table,
+            EventKind.LOCK_JOBS: lambda event: self._hold_transaction(event, SQL["lock_jobs"]),
+            EventKind.LOCK_TABLE: self._lock_table,
+            EventKind.LOCK_MODELS: lambda event: self._hold_transaction(event, SQL["lock_models"]),
+            EventKind.FLOOD_NOTIFY: self._flood_notify,
+            EventKind.UNCOMMITTED_MODEL: self._uncommitted_model,
+            EventKind.INVALID_JOBS: self._invalid_jobs,
+            EventKind.CANCEL_JOB: self._cancel_job,
+            EventKind.DROP_TABLE: self._drop_table,
         }
 
-    def _owner(self, event: Event) -> str:
+    def _owner(self, event: ChaosEvent) -> str:
         return OWNERS[event.pick(len(OWNERS))]
 
-    def _lock_table(self, event: Event) -> Told:
+    def _lock_table(self, event: ChaosEvent) -> ActionOutcome:
         """Lock a table and enqueue a training on it, which has to wait for the lock."""
         owner = self._owner(event)
         training = next(training for training in self._jobs.trainings if training.owner == owner)
@@ -49,14 +49,14 @@ class Users:
         return {"job": self._jobs.enqueue(training), **self._hold_transaction(event, locking)}
 
     def _hold_transaction(
-        self, event: Event, statement: str | sql.Composed, values: Mapping[str, str] | None = None
-    ) -> Told:
+        self, event: ChaosEvent, statement: str | sql.Composed, values: Mapping[str, str] | None = None
+    ) -> ActionOutcome:
         """Execute a statement in an owner's transaction, and roll that back when the event is over."""
         owner = self._owner(event)
         with connect(self._rig.dsn(owner), application_name=PURPOSE) as connection:
             connection.execute(SQL["bound_lock_wait"])
             connection.execute(SQL["begin"])
-            outcome: Told = {"owner": owner}
+            outcome: ActionOutcome = {"owner": owner}
             try:
                 connection.execute(statement.encode() if isinstance(statement, str) else statement, values)
                 time.sleep(event.hold_s)
@@ -67,12 +67,12 @@ class Users:
                 connection.execute(SQL["rollback"])
         return outcome
 
-    def _flood_notify(self, event: Event) -> Told:
+    def _flood_notify(self, event: ChaosEvent) -> ActionOutcome:
         owner = self._owner(event)
         ((count,),) = self._jobs.run("flood", owner, times=_FLOOD)
         return {"owner": owner, "notifications": count}
 
-    def _uncommitted_model(self, event: Event) -> Told:
+    def _uncommitted_model(self, event: ChaosEvent) -> ActionOutcome:
         """Insert a model's name in a transaction that is rolled back, while another owner trains that model."""
         owner = self._owner(event)
         training = next(training for training in self._jobs.trainings if training.owner != owner)
@@ -91,7 +91,7 @@ class Users:
                 connection.execute(SQL["rollback"])
         return outcome
 
-    def _invalid_jobs(self, event: Event) -> Told:
+    def _invalid_jobs(self, event: ChaosEvent) -> ActionOutcome:
         lowest, highest = INVALID_JOBS
         count = lowest + int(event.choice * (highest - lowest))
         try:
@@ -101,7 +101,7 @@ class Users:
             return {"count": count, "denied": str(error).splitlines()[0]}
         return {"count": count}
 
-    def _cancel_job(self, event: Event) -> Told:
+    def _cancel_job(self, event: ChaosEvent) -> ActionOutcome:
         jobs = self._victims()
         if not jobs:
             return {"nobody": True}
@@ -113,7 +113,7 @@ class Users:
     def _victims(self) -> Sequence[int]:
         return [job for job in self._jobs.unended() if job in self._jobs.asked]
 
-    def _drop_table(self, event: Event) -> Told:
+    def _drop_table(self, event: ChaosEvent) -> ActionOutcome:
         """Enqueue a training on a table, and drop the table before, during or after its reading."""
         owner = self._owner(event)
         table = f"{owner}.dropped_{event.number}"
@@ -124,5 +124,5 @@ class Users:
         self._jobs.run_on("drop_table", owner, table)
         return {"job": job, "table": table}
 
-    def _deny(self, event: Event) -> None:
+    def _deny(self, event: ChaosEvent) -> None:
         self.denied[event.kind] = self.denied.get(event.kind, 0) + 1

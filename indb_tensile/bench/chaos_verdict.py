@@ -31,7 +31,7 @@ ENDED = ("succeeded", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class JobEnding:
     """The state of one job in the catalog after the test, and its owner's actions on it."""
 
     job: int
@@ -45,7 +45,7 @@ class Ending:
     spoiled: bool = False  # its owner dropped the table
 
 
-def fate(ending: Ending, references: Mapping[str, str]) -> Fate:
+def fate(ending: JobEnding, references: Mapping[str, str]) -> Fate:
     """Return how a job ended; the gravest fault wins. `references` are digests of undisturbed runs, by training."""
     if ending.state not in ENDED:
         return Fate.LOST
@@ -63,7 +63,7 @@ def fate(ending: Ending, references: Mapping[str, str]) -> Fate:
     return Fate.SUCCEEDED if ending.digests == (references.get(ending.training),) else Fate.WRONG_BITS
 
 
-def judge(endings: Iterable[Ending], references: Mapping[str, str]) -> dict[str, Any]:
+def judge(endings: Iterable[JobEnding], references: Mapping[str, str]) -> dict[str, Any]:
     """Return the report's figures: the number of jobs by fate, and the errors of those that failed."""
     fates = [(ending, fate(ending, references)) for ending in endings]
     counts = Counter(outcome for _, outcome in fates)
@@ -97,7 +97,7 @@ def is_clean(report: Mapping[str, Any]) -> bool:
     return not any(report[name.value] for name in Fate if name not in RIGHT) and not any(report[name] for name in BAD)
 
 
-def _causes(endings: Iterable[Ending]) -> dict[str, int]:
+def _causes(endings: Iterable[JobEnding]) -> dict[str, int]:
     """Count errors by SQLSTATE and message, most frequent first. Paths and numbers are masked, since they vary."""
     return dict(Counter(f"{ending.sqlstate}: {_generic(ending.message or '')}" for ending in endings).most_common())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from indb_tensile.bench import chaos_processes as processes
 from indb_tensile.bench.chaos_jobs import Jobs
-from indb_tensile.bench.chaos_rig import Rig
+from indb_tensile.bench.chaos_rig import ChaosRig
 
 _EVERY_S = 0.25
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written to
@@ -21,7 +21,7 @@ class MemoryWatch:
     of the server's shared memory that it has touched.
     """
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: ChaosRig) -> None:
         self._rig = rig
         self.peak_bytes = dict.fromkeys(("controller", *NAMES, "backend"), 0)
         self._stopped = threading.Event()
@@ -48,7 +48,7 @@ class MemoryWatch:
         self.peak_bytes[name] = max([self.peak_bytes[name], *(processes.peak_bytes(pid) for pid in pids if pid)])
 
 
-def descriptors(rig: Rig) -> int:
+def descriptors(rig: ChaosRig) -> int:
     """Return the largest number of open files of any controller."""
     return max((processes.descriptors(controller.pid) for controller in rig.controllers if controller.pid), default=0)
 

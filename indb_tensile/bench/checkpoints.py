@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from indb_tensile.bench.database import fresh
+from indb_tensile.bench.database import temporary_database
 from indb_tensile.bench.ending import run
 from indb_tensile.catalog import checkpoints, jobs
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="directory of the files; default: a temporary one")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with fresh(arguments.dsn, "checkpoints") as own, tempfile.TemporaryDirectory(dir=arguments.directory) as place:
+    with temporary_database(arguments.dsn, "checkpoints") as own, tempfile.TemporaryDirectory(dir=arguments.directory) as place:
         figures = measure(own, Path(place), arguments.size, arguments.rounds)
     if arguments.json:
         print(json.dumps(figures))

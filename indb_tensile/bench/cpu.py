@@ -34,8 +34,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from indb_tensile import config
-from indb_tensile.bench.chaos_processes import marked
-from indb_tensile.bench.database import fresh
+from indb_tensile.bench.chaos_processes import pids_with_environment
+from indb_tensile.bench.database import temporary_database
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.options import whole
 from indb_tensile.bench.rows import stamped
@@ -60,7 +60,7 @@ _SQL = parse(Path(__file__).with_name("cpu.sql").read_text(encoding="utf-8"))
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each training and each policy, then the ratios."""
     options = _parser().parse_args(arguments)
-    with fresh(options.dsn, "cpu") as dsn, TemporaryDirectory(dir=options.directory) as directory:
+    with temporary_database(options.dsn, "cpu") as dsn, TemporaryDirectory(dir=options.directory) as directory:
         site = _Site(dsn=dsn, directory=Path(directory), threads=options.threads)
         site.prepare(options.rows)
         rows: list[Row] = []
@@ -314,7 +314,7 @@ class _Controller:
             time.sleep(_POLL_S)
 
     def _processes(self) -> list[int]:
-        return marked(self.mark)
+        return pids_with_environment(self.mark)
 
 
 def _line(row: Row) -> str:

@@ -16,7 +16,7 @@ _SQL = parse(Path(__file__).with_name("database.sql").read_text(encoding="utf-8"
 
 
 @contextmanager
-def fresh(dsn: str, benchmark: str) -> Iterator[str]:
+def temporary_database(dsn: str, benchmark: str) -> Iterator[str]:
     """Yield a connection string to the new database. `dsn` is a superuser's, to any database of the server."""
     name, purpose = f"tensile_bench_{benchmark}_{os.getpid()}", f"tensile bench {benchmark}"
     with connect(dsn, application_name=purpose) as connection:

@@ -28,10 +28,10 @@ from threadpoolctl import threadpool_limits
 
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.options import whole
-from indb_tensile.bench.samples import NAMES, Sample, from_csv, sample
+from indb_tensile.bench.samples import NAMES, SampleTable, from_csv, sample
 from indb_tensile.bench.tables import print_table
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import ColumnData, Kind, Rows
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Rows
 from indb_tensile.learning.evaluation import default_metric, evaluate
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.splits import Split, divide
@@ -44,7 +44,7 @@ _MOST_CATEGORIES = 254  # HistGradientBoosting accepts no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class TrainingScore:
     """The result of one training: its metric on the test rows, and its cost.
 
     `processor_s` counts the processor time of all threads. On a busy machine it is more reliable than `seconds`.
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    makers: list[Callable[[], Sample]] = [partial(sample, name) for name in arguments.tables]
+    makers: list[Callable[[], SampleTable]] = [partial(sample, name) for name in arguments.tables]
     makers += [partial(from_csv, Path(file), target) for file, target in arguments.csv]
     with threadpool_limits(arguments.threads):
         torch.set_num_threads(arguments.threads)
@@ -86,7 +86,7 @@ def main() -> None:
                 print_table(Console(width=140, highlight=False), scores[0].table, lines(scores))
 
 
-def measure(table: Sample, methods: Sequence[str], seeds: int) -> Iterator[Score]:
+def measure(table: SampleTable, methods: Sequence[str], seeds: int) -> Iterator[TrainingScore]:
     """Train by each method on each seed's split, and yield the scores."""
     for seed in range(seeds):
         for method in methods:
@@ -96,7 +96,7 @@ def measure(table: Sample, methods: Sequence[str], seeds: int) -> Iterator[Score
             yield METHODS[method](table, seed)
 
 
-def lines(scores: Sequence[Score]) -> list[dict[str, str]]:
+def lines(scores: Sequence[TrainingScore]) -> list[dict[str, str]]:
     """Return a row for each method: the median and range of its metric, and medians of its costs."""
     rows = []
     for method in dict.fromkeys(score.method for score in scores):
@@ -154,7 +154,7 @@ def _outputs(prepared: Prepared, part: Part) -> torch.Tensor:
         return torch.cat([prepared.module(part.x[rows]) for rows in ordered_batches(part, _EVALUATED_ROWS)])
 
 
-def _network(method: str, table: Sample, seed: int, hyperparams: dict[str, int]) -> Score:
+def _network(method: str, table: SampleTable, seed: int, hyperparams: dict[str, int]) -> TrainingScore:
     with _Stopwatch() as watch:
         prepared = assemble(table.table, _spec(table, seed, hyperparams))
         with torch.random.fork_rng(devices=[]):
@@ -178,9 +178,9 @@ class _Stopwatch:
 
 
 def _score(
-    method: str, table: Sample, seed: int, metric: float, watch: _Stopwatch, *, epochs: int = 0, steps: int = 0
-) -> Score:
-    return Score(
+    method: str, table: SampleTable, seed: int, metric: float, watch: _Stopwatch, *, epochs: int = 0, steps: int = 0
+) -> TrainingScore:
+    return TrainingScore(
         table=table.name,
         method=method,
         seed=seed,
@@ -192,7 +192,7 @@ def _score(
     )
 
 
-def _spec(table: Sample, seed: int, hyperparams: dict[str, int]) -> JobSpec:
+def _spec(table: SampleTable, seed: int, hyperparams: dict[str, int]) -> JobSpec:
     return JobSpec(
         model="m",
         relation=Relation(oid=1, schema="public", name=table.name),
@@ -207,11 +207,11 @@ def _spec(table: Sample, seed: int, hyperparams: dict[str, int]) -> JobSpec:
 # --- rivals ------------------------------------------------------------------------------------------------------
 
 
-def _boosting(table: Sample, seed: int) -> Score:
+def _boosting(table: SampleTable, seed: int) -> TrainingScore:
     """Score gradient boosting on the columns without encoding: numbers, and texts as categories."""
     columns = {name: data for name, data in table.table.columns.items() if name not in ("id", table.target)}
     x = np.column_stack([_for_boosting(data) for data in columns.values()])
-    texts = [name for name, data in columns.items() if data.kind is Kind.TEXT]
+    texts = [name for name, data in columns.items() if data.kind is ColumnKind.TEXT]
     categorical = [place for place, name in enumerate(columns) if name in texts] or None
     estimator = HistGradientBoostingClassifier if table.task is Task.CLASSIFICATION else HistGradientBoostingRegressor
     model = estimator(random_state=seed, categorical_features=categorical)
@@ -223,7 +223,7 @@ def _boosting(table: Sample, seed: int) -> Score:
     return _score("boosting", table, seed, model.score(x[test], y[test]), watch)
 
 
-def _linear(table: Sample, seed: int) -> Score:
+def _linear(table: SampleTable, seed: int) -> TrainingScore:
     """Score a linear model of the encoded features that the networks train on."""
     prepared = assemble(table.table, _spec(table, seed, {}))
     parts = (prepared.train, prepared.valid)
@@ -236,7 +236,7 @@ def _linear(table: Sample, seed: int) -> Score:
     return _score("linear", table, seed, model.score(*test), watch)
 
 
-def _parts(table: Sample, known: Rows, seed: int) -> tuple[Rows, Rows]:
+def _parts(table: SampleTable, known: Rows, seed: int) -> tuple[Rows, Rows]:
     """Return the rows to learn from and the rows to score on, from the split of a job with this seed."""
     parts = divide(table.table.row_hash[known], Split(seed=seed))
     return known[np.concatenate([parts.train, parts.valid])], known[parts.test]
@@ -244,7 +244,7 @@ def _parts(table: Sample, known: Rows, seed: int) -> tuple[Rows, Rows]:
 
 def _for_boosting(data: ColumnData) -> npt.NDArray[np.float64]:
     """Return an array (rows, columns), NaN where missing. Texts become ranks by frequency; the rarest share one."""
-    if data.kind is not Kind.TEXT:
+    if data.kind is not ColumnKind.TEXT:
         return data.numbers().reshape(len(data.missing), -1)
     texts = np.where(data.missing, "", data.values).astype(str)
     _, codes, counts = np.unique(texts, return_inverse=True, return_counts=True)
@@ -254,7 +254,7 @@ def _for_boosting(data: ColumnData) -> npt.NDArray[np.float64]:
     return np.where(data.missing, np.nan, codes_by_rank)[:, None]
 
 
-METHODS: dict[str, Callable[[Sample, int], Score]] = {
+METHODS: dict[str, Callable[[SampleTable, int], TrainingScore]] = {
     "defaults": lambda table, seed: _network("defaults", table, seed, {}),
     "fixed": lambda table, seed: _network("fixed", table, seed, FIXED),
     "boosting": _boosting,

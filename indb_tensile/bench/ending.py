@@ -19,7 +19,7 @@ UNREAD = CUT_OFF + signal.SIGPIPE  # Python ignores SIGPIPE itself: writes to a 
 
 def run(main: Callable[[], None]) -> None:
     """Call `main`. On an error that a user can mend, print message and hint and exit with the error's code."""
-    end_when_told()
+    exit_on_sigterm()
     try:
         main()
         sys.stdout.flush()
@@ -36,7 +36,7 @@ def run(main: Callable[[], None]) -> None:
         sys.exit(UNREAD)
 
 
-def end_when_told() -> None:
+def exit_on_sigterm() -> None:
     """Exit by SystemExit on SIGTERM from now on, so that all context managers release their resources."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(CUT_OFF + signal.SIGTERM))
 

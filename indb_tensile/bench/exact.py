@@ -33,16 +33,16 @@ from typing import Any
 import torch
 
 from indb_tensile.bench import rows
-from indb_tensile.bench.cases import Case
+from indb_tensile.bench.cases import BenchmarkCase
 from indb_tensile.bench.ending import run
-from indb_tensile.bench.kinds import KINDS, Kind, find_kind
+from indb_tensile.bench.kinds import KINDS, NetworkKind, find_kind
 from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.options import portion, whole
 from indb_tensile.bench.plain import train_plainly
-from indb_tensile.bench.processes import alone, preload
-from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
+from indb_tensile.bench.processes import run_each_alone, preload
+from indb_tensile.bench.rig import DeviceRig, RunTarget, add_target, set_up, target
 from indb_tensile.bench.rivals import EAGER, SEED, Values
-from indb_tensile.bench.trial import Subject, Trial, same_bits, workload
+from indb_tensile.bench.trial import TrainingSubject, StepTrial, same_bits, workload
 from indb_tensile.bench.turnover import simulated_turnover, turnover
 from indb_tensile.executor.placer import Placer
 from indb_tensile.scheduler.link import Link
@@ -59,12 +59,12 @@ SIDES = {"inception_v3": 75, "inception_v4": 75, "bert": 16, "gpt2": 16, "lstm":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ExactOptions:
     """The runs of each network."""
 
     policies: tuple[str, ...] = tuple(POLICIES)
     budgets: tuple[float, ...] = (0.6, 0.2)
-    target: Target = field(default_factory=Target)
+    target: RunTarget = field(default_factory=RunTarget)
     iterations: int = 2  # the second starts from the state that a planned iteration left
 
 
@@ -74,22 +74,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kinds = [find_kind(name) for name in (KINDS if options.kinds == [] else options.kinds or ())]
     models: list[str] = ([] if kinds else list(NETWORKS)) if options.models is None else options.models
     if kinds:
-        alone([kind.name for kind in kinds], "--kinds", find_kind)
+        run_each_alone([kind.name for kind in kinds], "--kinds", find_kind)
     else:
-        alone(models)
+        run_each_alone(models)
     preload()
     torch.set_num_threads(1)
     results: list[Row] = []
-    runs = Asked(
+    runs = ExactOptions(
         policies=rows.known_policies(options.policies),
         budgets=tuple(options.budgets),
         target=target(options),
         iterations=options.iterations,
     )
-    sources: list[Kind | Case] = [*kinds]
+    sources: list[NetworkKind | BenchmarkCase] = [*kinds]
     for name in models:
         side = options.side or SIDES.get(name, SIDE)
-        sources.append(Case.of(name, options.batch, side, emulated=runs.target.emulated))
+        sources.append(BenchmarkCase.of(name, options.batch, side, emulated=runs.target.emulated))
     for source in sources:
         for row in measure(map(source.subject, range(options.seeds)), runs):
             results.append(row)
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(int(exact < len(results)))
 
 
-def measure(subjects: Iterator[Subject], runs: Asked) -> Iterator[Row]:
+def measure(subjects: Iterator[TrainingSubject], runs: ExactOptions) -> Iterator[Row]:
     """Yield a row for eager and for each plan of each subject. Subjects differ only in their seeds."""
     first = next(subjects)
     with set_up(runs.target, first, throttled=False) as rig:
@@ -123,7 +123,7 @@ def measure(subjects: Iterator[Subject], runs: Asked) -> Iterator[Row]:
             trial.runner.close()
 
 
-def _plans(work: Workload, link: Link, runs: Asked) -> dict[Plan, str]:
+def _plans(work: Workload, link: Link, runs: ExactOptions) -> dict[Plan, str]:
     """Return the distinct plans, each with the first policy that made it."""
     (graph,) = work.graphs
     low, high = floor(graph), liveness_peak(graph)
@@ -142,7 +142,7 @@ def _make_plan(work: Workload, policy: str, budget_bytes: int, link: Link) -> Pl
     return plan
 
 
-def _run_unplanned(subject: Subject, rig: Rig, runs: Asked) -> tuple[Values, Row]:
+def _run_unplanned(subject: TrainingSubject, rig: DeviceRig, runs: ExactOptions) -> tuple[Values, Row]:
     """Return the values of the unplanned captured step, the reference, and eager's row.
 
     Where the device's memory is the host's, the reference is not placed in the arena; a GPU has no other memory than
@@ -155,7 +155,7 @@ def _run_unplanned(subject: Subject, rig: Rig, runs: Asked) -> tuple[Values, Row
     return unplanned, {"policy": EAGER, "swaps": 0, "operators": None, "peak_bytes": None, "exact": exact}
 
 
-def _compare_plans(trial: Trial, plans: dict[Plan, str], unplanned: Values, iterations: int) -> Iterator[Row]:
+def _compare_plans(trial: StepTrial, plans: dict[Plan, str], unplanned: Values, iterations: int) -> Iterator[Row]:
     """Yield a row for each plan."""
     graph = trial.step.graph
     for plan, policy in plans.items():
@@ -168,7 +168,7 @@ def _compare_plans(trial: Trial, plans: dict[Plan, str], unplanned: Values, iter
         }
 
 
-def _train(trial: Trial, plan: Plan, iterations: int) -> Values:
+def _train(trial: StepTrial, plan: Plan, iterations: int) -> Values:
     """Return all trained values after `iterations` iterations under this plan."""
     trial.adopt(plan)
     trial.restart()
@@ -178,7 +178,7 @@ def _train(trial: Trial, plan: Plan, iterations: int) -> Values:
     return trial.state.export()
 
 
-def _run_eager(subject: Subject, rig: Rig, iterations: int) -> Values:
+def _run_eager(subject: TrainingSubject, rig: DeviceRig, iterations: int) -> Values:
     """Return parameters, buffers and averages after PyTorch's own iterations. The module is unchanged."""
     torch.manual_seed(SEED)
     return train_plainly(subject, iterations, rig.opened.torch_device)
@@ -197,7 +197,7 @@ def _line(row: Row) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    default = Asked()
+    default = ExactOptions()
     parser.add_argument("--models", nargs="+", metavar="NAME", help="default: all, unless --kinds is given")
     parser.add_argument("--kinds", nargs="*", metavar="NAME", help=f"all, or some of: {', '.join(KINDS)}")
     parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")

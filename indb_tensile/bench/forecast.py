@@ -30,12 +30,12 @@ from torch import nn
 
 from indb_tensile import config
 from indb_tensile.bench import networks
-from indb_tensile.bench.cases import SIZES, Case, add_sizes
+from indb_tensile.bench.cases import SIZES, BenchmarkCase, add_sizes
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.options import whole
-from indb_tensile.bench.processes import alone, preload
-from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
-from indb_tensile.bench.trial import Subject, Trial, workload
+from indb_tensile.bench.processes import run_each_alone, preload
+from indb_tensile.bench.rig import DeviceRig, RunTarget, add_target, set_up, target
+from indb_tensile.bench.trial import TrainingSubject, StepTrial, workload
 from indb_tensile.learning import architectures
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak
@@ -48,7 +48,7 @@ PEAK_BAR = 0.01  # largest relative error of a peak on a GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class SmallNetwork:
     """A network, a batch, and the shape of one row."""
 
     name: str
@@ -56,22 +56,22 @@ class Network:
     shape: tuple[int, ...]
     rows: int
 
-    def subject(self) -> Subject:
+    def subject(self) -> TrainingSubject:
         """Return the network with random weights and rows."""
         module = architectures.build(self.architecture, self.shape, CLASSES)
         x, y = torch.randn(self.rows, *self.shape), torch.randint(0, CLASSES, (self.rows,))
-        return Subject(name=self.name, module=module, loss=nn.CrossEntropyLoss(), x=x, y=y)
+        return TrainingSubject(name=self.name, module=module, loss=nn.CrossEntropyLoss(), x=x, y=y)
 
 
 NETWORKS = (
-    Network(name="mlp", architecture={"type": "mlp", "hidden": [2048] * 3, "dropout": 0.2}, shape=(64,), rows=256),
-    Network(
+    SmallNetwork(name="mlp", architecture={"type": "mlp", "hidden": [2048] * 3, "dropout": 0.2}, shape=(64,), rows=256),
+    SmallNetwork(
         name="cnn",
         architecture={"type": "cnn", "channels": [48], "depth": 6, "hidden": [128], "dropout": 0.2},
         shape=(1, 8, 8),
         rows=256,
     ),
-    Network(
+    SmallNetwork(
         name="transformer",
         architecture={
             "type": "layers",
@@ -84,7 +84,7 @@ NETWORKS = (
         shape=(16, 128),
         rows=128,
     ),
-    Network(
+    SmallNetwork(
         name="lstm",
         architecture={
             "type": "layers",
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run_target = target(options)
     small = options.models is None and run_target.emulated
     models = [] if small else options.models or list(SIZES)
-    alone(models)
+    run_each_alone(models)
     preload()
     torch.set_num_threads(1)
     off = 0
@@ -124,14 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(int(off > 0))
 
 
-def _subjects(models: Sequence[str], options: argparse.Namespace, run_target: Target) -> Iterator[Subject]:
+def _subjects(models: Sequence[str], options: argparse.Namespace, run_target: RunTarget) -> Iterator[TrainingSubject]:
     if not models:
         yield from (network.subject() for network in NETWORKS)
     for name in models:
-        yield Case.of(name, options.batch, options.side, emulated=run_target.emulated).subject()
+        yield BenchmarkCase.of(name, options.batch, options.side, emulated=run_target.emulated).subject()
 
 
-def measure(subject: Subject, run_target: Target, *, rounds: int, iterations: int) -> Iterator[dict[str, Any]]:
+def measure(subject: TrainingSubject, run_target: RunTarget, *, rounds: int, iterations: int) -> Iterator[dict[str, Any]]:
     """Yield one row per budget."""
     with set_up(run_target, subject) as rig:
         trial = rig.trial(subject)
@@ -140,7 +140,7 @@ def measure(subject: Subject, run_target: Target, *, rounds: int, iterations: in
         trial.runner.close()
 
 
-def _compare(rig: Rig, trial: Trial, share: float, *, rounds: int, iterations: int) -> dict[str, Any]:
+def _compare(rig: DeviceRig, trial: StepTrial, share: float, *, rounds: int, iterations: int) -> dict[str, Any]:
     """Run liveness and planned iterations in turns. Each plan is made from the latencies of the turn before."""
     graph, link = rig.step.graph, rig.link
     floor_bytes, high_bytes = floor(graph), liveness_peak(graph)

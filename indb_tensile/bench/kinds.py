@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from indb_tensile.bench import blocks, convolutional
-from indb_tensile.bench.trial import Subject
+from indb_tensile.bench.trial import TrainingSubject
 from indb_tensile.errors import MissingError
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.executor.passes import WHOLE, Passes
@@ -32,7 +32,7 @@ _RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class NetworkKind:
     """One kind of network: how to build it, its batches, and its optimizer.
 
     `x` and `y` draw the given number of rows.
@@ -47,10 +47,10 @@ class Kind:
     passes: Passes = WHOLE
     rows: int = ROWS
 
-    def subject(self, seed: int = 0) -> Subject:
+    def subject(self, seed: int = 0) -> TrainingSubject:
         """Return a subject with weights and rows drawn from `seed`."""
         torch.manual_seed(seed)
-        return Subject(
+        return TrainingSubject(
             name=self.name,
             module=self.build().train(),
             loss=self.loss,
@@ -61,7 +61,7 @@ class Kind:
         )
 
 
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> NetworkKind:
     """Return the kind of this name. Raises MissingError if there is none."""
     if name not in KINDS:
         raise MissingError(f"there is no kind of network '{name}'", hint=f"Kinds are: {', '.join(KINDS)}.")
@@ -91,23 +91,23 @@ _LABELLED: Mapping[str, Any] = {"x": _integers(TOKENS, 12), "y": _integers(TOKEN
 _OWN_LOSS: Mapping[str, Any] = {"y": _normal(1), "loss": _mean}
 
 _ALL = (
-    Kind(name="residual", build=convolutional.residual, x=_normal(3, 16, 16), settings=_SGD, **_CLASSIFIED),
-    Kind(name="depthwise", build=convolutional.depthwise, x=_normal(3, 16, 16), settings=_RMSPROP, **_CLASSIFIED),
-    Kind(name="dense", build=convolutional.dense, x=_normal(3, 16, 16), **_CLASSIFIED),
-    Kind(name="cells", build=convolutional.Cells, x=_normal(3, 12, 12), **_CLASSIFIED),
-    Kind(name="unet", build=convolutional.UNet, x=_normal(3, 16, 16), y=_normal(1, 16, 16), loss=functional.l1_loss),
-    Kind(name="volumes", build=convolutional.Volumes, x=_normal(2, 4, 8, 8), **_CLASSIFIED),
-    Kind(name="normalised", build=convolutional.normalised, x=_normal(4, 8, 8), settings=_ADAMW, **_CLASSIFIED),
-    Kind(name="windows", build=blocks.Windows, x=_normal(3, 16, 16), settings=_ADAMW, **_CLASSIFIED),
-    Kind(name="decoder", build=blocks.Decoder, settings=_ADAMW, **_LABELLED),
-    Kind(
+    NetworkKind(name="residual", build=convolutional.residual, x=_normal(3, 16, 16), settings=_SGD, **_CLASSIFIED),
+    NetworkKind(name="depthwise", build=convolutional.depthwise, x=_normal(3, 16, 16), settings=_RMSPROP, **_CLASSIFIED),
+    NetworkKind(name="dense", build=convolutional.dense, x=_normal(3, 16, 16), **_CLASSIFIED),
+    NetworkKind(name="cells", build=convolutional.Cells, x=_normal(3, 12, 12), **_CLASSIFIED),
+    NetworkKind(name="unet", build=convolutional.UNet, x=_normal(3, 16, 16), y=_normal(1, 16, 16), loss=functional.l1_loss),
+    NetworkKind(name="volumes", build=convolutional.Volumes, x=_normal(2, 4, 8, 8), **_CLASSIFIED),
+    NetworkKind(name="normalised", build=convolutional.normalised, x=_normal(4, 8, 8), settings=_ADAMW, **_CLASSIFIED),
+    NetworkKind(name="windows", build=blocks.Windows, x=_normal(3, 16, 16), settings=_ADAMW, **_CLASSIFIED),
+    NetworkKind(name="decoder", build=blocks.DecoderNetwork, settings=_ADAMW, **_LABELLED),
+    NetworkKind(
         name="averaged",
         build=blocks.Encoder,
         settings=OptimizerSettings(kind="adamw", average_decay=0.9),
         **_LABELLED,
     ),
-    Kind(name="experts", build=blocks.Experts, x=_normal(6, 16), y=_normal(6, 16), loss=functional.mse_loss),
-    Kind(
+    NetworkKind(name="experts", build=blocks.Experts, x=_normal(6, 16), y=_normal(6, 16), loss=functional.mse_loss),
+    NetworkKind(
         name="embeddings",
         build=blocks.Recommender,
         x=_integers(5_000, 8),
@@ -115,16 +115,16 @@ _ALL = (
         loss=functional.mse_loss,
         settings=_ADAGRAD,
     ),
-    Kind(name="towers", build=blocks.Towers, x=_integers(1_000, 12), settings=_ADAGRAD, **_OWN_LOSS),
-    Kind(name="graph", build=blocks.GraphConvolution, x=_normal(9, 5), **_CLASSIFIED),
-    Kind(name="recurrent", build=blocks.Recurrent, x=_normal(7, 6), settings=_RMSPROP, **_CLASSIFIED),
-    Kind(
+    NetworkKind(name="towers", build=blocks.Towers, x=_integers(1_000, 12), settings=_ADAGRAD, **_OWN_LOSS),
+    NetworkKind(name="graph", build=blocks.GraphConvolution, x=_normal(9, 5), **_CLASSIFIED),
+    NetworkKind(name="recurrent", build=blocks.RecurrentNetwork, x=_normal(7, 6), settings=_RMSPROP, **_CLASSIFIED),
+    NetworkKind(
         name="unrolled",
         build=blocks.Unrolled,
         settings=OptimizerSettings(kind="sgd", momentum=0.9, clip_norm=0.1),
         **_LABELLED,
     ),
-    Kind(
+    NetworkKind(
         name="complex",
         build=blocks.Spectral,
         x=_normal(2, 16),
@@ -132,9 +132,9 @@ _ALL = (
         loss=functional.huber_loss,
         settings=_RMSPROP,
     ),
-    Kind(name="adversarial", build=blocks.Adversarial, x=_normal(8), **_OWN_LOSS),
-    Kind(name="diffusion", build=blocks.Diffusion, x=_normal(1, 8, 8), **_OWN_LOSS),
-    Kind(
+    NetworkKind(name="adversarial", build=blocks.Adversarial, x=_normal(8), **_OWN_LOSS),
+    NetworkKind(name="diffusion", build=blocks.Diffusion, x=_normal(1, 8, 8), **_OWN_LOSS),
+    NetworkKind(
         name="accumulated",
         build=blocks.Perceptron,
         x=_normal(24),
@@ -144,4 +144,4 @@ _ALL = (
         **_CLASSIFIED,
     ),
 )
-KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})
+KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -13,7 +13,7 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.workload import Workload
 
 
-class Line:
+class InterpolatedWorkload:
     """The workload of any number of rows, interpolated between the workloads of two batches."""
 
     def __init__(self, works: Callable[[int], Workload], first: int, second: int) -> None:

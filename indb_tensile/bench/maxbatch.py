@@ -25,13 +25,13 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.bench import networks
-from indb_tensile.bench.batches import Device, Drawn, Executed, Ran, ground
-from indb_tensile.bench.cases import Case
+from indb_tensile.bench.batches import BatchTrials, InterpolatedBatches, ExecutedBatches, BatchResult, open_executor
+from indb_tensile.bench.cases import BenchmarkCase
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import graph_of
 from indb_tensile.bench.options import portion, whole
-from indb_tensile.bench.processes import alone
-from indb_tensile.bench.rig import Target, add_target, target
+from indb_tensile.bench.processes import run_each_alone
+from indb_tensile.bench.rig import RunTarget, add_target, target
 from indb_tensile.bench.rows import stamped
 from indb_tensile.bench.trial import require_memory
 from indb_tensile.errors import RequestError
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in options.models:
             networks.find(name)
     else:
-        alone(options.models)  # a process has one device
+        run_each_alone(options.models)  # a process has one device
     torch.set_num_threads(1)
     rows: list[Row] = []
     for name in options.models:
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(int("NOT" in summary))
 
 
-def measure(labels: Row, device: Device, shares: Sequence[float]) -> Iterator[Row]:
+def measure(labels: Row, device: BatchTrials, shares: Sequence[float]) -> Iterator[Row]:
     """Yield a row for each share of eager's throughput to keep. Raises RequestError if eager fits no batch."""
     eager = largest(device.eager, lambda _: True)
     if eager is None:
@@ -92,11 +92,11 @@ def measure(labels: Row, device: Device, shares: Sequence[float]) -> Iterator[Ro
         }
 
 
-def _largest_planned(device: Device, eager: Ran, share: float) -> Ran | None:
+def _largest_planned(device: BatchTrials, eager: BatchResult, share: float) -> BatchResult | None:
     """Return the largest confirmed batch. After a failure the next attempt is a few per cent smaller."""
     least = share * eager.samples_per_s
 
-    def fast(ran: Ran | None) -> Ran | None:
+    def fast(ran: BatchResult | None) -> BatchResult | None:
         return ran if ran is not None and ran.samples_per_s >= least else None
 
     predicted = largest(
@@ -113,7 +113,7 @@ def _largest_planned(device: Device, eager: Ran, share: float) -> Ran | None:
     return None
 
 
-def largest(attempt: Callable[[int], Ran | None], may: Callable[[int], bool], at_least: int = 1) -> Ran | None:
+def largest(attempt: Callable[[int], BatchResult | None], may: Callable[[int], bool], at_least: int = 1) -> BatchResult | None:
     """Return the largest successful attempt: the batch doubles until one fails, then the interval is bisected."""
     best, high = attempt(at_least) if may(at_least) else None, at_least
     while best is not None and high < _MOST_ROWS:
@@ -151,7 +151,7 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 @contextmanager
-def _device(options: argparse.Namespace, run_target: Target, name: str) -> Iterator[tuple[Device, Row]]:
+def _device(options: argparse.Namespace, run_target: RunTarget, name: str) -> Iterator[tuple[BatchTrials, Row]]:
     labels: Row = {
         "model": name,
         "mode": "simulated" if options.simulated else "executed",
@@ -162,18 +162,18 @@ def _device(options: argparse.Namespace, run_target: Target, name: str) -> Itera
             raise RequestError("--simulated plans only", hint="Leave out --device, or --simulated to run there.")
         budget_bytes = _SIMULATED_BYTES if options.budget is None else _size(options.budget)
         labels |= {"side": networks.find(name).row[-1], "budget_bytes": budget_bytes}
-        yield Drawn(partial(graph_of, name), run_target.stands_for, budget_bytes), labels
+        yield InterpolatedBatches(partial(graph_of, name), run_target.stands_for, budget_bytes), labels
         return
     rows = (_ROWS if run_target.emulated else _GPU_ROWS) if options.batch is None else options.batch
-    case = Case.of(name, rows, options.side, emulated=run_target.emulated)
-    with ground(case, run_target) as batches:
+    case = BenchmarkCase.of(name, rows, options.side, emulated=run_target.emulated)
+    with open_executor(case, run_target) as batches:
         if options.budget is None:
             budget_bytes = batches.eager(rows).peak_bytes
         else:
             budget_bytes = _size(options.budget)
             if run_target.emulated:
                 require_memory(f"batches of up to twice the budget of {options.budget}", 2 * budget_bytes)
-        yield Executed(batches, budget_bytes, rows), labels | {"side": case.side, "budget_bytes": budget_bytes}
+        yield ExecutedBatches(batches, budget_bytes, rows), labels | {"side": case.side, "budget_bytes": budget_bytes}
 
 
 def _size(text: str) -> int:

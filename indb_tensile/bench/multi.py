@@ -27,9 +27,9 @@ from indb_tensile.bench import rows as shared
 from indb_tensile.bench.batch import PAPERS_FIVE
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import find, graph_of
-from indb_tensile.bench.policies import add_beside, add_sweep_options, before, finish, measure
-from indb_tensile.bench.rows import Case, Row, Trial
-from indb_tensile.bench.tables import called
+from indb_tensile.bench.policies import add_beside, add_sweep_options, recorded_rivals, finish, measure
+from indb_tensile.bench.rows import PlanningCase, Row, PolicyTrial
+from indb_tensile.bench.tables import case_name
 from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.judges import check
@@ -54,7 +54,7 @@ _BELOW = 4  # budgets below the sum of the floors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class JobsSweep:
     """One set of jobs to compare policies on, by the names of their networks."""
 
     name: str
@@ -81,9 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def gains(rows: Sequence[Row]) -> Iterator[str]:
     """Yield lines on the memory that phases save beyond plans alone."""
-    for (model, jobs, link), case_rows in shared.by(rows, *CASE).items():
-        curves = shared.by(case_rows, "policy")
-        case = called(CASE, (model, jobs, link))
+    for (model, jobs, link), case_rows in shared.group_by(rows, *CASE).items():
+        curves = shared.group_by(case_rows, "policy")
+        case = case_name(CASE, (model, jobs, link))
         for row in case_rows:
             if row.get("eor_equal_parts") is not None:
                 yield (
@@ -109,7 +109,7 @@ def _ratio(value: float | None) -> str:
     return "none" if value is None else f"{value:.4f}"
 
 
-def _sweep(sweep: Asked) -> Iterator[Row]:
+def _sweep(sweep: JobsSweep) -> Iterator[Row]:
     graphs = [_graph(model) for model in sweep.models]
     operators = sum(len(graph.operators) for graph in graphs)
     labels = {"model": sweep.name, "jobs": len(graphs), "operators": operators, "compute": sweep.compute.value}
@@ -129,7 +129,7 @@ def _sweep(sweep: Asked) -> Iterator[Row]:
     yield from (_with_equal_parts(case, row) for row in rows)
 
 
-def _with_equal_parts(case: Case, row: Row) -> Row:
+def _with_equal_parts(case: PlanningCase, row: Row) -> Row:
     """Return the row with the overheads of jobs planned alone for equal parts, if these plans meet the budget."""
     if row["policy"] != DEFAULT_POLICY or len(case.workloads) == 1 or row["budget_bytes"] is None:
         return row
@@ -152,7 +152,7 @@ def _graph(model: str) -> StepGraph:
     return graph_of(model)
 
 
-def _phased_rows(trial: Trial, budgets: int, rivals: Sequence[Row]) -> Iterator[Row]:
+def _phased_rows(trial: PolicyTrial, budgets: int, rivals: Sequence[Row]) -> Iterator[Row]:
     """Yield rows with plans and phases chosen together, for these budgets and for the peaks of rivals not covered."""
     if trial.policy not in (DEFAULT_POLICY, LIVENESS):
         return
@@ -167,14 +167,14 @@ def _phased_rows(trial: Trial, budgets: int, rivals: Sequence[Row]) -> Iterator[
             yield from more
 
 
-def _budgets(case: Case, count: int) -> tuple[int, ...]:
+def _budgets(case: PlanningCase, count: int) -> tuple[int, ...]:
     """Return the budgets that the policies plan for, and some from there down to the largest floor of a job."""
     high, low = case.floor_bytes, max(base.floor_bytes for base in case.baselines)
     below = [high - (high - low) * step // _BELOW for step in range(1, _BELOW + 1)]
     return (*(budget for budget in shared.budgets_of(case, count) if budget), *below)
 
 
-def _in_phases(case: Case, policy: str, budgets: Sequence[int]) -> Iterator[Row]:
+def _in_phases(case: PlanningCase, policy: str, budgets: Sequence[int]) -> Iterator[Row]:
     """Yield a row for each feasible new plan with phases within these budgets."""
     seen: set[tuple[object, ...]] = set()
     for budget_bytes in budgets if len(case.workloads) > 1 else ():
@@ -197,7 +197,7 @@ def _in_phases(case: Case, policy: str, budgets: Sequence[int]) -> Iterator[Row]
             yield _row(case, policy, planned, budget_bytes, planning_ms)
 
 
-def _row(case: Case, policy: str, planned: Sequence[JobPlan], budget_bytes: int, planning_ms: float) -> Row:
+def _row(case: PlanningCase, policy: str, planned: Sequence[JobPlan], budget_bytes: int, planning_ms: float) -> Row:
     plans = [job.plans for job in planned]
     schedules = [schedule.among([job.job for job in planned]) for schedule in schedules_of(planned)]
     against, compute = case.baselines, case.compute
@@ -222,7 +222,7 @@ def _row(case: Case, policy: str, planned: Sequence[JobPlan], budget_bytes: int,
     }
 
 
-def _cases(options: argparse.Namespace) -> list[Asked]:
+def _cases(options: argparse.Namespace) -> list[JobsSweep]:
     for name in options.models:
         if name != MIXED:
             find(name)
@@ -232,10 +232,10 @@ def _cases(options: argparse.Namespace) -> list[Asked]:
         (model, (model,) * jobs) for model in options.models or PAPERS_FIVE if model != MIXED for jobs in options.jobs
     ]
     policies = shared.known_policies(options.policies or ([DEFAULT_POLICY] if options.beside else []))
-    rivals = [row for row in before(options) if row["policy"] != shared.phased(DEFAULT_POLICY)]
+    rivals = [row for row in recorded_rivals(options) if row["policy"] != shared.phased(DEFAULT_POLICY)]
     mixed = [(MIXED, PAPERS_FIVE)] if not options.models or MIXED in options.models else []
     return [
-        Asked(
+        JobsSweep(
             name=name,
             models=models,
             link_gb_s=link,

@@ -182,7 +182,7 @@ def example(
     return module, _loss, x, y
 
 
-def drawn(
+def random_example(
     network: Network, batch: int, seed: int = 0
 ) -> "tuple[nn.Module, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], torch.Tensor, torch.Tensor]":
     """Return the same with memory, with weights, rows and labels drawn at random.

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from indb_tensile.bench.trial import RATE, Subject
+from indb_tensile.bench.trial import RATE, TrainingSubject
 from indb_tensile.executor.optimizer import AVERAGE, OptimizerSettings, state_name
 
 
-def train_plainly(subject: Subject, iterations: int, place: torch.device) -> dict[str, torch.Tensor]:
+def train_plainly(subject: TrainingSubject, iterations: int, place: torch.device) -> dict[str, torch.Tensor]:
     """Train for `iterations` iterations. Returns parameters, buffers and averages under the names that `State` uses.
 
     The subject's module is left as it is.
@@ -70,7 +70,7 @@ def _averaged(module: nn.Module, settings: OptimizerSettings) -> AveragedModel |
     return AveragedModel(module, multi_avg_fn=average)
 
 
-def _losses(subject: Subject, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Iterator[torch.Tensor]:
+def _losses(subject: TrainingSubject, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the loss of each micro-batch, weighted by its share of the batch's rows."""
     dtype = subject.passes.autocast
     parts = subject.passes.parts(len(x))

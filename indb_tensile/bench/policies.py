@@ -31,7 +31,7 @@ from indb_tensile.bench import rows as shared
 from indb_tensile.bench import tables
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS, Network, find, graph_of
-from indb_tensile.bench.rows import MINCUT, Case, Plans, Row
+from indb_tensile.bench.rows import MINCUT, PlanningCase, Plans, Row
 from indb_tensile.bench.tables import Remarks
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.machines import LINKS_GB_S, MACHINES, REFERENCE, machine
@@ -55,7 +55,7 @@ BARS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PolicySweep:
     """One case to compare policies on, by names. The worker process that plans it builds the graph."""
 
     model: str
@@ -71,7 +71,7 @@ class Asked:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print rows or tables, and the verdict."""
     options = _parser().parse_args(arguments)
-    finish(options, CASE, lambda: measure(_sweeps(options), swept, options.processes), bars)
+    finish(options, CASE, lambda: measure(_sweeps(options), sweep_case, options.processes), bars)
 
 
 def finish(
@@ -82,7 +82,7 @@ def finish(
 ) -> NoReturn:
     """Print rows as they are make_rows, or tables of them; then print the verdict and exit with its code."""
     rows: list[Row] = []
-    rows += before(options)
+    rows += recorded_rivals(options)
     for row in make_rows() if not options.recorded else shared.recorded(options.recorded):
         rows.append(row)
         if options.json:
@@ -112,7 +112,7 @@ def measure(cases: Sequence[_Case], sweep: Callable[[_Case], Iterator[Row]], pro
 
 def bars(rows: Sequence[Row]) -> Iterator[str]:
     """Yield whether the design's bars are reached, for those that the rows cover."""
-    at = shared.by(rows, *CASE, "policy")
+    at = shared.group_by(rows, *CASE, "policy")
     for model, overhead, least_saving in BARS:
         points = at.get((model, REFERENCE.name, _ELSEWHERE_GB_S, DEFAULT_POLICY))
         if points is None:
@@ -128,7 +128,7 @@ def _listed(sweep: Callable[[_Case], Iterator[Row]], case: _Case) -> list[Row]:
     return list(sweep(case))
 
 
-def swept(options: Asked) -> Iterator[Row]:
+def sweep_case(options: PolicySweep) -> Iterator[Row]:
     """Yield the rows of all policies on one case."""
     network = find(options.model)
     batch = network.batch if options.batch is None else options.batch
@@ -142,7 +142,7 @@ def swept(options: Asked) -> Iterator[Row]:
     )
 
 
-def _mincut(network: Network, batch: int, case: Case) -> Iterator[tuple[str, Plans, float]]:
+def _mincut(network: Network, batch: int, case: PlanningCase) -> Iterator[tuple[str, Plans, float]]:
     """Yield the plans that PyTorch itself would make.
 
     A step that updates buffers has none, because PyTorch recomputes the operators that read them. Very large steps
@@ -159,7 +159,7 @@ def _mincut(network: Network, batch: int, case: Case) -> Iterator[tuple[str, Pla
         yield MINCUT, ((plan,),), planning_ms
 
 
-def _sweeps(options: argparse.Namespace) -> list[Asked]:
+def _sweeps(options: argparse.Namespace) -> list[PolicySweep]:
     for name in options.models:
         find(name)
     for name in options.machines:
@@ -168,14 +168,14 @@ def _sweeps(options: argparse.Namespace) -> list[Asked]:
     pairs = [(name, link) for name in machines for link in options.links or LINKS_GB_S]
     if not options.machines and not options.links:
         pairs += [("a100", _ELSEWHERE_GB_S), ("h200", _ELSEWHERE_GB_S)]
-    return [asked_of(options, model, name, link) for model in options.models or NETWORKS for name, link in pairs]
+    return [sweep_of(options, model, name, link) for model in options.models or NETWORKS for name, link in pairs]
 
 
-def asked_of(options: argparse.Namespace, model: str, machine_name: str, link_gb_s: float, **more: int) -> Asked:
+def sweep_of(options: argparse.Namespace, model: str, machine_name: str, link_gb_s: float, **more: int) -> PolicySweep:
     """Return a case with the options of the sweep."""
     labels = {"model": model, "machine": machine_name, "link_gb_s": link_gb_s, **more}
-    beside = [row for row in before(options) if all(row.get(name) == value for name, value in labels.items())]
-    return Asked(
+    beside = [row for row in recorded_rivals(options) if all(row.get(name) == value for name, value in labels.items())]
+    return PolicySweep(
         model=model,
         machine=machine_name,
         link_gb_s=link_gb_s,
@@ -187,7 +187,7 @@ def asked_of(options: argparse.Namespace, model: str, machine_name: str, link_gb
     )
 
 
-def before(options: argparse.Namespace) -> list[Row]:
+def recorded_rivals(options: argparse.Namespace) -> list[Row]:
     """Return the rows of rivals from earlier runs."""
     return [row for row in shared.recorded(options.beside) if row["policy"] != DEFAULT_POLICY]
 

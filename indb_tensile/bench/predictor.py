@@ -59,22 +59,22 @@ _ROWS = {
 }
 
 
-def _layers(name: str, rows: int, shape: tuple[int, ...], *layers: dict[str, Any]) -> forecast.Network:
+def _layers(name: str, rows: int, shape: tuple[int, ...], *layers: dict[str, Any]) -> forecast.SmallNetwork:
     ending = ({"type": "flatten"}, {"type": "linear"})
-    return forecast.Network(
+    return forecast.SmallNetwork(
         name=name, architecture={"type": "layers", "layers": [*layers, *ending]}, shape=shape, rows=rows
     )
 
 
 _DECLARED = (
     *forecast.NETWORKS,
-    forecast.Network(
+    forecast.SmallNetwork(
         name="mlp of tables",
         architecture={"type": "mlp", "hidden": [128, 64], "batch_norm": True, "activation": "gelu"},
         shape=(31,),
         rows=64,
     ),
-    forecast.Network(
+    forecast.SmallNetwork(
         name="cnn of digits",
         architecture={"type": "cnn", "channels": [32, 64], "batch_norm": True, "dropout": 0.2},
         shape=(1, 28, 28),
@@ -111,7 +111,7 @@ _DECLARED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredNetwork:
     """One network: its operators' signatures in order, and a sample of each signature's latency."""
 
     name: str
@@ -120,7 +120,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedNetwork:
     """Operators of one network that the training did not contain: logarithms of ns, measured and by each model."""
 
     name: str
@@ -143,7 +143,7 @@ def main() -> None:
         print(json.dumps(row) if arguments.json else _line(row), flush=True)
 
 
-def rows(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+def rows(drawn: tuple[Sample, ...], measured: Sequence[MeasuredNetwork]) -> Iterator[dict[str, Any]]:
     """Train and judge once for each network left out, then yield the cost of predicting."""
     first = train(drawn, PROCESSOR_SPEED)
     judged = []
@@ -173,7 +173,7 @@ def _networks() -> Iterator[tuple[str, Callable[[], CapturedStep]]]:
             yield network.title, partial(_capture_known, network, count)
 
 
-def _capture_declared(network: forecast.Network) -> CapturedStep:
+def _capture_declared(network: forecast.SmallNetwork) -> CapturedStep:
     module = architectures.build_without_memory(network.architecture, network.shape, forecast.CLASSES)
     x = torch.empty(network.rows, *network.shape, device="meta")
     y = torch.empty(network.rows, dtype=torch.int64, device="meta")
@@ -188,14 +188,14 @@ def _capture_known(network: networks.Network, count: int) -> CapturedStep:
     return capture_training(module, lambda p, t: cross_entropy(p.flatten(0, -2), t.flatten()), x, y, _ADAM)
 
 
-def measure_network(name: str, capture: Callable[[], CapturedStep]) -> Measured:
+def measure_network(name: str, capture: Callable[[], CapturedStep]) -> MeasuredNetwork:
     """Capture the network's step and measure each of its operators once."""
     step = capture()
     samples = {
         signature: Sample(description=call.description, latency_ns=_least_disturbed_ns(step, call))
         for signature, (_, call) in kernels([step]).items()
     }
-    return Measured(name=name, order=tuple(o.signature for o in step.graph.operators), samples=samples)
+    return MeasuredNetwork(name=name, order=tuple(o.signature for o in step.graph.operators), samples=samples)
 
 
 def _least_disturbed_ns(step: CapturedStep, call: Call) -> int:
@@ -210,7 +210,7 @@ def _least_disturbed_ns(step: CapturedStep, call: Call) -> int:
 # --- judging ---------------------------------------------------------------------------------------------------
 
 
-def _judge(left_out: Measured, others: Sequence[Measured], drawn: tuple[Sample, ...], first: Predictor) -> Judged:
+def _judge(left_out: MeasuredNetwork, others: Sequence[MeasuredNetwork], drawn: tuple[Sample, ...], first: Predictor) -> JudgedNetwork:
     """Train without one network, and predict those of its operators that differ from all in the training."""
     rest = {signature: sample for other in others for signature, sample in other.samples.items()}
     known = {sample.description for sample in (*drawn, *rest.values())}
@@ -218,13 +218,13 @@ def _judge(left_out: Measured, others: Sequence[Measured], drawn: tuple[Sample, 
     descriptions = [sample.description for sample in unknown]
     training = (*drawn, *rest.values())
     if not descriptions:
-        return Judged(name=left_out.name, kinds=(), measured=np.empty(0), predicted={})
+        return JudgedNetwork(name=left_out.name, kinds=(), measured=np.empty(0), predicted={})
     predicted = {
         "r2": train(training, PROCESSOR_SPEED).predict(descriptions),
         "r2_survey": first.predict(descriptions),
         "r2_roofline": rooflines_ns(descriptions, PROCESSOR_SPEED),
     }
-    return Judged(
+    return JudgedNetwork(
         name=left_out.name,
         kinds=tuple(description.name for description in descriptions),
         measured=np.log([max(1, sample.latency_ns) for sample in unknown]),
@@ -259,7 +259,7 @@ def _terms(descriptions: Sequence[Description]) -> Logs:
     return np.column_stack([np.log1p(np.array(sizes, dtype=np.float64)), estimate, np.ones(len(sizes))])
 
 
-def _of_kind(judged: Judged, kind: str) -> Judged:
+def _of_kind(judged: JudgedNetwork, kind: str) -> JudgedNetwork:
     of_kind = np.array([name == kind for name in judged.kinds], dtype=bool)
     return replace(
         judged,
@@ -269,7 +269,7 @@ def _of_kind(judged: Judged, kind: str) -> Judged:
     )
 
 
-def _figures(judged: Sequence[Judged]) -> dict[str, Any]:
+def _figures(judged: Sequence[JudgedNetwork]) -> dict[str, Any]:
     measured = np.concatenate([result.measured for result in judged])
     predicted = {name: np.concatenate([result.predicted[name] for result in judged]) for name in judged[0].predicted}
     off = float(np.exp(np.median(np.abs(measured - predicted["r2"]))) - 1)
@@ -302,7 +302,7 @@ def _judge_busy_device(drawn: tuple[Sample, ...]) -> dict[str, Any]:
 # --- cost ------------------------------------------------------------------------------------------------------
 
 
-def _cost(drawn: tuple[Sample, ...], measured: Sequence[Measured]) -> dict[str, Any]:
+def _cost(drawn: tuple[Sample, ...], measured: Sequence[MeasuredNetwork]) -> dict[str, Any]:
     started_s = perf_counter()
     predictor = train([*drawn, *(s for m in measured for s in m.samples.values())], PROCESSOR_SPEED)
     training_s = perf_counter() - started_s

@@ -13,7 +13,7 @@ from indb_tensile.executor.serving import LIBRARY, Serving, preloading
 _AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was restarted with the shim
 
 
-def alone(models: Sequence[str], option: str = "--models", known: Callable[[str], object] = find) -> None:
+def run_each_alone(models: Sequence[str], option: str = "--models", known: Callable[[str], object] = find) -> None:
     """Run several networks in a process each, so that none inherits another's state, and exit with the worst code.
 
     A code above RequestError's (no device, an interrupt, a closed output pipe) skips the remaining networks. A

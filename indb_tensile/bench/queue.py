@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from indb_tensile.bench.database import fresh
+from indb_tensile.bench.database import temporary_database
 from indb_tensile.bench.ending import run
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import LOOP_LOCK_TIMEOUT_MS, connect
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--claimers", type=int, default=CLAIMERS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with fresh(arguments.dsn, "queue") as own:
+    with temporary_database(arguments.dsn, "queue") as own:
         figures = measure(own, arguments.jobs, arguments.claimers)
     if arguments.json:
         print(json.dumps(figures))

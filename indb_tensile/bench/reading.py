@@ -32,8 +32,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from indb_tensile import config
-from indb_tensile.bench.chaos_processes import every, peak_bytes
-from indb_tensile.bench.database import fresh
+from indb_tensile.bench.chaos_processes import all_processes, peak_bytes
+from indb_tensile.bench.database import temporary_database
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.options import whole
 from indb_tensile.bench.rows import stamped
@@ -53,7 +53,7 @@ _SQL = parse(Path(__file__).with_name("reading.sql").read_text(encoding="utf-8")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one row for the job and one for the plain script, and the ratio of their times."""
     options = _parser().parse_args(arguments)
-    with fresh(options.dsn, "reading") as dsn:
+    with temporary_database(options.dsn, "reading") as dsn:
         rows = measure(dsn, options.rows, options.features, options.rounds)
     for row in rows:
         print(stamped(row) if options.json else _line(row), flush=True)
@@ -165,7 +165,7 @@ def _script(dsn: str, names: Sequence[str]) -> dict[str, float]:
 
 
 def _trainers(controller: int) -> list[int]:
-    return [process.pid for process in every() if process.parent == controller and process.name == "tensile trainer"]
+    return [process.pid for process in all_processes() if process.parent == controller and process.name == "tensile trainer"]
 
 
 def _wait(condition: "Any", awaited: str) -> None:

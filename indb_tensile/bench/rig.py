@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 
-from indb_tensile.bench.trial import Subject, Trial
+from indb_tensile.bench.trial import TrainingSubject, StepTrial
 from indb_tensile.bench.turnover import scaled, simulated_turnover
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.backend import EMULATED, choose, region_bytes_of, speed_of, torch_architectures, torch_cuda
@@ -40,7 +40,7 @@ _LINK_ITERATIONS = 3  # iterations that measure a step's pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class RunTarget:
     """The device to run on: `emulated`, which stands for a machine, or a GPU as the setting `device` names it.
 
     With `turnover` (bench/turnover.py) an emulated link has the bandwidth at which the step has that turnover, not
@@ -70,17 +70,17 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def target(options: argparse.Namespace) -> Target:
+def target(options: argparse.Namespace) -> RunTarget:
     """Return the target from the arguments. Raises RequestError for an unknown device."""
     if re.fullmatch(rf"{EMULATED}|cuda(:\d+)?", options.device) is None:
         raise RequestError(
             f"--device is '{options.device}', which is no device", hint=f"Give {EMULATED}, cuda or cuda:N."
         )
-    return Target(device=options.device, stands_for=machine(options.machine))
+    return RunTarget(device=options.device, stands_for=machine(options.machine))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rig:
+class DeviceRig:
     """A captured step, and the device that it was captured for.
 
     `grant` sets the bytes of the device that the job may use from now on. Empty regions beyond them are returned at
@@ -118,13 +118,13 @@ class Rig:
         """Return a placer for this or another step. On an emulated device it needs a preloaded process."""
         return _placer(self.opened, step or self.step, self.spare_bytes)
 
-    def trial(self, subject: Subject, *, sample_every: int = 1, placer: Placer | None = None) -> Trial:
+    def trial(self, subject: TrainingSubject, *, sample_every: int = 1, placer: Placer | None = None) -> StepTrial:
         """Return the step with the subject's initial state, its tensors at their planned addresses."""
-        return Trial(subject, self.step, self.opened, sample_every=sample_every, placer=placer or self.placer())
+        return StepTrial(subject, self.step, self.opened, sample_every=sample_every, placer=placer or self.placer())
 
 
 @contextmanager
-def set_up(selected: Target, subject: Subject, *, throttled: bool = True) -> Iterator[Rig]:
+def set_up(selected: RunTarget, subject: TrainingSubject, *, throttled: bool = True) -> Iterator[DeviceRig]:
     """Yield the subject's step on its device. Raises DeviceError if a GPU is requested and cannot be used.
 
     Without throttling an emulated link copies at full speed, but plans are still made for its rates.
@@ -134,15 +134,15 @@ def set_up(selected: Target, subject: Subject, *, throttled: bool = True) -> Ite
 
 
 @contextmanager
-def _emulated(selected: Target, subject: Subject, *, throttled: bool) -> Iterator[Rig]:
+def _emulated(selected: RunTarget, subject: TrainingSubject, *, throttled: bool) -> Iterator[DeviceRig]:
     step = subject.capture()
     link = slowed_link(subject, step, selected.stands_for, _LINK_ITERATIONS)
     if selected.turnover is not None:
         link = scaled(link, selected.turnover / simulated_turnover(step.graph, selected.stands_for))
     capacity_bytes = 2 * vanilla_peak(step.graph)
     region_bytes = max(REGION_BYTES, 1 << ((peak(step.graph, LIVENESS) // _REGIONS).bit_length() - 1))
-    with lent(link if throttled else UNTHROTTLED, capacity_bytes, region_bytes) as (opened, grant):
-        yield Rig(
+    with emulated_with_grant(link if throttled else UNTHROTTLED, capacity_bytes, region_bytes) as (opened, grant):
+        yield DeviceRig(
             step=step,
             opened=opened,
             link=link,
@@ -153,7 +153,7 @@ def _emulated(selected: Target, subject: Subject, *, throttled: bool) -> Iterato
 
 
 @contextmanager
-def _gpu(selected: Target, subject: Subject) -> Iterator[Rig]:
+def _gpu(selected: RunTarget, subject: TrainingSubject) -> Iterator[DeviceRig]:
     """Yield a rig with half of the GPU's memory. PyTorch's contenders, in a process of their own, have the rest."""
     gpu = _select_gpu(selected.device)
     region_bytes = region_bytes_of(gpu)
@@ -168,7 +168,7 @@ def _gpu(selected: Target, subject: Subject) -> Iterator[Rig]:
         )
         with open_device(name, (ledger.fd, slot, epoch), host_bytes, regions, place) as opened:
             link = link_of(measure_copies(opened.device, SIZES_BYTES[-1]))
-            yield Rig(
+            yield DeviceRig(
                 step=subject.capture(opened.torch_device),
                 opened=opened,
                 link=link,
@@ -209,12 +209,12 @@ def _receive_regions(broker: CudaBroker, ordinal: int) -> CudaRegions:
 @contextmanager
 def emulated(link: Link, capacity_bytes: int, host_bytes: int | None = None) -> Iterator[Opened]:
     """Yield a device with such a link, all of it one job's. `host_bytes` defaults to four times its memory."""
-    with lent(link, capacity_bytes, host_bytes=host_bytes) as (opened, _):
+    with emulated_with_grant(link, capacity_bytes, host_bytes=host_bytes) as (opened, _):
         yield opened
 
 
 @contextmanager
-def lent(
+def emulated_with_grant(
     link: Link, capacity_bytes: int, region_bytes: int = REGION_BYTES, host_bytes: int | None = None
 ) -> Iterator[tuple[Opened, Callable[[int], int]]]:
     """Yield the same, and a function that sets the bytes that the job may use from now on."""
@@ -231,13 +231,13 @@ def emulated_on(device: EmulatedDevice) -> Opened:
     return Opened(device=device, serving=Serving.of(device.hook_address()), torch_device=HOST)
 
 
-def slowed_link(subject: Subject, step: CapturedStep, stands_for: Machine, iterations: int) -> Link:
+def slowed_link(subject: TrainingSubject, step: CapturedStep, stands_for: Machine, iterations: int) -> Link:
     """Return the machine's link, slowed down by the ratio of this step's time here to its roofline time there.
 
     The fastest iteration counts, since other processes may use the processor, and all rows of a run share one link.
     """
     with emulated(UNTHROTTLED, 2 * vanilla_peak(step.graph)) as opened:
-        trial = Trial(subject, step, opened, placer=_placer(opened, step))
+        trial = StepTrial(subject, step, opened, placer=_placer(opened, step))
         trial.run(LIVENESS, 1)
         here_ns = min(trial.measured().iteration_ns for _ in range(iterations))
         trial.runner.close()

@@ -22,7 +22,7 @@ from indb_tensile.bench.networks import Network
 from indb_tensile.bench.rows import MINCUT
 from indb_tensile.bench.segments import Forward, segmented
 from indb_tensile.bench.transfers import LinkTransfers, TorchTransfers, Transfers
-from indb_tensile.bench.trial import RATE, Subject
+from indb_tensile.bench.trial import RATE, TrainingSubject
 from indb_tensile.executor.device import EmulatedDevice
 from indb_tensile.executor.opening import Opened
 from indb_tensile.executor.state import HOST
@@ -54,7 +54,7 @@ class Contender(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class LocalContender:
     """A contender in this process. `settle` waits for the end of all work that it has started."""
 
     method: str
@@ -76,10 +76,10 @@ class Here:
         return (time.perf_counter_ns() - start_ns) / iterations
 
 
-class Torch:
+class TorchTraining:
     """One module that PyTorch trains."""
 
-    def __init__(self, subject: Subject, transfers: Transfers, place: torch.device = HOST) -> None:
+    def __init__(self, subject: TrainingSubject, transfers: Transfers, place: torch.device = HOST) -> None:
         """Prepare the module on `place`. On a GPU that is a copy, so the subject's own module stays unchanged."""
         self.place = place
         self.module = subject.module if place == HOST else deepcopy(subject.module).to(place)
@@ -91,14 +91,14 @@ class Torch:
         self._batch = [transfers.upload(tensor) for tensor in (subject.x, subject.y)]
 
     @classmethod
-    def on(cls, subject: Subject, opened: Opened) -> "Torch":
+    def on(cls, subject: TrainingSubject, opened: Opened) -> "TorchTraining":
         """Use the device that this process has opened: through an emulated link, or by torch's own transfers."""
         device, place = opened.device, opened.torch_device
         return cls(
             subject, LinkTransfers(device) if isinstance(device, EmulatedDevice) else TorchTransfers(place), place
         )
 
-    def contender(self, method: str, forward: Forward, around: Callable[[], Any] | None = None) -> Here:
+    def contender(self, method: str, forward: Forward, around: Callable[[], Any] | None = None) -> LocalContender:
         """Return a contender with this forward pass. `around` is a context manager for forward and backward pass."""
 
         def iterate() -> None:
@@ -110,7 +110,7 @@ class Torch:
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
 
-        return Here(method=method, restart=self.restart, iterate=iterate, values=self.values, settle=self._settle)
+        return LocalContender(method=method, restart=self.restart, iterate=iterate, values=self.values, settle=self._settle)
 
     def restart(self) -> None:
         """Reset parameters, buffers and optimizer state to their initial values."""
@@ -131,7 +131,7 @@ class Torch:
         for state in self._optimizer.state.values():
             yield from state.values()
 
-    def saving(self) -> Here:
+    def saving(self) -> LocalContender:
         """Return a contender that moves every tensor saved for the backward pass to the host and back."""
         return self.contender(self._transfers.label, self.module, self._transfers.saving)
 
@@ -153,12 +153,12 @@ def _do_nothing() -> None:
 
 
 def rivals(
-    shared: Torch,
+    shared: TorchTraining,
     network: Network | None,
     *,
     segments: Sequence[int],
     compiled: Sequence[tuple[str, float]],
-) -> Iterator[Here]:
+) -> Iterator[LocalContender]:
     """Yield eager first, then its variants. Only networks whose blocks are known can be checkpointed in segments."""
     yield shared.contender(EAGER, shared.module)
     for count in segments if network is not None else ():
@@ -176,7 +176,7 @@ def has_compiler() -> bool:
     return bool(shutil.which("g++") or shutil.which("clang++"))
 
 
-def _compiled(shared: Torch, budget: float, compiler: str) -> Here | None:
+def _compiled(shared: TorchTraining, budget: float, compiler: str) -> LocalContender | None:
     """Return the step with a compiled forward pass. If compiling fails, print the reason and return None."""
     torch.compiler.reset()
     compiled: Any = torch.compile(nn.Sequential(shared.module), backend=compiler)

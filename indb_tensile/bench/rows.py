@@ -47,7 +47,7 @@ _SUMMED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class PlanningCase:
     """Jobs on one machine with one link, and their memory and time without planning."""
 
     labels: Row  # fields that identify the case in its rows
@@ -79,14 +79,14 @@ def make_case(
     *,
     labels: Row,
     compute: Compute = Compute.OVERLAP,
-) -> Case:
+) -> PlanningCase:
     """Return a case with one job for each graph, with the machine's latencies."""
     link = machines.link(link_gb_s)
     workloads = tuple(
         Workload(job=JobId(number), graphs=(graph,), latency_ns=(machines.latencies(graph, machine),))
         for number, graph in enumerate(graphs, start=1)
     )
-    return Case(
+    return PlanningCase(
         labels={**labels, "machine": machine.name, "link_gb_s": link_gb_s},
         workloads=workloads,
         link=link,
@@ -96,10 +96,10 @@ def make_case(
 
 
 @dataclass(slots=True)
-class Trial:
+class PolicyTrial:
     """One policy on one case. Asked for many budgets, it yields a row for each new plan."""
 
-    case: Case
+    case: PlanningCase
     policy: str
     rows: list[Row] = field(default_factory=list)
     plans: list[Plans] = field(default_factory=list)  # one for each row
@@ -144,7 +144,7 @@ class Trial:
             yield from self.ask((low + high) // 2)
 
 
-def timed(case: Case, policy: str, budget_bytes: int) -> tuple[Plans, float]:
+def timed(case: PlanningCase, policy: str, budget_bytes: int) -> tuple[Plans, float]:
     """Return the policy's plans for this budget, and the milliseconds that planning took.
 
     A policy that plans each job by itself is called once for equal jobs, and its plan is reused for any number of
@@ -192,14 +192,14 @@ def total(scores: Sequence[Score]) -> Row:
 
 
 def sweep(
-    case: Case,
+    case: PlanningCase,
     policies: Sequence[str],
     *,
     budgets: int,
     refine: int,
     rival_plans: Iterable[tuple[str, Plans, float]] = (),
     beside: Sequence[Row] = (),
-    then: Callable[["Trial"], Iterator[Row]] = lambda _: iter(()),
+    then: Callable[["PolicyTrial"], Iterator[Row]] = lambda _: iter(()),
 ) -> Iterator[Row]:
     """Yield rows of these policies on this case. Our own policy comes last and also plans for each rival's peak.
 
@@ -208,14 +208,14 @@ def sweep(
     """
     all_budgets = budgets_of(case, budgets)
     rivals = list(beside)
-    others: dict[str, Trial] = {}
+    others: dict[str, PolicyTrial] = {}
     for rival, plans, planning_ms in rival_plans:
-        trial = others.setdefault(rival, Trial(case, rival))
+        trial = others.setdefault(rival, PolicyTrial(case, rival))
         for row in trial.give(plans, planning_ms):
             rivals.append(row)
             yield row
     for policy in sorted(policies, key=lambda name: (name == DEFAULT_POLICY, name)):
-        trial = Trial(case, policy)
+        trial = PolicyTrial(case, policy)
         for budget_bytes in all_budgets:
             yield from trial.ask(budget_bytes)
         if len(trial.rows) > 1:  # a policy that ignores budgets always gives the same plan
@@ -229,7 +229,7 @@ def sweep(
         yield from then(trial)
 
 
-def budgets_of(case: Case, count: int) -> tuple[int, ...]:
+def budgets_of(case: PlanningCase, count: int) -> tuple[int, ...]:
     """Return budgets from the liveness peak to the floor, those of SHARES, and 0 for the least possible memory."""
     jobs = len(case.workloads)
     high, low = case.liveness_peak_bytes // jobs, case.floor_bytes // jobs  # equal jobs get equal budgets
@@ -258,7 +258,7 @@ def best_eor(rows: Iterable[Row], budget_bytes: float) -> float | None:
     return min((row["eor"] for row in sound(rows) if row["peak_bytes"] <= budget_bytes), default=None)
 
 
-def by(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+def group_by(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
     """Group rows by the values of these fields, in order of first appearance."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:

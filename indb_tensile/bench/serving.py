@@ -23,7 +23,7 @@ from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.processes import preload
 from indb_tensile.bench.rig import UNTHROTTLED, emulated
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import Subject, Trial
+from indb_tensile.bench.trial import TrainingSubject, StepTrial
 from indb_tensile.executor.device import REGION_BYTES
 from indb_tensile.executor.offsets import plan_offsets
 from indb_tensile.executor.placer import Placer
@@ -39,10 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.models:
         network = networks.find(name)
         network = network if options.side is None else network.resized(options.side)
-        print(stamped(measure(Subject.of(network, options.batch), options.rounds)), flush=True)
+        print(stamped(measure(TrainingSubject.of(network, options.batch), options.rounds)), flush=True)
 
 
-def measure(subject: Subject, rounds: int) -> dict[str, Any]:
+def measure(subject: TrainingSubject, rounds: int) -> dict[str, Any]:
     """Return the row of one network."""
     step = subject.capture()
     started_s = time.perf_counter()
@@ -50,7 +50,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
     planning_s = time.perf_counter() - started_s
     with emulated(UNTHROTTLED, 3 * offsets.size_bytes + 4 * config.MIB) as opened:
         placer = Placer(opened.serving)
-        trials = [Trial(subject, step, opened, sample_every=1 << 62, placer=p) for p in (Placer(), placer, Placer())]
+        trials = [StepTrial(subject, step, opened, sample_every=1 << 62, placer=p) for p in (Placer(), placer, Placer())]
         for trial in trials:
             trial.adopt(LIVENESS)
             trial.iterate()
@@ -75,7 +75,7 @@ def measure(subject: Subject, rounds: int) -> dict[str, Any]:
     }
 
 
-def _iteration_ns(trial: Trial) -> int:
+def _iteration_ns(trial: StepTrial) -> int:
     started_ns = time.thread_time_ns()
     trial.iterate()
     return time.thread_time_ns() - started_ns

@@ -31,7 +31,7 @@ from indb_tensile.bench.options import whole
 from indb_tensile.bench.soak_victim import DAMAGED
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.memory import DeviceMemory
-from indb_tensile.controller.trainers import Ended, Gone, Trainers
+from indb_tensile.controller.trainers import ProcessEnded, TrainerGone, Trainers
 from indb_tensile.errors import DeviceMemoryError
 from indb_tensile.executor.device import Ledger, RegionState
 from indb_tensile.executor.serving import LIBRARY
@@ -144,10 +144,10 @@ class _Victims:
                 self._start(TrainerId(started))
             for event in self.trainers.poll(0.002):
                 match event:
-                    case Ended(trainer=trainer):
+                    case ProcessEnded(trainer=trainer):
                         self._memory.revoke(trainer)
                         self.trainers.bury(trainer)
-                    case Gone(trainer=trainer, code=code):
+                    case TrainerGone(trainer=trainer, code=code):
                         self._count(trainer, code)
             for trainer in [trainer for trainer in self._starting if self.trainers.pid(trainer)]:
                 self._claim_slot(trainer)

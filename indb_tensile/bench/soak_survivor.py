@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from indb_tensile.bench.rig import emulated_on
-from indb_tensile.bench.trial import Subject, Trial, workload
+from indb_tensile.bench.trial import TrainingSubject, StepTrial, workload
 from indb_tensile.executor.device import EmulatedDevice
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak
@@ -40,7 +40,7 @@ def main() -> None:
     with EmulatedDevice(fd, slot, epoch, _HOST_BYTES) as device:
         opened = emulated_on(device)
         with opened.serving.on() if opened.serving else nullcontext():
-            trial = Trial(subject, step, opened)
+            trial = StepTrial(subject, step, opened)
             _follow_tight_plan(trial)
             while not select.select([sys.stdin], [], [], 0)[0]:
                 row = {"digest": _episode(trial), "device_bytes": device.arena_usage().allocated_bytes}
@@ -49,7 +49,7 @@ def main() -> None:
             trial.runner.close()
 
 
-def _subject() -> Subject:
+def _subject() -> TrainingSubject:
     module = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.BatchNorm2d(16),
@@ -63,10 +63,10 @@ def _subject() -> Subject:
         nn.Linear(64, 10),
     )
     x, y = torch.randn(64, 1, 12, 12), torch.randint(0, 10, (64,))
-    return Subject(name="survivor", module=module, loss=nn.CrossEntropyLoss(), x=x, y=y)
+    return TrainingSubject(name="survivor", module=module, loss=nn.CrossEntropyLoss(), x=x, y=y)
 
 
-def _follow_tight_plan(trial: Trial) -> None:
+def _follow_tight_plan(trial: StepTrial) -> None:
     """Adopt a plan near the smallest possible budget, so that every iteration swaps and recomputes."""
     measured = trial.run(LIVENESS, 2)
     graph = trial.step.graph
@@ -76,7 +76,7 @@ def _follow_tight_plan(trial: Trial) -> None:
     trial.adopt(plan)
 
 
-def _episode(trial: Trial) -> str:
+def _episode(trial: StepTrial) -> str:
     trial.restart()
     torch.manual_seed(_SEED)
     for _ in range(ITERATIONS):

@@ -19,7 +19,7 @@ _PATIENCE_S = 60.0
 def main() -> int:
     """Allocate until the process is killed, or until a byte has changed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    device_fd = config.inheritance(os.environ).device_fd
+    device_fd = config.inherited_descriptors(os.environ).device_fd
     with Ledger.attach(device_fd) as ledger:
         slot, epoch = _claim(ledger)
     _native.churn(device_fd, slot, epoch, os.getpid())

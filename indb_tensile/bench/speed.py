@@ -36,7 +36,7 @@ from indb_tensile.bench.networks import NETWORKS, graph_of
 from indb_tensile.bench.options import portion, whole
 from indb_tensile.bench.recurrent import recurrent
 from indb_tensile.bench.residual import residual
-from indb_tensile.bench.rows import Case, Plans, Row
+from indb_tensile.bench.rows import PlanningCase, Plans, Row
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.plan import Plan
@@ -96,13 +96,13 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
             yield row
 
 
-def _budgets(options: argparse.Namespace) -> list[Callable[[Case], int]]:
+def _budgets(options: argparse.Namespace) -> list[Callable[[PlanningCase], int]]:
     """Return functions from a case to the bytes that its jobs may use together."""
 
-    def share_of(share: float) -> Callable[[Case], int]:
+    def share_of(share: float) -> Callable[[PlanningCase], int]:
         return lambda case: round(share * case.liveness_peak_bytes)
 
-    def way_to(way: float) -> Callable[[Case], int]:
+    def way_to(way: float) -> Callable[[PlanningCase], int]:
         return lambda case: case.floor_bytes + round(way * (case.liveness_peak_bytes - case.floor_bytes))
 
     if options.budget is None and options.models is not None:
@@ -111,8 +111,8 @@ def _budgets(options: argparse.Namespace) -> list[Callable[[Case], int]]:
 
 
 def _round(
-    size: tuple[str, int], jobs: int, policy: str, budget: Callable[[Case], int], number: int
-) -> tuple[Row, Case]:
+    size: tuple[str, int], jobs: int, policy: str, budget: Callable[[PlanningCase], int], number: int
+) -> tuple[Row, PlanningCase]:
     """Plan a new set of jobs and plan it again. Returns a row and the case."""
     graphs = [_graph(size, number * jobs + job) for job in range(jobs)]
     labels = {"model": size[0], "operators": len(graphs[0].operators), "jobs": jobs}
@@ -141,7 +141,7 @@ def _round(
     return row, case
 
 
-def _simulated(case: Case, plans: Sequence[tuple[Plan, ...]]) -> tuple[float, int]:
+def _simulated(case: PlanningCase, plans: Sequence[tuple[Plan, ...]]) -> tuple[float, int]:
     """Return the overhead of all jobs together, and the sum of their peaks."""
     runs = [
         JobRun(graph=w.graphs[0], plan=chosen[0], latency_ns=w.latency_ns[0])
@@ -152,7 +152,7 @@ def _simulated(case: Case, plans: Sequence[tuple[Plan, ...]]) -> tuple[float, in
     return eor, sum(forecast.peak_bytes for forecast in forecasts)
 
 
-def _compared(case: Case, row: Row, rivals: Sequence[str], options: argparse.Namespace) -> Row:
+def _compared(case: PlanningCase, row: Row, rivals: Sequence[str], options: argparse.Namespace) -> Row:
     """Return the result of the best rival within its time, and that of our own policy with more work."""
     eor_of: dict[str, float] = {}
     stopped: list[str] = []
@@ -191,7 +191,7 @@ def _within(limit_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _renewed(case: Case, policy: str, budget_bytes: int, plans: Plans) -> float:
+def _renewed(case: PlanningCase, policy: str, budget_bytes: int, plans: Plans) -> float:
     """Return the milliseconds that renewing these plans takes."""
     start_ns = time.perf_counter_ns()
     renewed = None
@@ -202,7 +202,7 @@ def _renewed(case: Case, policy: str, budget_bytes: int, plans: Plans) -> float:
     return (time.perf_counter_ns() - start_ns) / 1e6
 
 
-def _unseen(case: Case) -> Case:
+def _unseen(case: PlanningCase) -> PlanningCase:
     """Return the same jobs with new graph objects, for which no memo has entries."""
     return replace(
         case,
@@ -210,7 +210,7 @@ def _unseen(case: Case) -> Case:
     )
 
 
-def _drifted(case: Case, seed: int) -> Case:
+def _drifted(case: PlanningCase, seed: int) -> PlanningCase:
     """Return the same jobs with changed latencies, as new measurements give them."""
     drawn = random.Random(seed)  # noqa: S311 - equal runs plan equal jobs
 

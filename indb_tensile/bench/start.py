@@ -26,20 +26,20 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from indb_tensile import config
-from indb_tensile.bench.database import fresh
+from indb_tensile.bench.database import temporary_database
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.options import whole
 from indb_tensile.bench.rows import stamped
-from indb_tensile.config import MIB, Inheritance
+from indb_tensile.config import MIB, InheritedDescriptors
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.errors import UnavailableError
-from indb_tensile.link import Link, Ready
+from indb_tensile.link import TrainerLink, Ready
 
 _TRAINER, _SERVICE = "indb_tensile.worker.trainer", "indb_tensile.worker.service"
 _POLL_S = 0.001
 _PATIENCE_S = 60.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-Start = Callable[[Inheritance], object]
+Start = Callable[[InheritedDescriptors], object]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     rows = measure(options.rounds)
     if options.dsn is not None:
-        with fresh(options.dsn, "start") as dsn, TemporaryDirectory() as directory:
+        with temporary_database(options.dsn, "start") as dsn, TemporaryDirectory() as directory:
             rows += measure_services(options.rounds, dsn, Path(directory))
     for row in rows:
         print(stamped(row) if options.json else _line(row), flush=True)
@@ -142,9 +142,9 @@ def _measure_trainer(start: Start, device_fd: int) -> dict[str, float]:
     """Start a trainer, measure it when it is ready, and let it end by itself."""
     ours, theirs = socket.socketpair()
     started_s = time.perf_counter()
-    start(Inheritance(link_fd=theirs.fileno(), device_fd=device_fd))
+    start(InheritedDescriptors(link_fd=theirs.fileno(), device_fd=device_fd))
     theirs.close()
-    link = Link(ours)
+    link = TrainerLink(ours)
     ready = link.receive()
     figures = {"ready_ms": (time.perf_counter() - started_s) * 1e3}
     assert isinstance(ready, Ready)
@@ -154,7 +154,7 @@ def _measure_trainer(start: Start, device_fd: int) -> dict[str, float]:
     return figures
 
 
-def _start_anew(inherited: Inheritance) -> None:
+def _start_anew(inherited: InheritedDescriptors) -> None:
     _start(_TRAINER, inherited.environment(), tuple(inherited.descriptors.values()))
 
 

@@ -53,18 +53,18 @@ from typing import Any
 import torch
 
 from indb_tensile import config
-from indb_tensile.bench.apart import apart, memory_of
-from indb_tensile.bench.cases import SIZES, Case, Source, add_sizes
+from indb_tensile.bench.apart import remote_contenders, memory_of
+from indb_tensile.bench.cases import SIZES, BenchmarkCase, Source, add_sizes
 from indb_tensile.bench.ending import run
 from indb_tensile.bench.networks import NETWORKS
 from indb_tensile.bench.options import portion, whole
-from indb_tensile.bench.processes import alone, preload
-from indb_tensile.bench.rig import Rig, Target, add_target, set_up, target
-from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, Here, Torch, has_compiler, rivals
+from indb_tensile.bench.processes import run_each_alone, preload
+from indb_tensile.bench.rig import DeviceRig, RunTarget, add_target, set_up, target
+from indb_tensile.bench.rivals import AOT_EAGER, INDUCTOR, LocalContender, TorchTraining, has_compiler, rivals
 from indb_tensile.bench.rows import stamped
-from indb_tensile.bench.trial import Subject, workload
+from indb_tensile.bench.trial import TrainingSubject, workload
 from indb_tensile.bench.turnover import network_turnover, simulated_turnover, turnover
-from indb_tensile.bench.turns import Entry, Pace, duel, take_turns
+from indb_tensile.bench.turns import Entry, TurnLimits, duel, take_turns
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
@@ -81,15 +81,15 @@ _QUICK = frozenset({"vgg16", "squeezenet"})  # networks that inductor compiles s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StepOptions:
     """Options of one comparison."""
 
-    target: Target = field(default_factory=Target)
+    target: RunTarget = field(default_factory=RunTarget)
     segments: tuple[int, ...] = (2, 4, 8)
     activations: tuple[float, ...] = (0.8, 0.5, 0.2)
     inductor: tuple[float, ...] = ()
     budgets: tuple[float, ...] = (0.8, 0.6)
-    pace: Pace = field(default_factory=Pace)
+    pace: TurnLimits = field(default_factory=TurnLimits)
 
     @property
     def compiled(self) -> tuple[tuple[str, float], ...]:
@@ -100,13 +100,13 @@ class Asked:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each contender, and the verdict. The exit code is 1 if the verdict fails."""
     options = _parser().parse_args(arguments)
-    alone(options.models)
+    run_each_alone(options.models)
     preload()
     torch.set_num_threads(1)
     lines: list[str] = []
     run_target = target(options)
     for name in options.models:
-        case = Case.of(name, options.batch, options.side, emulated=run_target.emulated)
+        case = BenchmarkCase.of(name, options.batch, options.side, emulated=run_target.emulated)
         if options.link == NETWORK:
             run_target = replace(run_target, turnover=network_turnover(case.network, run_target.stands_for))
         rows = measure(case, _comparison(options, run_target, name))
@@ -118,19 +118,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(int(any("NOT" in line for line in lines)))
 
 
-def _comparison(options: argparse.Namespace, run_target: Target, name: str) -> Asked:
+def _comparison(options: argparse.Namespace, run_target: RunTarget, name: str) -> StepOptions:
     inductor = (0.5,) if has_compiler() and (name in _QUICK or not run_target.emulated) else ()
-    return Asked(
+    return StepOptions(
         target=run_target,
         segments=tuple(options.segments),
         activations=tuple(options.activations),
         inductor=inductor if options.inductor is None else tuple(options.inductor),
         budgets=tuple(options.budgets),
-        pace=Pace(rounds=options.rounds),
+        pace=TurnLimits(rounds=options.rounds),
     )
 
 
-def measure(source: Source, comparison: Asked) -> list[Row]:
+def measure(source: Source, comparison: StepOptions) -> list[Row]:
     """Return a row for each contender, eager's first. Only a known network can be checkpointed in segments."""
     subject = source.subject()
     log = partial(_log, subject.name, time.perf_counter())
@@ -159,7 +159,7 @@ def measure(source: Source, comparison: Asked) -> list[Row]:
     return [_row(labels, entry, entries[0], starting_ns, planned) for entry in entries]
 
 
-def _turnovers(source: Source, run_target: Target, rig: Rig, step_ns: float) -> Row:
+def _turnovers(source: Source, run_target: RunTarget, rig: DeviceRig, step_ns: float) -> Row:
     """Return the link's turnover of the step here and on the machine, and of the network at its own size there."""
     graph, machine = rig.step.graph, run_target.stands_for
     network = None if source.network is None else network_turnover(source.network, machine)
@@ -171,24 +171,24 @@ def _turnovers(source: Source, run_target: Target, rig: Rig, step_ns: float) -> 
 
 
 @contextmanager
-def _torch_entries(source: Source, subject: Subject, comparison: Asked, rig: Rig) -> Iterator[list[Entry]]:
+def _torch_entries(source: Source, subject: TrainingSubject, comparison: StepOptions, rig: DeviceRig) -> Iterator[list[Entry]]:
     """Yield PyTorch's contenders: in this process on an emulated device, in a process of their own beside a GPU."""
     make = partial(_rivals, source, comparison)
     if not comparison.target.emulated:
-        with apart(source.subject, make, rig.opened.torch_device) as contenders:
+        with remote_contenders(source.subject, make, rig.opened.torch_device) as contenders:
             yield [
                 Entry(contender, contender.memory.allocated_bytes, contender.memory.reserved_bytes)
                 for contender in contenders
             ]
         return
-    shared = Torch.on(subject, rig.opened)
+    shared = TorchTraining.on(subject, rig.opened)
     local = [(contender, memory_of(contender, shared)) for contender in make(shared)]
     shared.restart()  # ours starts from the same parameters
     yield [Entry(contender, needs.allocated_bytes, needs.reserved_bytes) for contender, needs in local]
     shared.close()
 
 
-def _rivals(source: Source, comparison: Asked, shared: Torch) -> Iterator[Here]:
+def _rivals(source: Source, comparison: StepOptions, shared: TorchTraining) -> Iterator[LocalContender]:
     return rivals(shared, source.network, segments=comparison.segments, compiled=comparison.compiled)
 
 
@@ -211,7 +211,7 @@ def _plans(work: Workload, link: Link, shares: Sequence[float], rival_bytes: Seq
 class _PlannedStep:
     """The captured step under its plans. The device grants each plan only its peak."""
 
-    def __init__(self, subject: Subject, rig: Rig) -> None:
+    def __init__(self, subject: TrainingSubject, rig: DeviceRig) -> None:
         self._rig = rig
         self._placer = rig.placer()
         self._trial = rig.trial(subject, sample_every=_NEVER, placer=self._placer)
@@ -228,7 +228,7 @@ class _PlannedStep:
         self._peaks[method] = peak_bytes
         trial = self._trial
         restart = partial(self._restart, plan, peak_bytes)
-        contender = Here(method=method, restart=restart, iterate=trial.iterate, values=trial.state.export)
+        contender = LocalContender(method=method, restart=restart, iterate=trial.iterate, values=trial.state.export)
         return Entry(contender, peak_bytes, None)
 
     def finished(self, entry: Entry) -> None:
@@ -328,7 +328,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_sizes(parser)
     add_target(parser)
-    default = Asked()
+    default = StepOptions()
     parser.add_argument(
         "--segments", nargs="*", type=whole(), default=default.segments, help="numbers of checkpointed segments"
     )

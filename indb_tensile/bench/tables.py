@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from indb_tensile.bench.rows import MIB, SHARES, TARGETS, Row, best_eor, best_msr, by, covered, phased, sound
+from indb_tensile.bench.rows import MIB, SHARES, TARGETS, Row, best_eor, best_msr, group_by, covered, phased, sound
 from indb_tensile.scheduler.policies import DEFAULT_POLICY
 
 Remarks = Callable[[Sequence[Row]], Iterator[str]]  # further lines to print about rows
@@ -20,17 +20,17 @@ Remarks = Callable[[Sequence[Row]], Iterator[str]]  # further lines to print abo
 
 def verdict(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
     """Yield for each case and rival whether our policy covers all of the rival's points. `names` identify a case."""
-    for case, case_rows in by(rows, *names).items():
-        curves = by(case_rows, "policy")
+    for case, case_rows in group_by(rows, *names).items():
+        curves = group_by(case_rows, "policy")
         own = [policy for (policy,) in curves if policy in (DEFAULT_POLICY, phased(DEFAULT_POLICY))]
         ours = [row for policy in own for row in curves.pop((policy,))]
         for (rival,), points in curves.items() if ours else ():
             open_points = [row for row in sound(points) if not covered(row, ours)]
-            yield f"{called(names, case)}: {_coverage(str(rival), points, open_points, ours)}"
-        yield from (f"{called(names, case)}: {text}" for text in _fastest(ours, curves))
+            yield f"{case_name(names, case)}: {_coverage(str(rival), points, open_points, ours)}"
+        yield from (f"{case_name(names, case)}: {text}" for text in _fastest(ours, curves))
 
 
-def called(names: Sequence[str], case: tuple[Any, ...]) -> str:
+def case_name(names: Sequence[str], case: tuple[Any, ...]) -> str:
     """Return a case's name, from the values of the fields `names` that identify it."""
     return ", ".join(
         f"{name} {value}" if isinstance(value, int | float) else str(value)
@@ -97,13 +97,13 @@ def summary(policy: str, rows: Sequence[Row]) -> dict[str, str]:
 def print_tables(rows: Sequence[Row], names: Sequence[str]) -> None:
     """Print a table for each case, identified by the fields `names`, with a line for each policy."""
     console = Console(width=200, highlight=False)
-    for case, case_rows in by(rows, *names).items():
+    for case, case_rows in group_by(rows, *names).items():
         print_table(console, _title(names, case, case_rows), _lines(case_rows))
 
 
 def markdown(rows: Sequence[Row], names: Sequence[str], remarks: Remarks) -> Iterator[str]:
     """Yield the same tables in Markdown, each with its verdict and remarks, and the dates and hosts of its plans."""
-    for case, case_rows in by(rows, *names).items():
+    for case, case_rows in group_by(rows, *names).items():
         yield f"### {_title(names, case, case_rows)}\n"
         lines = _lines(case_rows)
         yield f"| {' | '.join(lines[0])} |"
@@ -111,19 +111,19 @@ def markdown(rows: Sequence[Row], names: Sequence[str], remarks: Remarks) -> Ite
         yield from (f"| {' | '.join(columns.values())} |" for columns in lines)
         yield ""
         texts = (*verdict(case_rows, names), *remarks(case_rows))
-        yield from (f"- {text.removeprefix(f'{called(names, case)}: ')}" for text in texts)
+        yield from (f"- {text.removeprefix(f'{case_name(names, case)}: ')}" for text in texts)
         planned = sorted({(row["date"], row["host"]) for row in case_rows if "host" in row})
         yield from (f"- planned on {day} by {host}" for day, host in planned)
         yield ""
 
 
 def _lines(case_rows: Sequence[Row]) -> list[dict[str, str]]:
-    return [summary(str(policy), points) for (policy,), points in by(case_rows, "policy").items()]
+    return [summary(str(policy), points) for (policy,), points in group_by(case_rows, "policy").items()]
 
 
 def _title(names: Sequence[str], case: tuple[Any, ...], case_rows: Sequence[Row]) -> str:
     peaks = [f"{base} {case_rows[0][f'{base}_peak_bytes'] / MIB:,.0f} MB" for base in ("vanilla", "liveness")]
-    return f"{called(names, case)}: {', '.join(peaks)}"
+    return f"{case_name(names, case)}: {', '.join(peaks)}"
 
 
 def print_table(console: Console, title: str, lines: Sequence[dict[str, str]]) -> None:

@@ -23,9 +23,9 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.bench.ending import run
-from indb_tensile.bench.forecast import Network
+from indb_tensile.bench.forecast import SmallNetwork
 from indb_tensile.bench.rig import emulated_on
-from indb_tensile.bench.trial import WARM_ITERATIONS, Trial
+from indb_tensile.bench.trial import WARM_ITERATIONS, StepTrial
 from indb_tensile.executor.device import EmulatedDevice, Ledger
 from indb_tensile.executor.pace import measure_pace
 from indb_tensile.job import JobId
@@ -36,14 +36,14 @@ from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee, plan_jobs
 
 NETWORKS = (
-    Network(
+    SmallNetwork(
         name="cnn",
         architecture={"type": "cnn", "channels": [64], "depth": 12, "hidden": [256], "dropout": 0.2},
         shape=(1, 8, 8),
         rows=448,
     ),
-    Network(name="mlp", architecture={"type": "mlp", "hidden": [2048] * 4, "dropout": 0.2}, shape=(30,), rows=256),
-    Network(name="narrow", architecture={"type": "mlp", "hidden": [2048] * 4, "dropout": 0.2}, shape=(10,), rows=128),
+    SmallNetwork(name="mlp", architecture={"type": "mlp", "hidden": [2048] * 4, "dropout": 0.2}, shape=(30,), rows=256),
+    SmallNetwork(name="narrow", architecture={"type": "mlp", "hidden": [2048] * 4, "dropout": 0.2}, shape=(10,), rows=128),
 )
 CAPACITY_BYTES = config.GIB
 SHARE_BYTES = CAPACITY_BYTES // config.MIB // len(NETWORKS) * config.MIB
@@ -108,7 +108,7 @@ class _Member:
     graph: StepGraph | None = None
 
     @classmethod
-    def start(cls, network: Network, ledger: Ledger) -> "_Member":
+    def start(cls, network: SmallNetwork, ledger: Ledger) -> "_Member":
         context = multiprocessing.get_context("fork")  # before any device is opened: the ledger's file is inherited
         own_end, its_end = context.Pipe()
         slot, epoch = ledger.claim_slot(1)
@@ -122,12 +122,12 @@ class _Member:
         self.process.join()
 
 
-def _train(network: Network, fd: int, slot: int, epoch: int, pipe: Connection) -> None:
+def _train(network: SmallNetwork, fd: int, slot: int, epoch: int, pipe: Connection) -> None:
     """Calibrate, then train without a pause, so that the other processes are measured beside this one."""
     torch.set_num_threads(1)
     with EmulatedDevice(fd, slot, epoch, SHARE_BYTES) as device:
         subject = network.subject()
-        trial = Trial(subject, subject.capture(), emulated_on(device))
+        trial = StepTrial(subject, subject.capture(), emulated_on(device))
         pipe.send(trial.step.graph)
         request = pipe.recv()
         start_ns = count = 0
@@ -147,12 +147,12 @@ def _train(network: Network, fd: int, slot: int, epoch: int, pipe: Connection) -
         trial.runner.close()
 
 
-def _train_for(trial: Trial, iterations: int) -> None:
+def _train_for(trial: StepTrial, iterations: int) -> None:
     for _ in range(iterations):
         trial.iterate()
 
 
-def _train_until(trial: Trial, pipe: Connection) -> int:
+def _train_until(trial: StepTrial, pipe: Connection) -> int:
     """Train at least one iteration and until another request arrives. Returns the number of iterations."""
     count = 0
     while not (count and pipe.poll()):
@@ -161,7 +161,7 @@ def _train_until(trial: Trial, pipe: Connection) -> int:
     return count
 
 
-def _measured(trial: Trial, iteration_ns: int) -> _Measured:
+def _measured(trial: StepTrial, iteration_ns: int) -> _Measured:
     measurement = trial.runner.measured()
     assert measurement is not None
     return _Measured(iteration_ns=iteration_ns, latency_ns=measurement.latency_ns, peak_bytes=measurement.peak_bytes)
@@ -200,7 +200,7 @@ def _planned(members: list[_Member], runs: list[_Measured], link: Link, budget: 
     return planned
 
 
-def _row(network: Network, rounds: list[tuple[JobPlan, _Measured]]) -> dict[str, Any]:
+def _row(network: SmallNetwork, rounds: list[tuple[JobPlan, _Measured]]) -> dict[str, Any]:
     plan, measured = rounds[-1]
     assert measured.peak_bytes <= plan.peak_bytes, f"planned {plan.peak_bytes}, measured {measured.peak_bytes} bytes"
     return {

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from indb_tensile import config
-from indb_tensile.bench.networks import Network, drawn
+from indb_tensile.bench.networks import Network, random_example
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.capture import CapturedStep, capture_training
@@ -32,7 +32,7 @@ WARM_ITERATIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class TrainingSubject:
     """A model, its loss, and one batch that it trains on repeatedly; the default optimizer is Adam."""
 
     name: str
@@ -44,11 +44,11 @@ class Subject:
     passes: Passes = WHOLE
 
     @classmethod
-    def of(cls, network: Network, batch: int, seed: int = 0) -> "Subject":
+    def of(cls, network: Network, batch: int, seed: int = 0) -> "TrainingSubject":
         """Return a known network with random weights and rows. Raises RequestError if it accepts no such rows."""
         value_bytes = 8 if network.tokens else 4
         require_memory(f"{batch} rows for {network.name}", batch * prod(network.row) * value_bytes)
-        module, loss, x, y = drawn(network, batch, seed)
+        module, loss, x, y = random_example(network, batch, seed)
         return cls(name=network.name, module=module.train(), loss=loss, x=x, y=y)
 
     def capture(self, place: torch.device = HOST) -> CapturedStep:
@@ -77,12 +77,12 @@ def require_memory(purpose: str, size_bytes: int, measure: Callable[[], Memory] 
         )
 
 
-class Trial:
+class StepTrial:
     """A captured step on a device, with a state that starts as the subject's module."""
 
     def __init__(
         self,
-        subject: Subject,
+        subject: TrainingSubject,
         step: CapturedStep,
         opened: Opened,
         *,

@@ -18,7 +18,7 @@ from indb_tensile.bench.trial import same_bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TurnLimits:
     """Duration of the measurement: rounds of all contenders, then rounds of two, with turns of at least `turn_s`."""
 
     rounds: int = 9  # most rounds of all contenders; at least three run, however long they take
@@ -48,7 +48,7 @@ class Entry:
 
 
 def take_turns(
-    entries: Sequence[Entry], trained: frozenset[str], pace: Pace, finished: Callable[[Entry], None]
+    entries: Sequence[Entry], trained: frozenset[str], pace: TurnLimits, finished: Callable[[Entry], None]
 ) -> None:
     """Run rounds of all contenders in order. Results are exact if they equal the first contender's.
 
@@ -72,7 +72,7 @@ def take_turns(
             entry.buffers_exact.append(all(alike.values()))
 
 
-def duel(first: Entry, other: Entry, pace: Pace) -> None:
+def duel(first: Entry, other: Entry, pace: TurnLimits) -> None:
     """Run rounds of two contenders. Each goes first in every other round."""
     started_s = time.perf_counter()
     iterations = _iterations(first, pace.turn_s)
@@ -83,7 +83,7 @@ def duel(first: Entry, other: Entry, pace: Pace) -> None:
             entry.duel_ns.append(entry.contender.turn(iterations))
 
 
-def _shorter(pace: Pace, count: int) -> float:
+def _shorter(pace: TurnLimits, count: int) -> float:
     """Return the seconds of a turn that leave time for all rounds of `count` contenders."""
     return min(pace.turn_s, pace.all_s / (pace.rounds * count) / 2)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
-from indb_tensile.catalog.checkpoints import Summed, digest_of
+from indb_tensile.catalog.checkpoints import DigestingParts, digest_of
 from indb_tensile.catalog.chunks import Part
 from indb_tensile.errors import StorageError
 from indb_tensile.job import JobId
@@ -37,12 +37,12 @@ class CheckpointFiles:
         folder = _UNSAFE.sub("_", host) or "_"
         self.directory = state_directory.absolute() / FOLDER / str(installation) / folder
 
-    def write(self, job: JobId, parts: Iterable[Part]) -> Summed:
+    def write(self, job: JobId, parts: Iterable[Part]) -> DigestingParts:
         """Write the parts durably. Returns their size and digest. Other checkpoints of the job stay.
 
         Raises StorageError if the disk is full or the directory is not writable.
         """
-        summed = Summed(parts)
+        summed = DigestingParts(parts)
         unfinished = self.directory / f"{_UNFINISHED}job-{int(job)}.{os.getpid()}"
         try:
             self._make_directory()

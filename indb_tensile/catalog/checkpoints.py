@@ -27,7 +27,7 @@ class StoredCheckpoint:
     digest: str
 
 
-class Summed:
+class DigestingParts:
     """Iterates over parts, and counts their bytes and computes their SHA-256 digest on the way."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
@@ -84,7 +84,7 @@ def save_checkpoint(
         if connection.execute(query("lock_claimed"), {"job": job, "claim": claim}).fetchone() is None:
             raise lost_claim(job, claim)
         connection.execute(query("delete_checkpoint_chunks"), {"job": job})
-        summed = Summed(parts)
+        summed = DigestingParts(parts)
         write_chunks(connection, "insert_checkpoint_chunk", job, summed)
         stored = StoredCheckpoint(
             store=CheckpointStore.CATALOG,

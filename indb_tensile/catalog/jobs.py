@@ -21,7 +21,7 @@ from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, JobS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class HeartbeatReply:
     """The answer of the catalog to one heartbeat of a worker.
 
     `alive` False: other workers have declared this worker dead, so it has lost all its jobs and must register again.
@@ -39,7 +39,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class ObservedWorker:
     """The count of another worker's heartbeats when an observer read it, and that worker's lease."""
 
     worker: WorkerId
@@ -71,7 +71,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class UnreadableJob:
     """A claimed job whose specification cannot be read. The caller must let it fail with `error` under this claim."""
 
     job: JobId
@@ -82,7 +82,7 @@ class Unreadable:
 
 def claim_job(
     connection: Connection, worker: WorkerId, passed_over: Collection[int] = ()
-) -> ClaimedJob | Unreadable | None:
+) -> ClaimedJob | UnreadableJob | None:
     """Claim the next job of the queue for this worker. Returns None if there is none.
 
     Jobs of the owners in `passed_over` (oids) stay in the queue. The call runs one statement and decodes at most one
@@ -94,7 +94,7 @@ def claim_job(
     job, claim, attempt, owner_oid, limit_bytes, threads, spec = row
     decoded = _decoded(job, spec)
     if isinstance(decoded, RequestError):
-        return Unreadable(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
+        return UnreadableJob(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
     return ClaimedJob(
         job=JobId(job),
         claim=ClaimToken(claim),
@@ -139,7 +139,7 @@ def register_worker(
     return WorkerId(_query_value(connection, "register_worker", parameters))
 
 
-def beat(connection: Connection, worker: WorkerId, claims: Mapping[JobId, ClaimToken] | None = None) -> Beat:
+def beat(connection: Connection, worker: WorkerId, claims: Mapping[JobId, ClaimToken] | None = None) -> HeartbeatReply:
     """Renew the worker's lease, and return the changes of its jobs.
 
     `claims` are the jobs that the worker believes to have. Without them, `lost` and `strays` are empty. If the table
@@ -150,11 +150,11 @@ def beat(connection: Connection, worker: WorkerId, claims: Mapping[JobId, ClaimT
         row = connection.execute(query("beat"), parameters).fetchone()
     except psycopg.errors.LockNotAvailable:
         alive = connection.execute(query("renew_lease"), {"worker": worker}).fetchone() is not None
-        return Beat(alive=alive, cancelled=(), lost=())
+        return HeartbeatReply(alive=alive, cancelled=(), lost=())
     assert row is not None
     alive, cancelled, lost, stray_jobs, stray_claims, version = row
     strays = () if claims is None else tuple(zip(stray_jobs, stray_claims, strict=True))
-    return Beat(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays, version=version)
+    return HeartbeatReply(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays, version=version)
 
 
 def record_holdup(connection: Connection, worker: WorkerId, holdup: str | None) -> None:
@@ -182,13 +182,13 @@ def announce_service(connection: Connection, worker: WorkerId, name: str | None)
     connection.execute(query("announce_service"), {"worker": worker, "name": name})
 
 
-def other_workers(connection: Connection, worker: WorkerId | None) -> tuple[Sighting, ...]:
+def other_workers(connection: Connection, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:
     """Return all workers that have not stopped, except this one."""
     rows = connection.execute(query("other_workers"), {"worker": worker})
-    return tuple(Sighting(worker=WorkerId(w), beats=beats, lease_s=lease_s) for w, beats, lease_s in rows)
+    return tuple(ObservedWorker(worker=WorkerId(w), beats=beats, lease_s=lease_s) for w, beats, lease_s in rows)
 
 
-def rescue(connection: Connection, dead: Sequence[Sighting] = (), *, limit_s: float = 0.0) -> tuple[JobId, ...]:
+def rescue(connection: Connection, dead: Sequence[ObservedWorker] = (), *, limit_s: float = 0.0) -> tuple[JobId, ...]:
     """Put the jobs of stopped workers back into the queue. Returns these jobs.
 
     First marks the workers in `dead` as stopped, except those that have sent a heartbeat since they were observed.

@@ -27,7 +27,7 @@ _BIGINT_END = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wake:
+class Notification:
     """A notification about one job, or about several jobs if `job` is None. `kind` is one of the constants above."""
 
     kind: str
@@ -42,7 +42,7 @@ class Listener:
         self._application_name = application_name
         self._connection: Connection | None = self._connect()
 
-    def wait(self, timeout_s: float) -> tuple[Wake, ...]:
+    def wait(self, timeout_s: float) -> tuple[Notification, ...]:
         """Wait up to `timeout_s` for notifications, and return all that have arrived, without duplicates.
 
         Returns as soon as one arrives. The result is empty if none arrived, if none was valid, or if the database is
@@ -88,12 +88,12 @@ class Listener:
         return connection
 
 
-def parse(payload: str) -> Wake | None:
+def parse(payload: str) -> Notification | None:
     """Parse the payload of a notification. Returns None for a payload that no trigger of the catalog writes."""
     parts = _PAYLOAD.fullmatch(payload)
     if parts is None:
         return None
     kind, number = parts.groups()
     if number is None:
-        return Wake(kind=kind)
-    return Wake(kind=kind, job=JobId(int(number))) if int(number) < _BIGINT_END else None
+        return Notification(kind=kind)
+    return Notification(kind=kind, job=JobId(int(number))) if int(number) < _BIGINT_END else None

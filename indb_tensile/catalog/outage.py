@@ -9,14 +9,14 @@ from indb_tensile.errors import DatabaseError, LostClaimError
 _OWN_CLASSES = ("22", "23", "38", "39", "P0")
 
 
-def is_databases(error: BaseException) -> bool:
+def is_database_fault(error: BaseException) -> bool:
     """Return whether the database caused an error, and not the job that ran the statement."""
     if isinstance(error, psycopg.Error):
         return not (error.sqlstate or "").startswith(_OWN_CLASSES)
     return isinstance(error, DatabaseError) and not isinstance(error, LostClaimError)
 
 
-def words(error: BaseException) -> str:
+def server_message(error: BaseException) -> str:
     """Return the server's message in one line."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return primary or str(error).strip() or type(error).__name__

@@ -14,7 +14,7 @@ from indb_tensile.catalog import install, retention
 from indb_tensile.catalog.connection import connect, pinned
 from indb_tensile.cli.connection import (
     ORDINARY_ROLE,
-    embedded_place,
+    embedded_state_directory,
     named_database,
     naming_variables,
     open_connection,
@@ -68,7 +68,7 @@ def controller(dsn: str | None) -> None:
     """
     os.environ["TENSILE_DSN"] = resolve(dsn, role="tensile_worker")
     if named_database(dsn) is None:
-        os.environ.setdefault(config.variable("service_directory"), str(embedded_place().service))
+        os.environ.setdefault(config.variable("service_directory"), str(embedded_state_directory().service))
     config.load(os.environ)  # raises an error here, before the process is replaced
     os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.worker.controller"])  # noqa: S606 - our own interpreter
 
@@ -122,7 +122,7 @@ def psql(dsn: str | None, role: str | None, arguments: tuple[str, ...]) -> None:
     if named is not None and role is not None:
         named = _as_role(named, role)
     if named is None:
-        cluster = embedded_place().cluster()
+        cluster = embedded_state_directory().cluster()
         parameters = conninfo_to_dict(cluster.dsn(user=role or ORDINARY_ROLE))
         os.environ |= {variable: str(parameters[name]) for name, variable in _VARIABLES.items()}
         os.environ.pop("PGPASSWORD", None)

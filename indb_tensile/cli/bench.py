@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from indb_tensile.bench.ending import end_when_told
+from indb_tensile.bench.ending import exit_on_sigterm
 
 NOUNS = {
     "policies": "Compare all policies on known networks: saved memory, overhead, planning time, the best policy.",
@@ -51,10 +51,10 @@ def _add(noun: str, text: str) -> None:
         sys.stdout.flush()
         command = [sys.executable, "-m", "indb_tensile.bench", noun, *arguments]
         if noun in SERVED and not any(argument.startswith(_WITHOUT_SERVER) for argument in arguments):
-            from indb_tensile.cluster import passing  # other benchmarks need no PostgreSQL driver
+            from indb_tensile.cluster import temporary_cluster  # other benchmarks need no PostgreSQL driver
 
-            end_when_told()
-            with passing() as cluster:
+            exit_on_sigterm()
+            with temporary_cluster() as cluster:
                 command += ["--dsn", cluster.dsn(database="postgres")]
                 sys.exit(subprocess.run(command, check=False).returncode)
         # Replaces this process, because benchmarks import torch, and commands do not.

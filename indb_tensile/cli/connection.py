@@ -8,7 +8,7 @@ import psycopg
 
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, Session, connect
-from indb_tensile.cli.place import Place, find_place
+from indb_tensile.cli.place import StateDirectory, find_state_directory
 from indb_tensile.errors import DatabaseError
 
 ORDINARY_ROLE = "demo"
@@ -57,7 +57,7 @@ def resolve(dsn: str | None, *, role: str = ORDINARY_ROLE) -> str:
     Raises DatabaseError if no database is named and there is no embedded cluster.
     """
     named = named_database(dsn)
-    return embedded_place().cluster().dsn(user=role) if named is None else named
+    return embedded_state_directory().cluster().dsn(user=role) if named is None else named
 
 
 def named_database(dsn: str | None) -> str | None:
@@ -74,12 +74,12 @@ def naming_variables() -> tuple[str, ...]:
     return tuple(name for name in _NAMES_A_DATABASE if os.environ.get(name))
 
 
-def embedded_place() -> Place:
+def embedded_state_directory() -> StateDirectory:
     """Return the state directory of the embedded cluster.
 
     Raises DatabaseError if there is no embedded cluster, PrivilegeError if it belongs to another user.
     """
-    place = find_place(os.environ)
+    place = find_state_directory(os.environ)
     place.check_owner()
     if not place.has_cluster():
         raise DatabaseError(

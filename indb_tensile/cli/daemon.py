@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from indb_tensile.cli.place import Place
+from indb_tensile.cli.place import StateDirectory
 from indb_tensile.controller.logrotation import numbered
 from indb_tensile.errors import UnavailableError
 
@@ -24,7 +24,7 @@ class Daemon:
     made_from: str
 
 
-def running(place: Place) -> Daemon | None:
+def running(place: StateDirectory) -> Daemon | None:
     """Return the running controller of this state directory, or None.
 
     The start time of the process is compared, because another process may have the recorded id.
@@ -33,13 +33,13 @@ def running(place: Place) -> Daemon | None:
     return daemon if daemon is not None and _started(daemon.pid) == started else None
 
 
-def dead(place: Place) -> Daemon | None:
+def crashed(place: StateDirectory) -> Daemon | None:
     """Return the controller that ended without `stop`, because it was killed or failed; None if there is none."""
     daemon, started = _recorded(place) or (None, None)
     return daemon if daemon is not None and _started(daemon.pid) != started else None
 
 
-def start(place: Place, environment: Mapping[str, str], made_from: str) -> Daemon:
+def start(place: StateDirectory, environment: Mapping[str, str], made_from: str) -> Daemon:
     """Start a controller in a session of its own. It appends to its log file and rotates it.
 
     `environment` is the complete environment of the process.
@@ -58,7 +58,7 @@ def start(place: Place, environment: Mapping[str, str], made_from: str) -> Daemo
     return Daemon(pid=process.pid, made_from=made_from)
 
 
-def stop(place: Place) -> bool:
+def stop(place: StateDirectory) -> bool:
     """Ask the controller to end, and wait until it has ended. Returns False if none was running.
 
     The controller is never killed, so that it can hand its jobs back. Raises UnavailableError if it does not end.
@@ -87,7 +87,7 @@ def tail(log: Path, *, since: int = 0, lines: int = 15) -> str:
     return "\n".join(data.decode(errors="replace").splitlines()[-lines:])
 
 
-def _recorded(place: Place) -> tuple[Daemon, str] | None:
+def _recorded(place: StateDirectory) -> tuple[Daemon, str] | None:
     """Read the recorded controller and its start time from the file. Returns None for no or another file."""
     try:
         pid, started, made_from = place.controller_pid.read_text().split()
@@ -96,7 +96,7 @@ def _recorded(place: Place) -> tuple[Daemon, str] | None:
         return None
 
 
-def _end(place: Place, pid: int) -> None:
+def _end(place: StateDirectory, pid: int) -> None:
     try:
         descriptor = os.pidfd_open(pid)  # works for processes that are not children of this one
     except ProcessLookupError:

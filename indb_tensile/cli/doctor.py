@@ -26,7 +26,7 @@ from indb_tensile.cli import daemon
 from indb_tensile.cli.connection import named_database, open_connection, resolve
 from indb_tensile.cli.options import dsn_option, json_option
 from indb_tensile.cli.output import Row, out, plain, print_json
-from indb_tensile.cli.place import find_place
+from indb_tensile.cli.place import find_state_directory
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.backend import Cpu, Emulated, choose, fitted, torch_architectures, torch_cuda
@@ -183,7 +183,7 @@ def _shared_memory() -> tuple[bool, str]:
 
 def _embedded() -> Iterator[Row]:
     try:
-        place = find_place(os.environ)
+        place = find_state_directory(os.environ)
         place.check_owner()
         programs = place.cluster().programs
     except TensileError as error:
@@ -211,7 +211,7 @@ def _embedded() -> Iterator[Row]:
 def _settings_environment() -> dict[str, str]:
     """Return the environment from which `tensile up` reads the settings of the embedded controller."""
     try:
-        place = find_place(os.environ)
+        place = find_state_directory(os.environ)
     except TensileError:  # the check of the cluster reports this error
         return dict(os.environ)
     return {**os.environ} | ({config.CONFIG_VARIABLE: str(place.settings)} if place.settings.exists() else {})
@@ -228,9 +228,9 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
     try:
         chosen = choose(settings.device, _probed(), torch_cuda(), torch_architectures)
         if isinstance(chosen, Gpu):
-            fitted(settings, chosen, config.given(environ))
+            fitted(settings, chosen, config.configured_names(environ))
         if isinstance(chosen, Cpu):
-            settings = share_of_machine(settings, config.given(environ))
+            settings = share_of_machine(settings, config.configured_names(environ))
     except TensileError as error:
         yield _check("device", False, error.message, error.hint)
         return

@@ -22,10 +22,10 @@ from indb_tensile.cli.kept_settings import (
     warn_of_old_sizes,
     without_imitation,
 )
-from indb_tensile.cli.launch import Launch, unused, variables
+from indb_tensile.cli.launch import Launch, unused_variable_notices, variables
 from indb_tensile.cli.options import json_option, size_option
 from indb_tensile.cli.output import show_one, warn
-from indb_tensile.cli.place import Place, find_place
+from indb_tensile.cli.place import StateDirectory, find_state_directory
 from indb_tensile.cli.statements import statement
 from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.controller import housekeeping
@@ -63,11 +63,11 @@ def up(as_json: bool, **arguments: Any) -> None:
     Options are stored for the next start. Variables (TENSILE_MAX_JOBS, …) have effect while they are set. A running
     controller is restarted if its settings differ.
     """
-    place = find_place(os.environ)
+    place = find_state_directory(os.environ)
     place.make()
     if place.reason:
         warn(f"the state is kept in {place.directory}: {place.reason}")
-    for reason in unused(os.environ, place.settings):
+    for reason in unused_variable_notices(os.environ, place.settings):
         warn(reason)
     options = {name: value for name, value in arguments.items() if value is not None}
     with place.locked():
@@ -102,7 +102,7 @@ def up(as_json: bool, **arguments: Any) -> None:
 @json_option
 def down(purge: bool, as_json: bool) -> None:
     """Stop the controller and the embedded database; models and queued jobs are kept."""
-    place = find_place(os.environ)
+    place = find_state_directory(os.environ)
     place.check_owner()
     stopped = removed = False
     if place.directory.is_dir():
@@ -121,7 +121,7 @@ def down(purge: bool, as_json: bool) -> None:
         warn(f"removed {place.directory}")
 
 
-def _stop(place: Place) -> bool:
+def _stop(place: StateDirectory) -> bool:
     stopped = daemon.stop(place)
     try:
         mps_daemon.end(place, os.environ)
@@ -141,7 +141,7 @@ def _bring_up(cluster: Cluster) -> None:
     cluster.start()
 
 
-def _prepare_database(cluster: Cluster, place: Place) -> None:
+def _prepare_database(cluster: Cluster, place: StateDirectory) -> None:
     with _connect(cluster.dsn(database="postgres")) as connection:
         if connection.execute(statement("database_exists"), {"name": DATABASE}).fetchone() is None:
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
@@ -161,10 +161,10 @@ def _connect(dsn: str) -> Connection:
     return retrying(lambda: connect(dsn, application_name="tensile up"), patience_s=_RECOVERY_S)
 
 
-def _bring_up_controller(place: Place, cluster: Cluster, launch: Launch) -> daemon.Daemon:
+def _bring_up_controller(place: StateDirectory, cluster: Cluster, launch: Launch) -> daemon.Daemon:
     """Return a ready controller: the running one if it has these settings and this version, else a new one."""
     running = daemon.running(place)
-    ended = daemon.dead(place)
+    ended = daemon.crashed(place)
     if running is not None and running.made_from != launch.digest:
         _warn_of_differences(place, launch)
         daemon.stop(place)
@@ -184,13 +184,13 @@ def _bring_up_controller(place: Place, cluster: Cluster, launch: Launch) -> daem
     return controller
 
 
-def _start(place: Place, cluster: Cluster, launch: Launch) -> daemon.Daemon:
+def _start(place: StateDirectory, cluster: Cluster, launch: Launch) -> daemon.Daemon:
     place.running_settings.write_text(launch.text)
     mps_variables = mps_daemon.environment(place) if launch.settings.mps else {}
     return daemon.start(place, {**launch.variables, **_environment(place, cluster), **mps_variables}, launch.digest)
 
 
-def _warn_of_differences(place: Place, launch: Launch) -> None:
+def _warn_of_differences(place: StateDirectory, launch: Launch) -> None:
     differences = launch.differences(place.running_settings)
     listed = f": {', '.join(differences)}" if differences else ""
     warn(f"the settings differ{listed}; restarting the controller, its jobs resume from their last checkpoints")
@@ -198,7 +198,7 @@ def _warn_of_differences(place: Place, launch: Launch) -> None:
         warn(f"variables have effect only while they are set; write permanent settings into {place.settings}")
 
 
-def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
+def _environment(place: StateDirectory, cluster: Cluster) -> dict[str, str]:
     return {
         "TENSILE_DSN": cluster.dsn(user="tensile_worker"),
         "TENSILE_READER_DSN": cluster.dsn(user="tensile_reader"),
@@ -208,7 +208,7 @@ def _environment(place: Place, cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _wait_until_ready(place: Place, cluster: Cluster, pid: int, since: int) -> None:
+def _wait_until_ready(place: StateDirectory, cluster: Cluster, pid: int, since: int) -> None:
     """Wait until the controller sends heartbeats and its service answers. Raises UnavailableError."""
     deadline = time.monotonic() + _READY_S
     with _connect(cluster.dsn()) as connection:
@@ -238,7 +238,7 @@ def _device_of(cluster: Cluster, pid: int, settings: config.Settings) -> dict[st
     }
 
 
-def _not_ready(place: Place, fault: str, since: int) -> TensileError:
+def _not_ready(place: StateDirectory, fault: str, since: int) -> TensileError:
     return UnavailableError(
         fault,
         detail=daemon.tail(place.controller_log, since=since),

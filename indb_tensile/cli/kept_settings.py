@@ -12,7 +12,7 @@ from typing import Any
 
 from indb_tensile import config
 from indb_tensile.cli.output import warn
-from indb_tensile.cli.place import Place
+from indb_tensile.cli.place import StateDirectory
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.backend import CPU, EMULATED
 
@@ -68,7 +68,7 @@ def without_imitation(
 
 
 def warn_of_old_sizes(
-    place: Place, device: Mapping[str, Any], stored: Mapping[str, Any], options: Mapping[str, Any]
+    place: StateDirectory, device: Mapping[str, Any], stored: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
     """Warn if a GPU that `auto` has chosen gets sizes that were stored before, perhaps for another device."""
     sizes = [name for name in ("capacity_bytes", "budget_bytes") if name in stored and name not in options]

@@ -67,7 +67,7 @@ def variables(environ: Mapping[str, str], options: Collection[str]) -> dict[str,
     return {name: value for name, value in environ.items() if name not in overridden}
 
 
-def unused(environ: Mapping[str, str], settings_file: Path) -> list[str]:
+def unused_variable_notices(environ: Mapping[str, str], settings_file: Path) -> list[str]:
     """Return a notice for each variable that is set and that `tensile up` does not use."""
     own = [config.variable(name) for name in OWN if name != "state_dir"]
     notices = [f"{name} is not used: the embedded database has its own" for name in own if environ.get(name)]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from indb_tensile.cli.place import Place
+from indb_tensile.cli.place import StateDirectory
 from indb_tensile.controller.mps import PROGRAM, Mps
 from indb_tensile.errors import UnavailableError
 
@@ -19,7 +19,7 @@ _PATIENCE_S = 10.0
 _POLL_S = 0.05
 
 
-def environment(place: Place) -> dict[str, str]:
+def environment(place: StateDirectory) -> dict[str, str]:
     """Return the environment variables that make a process a client of this daemon."""
     return {"CUDA_MPS_PIPE_DIRECTORY": str(place.mps), "CUDA_MPS_LOG_DIRECTORY": str(place.mps / "log")}
 
@@ -35,7 +35,7 @@ def find_program(variables: Mapping[str, str]) -> str:
     return program
 
 
-def start(place: Place, variables: Mapping[str, str]) -> None:
+def start(place: StateDirectory, variables: Mapping[str, str]) -> None:
     """Start the daemon unless it runs. Raises UnavailableError if MPS is missing or the daemon does not start."""
     own = {**variables, **environment(place)}
     program = find_program(own)
@@ -55,7 +55,7 @@ def start(place: Place, variables: Mapping[str, str]) -> None:
         )
 
 
-def end(place: Place, variables: Mapping[str, str]) -> bool:
+def end(place: StateDirectory, variables: Mapping[str, str]) -> bool:
     """End the daemon of this state directory, after its clients have ended. Returns False if none runs.
 
     Raises UnavailableError if the daemon does not end.
@@ -84,5 +84,5 @@ def _wait_until(*, serving: bool, variables: Mapping[str, str]) -> bool:
     return True
 
 
-def _output(place: Place) -> Path:
+def _output(place: StateDirectory) -> Path:
     return place.mps / "log" / "start.log"

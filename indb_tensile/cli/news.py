@@ -16,7 +16,7 @@ class _Printed:
 
 
 @dataclass(slots=True, kw_only=True)
-class News:
+class PrintedLines:
     """The last line that was printed about each job and each device."""
 
     printed: dict[str, _Printed] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class News:
         return True
 
 
-def mark_of(job: Row) -> tuple[object, ...]:
+def change_key(job: Row) -> tuple[object, ...]:
     """Return the values of a job whose change is printed at once: its state, its phase, and the completed tenths.
 
     Training and validation alternate in every epoch, so they count as one phase.

@@ -18,10 +18,10 @@ from indb_tensile.cli.output import warn
 from indb_tensile.cluster import (
     MAX_SOCKET_PATH_BYTES,
     Cluster,
-    existing,
+    nearest_existing,
     find_programs,
     path_fault,
-    reachable,
+    can_enter,
     system_user,
 )
 from indb_tensile.errors import DatabaseError, PrivilegeError
@@ -36,7 +36,7 @@ _SERVICE_SOCKET = "0123456789ab-999999999.sock"  # a socket name of the greatest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StateDirectory:
     """The state directory. `reason` says why it is not in the ordinary place; it is empty otherwise."""
 
     directory: Path
@@ -132,18 +132,18 @@ class Place:
             return None
 
 
-def find_place(environ: Mapping[str, str]) -> Place:
+def find_state_directory(environ: Mapping[str, str]) -> StateDirectory:
     """Return the state directory of this installation.
 
     Raises DatabaseError if no directory suits the database's system user.
     """
     chosen = environ.get(STATE_VARIABLE, "")
     if chosen:
-        return Place(directory=Path(os.path.abspath(chosen)), reason=f"{STATE_VARIABLE} says so")  # noqa: PTH100
-    ordinary = Place(directory=_checkout(environ) / _FOLDER)
+        return StateDirectory(directory=Path(os.path.abspath(chosen)), reason=f"{STATE_VARIABLE} says so")  # noqa: PTH100
+    ordinary = StateDirectory(directory=_checkout(environ) / _FOLDER)
     user = _database_user()
     fault = _fault(ordinary.directory, user)
-    other = Place(directory=fallback(ordinary.directory), reason=fault or _KEPT_PLACE)
+    other = StateDirectory(directory=fallback_directory(ordinary.directory), reason=fault or _KEPT_PLACE)
     if not fault and (ordinary.has_cluster() or not other.has_cluster()):
         return ordinary
     second_fault = _fault(other.directory, user)
@@ -155,7 +155,7 @@ def find_place(environ: Mapping[str, str]) -> Place:
     return other
 
 
-def fallback(ordinary: Path) -> Path:
+def fallback_directory(ordinary: Path) -> Path:
     """Return the directory that replaces an unsuitable `ordinary` directory, unique to this checkout and user."""
     identity = os.fsencode(ordinary) if os.geteuid() == 0 else os.fsencode(ordinary) + b" %d" % os.geteuid()
     name = "tensile-" + hashlib.sha256(identity).hexdigest()[:8]
@@ -186,9 +186,9 @@ def _fault(directory: Path, user: str) -> str:
         return (
             f"the path of the service's socket below {directory} would have more than {MAX_SOCKET_PATH_BYTES} bytes"
         )
-    if not reachable(directory, user):
-        return f"the system user {user}, who runs PostgreSQL, cannot enter {existing(directory)}"
-    if not os.path.lexists(directory) and not os.access(existing(directory), os.W_OK):
+    if not can_enter(directory, user):
+        return f"the system user {user}, who runs PostgreSQL, cannot enter {nearest_existing(directory)}"
+    if not os.path.lexists(directory) and not os.access(nearest_existing(directory), os.W_OK):
         return f"you may not create {directory}"
     return ""
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from indb_tensile.catalog.connection import Connection, Session, pinned
-from indb_tensile.cli.news import News, mark_of
+from indb_tensile.cli.news import PrintedLines, change_key
 from indb_tensile.cli.output import Row, duration, err, plain, print_json, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.job import JobState
@@ -26,7 +26,7 @@ _RIGHT = {"job", "epoch", "loss", "ETA"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ProgressSample:
     """The watched jobs and their devices at one moment, as rows of the database."""
 
     jobs: Sequence[Row]
@@ -51,7 +51,7 @@ class Watch:
     numbers: tuple[int, ...]
     as_json: bool = False
     clock_s: Callable[[], float] = time.monotonic
-    news: News = field(default_factory=News)
+    news: PrintedLines = field(default_factory=PrintedLines)
     printed: dict[int, object] = field(default_factory=dict)
 
     def run(self) -> list[str]:
@@ -60,13 +60,13 @@ class Watch:
             last = self._show_until_ended(self._print_json, _POLL_S)
         elif err.is_terminal:
             with Live(console=err, auto_refresh=False) as live:
-                last = self._show_until_ended(lambda look: live.update(picture(look), refresh=True), _POLL_S)
+                last = self._show_until_ended(lambda look: live.update(render_table(look), refresh=True), _POLL_S)
         else:
             last = self._show_until_ended(self._print_lines, _QUIET_POLL_S)
         states = {row["job_id"]: str(row["state"]) for row in last.jobs}
         return [states[number] for number in self.numbers]
 
-    def _show_until_ended(self, show: Callable[[Look], None], poll_s: float) -> Look:
+    def _show_until_ended(self, show: Callable[[ProgressSample], None], poll_s: float) -> ProgressSample:
         while True:
             look = self.session.run(self._read)
             show(look)
@@ -74,33 +74,33 @@ class Watch:
                 return look
             time.sleep(poll_s)
 
-    def _read(self, connection: Connection) -> Look:
+    def _read(self, connection: Connection) -> ProgressSample:
         arguments = {"jobs": list(self.numbers)}
         with pinned(connection), connection.cursor(row_factory=dict_row) as cursor:
             jobs = cursor.execute(statement("watched_jobs"), arguments).fetchall()
             devices = cursor.execute(statement("watched_devices"), arguments).fetchall()
-        return Look(jobs=jobs, devices=devices)
+        return ProgressSample(jobs=jobs, devices=devices)
 
-    def _print_json(self, look: Look) -> None:
+    def _print_json(self, look: ProgressSample) -> None:
         for row in look.jobs:
             values = {name: value for name, value in row.items() if not name.startswith("eta_")}
             if self.printed.get(row["job_id"]) != values:
                 self.printed[row["job_id"]] = values
                 print_json(row)
 
-    def _print_lines(self, look: Look) -> None:
+    def _print_lines(self, look: ProgressSample) -> None:
         for text in lines(self.news, look, self.clock_s()):
             warn(text)
 
 
-def lines(news: News, look: Look, now_s: float) -> list[str]:
+def lines(news: PrintedLines, look: ProgressSample, now_s: float) -> list[str]:
     """Return the lines to print now: those about jobs and devices with a change worth printing."""
-    candidates = [(f"job {row['job_id']}", line(row), mark_of(row)) for row in look.jobs]
+    candidates = [(f"job {row['job_id']}", line(row), change_key(row)) for row in look.jobs]
     candidates += [(f"device {row['worker_id']}", device_line(row), ()) for row in look.devices]
     return [text for subject, text, mark in candidates if news.is_news(subject, text, mark, now_s)]
 
 
-def picture(look: Look) -> Group:
+def render_table(look: ProgressSample) -> Group:
     """Draw the jobs as a table with progress bars, and below it the devices and the errors of failed jobs."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("job", "model", "state", "epoch", "loss", "", "ETA", "device memory"):

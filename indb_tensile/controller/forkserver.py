@@ -36,7 +36,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _SPINS = "10000"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to the server for one copy."""
 
     number: int
@@ -46,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class Copy:
+class ForkedProcess:
     """A process that was requested. It is a child of this process, and leads a process group of its own."""
 
     pid: int | None = None  # None: not started yet
@@ -84,7 +84,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class RunningForkServer:
     """A running server: its process, which is a child in a group of its own, and this process's end of its socket."""
 
     pid: int
@@ -100,15 +100,15 @@ class ForkServer:
     """
 
     def __init__(
-        self, environment: Mapping[str, str], modules: Sequence[str] = (), server: Server | None = None
+        self, environment: Mapping[str, str], modules: Sequence[str] = (), server: RunningForkServer | None = None
     ) -> None:
         """`server`, if given, already runs."""
         self._environment = dict(environment)
         self._modules = tuple(modules)
-        self._server: Server | None = None
+        self._server: RunningForkServer | None = None
         self._epoll = select.epoll()
         self._numbers = itertools.count()
-        self._pending: dict[int, Copy] = {}
+        self._pending: dict[int, ForkedProcess] = {}
         if server is not None:
             self._use_server(server)
 
@@ -126,15 +126,15 @@ class ForkServer:
 
     def ask(
         self, module: str, *, environment: Mapping[str, str] | None = None, descriptors: Mapping[str, int]
-    ) -> Copy:
+    ) -> ForkedProcess:
         """Request a process with these environment variables and descriptors.
 
         `descriptors` maps names of variables to descriptors; the copy finds their numbers in these variables. If the
         request cannot be sent, the returned copy has failed.
         """
         self.receive()  # a server that has ended is noticed first
-        number, copy = next(self._numbers), Copy()
-        request = Request(
+        number, copy = next(self._numbers), ForkedProcess()
+        request = ForkRequest(
             number=number, module=module, environment=dict(environment or {}), descriptors=tuple(descriptors)
         )
         self._pending[number] = copy
@@ -183,14 +183,14 @@ class ForkServer:
         if not self._pending:
             _adopt_orphans(False)
 
-    def _running_server(self) -> Server:
+    def _running_server(self) -> RunningForkServer:
         """Return the running server, or start one. Raises OSError."""
         if self._server is None:
             self._use_server(_start(self._environment, self._modules))
         assert self._server is not None
         return self._server
 
-    def _use_server(self, server: Server) -> None:
+    def _use_server(self, server: RunningForkServer) -> None:
         self._server = server
         server.control.setblocking(False)
         self._epoll.register(server.control, select.EPOLLIN)
@@ -215,7 +215,7 @@ def control_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _start(environment: Mapping[str, str], modules: Sequence[str]) -> Server:
+def _start(environment: Mapping[str, str], modules: Sequence[str]) -> RunningForkServer:
     """Start a server, which has not imported anything yet."""
     own_end, server_end = control_pair()
     with server_end:
@@ -232,7 +232,7 @@ def _start(environment: Mapping[str, str], modules: Sequence[str]) -> Server:
             process_group=0,
         )
     process.returncode = 0  # the owner of the server waits for it by its id, so Popen must not
-    return Server(pid=process.pid, control=own_end)
+    return RunningForkServer(pid=process.pid, control=own_end)
 
 
 def _adopt_orphans(adopting: bool) -> None:

@@ -11,7 +11,7 @@ _LENGTH = struct.Struct(">I")
 _PART_BYTES = 1 << 20
 
 
-class Frames:
+class TrainerFrames:
     """A non-blocking end of the socket pair, with buffers for bytes that are received or sent only in part."""
 
     def __init__(self, connection: socket.socket) -> None:

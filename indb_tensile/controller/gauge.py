@@ -15,7 +15,7 @@ log = logging.getLogger("controller")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class DeviceLoad:
     """The load of a device at one moment. None means that the figure is unknown."""
 
     busy_percent: int | None = None  # share of the driver's last sample period in which a kernel ran
@@ -28,7 +28,7 @@ class Gauge(Protocol):
 
     reading: Reading | None  # the driver's last answer
 
-    def read(self) -> Load:
+    def read(self) -> DeviceLoad:
         """Return the load at this moment."""
         ...
 
@@ -38,9 +38,9 @@ class NoGauge:
 
     reading: Reading | None = None
 
-    def read(self) -> Load:
+    def read(self) -> DeviceLoad:
         """Return a load of which every figure is unknown."""
-        return Load()
+        return DeviceLoad()
 
 
 class GpuGauge:
@@ -54,7 +54,7 @@ class GpuGauge:
         self._failing = False
         self.reading: Reading | None = None  # the latest; None if NVML did not answer
 
-    def read(self) -> Load:
+    def read(self) -> DeviceLoad:
         """Return the load at this moment, of all processes together."""
         self.reading = None
         try:
@@ -64,10 +64,10 @@ class GpuGauge:
                 logging.DEBUG if self._failing else logging.WARNING, "the device's load is unknown: %s", error.message
             )
             self._failing = True
-            return Load()
+            return DeviceLoad()
         self._failing = False
         self.reading = reading
-        return Load(
+        return DeviceLoad(
             busy_percent=reading.busy_percent,
             memory_busy_percent=reading.memory_busy_percent,
             outside_bytes=None if self._regions_bytes is None else max(0, reading.used_bytes - self._regions_bytes),

@@ -22,7 +22,7 @@ _LEAST_RISE_REGIONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class DeviceRoom:
     """The room on a device: bytes for jobs, and how many jobs may run at the same time."""
 
     budget_bytes: int
@@ -30,7 +30,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RoomLimits:
     """The limits that the settings allow.
 
     `shared` is true if the controller has made all regions, `capacity_bytes` in total; otherwise trainers make them.
@@ -46,7 +46,7 @@ class Limits:
 class Headroom:
     """Follows a device's use. `keep` is called with each new largest footprint of a trainer."""
 
-    def __init__(self, limits: Limits, footprint_bytes: int, keep: Callable[[int], None]) -> None:
+    def __init__(self, limits: RoomLimits, footprint_bytes: int, keep: Callable[[int], None]) -> None:
         self.limits = limits
         self.footprint_bytes = footprint_bytes
         self._keep = keep
@@ -54,7 +54,7 @@ class Headroom:
         self._idle_bytes: int | None = None  # the part of the rest that belongs to no process: the driver's
         self._allowed_bytes = limits.budget_bytes
 
-    def look(self, reading: Reading, trainers: frozenset[int], held_bytes: int) -> Room:
+    def look(self, reading: Reading, trainers: frozenset[int], held_bytes: int) -> DeviceRoom:
         """Return the room on the device.
 
         `trainers` are the processes with a job; `held_bytes` is the memory that jobs have allocated.
@@ -73,20 +73,20 @@ class Headroom:
             rest_bytes = others_bytes + (self._idle_bytes or 0)
         return self._room(reading, rest_bytes)
 
-    def _room(self, reading: Reading, rest_bytes: int) -> Room:
+    def _room(self, reading: Reading, rest_bytes: int) -> DeviceRoom:
         limits = self.limits
         free_bytes = reading.total_bytes - rest_bytes
         if limits.shared:
             beside_bytes = max(0, free_bytes - limits.capacity_bytes)
             places = (beside_bytes + self.footprint_bytes // _TOLERATED_PART) // max(1, self.footprint_bytes)
-            return Room(budget_bytes=limits.budget_bytes, max_jobs=max(1, min(limits.max_jobs, places)))
+            return DeviceRoom(budget_bytes=limits.budget_bytes, max_jobs=max(1, min(limits.max_jobs, places)))
         budget_bytes = min(limits.budget_bytes, free_bytes - limits.max_jobs * self.footprint_bytes)
         if budget_bytes < limits.budget_bytes:
             budget_bytes = max(limits.region_bytes, budget_bytes - budget_bytes % limits.region_bytes)
             if 0 < budget_bytes - self._allowed_bytes < _LEAST_RISE_REGIONS * limits.region_bytes:
                 budget_bytes = self._allowed_bytes
         self._allowed_bytes = budget_bytes
-        return Room(budget_bytes=budget_bytes, max_jobs=limits.max_jobs)
+        return DeviceRoom(budget_bytes=budget_bytes, max_jobs=limits.max_jobs)
 
     def _record_footprint(self, size_bytes: int) -> None:
         """Keep the largest footprint: a trainer that has just attached has not loaded all its kernels."""

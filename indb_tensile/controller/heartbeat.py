@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from indb_tensile.catalog.jobs import Beat
-from indb_tensile.controller.records import Pulse
+from indb_tensile.catalog.jobs import HeartbeatReply
+from indb_tensile.controller.records import HeartbeatRecords
 from indb_tensile.errors import CatalogVersionError, DatabaseError
 from indb_tensile.job import ClaimToken, JobId, WorkerId
 
 log = logging.getLogger("controller")
 
-Held = Mapping[JobId, ClaimToken]
+Claims = Mapping[JobId, ClaimToken]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class BeatAnswered:
     """The answer to a heartbeat, and the claims that the heartbeat reported."""
 
-    beat: Beat
-    claims: Held
+    beat: HeartbeatReply
+    claims: Claims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,11 @@ class Heartbeat:
     def __init__(
         self,
         *,
-        pulse: Pulse,
+        pulse: HeartbeatRecords,
         beat_s: float,
         lease_s: float,
-        claims: Callable[[], Held],
-        tell: Callable[[Heard | LeaseOver | Outdated], None],
+        claims: Callable[[], Claims],
+        tell: Callable[[BeatAnswered | LeaseOver | Outdated], None],
         stop_trainers: Callable[[], None],
     ) -> None:
         self._pulse = pulse
@@ -132,7 +132,7 @@ class Heartbeat:
                 return
             self._renewed_s = sent_s
             self._changed.notify_all()
-        self._tell(Heard(beat=beat, claims=claims))
+        self._tell(BeatAnswered(beat=beat, claims=claims))
 
     def _watch(self) -> None:
         while True:

@@ -28,7 +28,7 @@ LOGS = ("controller.log", "postgres.log")  # of `tensile up`, in the state direc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class HousekeepingStep:
     """One clean-up step. `do` returns a description of what was done, or an empty text."""
 
     name: str
@@ -38,7 +38,7 @@ class Step:
 class Housekeeping:
     """Runs every step at the start and then once a period, in the given order, until it is closed."""
 
-    def __init__(self, steps: Sequence[Step], *, period_s: float = PERIOD_S) -> None:
+    def __init__(self, steps: Sequence[HousekeepingStep], *, period_s: float = PERIOD_S) -> None:
         self._steps = steps
         self._period_s = period_s
         self._failing: set[str] = set()
@@ -59,7 +59,7 @@ class Housekeeping:
                 self._do(step)
             self._closed.wait(self._period_s)
 
-    def _do(self, step: Step) -> None:
+    def _do(self, step: HousekeepingStep) -> None:
         try:
             outcome = step.do()
         except (TensileError, psycopg.Error, OSError) as error:
@@ -81,9 +81,9 @@ class CatalogChores:
         self._dsn = dsn
         self._session: Session | None = None
 
-    def step(self, name: str, action: Callable[[Connection], str]) -> Step:
+    def step(self, name: str, action: Callable[[Connection], str]) -> HousekeepingStep:
         """Return a step that runs this action on the session."""
-        return Step(name=name, do=lambda: self._open().run(action))
+        return HousekeepingStep(name=name, do=lambda: self._open().run(action))
 
     def close(self) -> None:
         """End the session."""
@@ -103,14 +103,14 @@ class CatalogChores:
 
 def steps(
     chores: CatalogChores, *, state_directory: Path, host: str, log_bytes: int, log_files: int
-) -> tuple[Step, ...]:
+) -> tuple[HousekeepingStep, ...]:
     """Return all steps of a controller."""
     return (
         chores.step("old rows", remove_old_rows),
         chores.step("dropped models", delete_dropped_models),
         chores.step("snapshots", drop_snapshots),
         chores.step("checkpoints", lambda c: remove_stale_checkpoints(c, state_directory, host)),
-        Step(name="logs", do=lambda: rotate_logs(state_directory, log_bytes, log_files)),
+        HousekeepingStep(name="logs", do=lambda: rotate_logs(state_directory, log_bytes, log_files)),
     )
 
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from indb_tensile.controller.forkserver import Copy, ForkServer
+from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
 from indb_tensile.job import WorkerId
 
 log = logging.getLogger("controller")
@@ -18,7 +18,7 @@ class LearnerProcess:
         self._module = module
         self._again_s = again_s
         self._enabled = False
-        self._process: Copy | None = None
+        self._process: ForkedProcess | None = None
         self._start_at_s = 0.0
 
     @property

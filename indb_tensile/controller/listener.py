@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from indb_tensile.catalog.notify import Wake
+from indb_tensile.catalog.notify import Notification
 
 log = logging.getLogger("controller")
 
@@ -13,10 +13,10 @@ _SLICE_S = 0.5  # the longest time that a close has to wait
 _PAUSE_S = 0.05  # after a wake-up: the controller is woken at most 20 times a second, however many notifications come
 
 
-class Waiting(Protocol):
+class NotificationSource(Protocol):
     """The methods of `catalog.notify.Listener` that the thread uses."""
 
-    def wait(self, timeout_s: float) -> tuple[Wake, ...]:
+    def wait(self, timeout_s: float) -> tuple[Notification, ...]:
         """Return the notifications that arrive within the time. Empty if there are none or the database is away."""
         ...
 
@@ -33,7 +33,7 @@ class ListenerThread:
     """
 
     def __init__(
-        self, listener: Waiting, tell: Callable[[Wake], None], *, pause_s: float = _PAUSE_S, back_off_s: float = 1.0
+        self, listener: NotificationSource, tell: Callable[[Notification], None], *, pause_s: float = _PAUSE_S, back_off_s: float = 1.0
     ) -> None:
         self._listener = listener
         self._tell = tell
@@ -54,7 +54,7 @@ class ListenerThread:
             try:
                 kinds = dict.fromkeys(wake.kind for wake in self._listener.wait(_SLICE_S))
                 for kind in kinds:
-                    self._tell(Wake(kind=kind))
+                    self._tell(Notification(kind=kind))
                 self._failing = False
             except Exception as error:  # noqa: BLE001 - the thread's outermost loop, and it is logged
                 self._report(error)

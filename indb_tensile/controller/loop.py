@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from indb_tensile.catalog import notify
-from indb_tensile.catalog.notify import Wake
-from indb_tensile.controller.heartbeat import Heard, Held, LeaseOver, Outdated
+from indb_tensile.catalog.notify import Notification
+from indb_tensile.controller.heartbeat import BeatAnswered, Claims, LeaseOver, Outdated
 from indb_tensile.controller.mailbox import Mailbox
-from indb_tensile.controller.membership import Membership
+from indb_tensile.controller.membership import WorkerRegistration
 from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.messages import fact
 from indb_tensile.controller.records import Records
-from indb_tensile.controller.signs import Signs
-from indb_tensile.controller.thinking import ThinkingPlanner
-from indb_tensile.controller.trainers import Ended, Gone, Said, Trainers
+from indb_tensile.controller.signs import ProgressWatch
+from indb_tensile.controller.thinking import BackgroundPlanner
+from indb_tensile.controller.trainers import ProcessEnded, TrainerGone, MessageReceived, Trainers
 from indb_tensile.errors import (
     CatalogVersionError,
     DatabaseError,
@@ -76,13 +76,13 @@ from indb_tensile.scheduler.admission.staff import holdup
 
 log = logging.getLogger("controller")
 
-Mail = Heard | LeaseOver | Outdated | Wake | BudgetChange | Answered | Stop
+Mail = BeatAnswered | LeaseOver | Outdated | Notification | BudgetChange | Answered | Stop
 
 _DEVICE_S = 1.0  # between two readings of the device's use
 _LAST_WRITES_S = 10.0  # for the last catalog writes of a controller that stops while the database is away
 
 
-class Beating(Protocol):
+class HeartbeatControl(Protocol):
     """The methods of the heartbeat that the loop uses."""
 
     def serve(self, worker: WorkerId, registered_s: float) -> None:
@@ -94,7 +94,7 @@ class Beating(Protocol):
         ...
 
 
-class Serving(Protocol):
+class ServiceControl(Protocol):
     """The methods of the service process that the loop uses."""
 
     def serve(self, worker: WorkerId | None) -> None:
@@ -116,30 +116,30 @@ class Controller:
         self,
         *,
         pool: Pool,
-        planner: ThinkingPlanner,
+        planner: BackgroundPlanner,
         records: Records,
         trainers: Trainers,
         memory: DeviceMemory,
         mailbox: Mailbox[Mail],
-        service: Serving,
+        service: ServiceControl,
         poll_s: float,
         answer_s: float,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._planner = planner
-        self._membership = Membership(records)
+        self._membership = WorkerRegistration(records)
         self._trainers = trainers
         self._memory = memory
         self._mailbox = mailbox
         self._service = service
         self._poll_s = poll_s
         self._answer_s = answer_s
-        self._signs = Signs(answer_s)
+        self._signs = ProgressWatch(answer_s)
         self._outdated: CatalogVersionError | None = None
         self._clock_s = clock_s
         self._events: deque[Event] = deque()
-        self._claims: Held = {}
+        self._claims: Claims = {}
         self._tick_at_s = 0.0
         self._device_at_s = 0.0
         self._stop_at_s: float | None = None
@@ -152,11 +152,11 @@ class Controller:
         """The current state of the scheduler's admission."""
         return self._pool
 
-    def held(self) -> Held:
+    def held(self) -> Claims:
         """Return the claims that this worker reports in its heartbeat."""
         return self._claims
 
-    def run(self, heartbeat: Beating) -> None:
+    def run(self, heartbeat: HeartbeatControl) -> None:
         """Run until a Stop was posted and all trainers have ended.
 
         If the catalog was upgraded meanwhile, the loop stops in the same way and then raises CatalogVersionError.
@@ -174,7 +174,7 @@ class Controller:
         if self._outdated is not None:
             raise self._outdated
 
-    def turn(self, heartbeat: Beating) -> None:
+    def turn(self, heartbeat: HeartbeatControl) -> None:
         """Wait for the next event, then handle everything that has arrived, once."""
         now_s = self._clock_s()
         wake_at_s = now_s if self._membership.more_to_claim else min(self._tick_at_s, self._device_at_s)
@@ -232,17 +232,17 @@ class Controller:
 
     # --- facts -------------------------------------------------------------------------------------------------
 
-    def _handle_report(self, report: Said | Ended | Gone) -> None:
+    def _handle_report(self, report: MessageReceived | ProcessEnded | TrainerGone) -> None:
         match report:
-            case Ended(trainer=trainer):
+            case ProcessEnded(trainer=trainer):
                 # The epoch ends before the rest of the group is killed: none of these may change the ledger any more.
                 self._memory.revoke(trainer)
                 self._trainers.bury(trainer)
-            case Gone(trainer=trainer, code=code, ending=ending):
+            case TrainerGone(trainer=trainer, code=code, ending=ending):
                 log.info("trainer %s ended with code %s (%s)", trainer, code, ending)
                 memory = {"peak_bytes": report.peak_bytes, "memory_bytes": report.memory_bytes}
                 self.fold(Exit(trainer=trainer, code=code, ending=ending, **memory))
-            case Said(trainer=trainer, message=message):
+            case MessageReceived(trainer=trainer, message=message):
                 self._handle_message(trainer, message)
 
     def _handle_message(self, trainer: TrainerId, message: Message) -> None:
@@ -262,7 +262,7 @@ class Controller:
         self._reclaim()
         self._fold_events()
 
-    def _handle_mail(self, mail: Mail, heartbeat: Beating) -> None:
+    def _handle_mail(self, mail: Mail, heartbeat: HeartbeatControl) -> None:
         match mail:
             case Stop():
                 log.info("stopping: jobs return to the queue")
@@ -274,20 +274,20 @@ class Controller:
                 budget_bytes = self._memory.allow(budget_bytes)
                 log.info("the budget is %s bytes now", budget_bytes)
                 self.fold(BudgetChange(budget_bytes=budget_bytes))
-            case Wake(kind=notify.CANCEL):
+            case Notification(kind=notify.CANCEL):
                 heartbeat.nudge()
-            case Wake(kind=notify.QUEUED):
+            case Notification(kind=notify.QUEUED):
                 self.fold(QueueChange())
-            case Heard():
+            case BeatAnswered():
                 self._handle_beat(mail)
             case LeaseOver(worker=worker, reason=reason) if worker == self._membership.worker:
                 self._lose_lease(reason)
             case Outdated(error=error):
                 self._stop_outdated(error)
-            case Wake() | LeaseOver():
+            case Notification() | LeaseOver():
                 pass
 
-    def _handle_beat(self, answer: Heard) -> None:
+    def _handle_beat(self, answer: BeatAnswered) -> None:
         for job in answer.beat.cancelled:
             self.fold(CancelRequest(job=job))
         for job in answer.beat.lost:
@@ -315,7 +315,7 @@ class Controller:
         self._stop_at_s = self._clock_s()
         self.fold(Stop())
 
-    def _tick(self, heartbeat: Beating) -> None:
+    def _tick(self, heartbeat: HeartbeatControl) -> None:
         if self._membership.worker is None and self._stop_at_s is None:
             try:
                 self._join(heartbeat)
@@ -357,7 +357,7 @@ class Controller:
             log.error("trainer %s has made no progress for %.0f s and is killed", trainer, silent_s)
             self.fold(Stall(trainer=trainer, silent_s=silent_s))
 
-    def _join(self, heartbeat: Beating) -> None:
+    def _join(self, heartbeat: HeartbeatControl) -> None:
         registered_s = time.monotonic()
         worker = self._membership.join()
         heartbeat.serve(worker, registered_s)

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from indb_tensile.catalog.connection import LockedError
-from indb_tensile.catalog.jobs import Unreadable
+from indb_tensile.catalog.jobs import UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.observer import Observer
-from indb_tensile.controller.outbox import Outbox
+from indb_tensile.controller.outbox import CatalogWrites
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
@@ -29,14 +29,14 @@ log = logging.getLogger("controller")
 _CLAIMS_REMEMBERED = 1_024  # more claims than can be made and ended between two heartbeats
 
 
-class Membership:
+class WorkerRegistration:
     """One worker at a time. `worker` is None before `join`, and from `expire` until the next `join`."""
 
     def __init__(self, records: Records, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._records = records
         self._clock_s = clock_s
         self._observer = Observer()
-        self._outbox = Outbox(records)
+        self._outbox = CatalogWrites(records)
         self._former: WorkerId | None = None
         self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
         self._away = False
@@ -127,7 +127,7 @@ class Membership:
         except DatabaseError as error:
             self.miss(error)
             return None
-        if isinstance(job, Unreadable):
+        if isinstance(job, UnreadableJob):
             self._unreadable_of = unreadable_of | {job.owner_oid}
             self._more_to_claim = True
             self._fail_unreadable(job)
@@ -149,7 +149,7 @@ class Membership:
         """The value that `take_more_to_claim` will return."""
         return self._more_to_claim
 
-    def _fail_unreadable(self, job: Unreadable) -> None:
+    def _fail_unreadable(self, job: UnreadableJob) -> None:
         """Fail a job whose specification cannot be read."""
         self._received.append(job.claim)
         log.info("job %s fails: %s", job.job, job.error.message)

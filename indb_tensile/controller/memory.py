@@ -9,7 +9,7 @@ from typing import Protocol
 
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.gauge import Gauge, NoGauge
-from indb_tensile.controller.headroom import Headroom, Room
+from indb_tensile.controller.headroom import Headroom, DeviceRoom
 from indb_tensile.errors import DeviceError
 from indb_tensile.executor.device import DeviceUsage, SlotUsage
 from indb_tensile.job import JobId, Slot
@@ -110,7 +110,7 @@ class DeviceMemory:
         room = self.room()
         return budget_bytes if room is None else room.budget_bytes
 
-    def room(self) -> Room | None:
+    def room(self) -> DeviceRoom | None:
         """Return the room on the device at the last call of `use`; None if it is unknown."""
         if self._headroom is None or self._gauge.reading is None:
             return None

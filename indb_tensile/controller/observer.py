@@ -8,7 +8,7 @@ heartbeat, so it has stopped its trainers by then.
 
 from collections.abc import Iterable
 
-from indb_tensile.catalog.jobs import Sighting
+from indb_tensile.catalog.jobs import ObservedWorker
 from indb_tensile.job import WorkerId
 
 
@@ -18,7 +18,7 @@ class Observer:
     def __init__(self) -> None:
         self._seen: dict[WorkerId, tuple[int, float]] = {}  # count of heartbeats, and since when it has not changed
 
-    def look(self, sightings: Iterable[Sighting], *, asked_s: float, answered_s: float) -> tuple[Sighting, ...]:
+    def look(self, sightings: Iterable[ObservedWorker], *, asked_s: float, answered_s: float) -> tuple[ObservedWorker, ...]:
         """Return the dead workers.
 
         `sightings` is the answer of a query that was sent at `asked_s` and answered at `answered_s`, in monotonic

@@ -50,7 +50,7 @@ class _JobQueue:
         self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
 
 
-class Outbox:
+class CatalogWrites:
     """The queue of all jobs. Every write carries its claim, so a write that comes too late changes nothing."""
 
     def __init__(self, records: Records, clock_s: Callable[[], float] = time.monotonic) -> None:

@@ -22,8 +22,8 @@ from indb_tensile.catalog.connection import (
     is_blocked,
     may_pass,
 )
-from indb_tensile.catalog.jobs import Beat, Sighting, Unreadable
-from indb_tensile.catalog.outage import words
+from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
+from indb_tensile.catalog.outage import server_message
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.config import variable
 from indb_tensile.errors import DatabaseError, TensileError
@@ -50,10 +50,10 @@ Writing = (
 _Result = TypeVar("_Result")
 
 
-class Pulse(Protocol):
+class HeartbeatRecords(Protocol):
     """The catalog operation that the heartbeat needs, on a connection of its own."""
 
-    def beat(self, worker: WorkerId, claims: Mapping[JobId, ClaimToken]) -> Beat:
+    def beat(self, worker: WorkerId, claims: Mapping[JobId, ClaimToken]) -> HeartbeatReply:
         """Renew the worker's lease. Raises UnreachableError or CatalogVersionError."""
         ...
 
@@ -72,15 +72,15 @@ class Records(Protocol):
         """
         ...
 
-    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | UnreadableJob | None:
         """Claim the next job, if any. Jobs of owners whose oids are in `passed_over` are skipped."""
         ...
 
-    def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
+    def other_workers(self, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:
         """Return every worker that has not stopped, except this one."""
         ...
 
-    def rescue(self, dead: Sequence[Sighting]) -> tuple[JobId, ...]:
+    def rescue(self, dead: Sequence[ObservedWorker]) -> tuple[JobId, ...]:
         """Return jobs to the queue from workers that left or died, and from `dead` workers.
 
         A worker in `dead` that has beaten since it was seen stays alive.
@@ -155,25 +155,25 @@ class CatalogRecords:
         """Mark the worker as stopped."""
         self._run(lambda c: jobs.leave(c, worker, in_order=in_order))
 
-    def beat(self, worker: WorkerId, claims: Mapping[JobId, ClaimToken]) -> Beat:
+    def beat(self, worker: WorkerId, claims: Mapping[JobId, ClaimToken]) -> HeartbeatReply:
         """Renew the worker's lease. Raises CatalogVersionError if the catalog was upgraded."""
         beat = self._run(lambda c: jobs.beat(c, worker, claims))
         if beat.version != install.VERSION:
             self._run(install.check_version)
         return beat
 
-    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | UnreadableJob | None:
         """Claim the next job, if any.
 
         If the connection breaks before the answer arrives, a later heartbeat reports the claimed job as a stray.
         """
         return self._run(lambda c: jobs.claim_job(c, worker, passed_over))
 
-    def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
+    def other_workers(self, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:
         """Return every worker that has not stopped, except this one."""
         return self._run(lambda c: jobs.other_workers(c, worker))
 
-    def rescue(self, dead: Sequence[Sighting]) -> tuple[JobId, ...]:
+    def rescue(self, dead: Sequence[ObservedWorker]) -> tuple[JobId, ...]:
         """Return jobs to the queue from workers that left or died, and from `dead` workers.
 
         A worker in `dead` that has beaten since it was seen stays alive.
@@ -210,10 +210,10 @@ class CatalogRecords:
         except psycopg.Error as error:
             if is_blocked(error):
                 raise LockedError(
-                    f"another session holds a lock that this statement needs: {words(error)}"
+                    f"another session holds a lock that this statement needs: {server_message(error)}"
                 ) from error
             if may_pass(error):
-                raise UnreachableError(f"the database cannot run the statement now: {words(error)}") from error
+                raise UnreachableError(f"the database cannot run the statement now: {server_message(error)}") from error
             if isinstance(error, _UNDEFINED):
                 self._check_version()
             refusal = DatabaseError(

@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 
-from indb_tensile.controller.forkserver import Copy, ForkServer
+from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
 from indb_tensile.job import WorkerId
 
 log = logging.getLogger("controller")
@@ -26,7 +26,7 @@ class ServiceProcess:
         self._module = module
         self._grace_s = grace_s
         self._worker: WorkerId | None = None
-        self._process: Copy | None = None
+        self._process: ForkedProcess | None = None
         self._ready_pipe: int | None = None  # the pipe to which the running service writes when it is ready
         self._start_at_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
@@ -80,7 +80,7 @@ class ServiceProcess:
         )
         os.close(service_end)
 
-    def _reap(self, process: Copy, now_s: float) -> None:
+    def _reap(self, process: ForkedProcess, now_s: float) -> None:
         self._process = None
         if self._was_ready():
             self._pause_s = _FIRST_PAUSE_S

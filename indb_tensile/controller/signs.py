@@ -11,7 +11,7 @@ from indb_tensile.scheduler.admission.pool import TrainerId
 PATIENCE = 50  # times the longest iteration: a machine that swaps is slow, and a validation takes longer than a step
 
 
-class Signs:
+class ProgressWatch:
     """Stores when each trainer last sent a message, and the longest duration that it has reported."""
 
     def __init__(self, floor_s: float) -> None:

@@ -23,7 +23,7 @@ _SHARE_WITHOUT_COUNTERS = 0.5  # if there are no counters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class OomCounters:
     """The files of the kernel's counters."""
 
     membership: Path = Path("/proc/self/cgroup")
@@ -59,7 +59,7 @@ class Counters:
         return files
 
 
-class Starvation:
+class OomKills:
     """Tells whether a kill for memory was counted in the last seconds, and judges a SIGKILL if none was."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Starvation:
         memory_bytes: Callable[[], int] = lambda: memory().size_bytes,
     ) -> None:
         self._memory_bytes = memory_bytes
-        self._kills = kills or Counters().kills
+        self._kills = kills or OomCounters().kills
         self._clock_s = clock_s
         self._last_kills = self._kills()
         self._read_at_s = clock_s()

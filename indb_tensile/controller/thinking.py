@@ -46,7 +46,7 @@ class _StoredAnswer:
     answer_or_error: Answer | Exception
 
 
-class Patience:
+class ImprovementCancellation:
     """Cancels the improvement of plans: the improving search calls `heed`, the owner calls `begin` and `end`."""
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class Patience:
     def heed(self) -> None:
         """Raise GivenUp if the improvement was cancelled."""
         if self._cancelled:
-            raise GivenUp
+            raise ImprovementCancelled
 
 
-class GivenUp(Exception):  # noqa: N818 - not an error: it unwinds a search that was cancelled
+class ImprovementCancelled(Exception):  # noqa: N818 - not an error: it unwinds a search that was cancelled
     """The improvement was cancelled because something else is to be planned."""
 
 
-class ThinkingPlanner:
+class BackgroundPlanner:
     """A `Planner` that answers from stored answers, and computes missing ones in its threads.
 
     `tell` is called from these threads after each computed or cancelled question. `patience` is the object by which
@@ -78,13 +78,13 @@ class ThinkingPlanner:
     looks the answer up.
     """
 
-    def __init__(self, planner: Planner, tell: Callable[[Answered], None], patience: Patience | None = None) -> None:
+    def __init__(self, planner: Planner, tell: Callable[[Answered], None], patience: ImprovementCancellation | None = None) -> None:
         self._planner = planner
         self._tell = tell
         self._answers: tuple[_StoredAnswer, ...] = ()  # replaced as a whole: a thread appends while the loop reads
         self._lock = threading.Lock()
         self._planning_ns = 0
-        self._patience = patience or Patience()
+        self._patience = patience or ImprovementCancellation()
         self._questions: _Questions = queue.SimpleQueue()
         self._renewals: _Questions = queue.SimpleQueue()
         self._threads = (
@@ -159,7 +159,7 @@ class ThinkingPlanner:
             answer_or_error: Answer | Exception
             try:
                 answer_or_error = answer(self._planner, question)
-            except GivenUp:
+            except ImprovementCancelled:
                 self._tell(Answered())
                 continue
             except Exception as error:  # noqa: BLE001 - stored, and raised when the answer is looked up

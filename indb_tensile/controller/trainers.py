@@ -7,7 +7,7 @@ only after its group was killed: until then no other process can get its id.
 The device memory of a trainer may be reused only when no process that could write to it is left: the trainer itself,
 or a process that it started. Each such process inherits one end of a pipe to which nobody writes. The kernel closes a
 process's descriptors after it has released its memory, so the other end of the pipe reads as closed once the last of
-these processes is gone. `Gone` is reported after a further pause.
+these processes is gone. `TrainerGone` is reported after a further pause.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from indb_tensile.config import Inheritance
-from indb_tensile.controller.forkserver import Copy, ForkServer
-from indb_tensile.controller.frames import Frames
-from indb_tensile.controller.starvation import Starvation
+from indb_tensile.config import InheritedDescriptors
+from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
+from indb_tensile.controller.frames import TrainerFrames
+from indb_tensile.controller.starvation import OomKills
 from indb_tensile.errors import InvariantError
 from indb_tensile.link import Message
 from indb_tensile.scheduler.admission.facts import Ending
@@ -41,7 +41,7 @@ QUARANTINE_S = 0.02  # between the end of a trainer's last process and the next 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class MessageReceived:
     """A trainer has sent a message."""
 
     trainer: TrainerId
@@ -49,14 +49,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ProcessEnded:
     """A trainer's process has ended. The receiver revokes its device memory, and then calls `bury`."""
 
     trainer: TrainerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class TrainerGone:
     """A trainer and all processes that it started have ended: its memory may be reused."""
 
     trainer: TrainerId
@@ -92,8 +92,8 @@ class Regions(Protocol):
 class _Trainer:
     """One trainer process and its state, from the request to fork it until it is reported as gone."""
 
-    copy: Copy
-    frames: Frames
+    copy: ForkedProcess
+    frames: TrainerFrames
     pipe: int  # the end of the pipe that reads as closed once no process has the other end
     pidfd: int = -1
     ended: bool = False
@@ -123,17 +123,17 @@ class Trainers:
         grace_s: float,
         wake: _HasFileno | None = None,
         regions: Regions | None = None,
-        starvation: Starvation | None = None,
+        starvation: OomKills | None = None,
     ) -> None:
         """`regions` are those of a GPU; each trainer maps them when it starts."""
-        self._starvation = starvation or Starvation()
+        self._starvation = starvation or OomKills()
         self._forks = forks
         self._module = module
         self._device_fd = device_fd
         self._grace_s = grace_s
         self._regions = regions
         self._trainers: dict[TrainerId, _Trainer] = {}
-        self._unstarted: list[Ended | Gone] = []
+        self._unstarted: list[ProcessEnded | TrainerGone] = []
         self._reaping = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.fileno(), selectors.EVENT_READ, None)
@@ -146,7 +146,7 @@ class Trainers:
         pipe, pipe_of_trainer = os.pipe()
         regions = self._regions if self._regions is not None and self._regions.handed_over else None
         broker, taker = (None, None) if regions is None else socket.socketpair()
-        inherited = Inheritance(
+        inherited = InheritedDescriptors(
             link_fd=trainer_end.fileno(),
             device_fd=self._device_fd,
             regions_fd=None if taker is None else taker.fileno(),
@@ -158,7 +158,7 @@ class Trainers:
         os.close(pipe_of_trainer)
         if taker is not None:
             taker.close()
-        self._trainers[trainer] = _Trainer(copy=copy, frames=Frames(own_end), pipe=pipe)
+        self._trainers[trainer] = _Trainer(copy=copy, frames=TrainerFrames(own_end), pipe=pipe)
         if regions is not None and broker is not None:
             regions.hand_to(trainer, broker)
 
@@ -200,12 +200,12 @@ class Trainers:
             process.kill_requested = True  # if it starts after this
             self._signal(process, signal.SIGKILL)
 
-    def poll(self, timeout_s: float) -> list[Said | Ended | Gone]:
+    def poll(self, timeout_s: float) -> list[MessageReceived | ProcessEnded | TrainerGone]:
         """Wait for reports of trainers, at most for `timeout_s`. Returns messages and ends, possibly none."""
         ready = self._selector.select(self._wait_s(timeout_s))
         self._starvation.look()
         self._watch_started()
-        reports: list[Said | Ended | Gone] = list(self._unstarted)
+        reports: list[MessageReceived | ProcessEnded | TrainerGone] = list(self._unstarted)
         self._unstarted.clear()
         for trainer in sorted({key.data for key, _ in ready if key.data is not None}):
             reports += self._read_events(trainer)
@@ -279,25 +279,25 @@ class Trainers:
         process.copy.abandon()
         process.frames.close()
         os.close(process.pipe)
-        self._unstarted.append(Gone(trainer=trainer, code=UNSTARTED, ending=Ending.STOPPED))
+        self._unstarted.append(TrainerGone(trainer=trainer, code=UNSTARTED, ending=Ending.STOPPED))
 
-    def _read_events(self, trainer: TrainerId) -> list[Said | Ended | Gone]:
+    def _read_events(self, trainer: TrainerId) -> list[MessageReceived | ProcessEnded | TrainerGone]:
         process = self._trainers[trainer]
         if process.code is not None:
             self._check_pipe(process)
             return []
         process.frames.flush()
         ended = _ended(process.pidfd)
-        reports: list[Said | Ended | Gone] = []
+        reports: list[MessageReceived | ProcessEnded | TrainerGone] = []
         try:
-            reports += [Said(trainer=trainer, message=m) for m in process.frames.receive()]
+            reports += [MessageReceived(trainer=trainer, message=m) for m in process.frames.receive()]
         except InvariantError as error:
             log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
             process.frames.closed = True
             process.ending = Ending.BABBLED
         if ended and not process.ended:
             process.ended = True
-            reports.append(Ended(trainer=trainer))
+            reports.append(ProcessEnded(trainer=trainer))
         elif process.frames.closed:  # it may be ending already, for any reason
             self._signal(process, signal.SIGKILL, marks=False)
         if not ended:
@@ -311,7 +311,7 @@ class Trainers:
             process.free_at_s = time.monotonic() + QUARANTINE_S
             process.kill_at_s = None
 
-    def _report_gone(self) -> list[Gone]:
+    def _report_gone(self) -> list[TrainerGone]:
         now_s = time.monotonic()
         due = [
             t for t, process in self._trainers.items() if process.free_at_s is not None and process.free_at_s <= now_s
@@ -326,7 +326,7 @@ class Trainers:
             os.close(process.pipe)
             assert process.code is not None
             reports.append(
-                Gone(
+                TrainerGone(
                     trainer=trainer,
                     code=process.code,
                     ending=process.ending,

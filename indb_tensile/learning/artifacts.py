@@ -25,7 +25,7 @@ FORMAT = 1  # version of the stored form; a reader refuses any other version
 _LARGEST_BATCH_ROWS = 4096  # rows per forward pass of a prediction: bounds the memory of the activations
 
 
-class Saving(Protocol):
+class SaveableCheckpoint(Protocol):
     """A checkpoint in the form in which a checkpoint store saves it."""
 
     @property
@@ -167,7 +167,7 @@ class Prediction:
     vector: tuple[float, ...]
 
 
-class Predictor:
+class ModelPredictor:
     """A loaded model that predicts rows from SQL or columns of a table."""
 
     def __init__(self, bundle: ModelBundle) -> None:
@@ -177,7 +177,7 @@ class Predictor:
         self._module = bundle.module()
 
     @classmethod
-    def load(cls, stored: Mapping[str, Any], weights: bytes) -> "Predictor":
+    def load(cls, stored: Mapping[str, Any], weights: bytes) -> "ModelPredictor":
         """Build a predictor from the stored form of a `ModelBundle`."""
         return cls(ModelBundle.load(stored, weights))
 

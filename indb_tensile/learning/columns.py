@@ -12,7 +12,7 @@ Rows = npt.NDArray[np.int64]  # positions of rows in a table
 Mask = npt.NDArray[np.bool_]
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """The kinds of columns that the package distinguishes. Several SQL types share a kind."""
 
     INTEGER = "integer"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class CopyEncoding:
     """The encoding of a column's values in COPY's binary format, and the conversion to be applied to them.
 
     `item` is the big-endian numpy dtype of a scalar or of an array's element. It is empty for values of variable
@@ -34,7 +34,7 @@ class Wire:
     from `item`.
     """
 
-    kind: Kind
+    kind: ColumnKind
     item: str
     form: str = ""
     stored: str = ""
@@ -46,7 +46,7 @@ class Column:
 
     name: str
     type: str
-    wire: Wire | None
+    wire: CopyEncoding | None
     not_null: bool = False
     primary_key: bool = False
     identity: bool = False
@@ -64,7 +64,7 @@ class ColumnData:
     may be read-only.
     """
 
-    kind: Kind
+    kind: ColumnKind
     values: npt.NDArray[Any]
     missing: Mask
 
@@ -104,7 +104,7 @@ Columns = Mapping[str, ColumnData]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
+class TableData:
     """The rows that were read from a relation in one snapshot, in physical order.
 
     `row_hash` identifies each row by its primary key, or by its values if there is none. `digest` is the SHA-256 in

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.learning.columns import ColumnData, Kind, Mask, Wire
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, CopyEncoding
 from indb_tensile.learning.splits import Hashes, row_hashes
 
 _SPARE = 16  # an array grows by at least 1/16 of its length, so that not every small block moves it
 
-_DTYPES: dict[Kind, Any] = {
-    Kind.INTEGER: np.int64,
-    Kind.FLOAT: np.float64,
-    Kind.BOOLEAN: np.bool_,
-    Kind.TEXT: np.object_,
-    Kind.DATE: np.float64,
-    Kind.TIME: np.float64,
-    Kind.ARRAY: np.float64,
+_DTYPES: dict[ColumnKind, Any] = {
+    ColumnKind.INTEGER: np.int64,
+    ColumnKind.FLOAT: np.float64,
+    ColumnKind.BOOLEAN: np.bool_,
+    ColumnKind.TEXT: np.object_,
+    ColumnKind.DATE: np.float64,
+    ColumnKind.TIME: np.float64,
+    ColumnKind.ARRAY: np.float64,
 }
 
 
@@ -32,11 +32,11 @@ _DTYPES: dict[Kind, Any] = {
 _NARROW: dict[str, Any] = {">i2": np.int32, ">i4": np.int32, ">f4": np.float32}
 
 
-def stored_bytes(wire: Wire) -> int:
+def stored_bytes(wire: CopyEncoding) -> int:
     """Return the bytes in memory of one value of fixed width, or of one element of an array."""
-    if wire.kind is Kind.ARRAY:
+    if wire.kind is ColumnKind.ARRAY:
         return int(np.dtype(wire.stored or wire.item).itemsize)
-    narrow = _NARROW.get(wire.item) if wire.kind in (Kind.INTEGER, Kind.FLOAT) else None
+    narrow = _NARROW.get(wire.item) if wire.kind in (ColumnKind.INTEGER, ColumnKind.FLOAT) else None
     return int(np.dtype(narrow or _DTYPES[wire.kind]).itemsize)
 
 
@@ -50,7 +50,7 @@ class ColumnStore:
 
     def __init__(
         self,
-        wires: dict[str, Wire],
+        wires: dict[str, CopyEncoding],
         *,
         stored: Sequence[str],
         identity: Sequence[str],
@@ -114,9 +114,9 @@ class _Column:
     The shape of an array column is unknown until its first array arrives; rows before that are only counted.
     """
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: CopyEncoding) -> None:
         self._kind = wire.kind
-        self._narrow = _NARROW.get(wire.item) if wire.kind in (Kind.INTEGER, Kind.FLOAT) else None
+        self._narrow = _NARROW.get(wire.item) if wire.kind in (ColumnKind.INTEGER, ColumnKind.FLOAT) else None
         self._missing: _GrowingArray | None = None  # None while no value is missing
         self._values: _GrowingArray | None = None
         self._empty_rows = 0
@@ -128,7 +128,7 @@ class _Column:
         Equal texts of a block count once, whether or not they are one object. Texts of earlier blocks are not
         considered.
         """
-        texts = sum(sys.getsizeof(text) for text in set(block.values)) if self._kind is Kind.TEXT else 0
+        texts = sum(sys.getsizeof(text) for text in set(block.values)) if self._kind is ColumnKind.TEXT else 0
         masks = 0 if self._missing is None and not block.missing.any() else len(block.missing)
         if self._missing is None and masks:
             masks += self._rows
@@ -137,7 +137,7 @@ class _Column:
 
     def add(self, block: ColumnData) -> None:
         self._add_mask(block.missing)
-        if self._kind is Kind.ARRAY and block.shape == (0,):
+        if self._kind is ColumnKind.ARRAY and block.shape == (0,):
             self._empty_rows += len(block.missing)
             return
         if self._values is None:
@@ -158,6 +158,6 @@ class _Column:
         missing: Mask = np.broadcast_to(np.False_, self._rows) if self._missing is None else self._missing.whole()
         if self._values is not None:
             return ColumnData(kind=self._kind, values=self._values.whole(), missing=missing)
-        shape = (len(missing), 0) if self._kind is Kind.ARRAY else (0,)
+        shape = (len(missing), 0) if self._kind is ColumnKind.ARRAY else (0,)
         values: npt.NDArray[Any] = np.zeros(shape, _DTYPES[self._kind])
         return ColumnData(kind=self._kind, values=values, missing=missing)

@@ -7,7 +7,7 @@ from collections.abc import Container
 
 from indb_tensile.job import Task
 from indb_tensile.learning.features import Preprocessor
-from indb_tensile.learning.targets import Target
+from indb_tensile.learning.targets import TargetEncoding
 
 
 def why_incomparable(old: Preprocessor, new: Preprocessor, columns: Container[str]) -> str:
@@ -26,7 +26,7 @@ def why_incomparable(old: Preprocessor, new: Preprocessor, columns: Container[st
     return ""
 
 
-def _target_difference(old: Target, new: Target) -> str:
+def _target_difference(old: TargetEncoding, new: TargetEncoding) -> str:
     """Return how the targets differ as a clause, or an empty text if they are the same."""
     if old.name != new.name:
         return f'that version predicts "{old.name}", this one "{new.name}"'

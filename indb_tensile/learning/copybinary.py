@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.learning.binaryvalues import TEXT_FORMS, numeric_floats
-from indb_tensile.learning.columns import ColumnData, Kind, Mask, Wire
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, CopyEncoding
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 BLOCK_BYTES = 2 * 1024 * 1024  # fits into the cache while each column is decoded; smaller blocks cost more calls
@@ -35,11 +35,11 @@ _EPOCH_S = 946_684_800  # 2000-01-01, PostgreSQL's epoch, in seconds since 1970
 _ARRAY_HEADER_BYTES = 12  # dimensions, flags, element type; size and lower bound of each dimension follow
 _MOST_DIMENSIONS = 6  # PostgreSQL's MAXDIM
 
-Fields = Sequence[tuple[str, Wire]]
+Fields = Sequence[tuple[str, CopyEncoding]]
 Sink = Callable[[dict[str, ColumnData], int], None]
 
 
-class Decoder:
+class CopyDecoder:
     """Decodes one or more streams and calls `sink` with the columns and the number of rows of each block.
 
     Error messages contain the column and the row; rows are numbered from 1 through all streams. Raises DataError for
@@ -96,17 +96,17 @@ class Decoder:
         self._rows += rows
         self._sink(columns, rows)
 
-    def _column(self, segments: Sequence["_Segment"], field: int, name: str, wire: Wire) -> ColumnData:
+    def _column(self, segments: Sequence["_Segment"], field: int, name: str, wire: CopyEncoding) -> ColumnData:
         missing = np.concatenate([segment.missing(field) for segment in segments])
         match wire.kind:
-            case Kind.ARRAY:
+            case ColumnKind.ARRAY:
                 if name not in self._shapes:
                     shape = _first_shape(segments, field, name, self._rows)
                     if shape is not None:
                         self._shapes[name] = shape
                 shape = self._shapes.get(name, (0,))
                 values: npt.NDArray[Any] = _arrays(segments, field, name, wire, missing, shape, self._rows)
-            case Kind.TEXT:
+            case ColumnKind.TEXT:
                 values = _texts(segments, field, missing, TEXT_FORMS[wire.form], self._texts[name])
             case _:
                 values = _scalars(segments, field, name, wire, missing)
@@ -267,7 +267,7 @@ def _scan_rows(data: bytearray, position: int, fields: int, limit: int) -> tuple
     ), position
 
 
-def _scalars(segments: Sequence[_Segment], field: int, name: str, wire: Wire, missing: Mask) -> npt.NDArray[Any]:
+def _scalars(segments: Sequence[_Segment], field: int, name: str, wire: CopyEncoding, missing: Mask) -> npt.NDArray[Any]:
     values = np.zeros(len(missing), np.dtype(wire.item or ">f8").newbyteorder("="))
     row = 0
     for segment in segments:
@@ -282,7 +282,7 @@ def _scalars(segments: Sequence[_Segment], field: int, name: str, wire: Wire, mi
     return _converted(values, wire)
 
 
-def _fixed_width_values(segment: _Segment, field: int, name: str, wire: Wire, present: Mask) -> npt.NDArray[Any]:
+def _fixed_width_values(segment: _Segment, field: int, name: str, wire: CopyEncoding, present: Mask) -> npt.NDArray[Any]:
     item = np.dtype(wire.item)
     lengths = np.array(segment.lengths[field]) if isinstance(segment, _Run) else segment.lengths[:, field]
     wrong = lengths[(lengths >= 0) & (lengths != item.itemsize)]
@@ -297,14 +297,14 @@ def _numeric_values(segment: _Segment, field: int, present: Mask) -> npt.NDArray
     return numeric_floats(data_bytes, starts[present], lengths[present])
 
 
-def _converted(values: npt.NDArray[Any], wire: Wire) -> npt.NDArray[Any]:
+def _converted(values: npt.NDArray[Any], wire: CopyEncoding) -> npt.NDArray[Any]:
     """Convert the scalars of a stream to the types that `ColumnData` promises."""
     match wire.kind:
-        case Kind.INTEGER:
+        case ColumnKind.INTEGER:
             return values.astype(np.int64, copy=False)
-        case Kind.FLOAT:
+        case ColumnKind.FLOAT:
             return values.astype(np.float64, copy=False)
-        case Kind.BOOLEAN:
+        case ColumnKind.BOOLEAN:
             return values.astype(np.bool_)
         case _:
             return _seconds(values)
@@ -350,7 +350,7 @@ def _arrays(
     segments: Sequence[_Segment],
     field: int,
     name: str,
-    wire: Wire,
+    wire: CopyEncoding,
     missing: Mask,
     shape: tuple[int, ...],
     rows_before: int,
@@ -387,7 +387,7 @@ def _fixed_width_arrays(
     segment: _Segment,
     field: int,
     name: str,
-    wire: Wire,
+    wire: CopyEncoding,
     shape: tuple[int, ...],
     present: Mask,
     rows_before: int,
@@ -415,7 +415,7 @@ def _numeric_arrays(
     segment: _Segment,
     field: int,
     name: str,
-    wire: Wire,
+    wire: CopyEncoding,
     shape: tuple[int, ...],
     present: Mask,
     rows_before: int,

@@ -14,7 +14,7 @@ import numpy as np
 
 from indb_tensile.job import Task
 from indb_tensile.learning import leakage
-from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows, Table
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows, TableData
 from indb_tensile.learning.encoders import TextFacts
 from indb_tensile.learning.evaluation import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.feature_options import FeatureOptions
@@ -50,13 +50,13 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Subject:
+class ReportInput:
     """The input of a report: a table that was read, and the results of preparing it for training.
 
     `known` are the positions of the rows that have a target. `parts` contains positions within `known`.
     """
 
-    table: Table
+    table: TableData
     known: Rows
     parts: Parts
     split: Split
@@ -74,7 +74,7 @@ class Subject:
         return self.known[positions]
 
 
-def report_data(subject: Subject) -> tuple[Fact, ...]:
+def report_data(subject: ReportInput) -> tuple[Fact, ...]:
     """Return all facts that are known before training.
 
     A warning is attached to the fact that it is about.
@@ -112,7 +112,7 @@ def report_result(
     return (fact, Fact(section="result", subject=metric, fact="of a constant answer", value=value, warning=warning))
 
 
-def _row_facts(subject: Subject) -> Iterator[Fact]:
+def _row_facts(subject: ReportInput) -> Iterator[Fact]:
     """Describe the rows that were read, left out, or repeated."""
     table, known = subject.table, len(subject.known)
     yield Fact(section="rows", fact="read", value=str(table.rows))
@@ -139,7 +139,7 @@ def _row_facts(subject: Subject) -> Iterator[Fact]:
     )
 
 
-def _value_hashes(subject: Subject) -> Hashes:
+def _value_hashes(subject: ReportInput) -> Hashes:
     """Return a hash of features and target for each row that has a target."""
     table, names = subject.table, subject.preprocessor.recipe.features
     identity = sorted({*names, subject.preprocessor.target.name})
@@ -152,7 +152,7 @@ def _value_hashes(subject: Subject) -> Hashes:
     return hashes[subject.known]
 
 
-def _split_facts(subject: Subject) -> Iterator[Fact]:
+def _split_facts(subject: ReportInput) -> Iterator[Fact]:
     """Describe how the rows were divided and how many rows each part has."""
     table, split = subject.table, subject.split
     warning = None
@@ -182,7 +182,7 @@ def _split_facts(subject: Subject) -> Iterator[Fact]:
         )
 
 
-def _part_warning(part: str, rows: int, subject: Subject) -> str | None:
+def _part_warning(part: str, rows: int, subject: ReportInput) -> str | None:
     """Return a warning if a part has no row or too few rows."""
     if part == "valid" and not rows:
         return "there are no validation rows: training cannot measure how good the model is on unseen rows"
@@ -191,10 +191,10 @@ def _part_warning(part: str, rows: int, subject: Subject) -> str | None:
     return None
 
 
-def _time_order_warning(subject: Subject) -> str | None:
+def _time_order_warning(subject: ReportInput) -> str | None:
     """Return a warning if a column orders the rows in time but the rows are divided at random."""
     for name, data in subject.table.columns.items():
-        if data.kind in (Kind.DATE, Kind.TIME) and leakage.increases(data.take(subject.known)):
+        if data.kind in (ColumnKind.DATE, ColumnKind.TIME) and leakage.increases(data.take(subject.known)):
             offer = f'split => \'{{"last": {subject.split.test_size:g}, "by": "{name}"}}\''
             return (
                 f'"{name}" increases with the rows, and test rows lie between training rows in time: '
@@ -203,7 +203,7 @@ def _time_order_warning(subject: Subject) -> str | None:
     return None
 
 
-def _target_facts(subject: Subject) -> Iterator[Fact]:
+def _target_facts(subject: ReportInput) -> Iterator[Fact]:
     """Describe the target: mean and deviation of each part, or the rows of each class."""
     target, data = subject.preprocessor.target, subject.target
     yield Fact(section="target", subject=target.name, fact="task", value=target.task.value)
@@ -246,7 +246,7 @@ def _class_warning(rows: Mapping[str, int]) -> str | None:
     return None if rows["test"] else "the test part has no row of this class: the metric says nothing about it"
 
 
-def _column_facts(subject: Subject) -> Iterator[Fact]:
+def _column_facts(subject: ReportInput) -> Iterator[Fact]:
     """Describe the features: findings about leaks first, then encodings and values."""
     recipe, columns = subject.preprocessor.recipe, subject.table.columns
     leaks = leakage.findings(columns, recipe.features, recipe.target.name, recipe.target.task, subject.known)
@@ -287,13 +287,13 @@ def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | Non
 
     Of arrays only the missing ones are counted, because a look at the values would need additional memory.
     """
-    absent_mask = data.missing if data.kind is Kind.ARRAY else data.absent()
+    absent_mask = data.missing if data.kind is ColumnKind.ARRAY else data.absent()
     absent_rows = int(absent_mask[train].sum())
     if absent_rows:
         share = _share(absent_rows, len(train))
         warning = f"{share} of the training rows have no value" if absent_rows > _MOSTLY * len(train) else None
         yield Fact(section="columns", subject=name, fact="missing in the training rows", value=share, warning=warning)
-    if data.kind is Kind.ARRAY or absent_rows == len(train):
+    if data.kind is ColumnKind.ARRAY or absent_rows == len(train):
         return
     if _is_constant(data, absent_mask, train):
         warning = "it has one value in all training rows: nothing is learned from it"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DataError
-from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows
 
 Matrix = npt.NDArray[np.float64]
 Missing = str | float  # "mean", "median", "zero", "indicator", "error", or the replacement itself
@@ -25,7 +25,7 @@ Missing = str | float  # "mean", "median", "zero", "indicator", "error", or the 
 FIT_BLOCK_NUMBERS = 1 << 21  # numbers of a block of vectors that is copied to float64 at a time
 LARGEST = 1e150  # squares of larger values overflow a double
 _CALENDAR = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
-TIME_PARTS = {Kind.DATE: _CALENDAR, Kind.TIME: (*_CALENDAR, "hour_sin", "hour_cos")}
+TIME_PARTS = {ColumnKind.DATE: _CALENDAR, ColumnKind.TIME: (*_CALENDAR, "hour_sin", "hour_cos")}
 MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
 # Distinct values per row. Names of persons stay below this bound, identifiers with a few duplicates do not.
 _NEARLY_UNIQUE = 0.95

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.encoders import Missing
 from indb_tensile.learning.parameters import Specification, fits, wanted
 
@@ -19,7 +19,7 @@ PREPROCESS: dict[str, Specification] = {
         "type": "rule",
         "values": ["mean", "median", "zero", "indicator", "error"],
         "default": "mean",
-        "kinds": [kind.value for kind in Kind],
+        "kinds": [kind.value for kind in ColumnKind],
     },
 }
 # The rules of the kinds that do not accept every rule, and accept no number: a missing text is a category of its
@@ -52,7 +52,7 @@ class FeatureOptions:
                 raise RequestError(f'preprocess: unknown option "{name}"', hint=hint)
         return cls(**{name: _parse_option(name, options.get(name), rule) for name, rule in PREPROCESS.items()})
 
-    def check(self, kinds: Mapping[str, Kind]) -> None:
+    def check(self, kinds: Mapping[str, ColumnKind]) -> None:
         """Raise RequestError if an option names a column that the option does not apply to.
 
         `kinds` contains the kind of each feature.
@@ -66,7 +66,7 @@ class FeatureOptions:
                     raise RequestError(message, hint=hint)
                 if option == "missing" and not _accepts(kind, value):
                     own = (
-                        "text is a category of its own" if kind is Kind.TEXT else "date or timestamp becomes the mean"
+                        "text is a category of its own" if kind is ColumnKind.TEXT else "date or timestamp becomes the mean"
                     )
                     raise RequestError(
                         f'preprocess: "missing" of {kind} column "{name}" cannot be {value}',
@@ -83,7 +83,7 @@ class FeatureOptions:
         default: int = PREPROCESS["categories"]["default"]
         return self.categories.get(name, default) if isinstance(self.categories, dict) else self.categories
 
-    def rule(self, name: str, kind: Kind) -> Missing:
+    def rule(self, name: str, kind: ColumnKind) -> Missing:
         """Return the rule for this column's missing values.
 
         A rule for all columns applies only to columns whose kind accepts the rule; other columns use the mean.
@@ -102,7 +102,7 @@ class FeatureOptions:
         return [(option, value) for option, value in values if isinstance(value, dict)]
 
 
-def _accepts(kind: Kind, rule: Missing) -> bool:
+def _accepts(kind: ColumnKind, rule: Missing) -> bool:
     return kind.value not in RULES or rule in RULES[kind.value]
 
 

@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
-from indb_tensile.learning.columns import Column, ColumnData, Columns, Kind, Rows
+from indb_tensile.learning.columns import Column, ColumnData, Columns, ColumnKind, Rows
 from indb_tensile.learning.encoders import Arrays, Matrix, Numbers, TextFacts, Texts, Times, require
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.jsonrows import column_of, named, number
-from indb_tensile.learning.targets import Target
+from indb_tensile.learning.targets import TargetEncoding
 
 Tensor32 = npt.NDArray[np.float32]
 
 FORMAT = 2  # version of the stored form; a reader refuses newer ones. In format 1 times have no `parts`.
-_SCALARS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN)
-_TIMES = (Kind.DATE, Kind.TIME)
-_PLURALS = {Kind.INTEGER: "numbers", Kind.TEXT: "texts", Kind.DATE: "times", Kind.ARRAY: "arrays"}
+_SCALARS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN)
+_TIMES = (ColumnKind.DATE, ColumnKind.TIME)
+_PLURALS = {ColumnKind.INTEGER: "numbers", ColumnKind.TEXT: "texts", ColumnKind.DATE: "times", ColumnKind.ARRAY: "arrays"}
 _TRANSFORM_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -43,7 +43,7 @@ class Recipe:
     texts: tuple[Texts, ...]
     times: tuple[Times, ...]
     arrays: tuple[Arrays, ...]
-    target: Target
+    target: TargetEncoding
     input_shape: tuple[int, ...]
 
 
@@ -78,7 +78,7 @@ class Preprocessor:
         return stored
 
     @property
-    def target(self) -> Target:
+    def target(self) -> TargetEncoding:
         """Return the description of the target, which gives the model's output its meaning."""
         return self.recipe.target
 
@@ -142,7 +142,7 @@ class Preprocessor:
         raw = np.array([[number(name, row[name]) for name in names] for row in objects], np.float64)
         others = {
             part.name: column_of(part.name, kind, [row[part.name] for row in objects])
-            for kind, parts in ((Kind.TEXT, recipe.texts), (Kind.TIME, recipe.times), (Kind.ARRAY, recipe.arrays))
+            for kind, parts in ((ColumnKind.TEXT, recipe.texts), (ColumnKind.TIME, recipe.times), (ColumnKind.ARRAY, recipe.arrays))
             for part in parts
         }
         return self._encode_parts(raw.reshape(len(objects), len(names)), others)
@@ -175,11 +175,11 @@ class Preprocessor:
         A column's type may have been changed since.
         """
         recipe = self.recipe
-        expected: list[tuple[Sequence[str], tuple[Kind, ...]]] = [
+        expected: list[tuple[Sequence[str], tuple[ColumnKind, ...]]] = [
             (recipe.numbers.names, _SCALARS),
-            ([part.name for part in recipe.texts], (Kind.TEXT,)),
+            ([part.name for part in recipe.texts], (ColumnKind.TEXT,)),
             ([part.name for part in recipe.times], _TIMES),
-            ([part.name for part in recipe.arrays], (Kind.ARRAY,)),
+            ([part.name for part in recipe.arrays], (ColumnKind.ARRAY,)),
         ]
         for names, kinds in expected:
             for name in names:
@@ -242,7 +242,7 @@ def require_present(columns: Columns, features: Sequence[str], options: FeatureO
 def fit(
     columns: Columns,
     *,
-    target: Target,
+    target: TargetEncoding,
     features: Sequence[str],
     options: FeatureOptions,
     train: Rows,
@@ -258,7 +258,7 @@ def fit(
     scalars = [name for name in features if columns[name].kind in _SCALARS]
     texts = [
         Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))
-        for name, data in _columns_of_kinds(learned, Kind.TEXT)
+        for name, data in _columns_of_kinds(learned, ColumnKind.TEXT)
     ]
     recipe = Recipe(
         format=FORMAT,
@@ -270,7 +270,7 @@ def fit(
         ),
         arrays=tuple(
             Arrays.fit(name, data, standardize=options.standardizes(name), missing=options.rule(name, data.kind))
-            for name, data in _columns_of_kinds(learned, Kind.ARRAY)
+            for name, data in _columns_of_kinds(learned, ColumnKind.ARRAY)
         ),
         target=target,
         input_shape=(),
@@ -306,7 +306,7 @@ class _TrainingRows(Mapping[str, ColumnData]):
     def __len__(self) -> int:
         return len(self._columns)
 
-    def kind(self, name: str) -> Kind:
+    def kind(self, name: str) -> ColumnKind:
         """Return the column's kind, without copying its rows."""
         return self._columns[name].kind
 
@@ -317,13 +317,13 @@ class _TrainingRows(Mapping[str, ColumnData]):
             yield {name: data.take(part) for name, data in self._columns.items()}
 
 
-def _columns_of_kinds(learned: "_TrainingRows", *kinds: Kind) -> Iterator[tuple[str, ColumnData]]:
+def _columns_of_kinds(learned: "_TrainingRows", *kinds: ColumnKind) -> Iterator[tuple[str, ColumnData]]:
     return ((name, learned[name]) for name in learned if learned.kind(name) in kinds)
 
 
 def _fit_numbers(learned: "_TrainingRows", names: Sequence[str], options: FeatureOptions) -> Numbers:
     # Booleans are 0 and 1, so they are not scaled.
-    scaled = [options.standardizes(name) and learned.kind(name) is not Kind.BOOLEAN for name in names]
+    scaled = [options.standardizes(name) and learned.kind(name) is not ColumnKind.BOOLEAN for name in names]
     numbers = (learned[name].numbers() for name in names)
     return Numbers.fit(names, numbers, scaled, [options.rule(name, learned.kind(name)) for name in names])
 

@@ -23,7 +23,7 @@ Batch = tuple[Tensor, ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class Waiting:
+class BatchWaitTime:
     """The time that training has waited for batches, and the number of batches."""
 
     waited_s: float = 0.0
@@ -52,13 +52,13 @@ class _Buffers:
         return tuple(tensor[:rows] for tensor in self.tensors)
 
 
-class Feed:
+class BatchPrefetcher:
     """The gathering thread, and two buffers for each set of parts. `close` ends the thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._buffers: dict[tuple[int, ...], tuple[_Buffers, _Buffers]] = {}
-        self.waiting = Waiting()
+        self.waiting = BatchWaitTime()
 
     def batches(self, parts: Batch, orders: Iterable[Tensor]) -> Generator[tuple[Tensor, Batch]]:
         """Yield each order of row numbers together with a batch of these rows of every part.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from indb_tensile.errors import HostMemoryError, MemoryLimitError
-from indb_tensile.learning.columns import Column, Kind, Wire
+from indb_tensile.learning.columns import Column, ColumnKind, CopyEncoding
 from indb_tensile.learning.columnstore import stored_bytes
 from indb_tensile.learning.encoders import FIT_BLOCK_NUMBERS
 from indb_tensile.learning.feature_options import FeatureOptions
@@ -62,7 +62,7 @@ class Statistics:
     analyzed: bool
     stored_bytes: int
     columns: Mapping[str, ColumnStatistics]
-    wires: Mapping[str, Wire]
+    wires: Mapping[str, CopyEncoding]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def seen(self, shapes: Mapping[str, tuple[int, ...]]) -> "Statistics":
@@ -71,7 +71,7 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class RowMemoryLimits:
     """The memory that a trainer may use for rows.
 
     `limit_bytes` is the setting's limit, `host_bytes` is all memory of the machine, and `free_bytes` is free now.
@@ -83,7 +83,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class MemoryEstimate:
     """The estimated memory for the rows of a training.
 
     `columns_bytes` is the size of all columns. `kept_bytes` is the size of those columns that stay in memory until
@@ -121,7 +121,7 @@ class Footprint:
             "peak_bytes": self.peak_bytes,
         }
 
-    def check(self, table: str, memory: Memory) -> None:
+    def check(self, table: str, memory: RowMemoryLimits) -> None:
         """Raise an error if the rows do not fit into memory.
 
         Raises MemoryLimitError if the rows can never fit, HostMemoryError if they do not fit now.
@@ -163,9 +163,9 @@ class Footprint:
         return analyze + advice if analyze else advice[0].upper() + advice[1:]
 
 
-def footprint(
+def estimate_memory(
     statistics: Statistics, *, target: str, described: Sequence[Column], options: FeatureOptions, test_size: float
-) -> Footprint:
+) -> MemoryEstimate:
     """Estimate the memory for the columns of `statistics.wires` in a training with this target.
 
     Key columns that are not features are read but not stored. An array column counts as zero while its shape is
@@ -175,10 +175,10 @@ def footprint(
     rows, keys = statistics.rows, {column.name for column in described if column.primary_key}
     stored_names = [name for name in statistics.wires if name not in keys or name == target]
     columns = {name: _column_bytes(statistics, name) for name in stored_names}
-    texts = sum(columns[name] for name in stored_names if statistics.wires[name].kind is Kind.TEXT)
+    texts = sum(columns[name] for name in stored_names if statistics.wires[name].kind is ColumnKind.TEXT)
     width = sum(_encoded_numbers(statistics, name, options) for name in stored_names if name != target)
     columns_bytes, train_rows = sum(columns.values()), round(rows * (1 - test_size))
-    return Footprint(
+    return MemoryEstimate(
         statistics=statistics,
         columns_bytes=columns_bytes,
         kept_bytes=texts + columns.get(target, 0),
@@ -202,17 +202,17 @@ def _column_bytes(statistics: Statistics, name: str) -> int:
     """Return the memory of the column as it is read."""
     wire, analyzed, rows = statistics.wires[name], statistics.columns.get(name), statistics.rows
     mask_bytes = rows if analyzed is not None and analyzed.null_share > 0 else 0
-    if wire.kind is Kind.TEXT:
+    if wire.kind is ColumnKind.TEXT:
         width_bytes, distinct = (32.0, 0.0) if analyzed is None else (analyzed.width_bytes, analyzed.distinct)
         texts = distinct if distinct <= _SHARED_TEXTS else rows
         return round(8 * rows + texts * (_TEXT_BYTES + width_bytes)) + mask_bytes
-    return rows * stored_bytes(wire) * (_elements(statistics, name) if wire.kind is Kind.ARRAY else 1) + mask_bytes
+    return rows * stored_bytes(wire) * (_elements(statistics, name) if wire.kind is ColumnKind.ARRAY else 1) + mask_bytes
 
 
 def _elements(statistics: Statistics, name: str) -> int:
     """Return the number of elements in one array of the column; 0 for other columns and for unknown shapes."""
     wire, analyzed, shape = statistics.wires[name], statistics.columns.get(name), statistics.shapes.get(name)
-    if wire.kind is not Kind.ARRAY:
+    if wire.kind is not ColumnKind.ARRAY:
         return 0
     if shape is not None:
         return int(np.prod(shape))
@@ -226,12 +226,12 @@ def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions)
     analyzed, kind = statistics.columns.get(name), statistics.wires[name].kind
     indicator = int(options.rule(name, kind) == "indicator")
     match kind:
-        case Kind.TEXT:
+        case ColumnKind.TEXT:
             categories = options.most_categories(name)
             return 2 + (categories if analyzed is None else min(categories, round(analyzed.distinct)))
-        case Kind.INTEGER | Kind.FLOAT | Kind.BOOLEAN:
+        case ColumnKind.INTEGER | ColumnKind.FLOAT | ColumnKind.BOOLEAN:
             return 1 + indicator
-        case Kind.ARRAY:
+        case ColumnKind.ARRAY:
             return _elements(statistics, name) + indicator
         case _:
             return _TIME_NUMBERS

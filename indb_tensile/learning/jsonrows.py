@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.errors import DataError, RequestError
-from indb_tensile.learning.columns import ColumnData, Kind
+from indb_tensile.learning.columns import ColumnData, ColumnKind
 
 _INFINITE = {"infinity": math.inf, "-infinity": -math.inf}
 # PostgreSQL's years go from 4714 BC to 5874897, Python's from 1 to 9999; the calendar repeats every 400 years.
@@ -22,7 +22,7 @@ _DAY_ZERO_S = 946_684_800  # PostgreSQL's epoch in seconds since 1970
 _DAY_S, _SECOND_US = 86_400, 1_000_000
 
 
-class Record(dict[str, Any]):
+class SqlRecord(dict[str, Any]):
     """A SQL record whose fields may have no names.
 
     PostgreSQL then names the fields f1, f2, and so on, in their order.
@@ -45,7 +45,7 @@ def named(row: Any, names: Sequence[str], *, single_array: bool) -> dict[str, An
         absent = [name for name in names if name not in row]
         if not absent:
             return row
-        fields = row.fields if isinstance(row, Record) else None
+        fields = row.fields if isinstance(row, SqlRecord) else None
         if fields is not None:
             return _by_position(fields, names, single_array=single_array and len(fields) > 1)
         hint = f"The model's features are: {_listed(names)}. Give NULL for what is not known."
@@ -77,7 +77,7 @@ def _listed(names: Sequence[str], most: int = 50) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
+def column_of(name: str, kind: ColumnKind, values: Sequence[Any]) -> ColumnData:
     """Convert JSON values to one column; null is missing.
 
     A column of integers becomes a column of floats if a value is no integer of 64 bits. Raises DataError for a value
@@ -85,24 +85,24 @@ def column_of(name: str, kind: Kind, values: Sequence[Any]) -> ColumnData:
     """
     missing = np.fromiter((value is None for value in values), np.bool_, len(values))
     match kind:
-        case Kind.TEXT:
+        case ColumnKind.TEXT:
             texts = np.empty(len(values), object)
             texts[:] = [None if value is None else text(value) for value in values]
             return ColumnData(kind=kind, values=texts, missing=missing)
-        case Kind.ARRAY:
+        case ColumnKind.ARRAY:
             return ColumnData(kind=kind, values=_tensors(name, values), missing=missing)
-        case Kind.DATE | Kind.TIME:
+        case ColumnKind.DATE | ColumnKind.TIME:
             moments = np.array([moment(name, value) for value in values], np.float64)
             return ColumnData(kind=kind, values=moments, missing=missing)
-        case Kind.INTEGER if all(value is None or _is_int8(value) for value in values):
+        case ColumnKind.INTEGER if all(value is None or _is_int8(value) for value in values):
             # Not converted through a double, which has only 53 bits of precision for a label.
             integers = np.array([0 if value is None else value for value in values], np.int64)
             return ColumnData(kind=kind, values=integers, missing=missing)
-        case Kind.INTEGER:
-            return column_of(name, Kind.FLOAT, values)
+        case ColumnKind.INTEGER:
+            return column_of(name, ColumnKind.FLOAT, values)
         case _:
             numbers = np.array([number(name, value) for value in values], np.float64)
-            dtype = np.bool_ if kind is Kind.BOOLEAN else np.float64
+            dtype = np.bool_ if kind is ColumnKind.BOOLEAN else np.float64
             known = np.where(missing, 0.0, numbers)
             return ColumnData(kind=kind, values=known.astype(dtype), missing=missing)
 

@@ -10,7 +10,7 @@ from indb_tensile.errors import RequestError
 from indb_tensile.learning.parameters import Specification, check_parameters
 from indb_tensile.learning.sequences import (
     SEQUENCE_OUTPUTS,
-    Recurrent,
+    RecurrentLayer,
     Reshape,
     Residual,
     TransformerEncoder,
@@ -186,7 +186,7 @@ def _recurrent(kind: str) -> "_Builder":
         if values["dropout"] and values["layers"] == 1:
             hint = 'Give it more "layers", or add a dropout layer after it.'
             raise RequestError(f'architecture: {title}: "dropout" acts between layers, and there is one', hint=hint)
-        return Recurrent(
+        return RecurrentLayer(
             kind,
             shape[1],
             values["hidden"],

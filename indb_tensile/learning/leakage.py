@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, Columns, Kind, Rows
+from indb_tensile.learning.columns import ColumnData, Columns, ColumnKind, Rows
 
 Codes = npt.NDArray[np.int64]
 
@@ -28,7 +28,7 @@ MISSING_WITH = "missing with"  # missing for certain values of the target and fo
 _SAMPLE_ROWS = 10_000  # rows of the sample
 _FEWEST_ROWS = 20  # fewer rows may be unique or ordered by accident
 _LOG_ACCIDENT = math.log(1e-6)  # findings that are more probable by accident are ignored
-_NUMERIC = (Kind.INTEGER, Kind.FLOAT, Kind.DATE, Kind.TIME)
+_NUMERIC = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.DATE, ColumnKind.TIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def findings(columns: Columns, features: Sequence[str], target: str, task: Task,
     """
     results = []
     for name in features:
-        if columns[name].kind is Kind.ARRAY:
+        if columns[name].kind is ColumnKind.ARRAY:
             continue
         sample = known[:: max(1, len(known) // _SAMPLE_ROWS)]
         kinds = _suspicions(columns[name].take(sample), columns[target].take(sample), task)
@@ -102,12 +102,12 @@ def _key_kinds(data: ColumnData, codes: Codes) -> list[str]:
 
     Only whole numbers and texts can look like keys, because measurements also differ from row to row.
     """
-    whole = data.kind in (Kind.INTEGER, Kind.TEXT) or (
-        data.kind is Kind.FLOAT and bool((data.values == np.floor(data.values)).all())
+    whole = data.kind in (ColumnKind.INTEGER, ColumnKind.TEXT) or (
+        data.kind is ColumnKind.FLOAT and bool((data.values == np.floor(data.values)).all())
     )
     if not whole or int(codes.max()) + 1 < len(codes):
         return []
-    return [COUNTER if data.kind is not Kind.TEXT and bool((np.diff(data.values) > 0).all()) else KEY]
+    return [COUNTER if data.kind is not ColumnKind.TEXT and bool((np.diff(data.values) > 0).all()) else KEY]
 
 
 def _codes(data: ColumnData) -> Codes:
@@ -115,14 +115,14 @@ def _codes(data: ColumnData) -> Codes:
 
     The numbers of numeric and time values are in the order of the values.
     """
-    if data.kind is not Kind.TEXT:
+    if data.kind is not ColumnKind.TEXT:
         return np.unique(data.values, return_inverse=True)[1].astype(np.int64)
     known: dict[str | None, int] = {}
     return np.fromiter((known.setdefault(text, len(known)) for text in data.values.tolist()), np.int64)
 
 
 def _equals_target(data: ColumnData, target: ColumnData) -> bool:
-    texts = Kind.TEXT in (data.kind, target.kind)
+    texts = ColumnKind.TEXT in (data.kind, target.kind)
     return (data.kind == target.kind or not texts) and bool((data.values == target.values).all())
 
 

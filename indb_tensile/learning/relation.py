@@ -35,9 +35,9 @@ from indb_tensile.errors import (
 )
 from indb_tensile.job import Relation
 from indb_tensile.learning import wires
-from indb_tensile.learning.columns import Column, ColumnData, Table, Wire
+from indb_tensile.learning.columns import Column, ColumnData, TableData, CopyEncoding
 from indb_tensile.learning.columnstore import ColumnStore
-from indb_tensile.learning.copybinary import BLOCK_BYTES, Decoder
+from indb_tensile.learning.copybinary import BLOCK_BYTES, CopyDecoder
 from indb_tensile.learning.copystream import blocks
 from indb_tensile.learning.footprint import Statistics
 from indb_tensile.learning.relationsql import read_statistics, statement
@@ -57,7 +57,7 @@ _ATTEMPTS = 3  # attempts to read a table that is changed while it is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ReadLimits:
     """The limits of one read: bytes of memory for the columns, and seconds to wait for a lock."""
 
     size_bytes: int = sys.maxsize
@@ -120,7 +120,7 @@ class _Described:
 
     located: _Located
     columns: tuple[Column, ...]
-    wires: dict[str, Wire]
+    wires: dict[str, CopyEncoding]
     reasons: tuple[Reason, ...]
 
     @property
@@ -136,9 +136,9 @@ def read(
     *,
     owner_oid: int | None = None,
     key: Sequence[str] | None = None,
-    limits: Limits | None = None,
+    limits: ReadLimits | None = None,
     on_statistics: _StatisticsCallback = lambda _columns, _statistics: None,
-) -> Table:
+) -> TableData:
     """Read the columns that `choose` selects from the relation's columns, in one snapshot.
 
     The snapshot ends with this call. `connection` is an idle connection of the role `tensile_reader`. The caller must
@@ -150,9 +150,9 @@ def read(
     DataError, RequestError and UnreadableError for faults that the user can correct, TableBusyError if another
     session locks a table for longer than the limit, and DatabaseError for other faults.
     """
-    limits = limits or Limits()
+    limits = limits or ReadLimits()
 
-    def copied(described: _Described) -> Table:
+    def copied(described: _Described) -> TableData:
         chosen = tuple(dict.fromkeys(choose(described.columns)))
         _require_wires(described, chosen)
         _refuse_unreadable(readable.counting(described.reasons, chosen))
@@ -170,13 +170,13 @@ def describe(connection: Connection, relation: Relation) -> tuple[Column, ...]:
     Raises MissingError if the relation no longer exists or another table has its name now, UnreadableError if the
     relation cannot be copied, whichever columns are used.
     """
-    return _with_locked_relation(connection, relation, Limits(), lambda described: described.columns)
+    return _with_locked_relation(connection, relation, ReadLimits(), lambda described: described.columns)
 
 
 def _with_locked_relation(
     connection: Connection,
     relation: Relation,
-    limits: Limits,
+    limits: ReadLimits,
     action: Callable[[_Described], Result],
     key: Sequence[str] | None = None,
 ) -> Result:
@@ -240,7 +240,7 @@ _DROPPED_ERRORS = (
 
 
 @contextmanager
-def _translate_lock_errors(connection: Connection, located: _Located, limits: Limits) -> Iterator[None]:
+def _translate_lock_errors(connection: Connection, located: _Located, limits: ReadLimits) -> Iterator[None]:
     """Convert the errors of a lock timeout and of a dropped table, after the transaction is rolled back."""
     try:
         yield
@@ -250,7 +250,7 @@ def _translate_lock_errors(connection: Connection, located: _Located, limits: Li
         raise _busy_error(connection, located, limits) from error
 
 
-def _busy_error(connection: Connection, located: _Located, limits: Limits) -> TableBusyError:
+def _busy_error(connection: Connection, located: _Located, limits: ReadLimits) -> TableBusyError:
     oids = [row["oid"] for row in located.members]
     holder = connection.execute(statement("lock_holder"), {"oids": oids}).fetchone()
     schema, name, pid, role = holder or (located.schema, located.name, None, None)
@@ -293,7 +293,7 @@ def _rows(connection: Connection, query: str, *arguments: str) -> list[Row]:
         return list(cursor.execute(query, arguments).fetchall())
 
 
-def _lock(connection: Connection, located: _Located, limits: Limits) -> None:
+def _lock(connection: Connection, located: _Located, limits: ReadLimits) -> None:
     """Start the transaction, and lock the tables that may be locked before a query takes the snapshot."""
     connection.execute(statement("begin_snapshot"))
     timeout = sql.SQL(statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
@@ -429,9 +429,9 @@ def _copy_rows(
     connection: Connection,
     described: _Described,
     chosen: Sequence[str],
-    limits: Limits,
+    limits: ReadLimits,
     on_statistics: _StatisticsCallback,
-) -> Table:
+) -> TableData:
     """Copy the rows of every table, one table after another."""
     located = described.located
     wires = _copied_wires(described, chosen)
@@ -457,7 +457,7 @@ def _copy_rows(
 
     identity = described.key or sorted(chosen)
     store = ColumnStore(wires, stored=chosen, identity=identity, limit_bytes=limits.size_bytes, refuse=refuse)
-    decoder = Decoder(tuple(wires.items()), sink)
+    decoder = CopyDecoder(tuple(wires.items()), sink)
     connection.execute(statement("set_copy_timeout"))
     names = sql.SQL(", ").join(map(sql.Identifier, wires))
     for table in located.tables:
@@ -472,7 +472,7 @@ def _copy_rows(
                 decoder.feed(block)
         decoder.end()
     _require_unchanged(connection, located)
-    return Table(
+    return TableData(
         columns=store.columns(),
         described=described.columns,
         rows=store.rows,
@@ -481,14 +481,14 @@ def _copy_rows(
     )
 
 
-def _copied_wires(described: _Described, chosen: Sequence[str]) -> dict[str, Wire]:
+def _copied_wires(described: _Described, chosen: Sequence[str]) -> dict[str, CopyEncoding]:
     """Return the encodings of the chosen columns and of the key, fixed widths first so that runs are long."""
     names = tuple(dict.fromkeys((*chosen, *described.key)))
     wires = {name: described.wires[name] for name in names}
     return dict(sorted(wires.items(), key=lambda item: not item[1].item))
 
 
-def _too_large_error(located: _Located, rows: int, size_bytes: int, stored_bytes: int, limits: Limits) -> DataError:
+def _too_large_error(located: _Located, rows: int, size_bytes: int, stored_bytes: int, limits: ReadLimits) -> DataError:
     return DataError(
         f"table {located} takes more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
         f"{size(limits.size_bytes)}",

@@ -17,7 +17,7 @@ _STATES = {"sgd": 0, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}  # optim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class AvailableMemory:
     """The memory that a job may use.
 
     `device_bytes` is the lesser of the budget and the job's own limit; `limited` is true if that is the job's limit.
@@ -56,7 +56,7 @@ class Requirements:
             state_bytes=(1 + states) * sum(parameters) + buffers,
         )
 
-    def check(self, room: Room) -> None:
+    def check(self, room: AvailableMemory) -> None:
         """Raise an error if the network does not fit.
 
         Raises MemoryLimitError if the network can never be trained in this room, HostMemoryError if it cannot now.
@@ -90,6 +90,6 @@ class Requirements:
             )
 
 
-def _hint(room: Room, addition: str = "") -> str:
+def _hint(room: AvailableMemory, addition: str = "") -> str:
     remedy = "raise memory_limit" if room.limited else "give the controller a larger budget (TENSILE_BUDGET_BYTES)"
     return f"Use a smaller network, or {remedy}{' ' + addition if addition else ''}."

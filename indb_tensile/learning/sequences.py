@@ -14,7 +14,7 @@ from torch.nn import functional
 SEQUENCE_OUTPUTS = ("last", "mean", "sequence")
 
 
-class Recurrent(nn.Module):
+class RecurrentLayer(nn.Module):
     """An LSTM or GRU that returns one tensor: its last step, the mean of all steps, or the whole sequence."""
 
     def __init__(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.errors import DataError, RequestError
-from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows
 from indb_tensile.learning.parameters import Specification, check_parameters
 
 Hashes = npt.NDArray[np.uint64]
@@ -32,8 +32,8 @@ SPLIT: dict[str, Specification] = {
     "column": {"type": "text", "default": None},
 }
 PARTS = ("train", "valid", "test")
-ORDERED = (Kind.DATE, Kind.TIME, Kind.INTEGER, Kind.FLOAT)  # kinds of column that "by" may name
-NAMING = (Kind.BOOLEAN, Kind.TEXT)  # kinds of column that "column" may name
+ORDERED = (ColumnKind.DATE, ColumnKind.TIME, ColumnKind.INTEGER, ColumnKind.FLOAT)  # kinds of column that "by" may name
+NAMING = (ColumnKind.BOOLEAN, ColumnKind.TEXT)  # kinds of column that "column" may name
 
 _IDENTITY_SEED = 0x7E45_11E0_7E45_11E0  # an arbitrary constant, so that row hashes differ from other hashes
 _MISSING = 0x9AE1_6A3B_2F90_404F  # the hash of NULL; differs from the hashes of small numbers
@@ -111,7 +111,7 @@ def divide(row_hash: Hashes, split: Split, decisive: ColumnData | None = None, *
     `decisive` contains the values of `split.divider`. If `keyed` is False, equal rows get different draws. Raises
     DataError if no row falls to the training part or to the test part.
     """
-    drawn = draws(row_hash if keyed else told_apart(row_hash), split.seed)
+    drawn = draws(row_hash if keyed else distinct_hashes(row_hash), split.seed)
     if split.by is not None:
         return _divide_by_order(drawn, split, _require_divider("by", split.by, decisive, ORDERED))
     if split.column is not None:
@@ -124,7 +124,7 @@ def draws(row_hash: Hashes, seed: int) -> Hashes:
     return _mix_copy(row_hash ^ _mix_copy(np.array([seed], np.uint64))) >> np.uint64(64 - _DRAW_BITS)
 
 
-def told_apart(row_hash: Hashes) -> Hashes:
+def distinct_hashes(row_hash: Hashes) -> Hashes:
     """Return the hashes, in which the second and further occurrences of an equal hash are changed."""
     order = np.argsort(row_hash, kind="stable")
     ordered = row_hash[order]
@@ -182,7 +182,7 @@ def _divide_by_column(row_draws: Hashes, split: Split, column: ColumnData) -> Pa
 
     If no row is named 'valid', the lowest draws of the rows that do not test validate.
     """
-    if column.kind is Kind.BOOLEAN:
+    if column.kind is ColumnKind.BOOLEAN:
         test = column.values.astype(np.bool_)
         valid = np.zeros(len(test), np.bool_)
     else:
@@ -233,7 +233,7 @@ def _draw_limit(share: float) -> int:
     return math.ceil(share * 2.0**_DRAW_BITS)
 
 
-def _require_divider(option: str, name: str, data: ColumnData | None, kinds: Sequence[Kind]) -> ColumnData:
+def _require_divider(option: str, name: str, data: ColumnData | None, kinds: Sequence[ColumnKind]) -> ColumnData:
     """Return the column that decides the parts.
 
     Raises RequestError for a column of the wrong kind, DataError if the column is NULL in a row.
@@ -243,7 +243,7 @@ def _require_divider(option: str, name: str, data: ColumnData | None, kinds: Seq
         raise RequestError(
             f'split: column "{name}" is {kind}', hint=f'"{option}" names a column of kind {" or ".join(kinds)}.'
         )
-    unknown = data.missing | np.isnan(data.values) if data.kind is Kind.FLOAT else data.missing
+    unknown = data.missing | np.isnan(data.values) if data.kind is ColumnKind.FLOAT else data.missing
     if unknown.any():
         raise DataError(
             f'split: column "{name}" is NULL in {int(unknown.sum())} of the {len(unknown)} rows with a target',
@@ -273,11 +273,11 @@ def row_hashes(identity: Sequence[ColumnData], rows: int) -> Hashes:
 
 def _column_hashes(column: ColumnData) -> Hashes:
     match column.kind:
-        case Kind.TEXT:
+        case ColumnKind.TEXT:
             words = _text_hashes(column)
-        case Kind.ARRAY:
+        case ColumnKind.ARRAY:
             words = np.fromiter((_digest(row.tobytes()) for row in column.values), np.uint64, len(column.values))
-        case Kind.FLOAT | Kind.DATE | Kind.TIME:
+        case ColumnKind.FLOAT | ColumnKind.DATE | ColumnKind.TIME:
             # Adding zero turns -0.0 into 0.0.
             words = (column.values.astype(np.float64, copy=False) + 0.0).view(np.uint64)
         case _:

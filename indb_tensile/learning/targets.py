@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, Kind, Mask, Rows
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows
 from indb_tensile.learning.encoders import LARGEST
 
 Label = bool | int | float | str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class TargetEncoding:
     """The meaning of a model's output.
 
     `labels` (sorted) are for classification, `mean` and `scale` for regression.
@@ -25,7 +25,7 @@ class Target:
 
     name: str
     task: Task
-    kind: Kind
+    kind: ColumnKind
     labels: tuple[Label, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
@@ -43,14 +43,14 @@ class Target:
     @cached_property
     def numbers(self) -> tuple[float, ...] | None:
         """Return the labels as numbers (true is 1), or None for text labels."""
-        return None if self.kind is Kind.TEXT else tuple(float(label) for label in self.labels)
+        return None if self.kind is ColumnKind.TEXT else tuple(float(label) for label in self.labels)
 
     def encode(self, data: ColumnData) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
         """Return class numbers (rows,) or standardised values (rows, 1).
 
         Raises DataError for a label that the model was not trained on.
         """
-        numeric = (Kind.INTEGER, Kind.FLOAT)
+        numeric = (ColumnKind.INTEGER, ColumnKind.FLOAT)
         if data.kind is not self.kind and not (data.kind in numeric and self.kind in numeric):
             raise DataError(f'target "{self.name}" is of kind {data.kind}, the model was trained on {self.kind}')
         if self.task is Task.REGRESSION:
@@ -72,7 +72,7 @@ class Target:
 
     def _codes(self, data: ColumnData) -> npt.NDArray[np.int64]:
         """Return the class number of each row, -1 for unknown labels."""
-        if data.kind is not self.kind or self.kind is Kind.TEXT:
+        if data.kind is not self.kind or self.kind is ColumnKind.TEXT:
             return np.fromiter(
                 (self._class_number(value) for value in data.values.tolist()), np.int64, len(data.values)
             )
@@ -113,12 +113,12 @@ def labeled(name: str, data: ColumnData) -> Rows:
     if data.missing.all():
         hint = "Fill it, or name another column with target => '...'."
         raise DataError(f'target "{name}" is NULL in all {len(data.missing)} rows', hint=hint)
-    if data.kind is Kind.FLOAT:
+    if data.kind is ColumnKind.FLOAT:
         _require_finite(name, ~data.missing & ~np.isfinite(data.values))
     return np.flatnonzero(~data.missing)
 
 
-def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> Target:
+def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> TargetEncoding:
     """Fit the target's encoding. `data` contains the labelled rows, `train` the positions of training rows.
 
     Labels are collected from all labelled rows. Raises DataError if the training rows have one value only,
@@ -129,9 +129,9 @@ def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> Target:
     return _fit_classes(name, data, train)
 
 
-def _fit_classes(name: str, data: ColumnData, train: Rows) -> Target:
+def _fit_classes(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
     """Fit the classes of a target. Raises DataError if there is one class, or one class per row."""
-    if data.kind in (Kind.ARRAY, Kind.DATE, Kind.TIME):
+    if data.kind in (ColumnKind.ARRAY, ColumnKind.DATE, ColumnKind.TIME):
         hint = "Name a text, boolean or numeric column with target => '...'."
         raise RequestError(f'target "{name}" is of kind {data.kind}, which has no classes', hint=hint)
     labels, counts = _distinct(data)
@@ -147,20 +147,20 @@ def _fit_classes(name: str, data: ColumnData, train: Rows) -> Target:
     if (learned == learned[0]).all():
         hint = "Add rows, or change the split's seed, as in split => '{\"seed\": 1}'."
         raise DataError(f'target "{name}" has a single class in the {len(train)} training rows', hint=hint)
-    return Target(name=name, task=Task.CLASSIFICATION, kind=data.kind, labels=tuple(labels))
+    return TargetEncoding(name=name, task=Task.CLASSIFICATION, kind=data.kind, labels=tuple(labels))
 
 
 def _distinct(data: ColumnData) -> tuple[list[Label], list[int]]:
     """Return the distinct values in their order, and the number of rows of each."""
-    if data.kind is Kind.TEXT:  # np.unique would sort the rows, comparing texts one by one
+    if data.kind is ColumnKind.TEXT:  # np.unique would sort the rows, comparing texts one by one
         row_counts = Counter(data.values.tolist())
         return sorted(row_counts), [row_counts[label] for label in sorted(row_counts)]
     values, counts = np.unique(data.values, return_counts=True)
     return values.tolist(), counts.tolist()
 
 
-def _fit_value(name: str, data: ColumnData, train: Rows) -> Target:
-    if data.kind not in (Kind.INTEGER, Kind.FLOAT):
+def _fit_value(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
+    if data.kind not in (ColumnKind.INTEGER, ColumnKind.FLOAT):
         hint = "Use task => 'classification', or name a numeric column with target => '...'."
         raise RequestError(f'target "{name}" is of kind {data.kind}, which regression cannot predict', hint=hint)
     values = data.values[train].astype(np.float64)
@@ -171,7 +171,7 @@ def _fit_value(name: str, data: ColumnData, train: Rows) -> Target:
         hint = "Scale the column in SQL, as in a generated column, and name that one."
         raise DataError(f'target "{name}" reaches {np.abs(values).max():g}, too large to standardise', hint=hint)
     scale = float(values.std()) or 1.0  # the deviation of nearly equal values may round to zero
-    return Target(name=name, task=Task.REGRESSION, kind=data.kind, mean=float(values.mean()), scale=scale)
+    return TargetEncoding(name=name, task=Task.REGRESSION, kind=data.kind, mean=float(values.mean()), scale=scale)
 
 
 def _require_finite(name: str, wrong: Mask) -> None:

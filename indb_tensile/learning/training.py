@@ -15,20 +15,20 @@ from torch import Tensor, nn
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
-from indb_tensile.learning.columns import Column, ColumnData, Columns, Rows, Table
-from indb_tensile.learning.datareport import Fact, Subject, report_data
+from indb_tensile.learning.columns import Column, ColumnData, Columns, Rows, TableData
+from indb_tensile.learning.datareport import Fact, ReportInput, report_data
 from indb_tensile.learning.defaults import FEWEST_VALID_ROWS
 from indb_tensile.learning.earlystop import EarlyStop, check_early_stop
 from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.evaluation import check_metric
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import Preprocessor, choose_features, fit, require_present
-from indb_tensile.learning.footprint import Footprint, Memory, Statistics, footprint
+from indb_tensile.learning.footprint import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.hyperparams import TrainingSettings, check_hyperparams
-from indb_tensile.learning.relation import Connection, Limits, read
-from indb_tensile.learning.requirements import Requirements, Room
+from indb_tensile.learning.relation import Connection, ReadLimits, read
+from indb_tensile.learning.requirements import Requirements, AvailableMemory
 from indb_tensile.learning.splits import Parts, Split, divide
-from indb_tensile.learning.targets import Target, fit_target, labeled
+from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
 
@@ -101,10 +101,10 @@ def prepare(
     *,
     owner_oid: int | None = None,
     snapshot: Snapshot | None = None,
-    room: Room | None = None,
-    limits: Limits | None = None,
-    memory: Memory | None = None,
-    tell: Callable[[Footprint], None] = lambda _: None,
+    room: AvailableMemory | None = None,
+    limits: ReadLimits | None = None,
+    memory: RowMemoryLimits | None = None,
+    tell: Callable[[MemoryEstimate], None] = lambda _: None,
 ) -> Prepared:
     """Check the request, read the table in one transaction, and build the network and its data.
 
@@ -123,7 +123,7 @@ def prepare(
     checked = _CheckedOptions.of(spec)
 
     def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> None:
-        estimate = footprint(
+        estimate = estimate_memory(
             statistics,
             target=spec.target,
             described=described,
@@ -154,7 +154,7 @@ def prepare(
     return assemble(table, spec, room, consume=True)
 
 
-def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: bool = False) -> Prepared:
+def assemble(table: TableData, spec: JobSpec, room: AvailableMemory | None = None, *, consume: bool = False) -> Prepared:
     """Prepare a training from a table that was already read.
 
     With `consume` the table's columns are emptied and their memory is freed. Raises MemoryLimitError or
@@ -178,7 +178,7 @@ def assemble(table: Table, spec: JobSpec, room: Room | None = None, *, consume: 
         Requirements.of(empty_module, settings).check(room)
     module = architectures.build(architecture, preprocessor.input_shape, target.outputs, seed=settings.seed)
     _require_batches(module, len(train), settings)
-    subject = Subject(
+    subject = ReportInput(
         table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=checked.options
     )
     report = report_data(subject)
@@ -229,7 +229,7 @@ def left_out(spec: JobSpec) -> tuple[str, ...]:
     return spec.exclude
 
 
-def _encode_parts(table: Table, preprocessor: Preprocessor, parts: Sequence[Rows], *, consume: bool) -> list[Part]:
+def _encode_parts(table: TableData, preprocessor: Preprocessor, parts: Sequence[Rows], *, consume: bool) -> list[Part]:
     """Return the rows of each part as tensors."""
     target = preprocessor.target
     targets = [target.encode(table.columns[target.name].take(part)) for part in parts]
@@ -304,7 +304,7 @@ class _CheckedOptions:
         )
 
 
-def _divide_rows(table: Table, known: Rows, split: Split) -> Parts:
+def _divide_rows(table: TableData, known: Rows, split: Split) -> Parts:
     name = split.divider
     if name is not None and name not in table.columns:
         raise _missing_divider_error(name)
@@ -339,7 +339,7 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
 
 
 def _fit_preprocessor(
-    table: Table, spec: JobSpec, target: Target, features: tuple[str, ...], train: Rows
+    table: TableData, spec: JobSpec, target: TargetEncoding, features: tuple[str, ...], train: Rows
 ) -> Preprocessor:
     learned = [table.columns[name] for name in features]
     _require_known_shapes(features, learned)
@@ -359,7 +359,7 @@ def _require_known_shapes(features: tuple[str, ...], learned: list[ColumnData]) 
             )
 
 
-def _require_rows(table: Table, known: Rows) -> None:
+def _require_rows(table: TableData, known: Rows) -> None:
     fewest = _FEWEST_TRAIN_ROWS + 1
     if len(known) < fewest:
         raise DataError(

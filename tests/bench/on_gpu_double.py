@@ -13,27 +13,27 @@ from dataclasses import dataclass
 import torch
 
 from indb_tensile.bench import exact, forecast, maxbatch, rig, step
-from indb_tensile.bench.batches import Executed, ground
-from indb_tensile.bench.cases import Case
-from indb_tensile.bench.rig import Target
+from indb_tensile.bench.batches import ExecutedBatches, open_executor
+from indb_tensile.bench.cases import BenchmarkCase
+from indb_tensile.bench.rig import RunTarget
 from indb_tensile.bench.rows import Row
-from indb_tensile.bench.trial import Subject
-from indb_tensile.bench.turns import Pace
+from indb_tensile.bench.trial import TrainingSubject
+from indb_tensile.bench.turns import TurnLimits
 from tests.bench.subjects import Tiny, tiny
 
-GPU = Target(device="cuda")
+GPU = RunTarget(device="cuda")
 
 
 def run_step() -> list[Row]:
     """Two rounds with torch's own ways in a process beside this one."""
     return step.measure(
-        Tiny(), step.Asked(target=GPU, activations=(), budgets=(0.7,), pace=Pace(rounds=2, duels=1, turn_s=0.0))
+        Tiny(), step.StepOptions(target=GPU, activations=(), budgets=(0.7,), pace=TurnLimits(rounds=2, duels=1, turn_s=0.0))
     )
 
 
 def run_exact() -> list[Row]:
     """Two seeds under two policies."""
-    return list(exact.measure(map(tiny, range(2)), exact.Asked(target=GPU, policies=("tensile", "tensile+"))))
+    return list(exact.measure(map(tiny, range(2)), exact.ExactOptions(target=GPU, policies=("tensile", "tensile+"))))
 
 
 def run_forecast() -> list[Row]:
@@ -44,15 +44,15 @@ def run_forecast() -> list[Row]:
 def run_maxbatch() -> list[Row]:
     """Within what eager needs for 64 rows."""
     case = _TinyCase(name="tiny", batch=64, side=64)
-    with ground(case, GPU) as found:
-        return list(maxbatch.measure({"model": "tiny"}, Executed(found, found.eager(64).peak_bytes, 64), [0.0]))
+    with open_executor(case, GPU) as found:
+        return list(maxbatch.measure({"model": "tiny"}, ExecutedBatches(found, found.eager(64).peak_bytes, 64), [0.0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TinyCase(Case):
+class _TinyCase(BenchmarkCase):
     """The tiny network at any batch."""
 
-    def subject(self, seed: int = 0) -> Subject:
+    def subject(self, seed: int = 0) -> TrainingSubject:
         return tiny(seed, self.batch)
 
 

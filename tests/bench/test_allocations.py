@@ -2,7 +2,7 @@
 
 import torch
 
-from indb_tensile.bench.allocations import Memory, measure_memory
+from indb_tensile.bench.allocations import StepMemory, measure_memory
 
 MIB = 1 << 20
 
@@ -19,7 +19,7 @@ def test_what_is_held_at_once_counts_beside_what_stands() -> None:
 
     iterate()
     found = measure_memory(iterate, [standing, standing.view(2, -1)])
-    assert found == Memory(allocated_bytes=7 * MIB, reserved_bytes=22 * MIB)  # of segments of 2 and of 20
+    assert found == StepMemory(allocated_bytes=7 * MIB, reserved_bytes=22 * MIB)  # of segments of 2 and of 20
 
 
 def test_results_and_workspaces_count_alike() -> None:

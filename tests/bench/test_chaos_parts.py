@@ -12,34 +12,34 @@ from typing import Any
 import pytest
 
 from indb_tensile.bench.chaos_client import is_outage
-from indb_tensile.bench.chaos_events import CHEAP, LONGEST_LEASES, LONGEST_PAUSE_S, Kind, draw, parse_kinds
+from indb_tensile.bench.chaos_events import CHEAP, LONGEST_LEASES, LONGEST_PAUSE_S, EventKind, draw_events, parse_kinds
 from indb_tensile.bench.chaos_forwarder import Forwarder
-from indb_tensile.bench.chaos_verdict import BAD, Ending, Fate, fate, is_clean, judge
+from indb_tensile.bench.chaos_verdict import BAD, JobEnding, Fate, fate, is_clean, judge
 from indb_tensile.errors import RequestError
 
 REFERENCES = {"chaos_a_first": "aa", "chaos_b_first": "bb"}
-SUCCEEDED = Ending(job=1, training="chaos_a_first", state="succeeded", ends=1, digests=("aa",))
-FAILED = Ending(
+SUCCEEDED = JobEnding(job=1, training="chaos_a_first", state="succeeded", ends=1, digests=("aa",))
+FAILED = JobEnding(
     job=2, training="chaos_a_first", state="failed", ends=1, digests=(), sqlstate="58000", message="gone 7"
 )
 
 
 def test_a_seed_draws_the_same_events_each_time() -> None:
-    kinds = tuple(Kind)
-    drawn = list(islice(draw(7, kinds, 6.0), 100))
-    assert list(islice(draw(7, kinds, 6.0), 100)) == drawn
-    assert list(islice(draw(8, kinds, 6.0), 100)) != drawn
+    kinds = tuple(EventKind)
+    drawn = list(islice(draw_events(7, kinds, 6.0), 100))
+    assert list(islice(draw_events(7, kinds, 6.0), 100)) == drawn
+    assert list(islice(draw_events(8, kinds, 6.0), 100)) != drawn
 
 
 def test_each_kind_comes_once_before_any_comes_again() -> None:
-    drawn = [event.kind for event in islice(draw(1, tuple(Kind), 6.0), 3 * len(Kind))]
-    rounds = [drawn[at : at + len(Kind)] for at in range(0, len(drawn), len(Kind))]
-    assert [sorted(found) for found in rounds] == [sorted(Kind)] * 3
+    drawn = [event.kind for event in islice(draw_events(1, tuple(EventKind), 6.0), 3 * len(EventKind))]
+    rounds = [drawn[at : at + len(EventKind)] for at in range(0, len(drawn), len(EventKind))]
+    assert [sorted(found) for found in rounds] == [sorted(EventKind)] * 3
     assert rounds[0] != rounds[1]
 
 
 def test_events_last_within_their_kinds_bounds_and_are_numbered() -> None:
-    drawn = list(islice(draw(3, tuple(Kind), 6.0), 500))
+    drawn = list(islice(draw_events(3, tuple(EventKind), 6.0), 500))
     assert [event.number for event in drawn] == list(range(1, 501))
     assert all(0 <= event.hold_s <= LONGEST_LEASES.get(event.kind, 0.0) * 6.0 for event in drawn)
     assert all(0 <= event.pause_s <= LONGEST_PAUSE_S for event in drawn)
@@ -48,13 +48,13 @@ def test_events_last_within_their_kinds_bounds_and_are_numbered() -> None:
 
 
 def test_no_kinds_draw_no_events() -> None:
-    assert list(draw(1, (), 6.0)) == []
+    assert list(draw_events(1, (), 6.0)) == []
 
 
 def test_kinds_are_read_by_name_and_by_group() -> None:
     assert parse_kinds("cheap") == CHEAP
-    assert parse_kinds("all") == tuple(Kind)
-    assert parse_kinds("fill_disk, kill_trainer,fill_disk") == (Kind.FILL_DISK, Kind.KILL_TRAINER)
+    assert parse_kinds("all") == tuple(EventKind)
+    assert parse_kinds("fill_disk, kill_trainer,fill_disk") == (EventKind.FILL_DISK, EventKind.KILL_TRAINER)
 
 
 def test_an_unknown_kind_is_named_in_the_error() -> None:
@@ -84,7 +84,7 @@ def test_an_unknown_kind_is_named_in_the_error() -> None:
         (replace(FAILED, spoiled=True, sqlstate=None), Fate.FAILED_WITHOUT_FAULT),
     ],
 )
-def test_a_jobs_fate_is_told_by_its_end_and_by_what_its_owner_did(ending: Ending, expected: Fate) -> None:
+def test_a_jobs_fate_is_told_by_its_end_and_by_what_its_owner_did(ending: JobEnding, expected: Fate) -> None:
     assert fate(ending, REFERENCES) is expected
 
 
@@ -115,7 +115,7 @@ def test_a_report_without_a_fault_is_clean() -> None:
     ],
     ids=["changed weights", "a job that never ends", "a failure that is not its own", "two versions"],
 )
-def test_a_planted_fault_makes_a_report_unclean(planted: Ending) -> None:
+def test_a_planted_fault_makes_a_report_unclean(planted: JobEnding) -> None:
     assert not is_clean(clean_report() | judge([SUCCEEDED, replace(planted, job=9)], REFERENCES))
 
 

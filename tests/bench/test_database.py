@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from indb_tensile.bench.database import fresh
+from indb_tensile.bench.database import temporary_database
 from indb_tensile.catalog import install
 from indb_tensile.cli import bench
 from indb_tensile.cluster import Cluster
@@ -11,7 +11,7 @@ from indb_tensile.cluster import Cluster
 
 @pytest.mark.postgres
 def test_a_database_with_the_catalog_lasts_as_long_as_its_block(cluster: Cluster) -> None:
-    with fresh(cluster.dsn(database="postgres"), "test") as own, psycopg.connect(own) as connection:
+    with temporary_database(cluster.dsn(database="postgres"), "test") as own, psycopg.connect(own) as connection:
         assert install.same_source(connection)
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         psycopg.connect(own)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.bench.defaults import METHODS, lines, measure, train
-from indb_tensile.bench.samples import NAMES, from_csv, sample, tabled
+from indb_tensile.bench.samples import NAMES, from_csv, sample, make_table
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.training import assemble
 
 CSV = """kind,size,seen,maker
@@ -60,7 +60,7 @@ def test_a_csv_file_has_numbers_moments_and_texts(tmp_path: Path) -> None:
     found = from_csv(path, "size")
     kinds = {name: data.kind for name, data in found.table.columns.items()}
     assert kinds == {
-        "id": Kind.INTEGER, "kind": Kind.TEXT, "size": Kind.FLOAT, "seen": Kind.TIME, "maker": Kind.TEXT,
+        "id": ColumnKind.INTEGER, "kind": ColumnKind.TEXT, "size": ColumnKind.FLOAT, "seen": ColumnKind.TIME, "maker": ColumnKind.TEXT,
     }  # fmt: skip
     assert found.task is Task.REGRESSION
     assert from_csv(path, "kind").task is Task.CLASSIFICATION
@@ -73,6 +73,6 @@ def test_a_csv_file_has_numbers_moments_and_texts(tmp_path: Path) -> None:
 
 
 def test_a_table_has_a_key_of_its_own() -> None:
-    table = tabled({"x": sample("iris").table.columns["sepal_length"]})
+    table = make_table({"x": sample("iris").table.columns["sepal_length"]})
     assert [column.name for column in table.described if column.primary_key] == ["id"]
     assert len(set(table.row_hash.tolist())) == table.rows == 150

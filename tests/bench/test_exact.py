@@ -2,16 +2,16 @@
 
 import pytest
 
-from indb_tensile.bench.exact import Asked, measure
+from indb_tensile.bench.exact import ExactOptions, measure
 from indb_tensile.bench.kinds import KINDS
 from indb_tensile.bench.networks import NETWORKS, missing_library
-from indb_tensile.bench.trial import Subject
+from indb_tensile.bench.trial import TrainingSubject
 from indb_tensile.scheduler.policies import POLICIES
 from tests.bench.subjects import tiny
 
 
 def test_every_policys_plan_is_exact_whatever_the_seed() -> None:
-    rows = list(measure(map(tiny, range(2)), Asked()))
+    rows = list(measure(map(tiny, range(2)), ExactOptions()))
     assert all(row["exact"] for row in rows)
     assert {row["seed"] for row in rows} == {0, 1}
     assert {row["policy"] for row in rows} <= {"eager", *POLICIES}
@@ -23,7 +23,7 @@ def test_a_convolutional_network_is_exact_under_ours() -> None:
     network = NETWORKS["squeezenet"].resized(32)
     if missing_library(network) is not None:
         pytest.skip("torchvision is not installed: it is in the extra `bench`")
-    rows = list(measure(iter([Subject.of(network, 2)]), Asked(policies=("tensile+",), iterations=2)))
+    rows = list(measure(iter([TrainingSubject.of(network, 2)]), ExactOptions(policies=("tensile+",), iterations=2)))
     assert [row["exact"] for row in rows] == [True] * len(rows)
     assert max(row["swaps"] for row in rows) > 0
 
@@ -32,7 +32,7 @@ FEW = ("windows", "complex", "averaged", "accumulated", "embeddings", "unet")
 
 
 def _require_exact(name: str) -> None:
-    asked = Asked(policies=("tensile+",), budgets=(0.6, 0.0), iterations=3)
+    asked = ExactOptions(policies=("tensile+",), budgets=(0.6, 0.0), iterations=3)
     rows = list(measure(map(KINDS[name].subject, range(1)), asked))
     assert [row["exact"] for row in rows] == [True] * len(rows), rows
     assert max(row["swaps"] for row in rows) > 0

@@ -1,12 +1,12 @@
 """Foretold against executed: peaks to the byte, and each budget met."""
 
 from indb_tensile.bench.forecast import BUDGETS, measure
-from indb_tensile.bench.rig import Target
+from indb_tensile.bench.rig import RunTarget
 from tests.bench.subjects import tiny
 
 
 def test_each_budget_has_a_row_whose_peak_was_measured_to_the_byte() -> None:
-    rows = list(measure(tiny(), Target(), rounds=1, iterations=1))
+    rows = list(measure(tiny(), RunTarget(), rounds=1, iterations=1))
     assert len(rows) == len(BUDGETS)
     assert all(row["measured_peak_bytes"] == row["peak_bytes"] for row in rows)
     for share, row in zip(BUDGETS, rows, strict=True):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.line import Line
+from indb_tensile.bench.line import InterpolatedWorkload
 from indb_tensile.bench.trial import ADAM, workload
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture import capture_training
@@ -26,7 +26,7 @@ def _captured(rows: int) -> Workload:
 
 
 def test_a_batch_on_the_line_is_the_one_that_is_captured() -> None:
-    drawn, captured = Line(_captured, 8, 16)(30), _captured(30)
+    drawn, captured = InterpolatedWorkload(_captured, 8, 16)(30), _captured(30)
     (graph,), (other,) = drawn.graphs, captured.graphs
     assert graph.tensors == other.tensors
     assert drawn.latency_ns == captured.latency_ns
@@ -43,4 +43,4 @@ def test_two_batches_of_other_operators_are_on_no_line() -> None:
         return work if rows < 16 else replace(work, graphs=(fewer,), latency_ns=(latency_ns[:-1],))
 
     with pytest.raises(RequestError, match="steps of 8 and 16 rows have other operators"):
-        Line(works, 8, 16)(9)
+        InterpolatedWorkload(works, 8, 16)(9)

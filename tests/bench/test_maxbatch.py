@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.batches import Drawn, EmulatedGround, Executed, Ran, Simulated, eager_step
-from indb_tensile.bench.cases import Case
+from indb_tensile.bench.batches import InterpolatedBatches, EmulatedExecutor, ExecutedBatches, BatchResult, SimulatedBatches, eager_step
+from indb_tensile.bench.cases import BenchmarkCase
 from indb_tensile.bench.maxbatch import largest, measure, verdict
 from indb_tensile.bench.networks import missing_library
 from indb_tensile.bench.trial import ADAM
@@ -22,8 +22,8 @@ from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.peak import liveness_peak
 
 
-def _upto(most: int) -> Callable[[int], Ran | None]:
-    return lambda rows: Ran(rows=rows, peak_bytes=rows, iteration_ns=rows) if rows <= most else None
+def _upto(most: int) -> Callable[[int], BatchResult | None]:
+    return lambda rows: BatchResult(rows=rows, peak_bytes=rows, iteration_ns=rows) if rows <= most else None
 
 
 @given(st.integers(0, 12), st.integers(1, 40))
@@ -35,7 +35,7 @@ def test_the_largest_is_found_wherever_it_is(most: int, at_least: int) -> None:
 def test_what_cannot_fit_is_not_tried() -> None:
     tried: list[int] = []
 
-    def attempt(rows: int) -> Ran | None:
+    def attempt(rows: int) -> BatchResult | None:
         tried.append(rows)
         return _upto(1000)(rows)
 
@@ -45,8 +45,8 @@ def test_what_cannot_fit_is_not_tried() -> None:
     assert max(tried) == 5
 
 
-def _squeezenet() -> Case:
-    case = Case.of("squeezenet", 2, 32, emulated=True)
+def _squeezenet() -> BenchmarkCase:
+    case = BenchmarkCase.of("squeezenet", 2, 32, emulated=True)
     if missing_library(case.network) is not None:
         pytest.skip("torchvision is not installed: it is in the extra `bench`")
     return case
@@ -63,7 +63,7 @@ def _graph(rows: int) -> StepGraph:
 
 def test_simulated_eager_fits_what_liveness_needs_and_ours_more() -> None:
     budget_bytes = liveness_peak(_graph(12))
-    whatever, half = measure({"model": "narrow"}, Drawn(_graph, REFERENCE, budget_bytes), [0.0, 0.5])
+    whatever, half = measure({"model": "narrow"}, InterpolatedBatches(_graph, REFERENCE, budget_bytes), [0.0, 0.5])
     assert (half["eager_batch"], half["eager_peak_bytes"]) == (12, budget_bytes)
     assert 12 < half["batch"] <= whatever["batch"]
     assert half["ratio"] == round(half["batch"] / 12, 3)
@@ -74,7 +74,7 @@ def test_simulated_eager_fits_what_liveness_needs_and_ours_more() -> None:
 def test_executed_a_batch_that_eager_cannot_train_runs_within_the_budget() -> None:
     case = _squeezenet()
     budget_bytes = eager_step(case).peak_bytes
-    device = Executed(EmulatedGround(case, REFERENCE), budget_bytes, 2)
+    device = ExecutedBatches(EmulatedExecutor(case, REFERENCE), budget_bytes, 2)
     eager, ours = device.eager(2), device.confirmed(4)
     assert eager is not None
     assert ours is not None
@@ -86,7 +86,7 @@ def test_executed_a_batch_that_eager_cannot_train_runs_within_the_budget() -> No
 
 def test_a_budget_that_not_even_one_row_meets_is_refused() -> None:
     with pytest.raises(RequestError, match="narrow does not fit its budget of 1000 bytes with one row"):
-        next(measure({"model": "narrow", "budget_bytes": 1000}, Simulated.of(_graph, REFERENCE, 1000), [0.0]))
+        next(measure({"model": "narrow", "budget_bytes": 1000}, SimulatedBatches.of(_graph, REFERENCE, 1000), [0.0]))
 
 
 def test_the_verdict_is_on_half_of_the_networks_at_the_most_three() -> None:

@@ -118,7 +118,7 @@ def test_rows_that_are_too_small_for_a_network_are_refused_with_the_least_that_i
     with pytest.raises(
         RequestError, match="picky cannot be trained on 1 row of 5 pixels a side: Expected more"
     ) as one:
-        networks.drawn(network.resized(5), 1)
+        networks.random_example(network.resized(5), 1)
     assert one.value.hint == "Give at least 6 pixels, or 2 rows."
 
 
@@ -142,9 +142,9 @@ def test_a_network_for_smaller_rows_is_the_same_network() -> None:
 
 
 def test_a_drawn_example_is_one_that_a_network_takes() -> None:
-    module, loss, x, y = networks.drawn(NETWORKS["lstm"].resized(2), 3, seed=5)
+    module, loss, x, y = networks.random_example(NETWORKS["lstm"].resized(2), 3, seed=5)
     assert (x.shape, y.shape) == ((3, 2), (3, 2))
     value = loss(module(x), y)
     assert value.isfinite()
-    again, _, same, _ = networks.drawn(NETWORKS["lstm"].resized(2), 3, seed=5)
+    again, _, same, _ = networks.random_example(NETWORKS["lstm"].resized(2), 3, seed=5)
     assert loss(again(same), y).equal(value)

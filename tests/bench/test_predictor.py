@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.predictor import Measured, rows
+from indb_tensile.bench.predictor import MeasuredNetwork, rows
 from indb_tensile.executor.hardware import PROCESSOR_SPEED
 from indb_tensile.executor.predictor import Sample
 from indb_tensile.scheduler.features import Description, rooflines_ns
@@ -31,9 +31,9 @@ def _descriptions(seed: int, count: int) -> list[Description]:
     ]
 
 
-def _network(name: str, described: list[Description]) -> Measured:
+def _network(name: str, described: list[Description]) -> MeasuredNetwork:
     samples = {repr(description): _sample(description) for description in described}
-    return Measured(name=name, order=tuple(samples), samples=samples)
+    return MeasuredNetwork(name=name, order=tuple(samples), samples=samples)
 
 
 @pytest.fixture(scope="module")

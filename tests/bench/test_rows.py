@@ -4,8 +4,8 @@ import pytest
 
 from indb_tensile.bench.residual import residual
 from indb_tensile.bench.rows import (
-    Case,
-    Trial,
+    PlanningCase,
+    PolicyTrial,
     best_eor,
     best_msr,
     budgets_of,
@@ -64,18 +64,18 @@ def test_the_best_saving_and_time_are_those_within_the_limit() -> None:
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
+def case() -> PlanningCase:
     return make_case([residual(60)], REFERENCE, 25.0, labels={"model": "net"})
 
 
-def test_a_plan_that_came_before_has_nopoint(case: Case) -> None:
-    trial = Trial(case, "liveness")
+def test_a_plan_that_came_before_has_nopoint(case: PlanningCase) -> None:
+    trial = PolicyTrial(case, "liveness")
     asked = [case.liveness_peak_bytes, case.floor_bytes, 0]
     rows = [row for budget_bytes in asked for row in trial.ask(budget_bytes)]
     assert [row["budget_bytes"] for row in rows] == asked[:1]
 
 
-def test_rows_have_what_is_promised_and_hold_no_fault(case: Case) -> None:
+def test_rows_have_what_is_promised_and_hold_no_fault(case: PlanningCase) -> None:
     rows = list(sweep(case, ("autoswap", "liveness", "vanilla"), budgets=3, refine=1))
     assert {row["policy"] for row in rows} == {"autoswap", "liveness", "vanilla"}
     for row in rows:
@@ -85,7 +85,7 @@ def test_rows_have_what_is_promised_and_hold_no_fault(case: Case) -> None:
     assert '"host": "' in stamped(rows[0])
 
 
-def test_our_own_policy_is_asked_last_and_for_each_peak_that_a_rival_reached(case: Case) -> None:
+def test_our_own_policy_is_asked_last_and_for_each_peak_that_a_rival_reached(case: PlanningCase) -> None:
     rows = list(sweep(case, ("tensile+", "vanilla", "liveness", "autoswap"), budgets=2, refine=0))
     policies = [row["policy"] for row in rows]
     assert policies == sorted(policies, key=lambda name: (name == "tensile+", name))
@@ -94,8 +94,8 @@ def test_our_own_policy_is_asked_last_and_for_each_peak_that_a_rival_reached(cas
     assert peaks <= {row["budget_bytes"] for row in ours} | {row["peak_bytes"] for row in ours}
 
 
-def test_budgets_close_in_on_the_least_memory_at_an_overhead(case: Case) -> None:
-    trial = Trial(case, "autoswap")
+def test_budgets_close_in_on_the_least_memory_at_an_overhead(case: PlanningCase) -> None:
+    trial = PolicyTrial(case, "autoswap")
     for budget_bytes in (case.liveness_peak_bytes, case.floor_bytes):
         list(trial.ask(budget_bytes))
     before = best_msr(trial.rows, 1.10)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from indb_tensile.bench import networks
-from indb_tensile.bench.networks import NETWORKS, drawn
+from indb_tensile.bench.networks import NETWORKS, random_example
 from indb_tensile.bench.segments import segmented
 
 # One network of each form: a chain, dense blocks, steps, an encoder of transformers. The others' figures in `bench
@@ -18,7 +18,7 @@ def test_segments_make_what_the_whole_network_makes(name: str, side: int, count:
     lacking = networks.missing_library(network)
     if lacking is not None:
         pytest.skip(f"{lacking} is not installed: it is in the extra `bench`")
-    module, loss, x, y = drawn(network, 2)
+    module, loss, x, y = random_example(network, 2)
     found = []
     for forward in (module, segmented(network, module, count)):
         torch.manual_seed(1)

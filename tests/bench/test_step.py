@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.cases import Case
+from indb_tensile.bench.cases import BenchmarkCase
 from indb_tensile.bench.networks import missing_library
-from indb_tensile.bench.step import Asked, measure, verdict
-from indb_tensile.bench.turns import Pace
+from indb_tensile.bench.step import StepOptions, measure, verdict
+from indb_tensile.bench.turns import TurnLimits
 from tests.bench.subjects import Tiny
 
-ASKED = Asked(segments=(2,), activations=(), budgets=(0.7,), pace=Pace(rounds=1, duels=1, turn_s=0.0))
+ASKED = StepOptions(segments=(2,), activations=(), budgets=(0.7,), pace=TurnLimits(rounds=1, duels=1, turn_s=0.0))
 
 
 def test_everyone_who_ran_has_a_row_and_results_are_eagers_bit_for_bit() -> None:
@@ -30,7 +30,7 @@ def test_everyone_who_ran_has_a_row_and_results_are_eagers_bit_for_bit() -> None
 
 
 def test_a_known_networks_segments_are_rivals_and_as_exact() -> None:
-    case = Case.of("squeezenet", 2, 32, emulated=True)
+    case = BenchmarkCase.of("squeezenet", 2, 32, emulated=True)
     if missing_library(case.network) is not None:
         pytest.skip("torchvision is not installed: it is in the extra `bench`")
     rows = {row["method"]: row for row in measure(case, replace(ASKED, budgets=()))}

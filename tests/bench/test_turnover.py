@@ -3,7 +3,7 @@
 import pytest
 
 from indb_tensile.bench.networks import NETWORKS
-from indb_tensile.bench.rig import Target, set_up
+from indb_tensile.bench.rig import RunTarget, set_up
 from indb_tensile.bench.turnover import network_turnover, scaled, simulated_turnover, turnover
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.link import Link
@@ -28,7 +28,7 @@ def test_on_a_machine_it_follows_from_the_roofline() -> None:
 
 
 def test_an_emulated_link_is_made_as_wide_as_a_turnover_asks() -> None:
-    with set_up(Target(), tiny(), throttled=False) as rig:
+    with set_up(RunTarget(), tiny(), throttled=False) as rig:
         own = simulated_turnover(rig.step.graph, REFERENCE)
-    with set_up(Target(turnover=1000 * own), tiny(), throttled=False) as wide:
+    with set_up(RunTarget(turnover=1000 * own), tiny(), throttled=False) as wide:
         assert wide.link.out_bytes_per_s > 50 * rig.link.out_bytes_per_s  # its clock was read anew

@@ -1,13 +1,13 @@
 """Turns: who runs when, and whose times are compared."""
 
-from indb_tensile.bench.rivals import Here
-from indb_tensile.bench.turns import Entry, Pace, duel, take_turns
+from indb_tensile.bench.rivals import LocalContender
+from indb_tensile.bench.turns import Entry, TurnLimits, duel, take_turns
 
-PACE = Pace(rounds=2, duels=3, turn_s=0.0)
+PACE = TurnLimits(rounds=2, duels=3, turn_s=0.0)
 
 
 def _entry(name: str, calls: list[str]) -> Entry:
-    one = Here(
+    one = LocalContender(
         method=name,
         restart=lambda: calls.append(f"{name} starts"),
         iterate=lambda: calls.append(name),

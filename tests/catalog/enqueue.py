@@ -58,7 +58,7 @@ def claim(connection: psycopg.Connection[Any], worker: WorkerId) -> ClaimedJob:
 def claim_or_fail(connection: psycopg.Connection[Any], worker: WorkerId) -> ClaimedJob | None:
     """The next job; None where there is none, or its specification could not be read and it was failed."""
     claimed = jobs.claim_job(connection, worker)
-    if isinstance(claimed, jobs.Unreadable):
+    if isinstance(claimed, jobs.UnreadableJob):
         jobs.fail(connection, claimed.job, claimed.claim, claimed.error)
         return None
     return claimed

@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog import checkpoints, jobs, models
-from indb_tensile.catalog.jobs import Beat, Progress, Sighting
+from indb_tensile.catalog.jobs import HeartbeatReply, Progress, ObservedWorker
 from indb_tensile.errors import (
     ComputationError,
     DatabaseError,
@@ -396,12 +396,12 @@ def test_jobs_of_a_worker_that_an_observer_declares_dead_are_rescued(database: D
         claimed = claim(connection, dead)
         jobs.beat(connection, dead)
         assert jobs.rescue(connection) == ()
-        assert jobs.other_workers(connection, living) == (Sighting(worker=dead, beats=1, lease_s=LEASE_S),)
+        assert jobs.other_workers(connection, living) == (ObservedWorker(worker=dead, beats=1, lease_s=LEASE_S),)
         seen = jobs.other_workers(connection, living)
         assert jobs.rescue(connection, seen) == (job,)
         assert jobs.rescue(connection, seen) == ()
         assert jobs.other_workers(connection, living) == ()
-        assert jobs.beat(connection, dead) == Beat(cancelled=(), lost=(), alive=False)
+        assert jobs.beat(connection, dead) == HeartbeatReply(cancelled=(), lost=(), alive=False)
         assert jobs.beat(connection, dead, {job: claimed.claim}).lost == (job,)
         assert jobs.beat(connection, living).alive
         row = alice.execute("select state::text, error_message, not_before > now() from tensile.jobs").fetchone()
@@ -529,9 +529,9 @@ def test_a_running_job_is_cancelled_by_its_worker_which_hears_it_at_the_next_bea
         alice.execute("update tensile.jobs set cancel_requested = true")
         assert state(alice, job) == "starting"
         held = {job: claimed.claim}
-        assert jobs.beat(connection, worker, held) == Beat(cancelled=(job,), lost=(), alive=True)
+        assert jobs.beat(connection, worker, held) == HeartbeatReply(cancelled=(job,), lost=(), alive=True)
         jobs.cancelled(connection, job, claimed.claim)
-        assert jobs.beat(connection, worker, held) == Beat(cancelled=(), lost=(), alive=True)
+        assert jobs.beat(connection, worker, held) == HeartbeatReply(cancelled=(), lost=(), alive=True)
         assert state(alice, job) == "cancelled"
 
 

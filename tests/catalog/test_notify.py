@@ -5,7 +5,7 @@ import time
 import pytest
 
 from indb_tensile.catalog import jobs
-from indb_tensile.catalog.notify import Listener, Wake
+from indb_tensile.catalog.notify import Listener, Notification
 from indb_tensile.job import JobId, Phase
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
@@ -17,7 +17,7 @@ DEADLINE_S = 60.0
 def test_a_commit_wakes_the_listener_with_the_job(database: Database) -> None:
     with Listener(database.dsn("tensile_worker")) as listener, database.connect("alice") as alice:
         job = enqueue(alice)
-        assert listener.wait(DEADLINE_S) == (Wake(kind="queued", job=job),)
+        assert listener.wait(DEADLINE_S) == (Notification(kind="queued", job=job),)
 
 
 def test_a_rollback_wakes_nobody(database: Database) -> None:
@@ -32,9 +32,9 @@ def test_a_statement_about_many_jobs_notifies_once(database: Database) -> None:
         with alice.transaction():
             enqueue(alice)
             enqueue(alice)
-        assert _gather(listener, 2) == [Wake(kind="queued", job=JobId(1)), Wake(kind="queued", job=JobId(2))]
+        assert _gather(listener, 2) == [Notification(kind="queued", job=JobId(1)), Notification(kind="queued", job=JobId(2))]
         alice.execute("update tensile.jobs set cancel_requested = true")
-        assert _gather(listener, 1) == [Wake(kind="changed")]
+        assert _gather(listener, 1) == [Notification(kind="changed")]
         assert listener.wait(0.1) == ()
 
 
@@ -46,13 +46,13 @@ def test_a_change_of_state_and_a_cancellation_are_told_and_a_change_of_phase_is_
     ):
         job = enqueue(alice)
         claimed = claim(connection, register(connection))
-        assert _gather(listener, 2) == [Wake(kind="queued", job=job), Wake(kind="changed", job=job)]
+        assert _gather(listener, 2) == [Notification(kind="queued", job=job), Notification(kind="changed", job=job)]
         jobs.set_phase(connection, job, claimed.claim, Phase.CAPTURING)
         assert listener.wait(0.1) == ()
         alice.execute("update tensile.jobs set cancel_requested = true")
-        assert listener.wait(DEADLINE_S) == (Wake(kind="cancel", job=job),)
+        assert listener.wait(DEADLINE_S) == (Notification(kind="cancel", job=job),)
         jobs.requeue(connection, job, claimed.claim, "the controller stops")
-        assert listener.wait(DEADLINE_S) == (Wake(kind="changed", job=job),)
+        assert listener.wait(DEADLINE_S) == (Notification(kind="changed", job=job),)
 
 
 def test_a_listener_whose_connection_was_cut_listens_again(database: Database) -> None:
@@ -65,15 +65,15 @@ def test_a_listener_whose_connection_was_cut_listens_again(database: Database) -
             listener.wait(0.1)
             if listener.fileno() is not None and _listens(database):
                 job = enqueue(postgres)
-                assert listener.wait(DEADLINE_S) == (Wake(kind="queued", job=job),)
+                assert listener.wait(DEADLINE_S) == (Notification(kind="queued", job=job),)
                 return
         pytest.fail("the listener did not come back")
 
 
-def _gather(listener: Listener, count: int) -> list[Wake]:
+def _gather(listener: Listener, count: int) -> list[Notification]:
     """The next wake-ups, which may come together or one by one."""
     deadline = time.monotonic() + DEADLINE_S
-    heard: list[Wake] = []
+    heard: list[Notification] = []
     while len(heard) < count and time.monotonic() < deadline:
         heard.extend(listener.wait(0.1))
     return heard

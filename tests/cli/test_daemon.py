@@ -10,15 +10,15 @@ import pytest
 
 from indb_tensile.cli import daemon
 from indb_tensile.cli.daemon import Daemon
-from indb_tensile.cli.place import Place
+from indb_tensile.cli.place import StateDirectory
 from indb_tensile.controller.logrotation import rotate
 from indb_tensile.errors import UnavailableError
 
 
 @pytest.fixture
-def here(place: Path) -> Place:
+def here(place: Path) -> StateDirectory:
     """A state directory."""
-    made = Place(directory=place / "state")
+    made = StateDirectory(directory=place / "state")
     made.make()
     return made
 
@@ -31,11 +31,11 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def record(here: Place, pid: int, started: str | None = None) -> None:
+def record(here: StateDirectory, pid: int, started: str | None = None) -> None:
     here.controller_pid.write_text(f"{pid} {started or daemon._started(pid)} digest\n")
 
 
-def test_it_is_found_by_its_number_and_its_start(here: Place, sleeper: subprocess.Popen[bytes]) -> None:
+def test_it_is_found_by_its_number_and_its_start(here: StateDirectory, sleeper: subprocess.Popen[bytes]) -> None:
     assert daemon.running(here) is None
     record(here, sleeper.pid)
     assert daemon.running(here) == Daemon(pid=sleeper.pid, made_from="digest")
@@ -48,14 +48,14 @@ def test_it_is_found_by_its_number_and_its_start(here: Place, sleeper: subproces
 
 
 @pytest.mark.parametrize("text", ["", "12", "x y z", "12 34", "1 2 3 4", "-5 1 digest", "4194305 None digest"])
-def test_a_file_that_is_damaged_names_no_process(here: Place, text: str) -> None:
+def test_a_file_that_is_damaged_names_no_process(here: StateDirectory, text: str) -> None:
     here.controller_pid.write_text(text)
     assert daemon.running(here) is None
     assert daemon.stop(here) is False
     assert not here.controller_pid.exists()
 
 
-def test_stopping_ends_it_and_forgets_it(here: Place, sleeper: subprocess.Popen[bytes]) -> None:
+def test_stopping_ends_it_and_forgets_it(here: StateDirectory, sleeper: subprocess.Popen[bytes]) -> None:
     record(here, sleeper.pid)
     assert daemon.stop(here) is True
     assert sleeper.wait() == -signal.SIGTERM
@@ -63,7 +63,7 @@ def test_stopping_ends_it_and_forgets_it(here: Place, sleeper: subprocess.Popen[
     assert daemon.stop(here) is False
 
 
-def test_one_that_does_not_end_is_not_killed_but_named(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_end_is_not_killed_but_named(here: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "_STOP_S", 0.1)
     deaf = (
         "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
@@ -79,7 +79,7 @@ def test_one_that_does_not_end_is_not_killed_but_named(here: Place, monkeypatch:
         process.kill()
 
 
-def test_the_tail_of_a_log_begins_where_this_start_did(here: Place) -> None:
+def test_the_tail_of_a_log_begins_where_this_start_did(here: StateDirectory) -> None:
     log = here.controller_log
     assert (daemon.size(log), daemon.tail(log)) == (0, "")
     log.write_text("an earlier life\n")
@@ -90,7 +90,7 @@ def test_the_tail_of_a_log_begins_where_this_start_did(here: Place) -> None:
     assert daemon.tail(log, since=since, lines=2) == "two \ufffd\nthree"
 
 
-def test_the_tail_of_a_log_that_was_rotated_meanwhile_begins_in_the_older_file(here: Place) -> None:
+def test_the_tail_of_a_log_that_was_rotated_meanwhile_begins_in_the_older_file(here: StateDirectory) -> None:
     log = here.controller_log
     log.write_text("an earlier life\n")
     since = daemon.size(log)

@@ -14,8 +14,8 @@ import pytest
 
 from indb_tensile.catalog.install import SCRIPT, VERSION
 from indb_tensile.cli.embedded import _check_ours
-from indb_tensile.cli.launch import unused
-from indb_tensile.cli.place import Place
+from indb_tensile.cli.launch import unused_variable_notices
+from indb_tensile.cli.place import StateDirectory
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
 from tests.catalog import released
@@ -56,8 +56,8 @@ def up(service: Tensile, *options: str) -> dict[str, Any]:
     return shown
 
 
-def state(service: Tensile) -> Place:
-    return Place(directory=Path(service.variables["TENSILE_STATE_DIR"]))
+def state(service: Tensile) -> StateDirectory:
+    return StateDirectory(directory=Path(service.variables["TENSILE_STATE_DIR"]))
 
 
 def cluster(service: Tensile) -> Cluster:
@@ -137,8 +137,8 @@ def test_an_option_goes_before_the_variable_of_the_same_setting(service: Tensile
 
 def test_variables_that_are_not_used_are_named(tmp_path: Path) -> None:
     own = tmp_path / "settings.toml"
-    assert unused({"TENSILE_MAX_JOBS": "1", "TENSILE_CONFIG": str(own), "TENSILE_DSN": ""}, own) == []
-    assert unused({"TENSILE_DSN": "host=there", "TENSILE_CONFIG": "mine.toml"}, own) == [
+    assert unused_variable_notices({"TENSILE_MAX_JOBS": "1", "TENSILE_CONFIG": str(own), "TENSILE_DSN": ""}, own) == []
+    assert unused_variable_notices({"TENSILE_DSN": "host=there", "TENSILE_CONFIG": "mine.toml"}, own) == [
         "TENSILE_DSN is not used: the embedded database has its own",
         f"TENSILE_CONFIG is not used: the settings of the embedded controller are in {own}",
     ]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from indb_tensile.cli.kept_settings import check_mps, kept_settings, text_of, warn_of_old_sizes, without_imitation
-from indb_tensile.cli.place import Place
+from indb_tensile.cli.place import StateDirectory
 from indb_tensile.config import Settings
 from indb_tensile.errors import RequestError
 
@@ -55,7 +55,7 @@ def test_options_of_the_emulated_device_are_not_kept_for_another(capsys: pytest.
 def test_a_gpu_that_auto_finds_with_sizes_from_before_is_said_to_have_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place, kept = Place(directory=tmp_path), {"budget_bytes": 5, "max_jobs": 2}
+    place, kept = StateDirectory(directory=tmp_path), {"budget_bytes": 5, "max_jobs": 2}
     warn_of_old_sizes(place, {"device": "emulated:x", "budget_bytes": 5}, kept, {})
     warn_of_old_sizes(place, {"device": "cuda:H200", "budget_bytes": 5}, kept, {"budget_bytes": 5})
     assert capsys.readouterr().err == ""

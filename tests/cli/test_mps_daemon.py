@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.cli import mps_daemon
-from indb_tensile.cli.place import Place
+from indb_tensile.cli.place import StateDirectory
 from indb_tensile.controller.mps import PROGRAM
 from indb_tensile.errors import UnavailableError
 
@@ -40,7 +40,7 @@ def told(directory: Path) -> list[str]:
 
 
 def test_a_daemon_is_started_once_with_directories_of_its_own_and_ended(tmp_path: Path) -> None:
-    place, variables = Place(directory=tmp_path / "state"), installed(tmp_path)
+    place, variables = StateDirectory(directory=tmp_path / "state"), installed(tmp_path)
     assert not mps_daemon.end(place, variables)
     mps_daemon.start(place, variables)
     mps_daemon.start(place, variables)
@@ -55,7 +55,7 @@ def test_nobody_elses_daemon_is_used_or_ended(tmp_path: Path) -> None:
     others = tmp_path / "others"
     others.mkdir()
     (others / "control").touch()
-    place, variables = Place(directory=tmp_path / "state"), installed(tmp_path)
+    place, variables = StateDirectory(directory=tmp_path / "state"), installed(tmp_path)
     variables["CUDA_MPS_PIPE_DIRECTORY"] = str(others)
     mps_daemon.start(place, variables)
     assert mps_daemon.end(place, variables)
@@ -64,7 +64,7 @@ def test_nobody_elses_daemon_is_used_or_ended(tmp_path: Path) -> None:
 
 def test_a_machine_without_mps_is_told_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="--mps needs the program nvidia-cuda-mps-control") as raised:
-        mps_daemon.start(Place(directory=tmp_path), {"PATH": str(tmp_path)})
+        mps_daemon.start(StateDirectory(directory=tmp_path), {"PATH": str(tmp_path)})
     assert "tensile up --no-mps" in (raised.value.hint or "")
 
 
@@ -72,5 +72,5 @@ def test_a_daemon_that_does_not_start_is_told_with_its_words(tmp_path: Path, mon
     monkeypatch.setattr(mps_daemon, "_PATIENCE_S", 0.0)
     variables = installed(tmp_path, starts="echo no device >&2")
     with pytest.raises(UnavailableError, match="no daemon answers") as raised:
-        mps_daemon.start(Place(directory=tmp_path / "state"), variables)
+        mps_daemon.start(StateDirectory(directory=tmp_path / "state"), variables)
     assert raised.value.detail == "no device"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.cli import place as module
-from indb_tensile.cli.place import Place, fallback, find_place
+from indb_tensile.cli.place import StateDirectory, fallback_directory, find_state_directory
 from indb_tensile.errors import DatabaseError
 from tests.cli.conftest import Tensile, as_root
 
@@ -38,7 +38,7 @@ def checkout(place: Path) -> Iterator[Path]:
     (top / "pyproject.toml").touch()
     (top / "indb_tensile" / "__init__.py").touch()
     yield top
-    shutil.rmtree(fallback(top / ".tensile"), ignore_errors=True)
+    shutil.rmtree(fallback_directory(top / ".tensile"), ignore_errors=True)
 
 
 def found_by(checkout: Path, **variables: str) -> tuple[Path, str]:
@@ -60,7 +60,7 @@ def test_the_ordinary_place_is_below_the_checkout(checkout: Path) -> None:
 def test_a_checkout_that_the_databases_user_cannot_enter_has_one_directory_elsewhere(checkout: Path) -> None:
     checkout.parent.chmod(0o700)
     directory, reason = found_by(checkout)
-    assert (directory, directory.parent) == (fallback(checkout / ".tensile"), Path("/var/lib"))
+    assert (directory, directory.parent) == (fallback_directory(checkout / ".tensile"), Path("/var/lib"))
     assert reason == f"the system user postgres, who runs PostgreSQL, cannot enter {checkout}"
     assert found_by(checkout) == (directory, reason)  # and always the same one
 
@@ -84,7 +84,7 @@ def test_a_deep_checkout_has_its_sockets_elsewhere(checkout: Path) -> None:
     deep.parent.mkdir()
     checkout.rename(deep)
     directory, reason = found_by(deep)
-    assert directory == fallback(deep / ".tensile")
+    assert directory == fallback_directory(deep / ".tensile")
     assert reason == f"the path of a socket below {deep}/.tensile would have more than 107 bytes"
 
 
@@ -106,7 +106,7 @@ def test_a_named_directory_that_does_not_do_is_refused_in_a_sentence(place: Path
 
 
 def test_the_directory_is_open_to_others_whatever_the_umask(place: Path) -> None:
-    made = Place(directory=place / "state")
+    made = StateDirectory(directory=place / "state")
     before = os.umask(0o077)
     try:
         made.make()
@@ -135,7 +135,7 @@ def test_a_directory_of_another_system_user_is_not_touched(
 def test_a_link_to_a_directory_of_ones_own_is_as_good_as_that(place: Path) -> None:
     (place / "real").mkdir()
     (place / "link").symlink_to(place / "real")
-    Place(directory=place / "link").make()
+    StateDirectory(directory=place / "link").make()
     assert (place / "real" / "service").is_dir()
 
 
@@ -148,7 +148,7 @@ def test_a_file_in_the_directorys_place_is_a_sentence(place: Path, tensile: Tens
 
 def test_purging_removes_only_what_is_ours(place: Path, tensile: Tensile) -> None:
     state = place / "state"
-    Place(directory=state).make()
+    StateDirectory(directory=state).make()
     (state / "thesis.tex").touch()
     done = tensile("down", "--purge")
     assert done.code == 2
@@ -165,9 +165,9 @@ def test_no_place_at_all_names_the_variable(monkeypatch: pytest.MonkeyPatch, pla
     monkeypatch.setattr(module, "_OF_OTHERS", str(place / ("d" * 100)))
     monkeypatch.setattr(module, "_FOLDER", "x" * 100)
     with pytest.raises(DatabaseError, match="there is no suitable directory for the embedded cluster") as caught:
-        find_place({})
+        find_state_directory({})
     assert "TENSILE_STATE_DIR" in caught.value.hint
 
 
 def test_the_fallbacks_of_two_checkouts_differ() -> None:
-    assert fallback(Path("/a/.tensile")) != fallback(Path("/b/.tensile"))
+    assert fallback_directory(Path("/a/.tensile")) != fallback_directory(Path("/b/.tensile"))

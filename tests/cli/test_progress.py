@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from indb_tensile.cli.news import News
-from indb_tensile.cli.progress import Look, device_line, lines
+from indb_tensile.cli.news import PrintedLines
+from indb_tensile.cli.progress import ProgressSample, device_line, lines
 
 MIB = 1 << 20
 DEVICE: dict[str, Any] = {
@@ -47,9 +47,9 @@ JOB: dict[str, Any] = {
 
 def printed(looks: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, str]]:
     """The lines about a job that changes so, and the second at which each is printed."""
-    news = News()
+    news = PrintedLines()
     return [
-        (at_s, text) for at_s, changes in looks for text in lines(news, Look(jobs=[JOB | changes], devices=[]), at_s)
+        (at_s, text) for at_s, changes in looks for text in lines(news, ProgressSample(jobs=[JOB | changes], devices=[]), at_s)
     ]
 
 
@@ -83,8 +83,8 @@ def test_every_phase_and_the_end_are_printed_at_once() -> None:
 
 
 def test_a_device_is_printed_every_half_minute_at_most() -> None:
-    news = News()
-    looks = [(2.0 * n, Look(jobs=[], devices=[DEVICE | {"used_bytes": n * MIB}])) for n in range(31)]
+    news = PrintedLines()
+    looks = [(2.0 * n, ProgressSample(jobs=[], devices=[DEVICE | {"used_bytes": n * MIB}])) for n in range(31)]
     assert [at_s for at_s, look in looks if lines(news, look, at_s)] == [0.0, 30.0, 60.0]
 
 

@@ -31,7 +31,7 @@ from indb_tensile.link import (
     Captured,
     Failed,
     Finished,
-    Link,
+    TrainerLink,
     Measured,
     Message,
     Progressed,
@@ -49,7 +49,7 @@ def graph(size_bytes: int) -> StepGraph:
     return StepGraph(tensors=(tensor,), operators=(operator,))
 
 
-def serve(link: Link, assigned: Assign) -> None:
+def serve(link: TrainerLink, assigned: Assign) -> None:
     job, behaviour = assigned.job.job, assigned.job.spec.model
     if behaviour.startswith("absurd "):
         link.send(absurd(job)[behaviour.removeprefix("absurd ")])
@@ -57,7 +57,7 @@ def serve(link: Link, assigned: Assign) -> None:
         behave(link, assigned, job, behaviour)
 
 
-def behave(link: Link, assigned: Assign, job: JobId, behaviour: str) -> None:
+def behave(link: TrainerLink, assigned: Assign, job: JobId, behaviour: str) -> None:
     size_bytes = int(assigned.job.spec.hyperparams.get("size_bytes", MIB))
     if behaviour == "read":  # its owner's lock keeps it from reading the table
         link.receive()
@@ -70,7 +70,7 @@ def behave(link: Link, assigned: Assign, job: JobId, behaviour: str) -> None:
         )
         return
     if behaviour == "babble":
-        os.write(config.inheritance(os.environ).link_fd, b"\x00\x00\x00\x05hello")
+        os.write(config.inherited_descriptors(os.environ).link_fd, b"\x00\x00\x00\x05hello")
         time.sleep(60)
     if behaviour == "children":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -110,13 +110,13 @@ def absurd(job: JobId) -> dict[str, Message]:
     }
 
 
-def hoard(link: Link, assigned: Assign, size_bytes: int) -> None:
+def hoard(link: TrainerLink, assigned: Assign, size_bytes: int) -> None:
     job = assigned.job.job
     step, latency_ns = (graph(size_bytes),), ((1000,),)
     link.send(Captured(job=job, graphs=step, latency_ns=latency_ns, unknown=1))
     message = link.receive()
     assert isinstance(message, Calibrate)
-    device_fd = config.inheritance(os.environ).device_fd
+    device_fd = config.inherited_descriptors(os.environ).device_fd
     with EmulatedDevice(device_fd, assigned.slot, assigned.epoch, MIB) as device:
         hoarded = [device.allocate(message.grant_bytes)]
         signal.signal(signal.SIGUSR1, lambda *_: device.free(hoarded.pop()))
@@ -124,7 +124,7 @@ def hoard(link: Link, assigned: Assign, size_bytes: int) -> None:
         follow(link, job, "train", size_bytes)
 
 
-def follow(link: Link, job: JobId, behaviour: str, size_bytes: int) -> None:
+def follow(link: TrainerLink, job: JobId, behaviour: str, size_bytes: int) -> None:
     while isinstance(message := link.receive(), Adopt):
         if behaviour == "deaf":
             continue
@@ -147,7 +147,7 @@ def follow(link: Link, job: JobId, behaviour: str, size_bytes: int) -> None:
             return
 
 
-def report_progress(link: Link, job: JobId) -> None:
+def report_progress(link: TrainerLink, job: JobId) -> None:
     while True:
         link.send(Progressed(job=job, phase=Phase.TRAINING, epoch=1, step=1, longest_s=0.001))
         time.sleep(0.05)
@@ -155,9 +155,9 @@ def report_progress(link: Link, job: JobId) -> None:
 
 def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    inherited = config.inheritance(os.environ)
+    inherited = config.inherited_descriptors(os.environ)
     assert os.fstat(inherited.device_fd)
-    link = Link(socket.socket(fileno=inherited.link_fd))
+    link = TrainerLink(socket.socket(fileno=inherited.link_fd))
     link.send(Ready(pid=os.getpid()))
     assigned = link.receive()
     if isinstance(assigned, Assign):

@@ -13,7 +13,7 @@ from typing import Any
 
 from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.catalog.install import VERSION
-from indb_tensile.catalog.jobs import Beat, Sighting, Unreadable
+from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.forkserver import ForkServer
 from indb_tensile.controller.gauge import Gauge
@@ -25,8 +25,8 @@ from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.planning import PolicyPlanner
 from indb_tensile.controller.records import Writing
 from indb_tensile.controller.service import NoService
-from indb_tensile.controller.starvation import Starvation
-from indb_tensile.controller.thinking import Patience, ThinkingPlanner
+from indb_tensile.controller.starvation import OomKills
+from indb_tensile.controller.thinking import ImprovementCancellation, BackgroundPlanner
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.errors import (
     CatalogVersionError,
@@ -77,8 +77,8 @@ class FakeRecords:
         self.beats = 0
         self.version = VERSION
         self.fallen: list[WorkerId] = []  # whose controllers ended by a fault
-        self.others: tuple[Sighting, ...] = ()
-        self.declared: list[Sighting] = []  # dead, by the controller
+        self.others: tuple[ObservedWorker, ...] = ()
+        self.declared: list[ObservedWorker] = []  # dead, by the controller
         self.rescues = False
         self.refuses = False  # whatever is written
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
@@ -106,7 +106,7 @@ class FakeRecords:
         if not in_order:
             self.fallen.append(worker)
 
-    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | Unreadable | None:
+    def claim(self, worker: WorkerId, passed_over: frozenset[int]) -> ClaimedJob | UnreadableJob | None:
         with self._lock:
             self._check()
             waiting = (j for j, s in self.states.items() if s == "queued" and self.owners[j] not in passed_over)
@@ -119,14 +119,14 @@ class FakeRecords:
             owner = self.owners[job]
             if self.specs[job].model == "unreadable":
                 error = RequestError("it cannot be read")
-                return Unreadable(job=job, claim=self.claims[job], owner_oid=owner, error=error)
+                return UnreadableJob(job=job, claim=self.claims[job], owner_oid=owner, error=error)
             return ClaimedJob(job=job, claim=self.claims[job], attempt=1, owner_oid=owner, spec=self.specs[job])
 
-    def other_workers(self, worker: WorkerId | None) -> tuple[Sighting, ...]:
+    def other_workers(self, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:
         self._check()
         return self.others
 
-    def rescue(self, dead: Sequence[Sighting]) -> tuple[JobId, ...]:
+    def rescue(self, dead: Sequence[ObservedWorker]) -> tuple[JobId, ...]:
         """Jobs of dead and former workers go back into the queue."""
         with self._lock:
             self._check()
@@ -164,7 +164,7 @@ class FakeRecords:
         self._check()
         self.holdups.append((worker, holdup))
 
-    def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
+    def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> HeartbeatReply:
         with self._lock:
             self._check()
             self._check_version()
@@ -172,7 +172,7 @@ class FakeRecords:
             lost = tuple(j for j, c in held.items() if self.claims[j] != c or self.states[j] == "queued")
             mine = {j for j, w in self.workers_of.items() if w == worker and self.states[j] == "claimed"}
             strays = tuple((j, self.claims[j]) for j in sorted(mine - set(held)))
-            return Beat(
+            return HeartbeatReply(
                 cancelled=tuple(sorted(self.cancels & set(held))),
                 lost=lost,
                 alive=worker in self.alive,
@@ -297,8 +297,8 @@ class Stage:
         grace_s: float,
         account: "FakeAccount | Ledger",
         regions: FakeRegions | None = None,
-        patience: Patience | None = None,
-        starvation: Starvation | None = None,
+        patience: ImprovementCancellation | None = None,
+        starvation: OomKills | None = None,
         gauge: Gauge | None = None,
         headroom: Headroom | None = None,
         **pool: Any,
@@ -317,7 +317,7 @@ class Stage:
             starvation=starvation,
         )
         thinks = planner or PolicyPlanner(link=LINK, policy=policy)
-        self.planner = ThinkingPlanner(thinks, self.mailbox.post, patience)
+        self.planner = BackgroundPlanner(thinks, self.mailbox.post, patience)
         self.controller = Controller(
             pool=replace(Pool(budget_bytes=budget * MIB, region_bytes=MIB, spare_trainers=1), **pool),
             planner=self.planner,
@@ -370,8 +370,8 @@ def stage(
     grace_s: float = 5.0,
     account: FakeAccount | Ledger | None = None,
     regions: FakeRegions | None = None,
-    patience: Patience | None = None,
-    starvation: Starvation | None = None,
+    patience: ImprovementCancellation | None = None,
+    starvation: OomKills | None = None,
     gauge: Gauge | None = None,
     headroom: Headroom | None = None,
     **pool: Any,

@@ -8,7 +8,7 @@ from indb_tensile import config
 
 
 def main() -> int:
-    link_fd = config.inheritance(os.environ).link_fd
+    link_fd = config.inherited_descriptors(os.environ).link_fd
     own = [path.name for path in Path("/proc/self/fd").iterdir() if path.exists()]
     with socket.socket(fileno=link_fd) as link:
         told = (os.getpid(), os.getppid(), os.getpgrp(), len(list(Path("/proc/self/task").iterdir())), len(own))

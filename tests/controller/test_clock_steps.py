@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from indb_tensile.catalog import install
-from indb_tensile.cluster import passing
+from indb_tensile.cluster import temporary_cluster
 from tests.conftest import ROLES, Database
 from tests.controller.test_controller_process import adopted, controller, enqueue, scalar, until
 
@@ -105,7 +105,7 @@ def test_steps_of_a_controllers_clock_end_no_lease(database: Database, clock: Cl
 
 
 def test_steps_of_the_databases_clock_end_no_lease_and_hide_no_death(clock: Clock) -> None:
-    with passing(ROLES) as cluster:
+    with temporary_cluster(ROLES) as cluster:
         cluster.stop()
         with variables(clock.variables):
             cluster.start()

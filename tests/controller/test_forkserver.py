@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.config import Inheritance
-from indb_tensile.controller.forkserver import Copy, ForkServer
-from indb_tensile.controller.trainers import UNSTARTED, Ended, Gone, Trainers
+from indb_tensile.config import InheritedDescriptors
+from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
+from indb_tensile.controller.trainers import UNSTARTED, ProcessEnded, TrainerGone, Trainers
 from indb_tensile.scheduler.admission.facts import Ending
 from indb_tensile.scheduler.admission.orders import Manner
 from indb_tensile.scheduler.admission.pool import TrainerId
@@ -36,12 +36,12 @@ def server() -> Iterator[ForkServer]:
         yield made
 
 
-def ask(asked: ForkServer, owned: ExitStack, module: str = MODULE) -> tuple[Copy, socket.socket]:
+def ask(asked: ForkServer, owned: ExitStack, module: str = MODULE) -> tuple[ForkedProcess, socket.socket]:
     """Have one forked; our end of its link."""
     ours, theirs = socket.socketpair()
     owned.enter_context(ours)
     with theirs, Path(os.devnull).open() as device:
-        inherited = Inheritance(link_fd=theirs.fileno(), device_fd=device.fileno())
+        inherited = InheritedDescriptors(link_fd=theirs.fileno(), device_fd=device.fileno())
         return asked.ask(module, descriptors=inherited.descriptors), ours
 
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_imported_is_said_and_nobody_waits_for_it(capfd: pytest.C
     with server() as asked, ExitStack() as owned:
         copies = [ask(asked, owned, "tests.controller.absent")[0] for _ in range(2)]
         hear(asked)
-        assert copies == [Copy(failed=True), Copy(failed=True)]
+        assert copies == [ForkedProcess(failed=True), ForkedProcess(failed=True)]
     assert "tests.controller.absent cannot be imported" in capfd.readouterr().err
 
 
@@ -182,7 +182,7 @@ def test_a_nursery_forks_copies_of_the_process_itself_and_where_it_cannot_of_one
     assert told == f"5\n{failed}\nNone\n"
 
 
-def until(trainers: Trainers, told: Ended | Gone) -> None:
+def until(trainers: Trainers, told: ProcessEnded | TrainerGone) -> None:
     """Poll until this is told."""
     end_s = time.monotonic() + DEADLINE_S
     while told not in trainers.poll(0.1):
@@ -205,7 +205,7 @@ def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Ma
     with nothing_remains(), server() as forks, trainers_of(forks, FAKE_TRAINER) as trainers:
         trainers.spawn(FIRST)
         trainers.end(FIRST, manner)
-        assert trainers.poll(DEADLINE_S) == [Gone(trainer=FIRST, code=UNSTARTED, ending=Ending.STOPPED)]
+        assert trainers.poll(DEADLINE_S) == [TrainerGone(trainer=FIRST, code=UNSTARTED, ending=Ending.STOPPED)]
         # It is forked after the first, for which nobody waits any more, but may be heard of before.
         trainers.spawn(SECOND)
         end_s = time.monotonic() + DEADLINE_S
@@ -217,7 +217,7 @@ def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Ma
 def test_trainers_whose_server_dies_before_they_begin_are_told_as_gone() -> None:
     with server() as forks, trainers_of(forks, "tests.controller.absent") as trainers:
         trainers.spawn(FIRST)
-        until(trainers, Gone(trainer=FIRST, code=UNSTARTED, ending=Ending.STOPPED))
+        until(trainers, TrainerGone(trainer=FIRST, code=UNSTARTED, ending=Ending.STOPPED))
 
 
 def test_what_trainers_and_the_service_are_copies_of_has_one_thread() -> None:

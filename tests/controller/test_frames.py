@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.controller.frames import Frames
+from indb_tensile.controller.frames import TrainerFrames
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
-from indb_tensile.link import MAX_MESSAGE_BYTES, Adopt, Failed, Link, Message, Ready, encode
+from indb_tensile.link import MAX_MESSAGE_BYTES, Adopt, Failed, TrainerLink, Message, Ready, encode
 
 
-def pair() -> tuple[Frames, socket.socket]:
+def pair() -> tuple[TrainerFrames, socket.socket]:
     ours, theirs = socket.socketpair()
-    return Frames(ours), theirs
+    return TrainerFrames(ours), theirs
 
 
 @given(st.lists(st.integers(1, 200), max_size=20), st.integers(0, 30))
@@ -38,7 +38,7 @@ def test_what_the_socket_does_not_take_is_sent_later() -> None:
     frames.send(large)
     frames.send(Adopt(generation=1, grant_bytes=1, plans=()))
     assert frames.unsent
-    reader = Link(theirs)
+    reader = TrainerLink(theirs)
 
     received: list[Message | None] = []
     thread = threading.Thread(target=lambda: received.extend((reader.receive(), reader.receive())))

@@ -5,7 +5,7 @@ import logging
 import pynvml
 import pytest
 
-from indb_tensile.controller.gauge import GpuGauge, Load
+from indb_tensile.controller.gauge import GpuGauge, DeviceLoad
 from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.executor.device import Ledger
 from indb_tensile.scheduler.admission.pool import Pool
@@ -17,24 +17,24 @@ MIB = 1 << 20
 def test_what_is_used_beside_the_regions_is_others() -> None:
     nvml = started(FakeLibrary())
     read = GpuGauge(nvml, UUID, regions_bytes=256).read()
-    assert read == Load(busy_percent=80, memory_busy_percent=25, outside_bytes=44)
+    assert read == DeviceLoad(busy_percent=80, memory_busy_percent=25, outside_bytes=44)
     assert GpuGauge(nvml, UUID, regions_bytes=400).read().outside_bytes == 0  # not all of them are made yet
 
 
 def test_a_driver_that_tells_less_leaves_it_open() -> None:
     silent = FakeLibrary(errors={"rates": pynvml.NVML_ERROR_NOT_SUPPORTED})
-    assert GpuGauge(started(silent), UUID, regions_bytes=256).read() == Load(outside_bytes=44)
+    assert GpuGauge(started(silent), UUID, regions_bytes=256).read() == DeviceLoad(outside_bytes=44)
 
 
 def test_a_device_that_does_not_answer_is_complained_of_once_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
     library = FakeLibrary(errors={"memory": pynvml.NVML_ERROR_GPU_IS_LOST})
     gauge = GpuGauge(started(library), UUID, regions_bytes=256)
     caplog.set_level(logging.WARNING)
-    assert gauge.read() == gauge.read() == Load()
+    assert gauge.read() == gauge.read() == DeviceLoad()
     library.errors.clear()
     assert gauge.read().busy_percent == 80
     library.errors["memory"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    assert gauge.read() == Load()
+    assert gauge.read() == DeviceLoad()
     said = f"the device's load is unknown: device {UUID}: NVML answers: GPU is lost"
     assert [record.message for record in caplog.records] == [said, said]
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from indb_tensile.controller.gauge import Load
-from indb_tensile.controller.headroom import Headroom, Limits, Room
+from indb_tensile.controller.gauge import DeviceLoad
+from indb_tensile.controller.headroom import Headroom, RoomLimits, DeviceRoom
 from indb_tensile.executor.nvml import Process, Reading
 from indb_tensile.scheduler.admission.orders import RequeueJob
 from tests.controller.fakes import MIB, stage
 
-PRIVATE = Limits(budget_bytes=800, capacity_bytes=800, region_bytes=10, max_jobs=4, shared=False)
+PRIVATE = RoomLimits(budget_bytes=800, capacity_bytes=800, region_bytes=10, max_jobs=4, shared=False)
 SHARED = replace(PRIVATE, shared=True)
 
 
@@ -33,7 +33,7 @@ class Kept:
 
     sizes: list[int] = field(default_factory=list)
 
-    def headroom(self, limits: Limits, footprint_bytes: int = 50) -> Headroom:
+    def headroom(self, limits: RoomLimits, footprint_bytes: int = 50) -> Headroom:
         return Headroom(limits, footprint_bytes, self.sizes.append)
 
 
@@ -51,8 +51,8 @@ def test_the_footprint_of_a_trainer_is_measured_as_trainers_attach_and_kept() ->
 
 def test_where_all_regions_are_made_no_more_jobs_start_than_find_room_beside_them() -> None:
     headroom = Kept().headroom(SHARED)
-    assert headroom.look(reading(800, {}), frozenset(), 0) == Room(budget_bytes=800, max_jobs=4)
-    assert headroom.look(reading(880, {9: 80}), frozenset(), 0) == Room(budget_bytes=800, max_jobs=2)
+    assert headroom.look(reading(800, {}), frozenset(), 0) == DeviceRoom(budget_bytes=800, max_jobs=4)
+    assert headroom.look(reading(880, {9: 80}), frozenset(), 0) == DeviceRoom(budget_bytes=800, max_jobs=2)
     assert headroom.look(reading(990, {9: 190}), frozenset(), 0).max_jobs == 1
     assert headroom.look(reading(800, {}), frozenset(), 0).max_jobs == 4
 
@@ -84,13 +84,13 @@ class FakeGauge:
 
     reading: Reading | None = None
 
-    def read(self) -> Load:
-        return Load()
+    def read(self) -> DeviceLoad:
+        return DeviceLoad()
 
 
 def test_a_program_that_takes_memory_shrinks_the_jobs_and_ends_nobody() -> None:
     gauge = FakeGauge(reading(0, {}, 20 * MIB))
-    limits = Limits(budget_bytes=16 * MIB, capacity_bytes=16 * MIB, region_bytes=MIB, max_jobs=4, shared=False)
+    limits = RoomLimits(budget_bytes=16 * MIB, capacity_bytes=16 * MIB, region_bytes=MIB, max_jobs=4, shared=False)
     with stage(gauge=gauge, headroom=Kept().headroom(limits, MIB), max_jobs=4) as s:
         job = s.records.enqueue("train", 10 * MIB)
         s.until_adopted(job)

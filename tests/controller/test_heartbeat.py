@@ -7,25 +7,25 @@ from contextlib import contextmanager
 import pytest
 
 from indb_tensile.catalog.connection import UnreachableError
-from indb_tensile.catalog.jobs import Beat
-from indb_tensile.controller.heartbeat import Heard, Heartbeat, LeaseOver, Outdated
+from indb_tensile.catalog.jobs import HeartbeatReply
+from indb_tensile.controller.heartbeat import BeatAnswered, Heartbeat, LeaseOver, Outdated
 from indb_tensile.errors import CatalogVersionError
 from indb_tensile.job import ClaimToken, JobId, WorkerId
 
 HELD = {JobId(7): ClaimToken(70)}
-FINE = Beat(cancelled=(JobId(7),), lost=(), alive=True)
+FINE = HeartbeatReply(cancelled=(JobId(7),), lost=(), alive=True)
 
 
 class FakePulse:
     """Answers as it is told; hangs while `hanging` is not set free."""
 
-    def __init__(self, answer: Beat | CatalogVersionError | None) -> None:
+    def __init__(self, answer: HeartbeatReply | CatalogVersionError | None) -> None:
         self.answer = answer
         self.asked: list[tuple[WorkerId, Mapping[JobId, ClaimToken]]] = []
         self.free = threading.Event()
         self.free.set()
 
-    def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> Beat:
+    def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> HeartbeatReply:
         self.asked.append((worker, held))
         self.free.wait()
         if self.answer is None:
@@ -39,7 +39,7 @@ class Chest:
     """A heartbeat and what it did."""
 
     def __init__(self, pulse: FakePulse, beat_s: float, lease_s: float) -> None:
-        self.told: queue.SimpleQueue[Heard | LeaseOver | Outdated | str] = queue.SimpleQueue()
+        self.told: queue.SimpleQueue[BeatAnswered | LeaseOver | Outdated | str] = queue.SimpleQueue()
         self.heartbeat = Heartbeat(
             pulse=pulse,
             beat_s=beat_s,
@@ -49,7 +49,7 @@ class Chest:
             stop_trainers=lambda: self.told.put("stopped"),
         )
 
-    def next(self) -> Heard | LeaseOver | Outdated | str:
+    def next(self) -> BeatAnswered | LeaseOver | Outdated | str:
         return self.told.get(timeout=10.0)
 
 
@@ -67,7 +67,7 @@ def test_what_a_beat_hears_is_told_with_the_claims_it_was_about() -> None:
     pulse = FakePulse(FINE)
     with chest(pulse) as c:
         c.heartbeat.serve(WorkerId(3), time.monotonic())
-        assert c.next() == Heard(beat=FINE, claims=HELD)
+        assert c.next() == BeatAnswered(beat=FINE, claims=HELD)
         assert pulse.asked[0] == (WorkerId(3), HELD)
 
 
@@ -82,7 +82,7 @@ def test_a_nudge_beats_before_its_time() -> None:
     with chest(FakePulse(FINE), beat_s=1000.0, lease_s=5000.0) as c:
         c.heartbeat.serve(WorkerId(3), time.monotonic())
         c.heartbeat.nudge()
-        assert isinstance(c.next(), Heard)
+        assert isinstance(c.next(), BeatAnswered)
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -100,7 +100,7 @@ def test_without_a_beat_in_time_the_trainers_are_stopped_first(hangs: bool) -> N
 
 
 def test_a_worker_that_was_taken_for_gone_stops_its_trainers_at_once() -> None:
-    gone = Beat(cancelled=(), lost=(), alive=False)
+    gone = HeartbeatReply(cancelled=(), lost=(), alive=False)
     with chest(FakePulse(gone), lease_s=5000.0) as c:
         c.heartbeat.serve(WorkerId(3), time.monotonic())
         assert c.next() == "stopped"
@@ -115,7 +115,7 @@ def test_after_a_lost_lease_another_worker_can_be_served() -> None:
         assert isinstance(c.next(), LeaseOver)
         pulse.answer = FINE
         c.heartbeat.serve(WorkerId(4), time.monotonic())
-        assert isinstance(c.next(), Heard)
+        assert isinstance(c.next(), BeatAnswered)
         assert pulse.asked[-1][0] == 4
 
 

@@ -12,7 +12,7 @@ import pytest
 from indb_tensile.catalog import checkpoints, jobs, models
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.checkpoints import StoredCheckpoint
-from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, Step, steps
+from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, HousekeepingStep, steps
 from indb_tensile.errors import StorageError
 from indb_tensile.job import CheckpointStore
 from tests.catalog.enqueue import claim, enqueue, publication, register
@@ -40,7 +40,7 @@ def test_a_step_that_fails_is_logged_once_and_the_others_are_done_every_time(
         rounds.release()
         return ""
 
-    house = Housekeeping([Step(name="broken", do=fail), Step(name="sound", do=work)], period_s=0.0)
+    house = Housekeeping([HousekeepingStep(name="broken", do=fail), HousekeepingStep(name="sound", do=work)], period_s=0.0)
     try:
         for _ in range(3):
             assert rounds.acquire(timeout=DEADLINE_S)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.catalog.notify import Listener, Wake, parse
+from indb_tensile.catalog.notify import Listener, Notification, parse
 from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.job import JobId
 from tests.conftest import Database
@@ -21,14 +21,14 @@ DEADLINE_S = 60.0
 class FakeListener:
     """Hands out what it is given, and raises the errors among it."""
 
-    def __init__(self, *told: tuple[Wake, ...] | Exception) -> None:
-        self.told: queue.SimpleQueue[tuple[Wake, ...] | Exception] = queue.SimpleQueue()
+    def __init__(self, *told: tuple[Notification, ...] | Exception) -> None:
+        self.told: queue.SimpleQueue[tuple[Notification, ...] | Exception] = queue.SimpleQueue()
         for item in told:
             self.told.put(item)
         self.waits = 0
         self.closes = 0
 
-    def wait(self, timeout_s: float) -> tuple[Wake, ...]:
+    def wait(self, timeout_s: float) -> tuple[Notification, ...]:
         self.waits += 1
         try:
             item = self.told.get(timeout=timeout_s)
@@ -43,8 +43,8 @@ class FakeListener:
 
 
 @contextmanager
-def listening(listener: "FakeListener | Listener", **pauses: float) -> Iterator["queue.SimpleQueue[Wake]"]:
-    told: queue.SimpleQueue[Wake] = queue.SimpleQueue()
+def listening(listener: "FakeListener | Listener", **pauses: float) -> Iterator["queue.SimpleQueue[Notification]"]:
+    told: queue.SimpleQueue[Notification] = queue.SimpleQueue()
     thread = ListenerThread(listener, told.put, **pauses)
     try:
         yield told
@@ -56,9 +56,9 @@ def listening(listener: "FakeListener | Listener", **pauses: float) -> Iterator[
 def test_an_unexpected_error_is_logged_once_and_the_thread_goes_on(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listener = FakeListener(error, error, error, (Wake(kind="cancel", job=JobId(7)),))
+    listener = FakeListener(error, error, error, (Notification(kind="cancel", job=JobId(7)),))
     with listening(listener, back_off_s=0.01) as told:
-        assert told.get(timeout=DEADLINE_S) == Wake(kind="cancel")
+        assert told.get(timeout=DEADLINE_S) == Notification(kind="cancel")
     assert [r.message for r in caplog.records] == [
         f"notifications cannot be received now, polling continues: {error}"
     ]
@@ -66,11 +66,11 @@ def test_an_unexpected_error_is_logged_once_and_the_thread_goes_on(
 
 
 def test_what_comes_together_wakes_once_for_each_kind() -> None:
-    many = tuple(Wake(kind=kind, job=JobId(job)) for job in range(500) for kind in ("queued", "cancel"))
+    many = tuple(Notification(kind=kind, job=JobId(job)) for job in range(500) for kind in ("queued", "cancel"))
     with listening(FakeListener(many), pause_s=0.01) as told:
         assert [told.get(timeout=DEADLINE_S), told.get(timeout=DEADLINE_S)] == [
-            Wake(kind="queued"),
-            Wake(kind="cancel"),
+            Notification(kind="queued"),
+            Notification(kind="cancel"),
         ]
         with pytest.raises(queue.Empty):
             told.get(timeout=0.1)
@@ -87,8 +87,8 @@ def test_any_payload_is_parsed_or_ignored(payload: str) -> None:
 
 @given(st.sampled_from(["queued", "cancel", "changed"]), st.integers(min_value=0, max_value=(1 << 63) - 1))
 def test_what_triggers_say_is_understood(kind: str, job: int) -> None:
-    assert parse(kind) == Wake(kind=kind)
-    assert parse(f"{kind} {job}") == Wake(kind=kind, job=JobId(job))
+    assert parse(kind) == Notification(kind=kind)
+    assert parse(f"{kind} {job}") == Notification(kind=kind, job=JobId(job))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_flood_of_anybodys_notifications_ends_nothing_and_a_cancel_is_heard_be
         anybody.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
         anybody.execute("select count(pg_notify('tensile', 'queued ' || n)) from generate_series(1, 100000) as n")
         anybody.execute("select pg_notify('tensile', 'cancel 7')")
-        heard: list[Wake] = []
+        heard: list[Notification] = []
         deadline = time.monotonic() + DEADLINE_S
-        while Wake(kind="cancel") not in heard:
+        while Notification(kind="cancel") not in heard:
             assert time.monotonic() < deadline, heard
             heard.append(told.get(timeout=DEADLINE_S))
         assert len(heard) < 1_000, "100,000 notifications are a few wake-ups"

@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.plans import DeviceUse, JobUse
-from indb_tensile.controller.membership import Membership
+from indb_tensile.controller.membership import WorkerRegistration
 from indb_tensile.controller.records import CatalogRecords, LockedError
 from indb_tensile.errors import RequestError
 from indb_tensile.job import ClaimedJob, JobId
@@ -50,13 +50,13 @@ def locking(database: Database, user: str, statement: str, *values: Any) -> Iter
         yield connection
 
 
-def member(records: CatalogRecords) -> Membership:
-    membership = Membership(records)
+def member(records: CatalogRecords) -> WorkerRegistration:
+    membership = WorkerRegistration(records)
     membership.join()
     return membership
 
 
-def claimed(membership: Membership) -> ClaimedJob:
+def claimed(membership: WorkerRegistration) -> ClaimedJob:
     job = membership.claim()
     assert job is not None
     return job
@@ -76,7 +76,7 @@ def promptly(action: Callable[[], Any]) -> Any:
     return result
 
 
-def flushed(membership: Membership) -> bool:
+def flushed(membership: WorkerRegistration) -> bool:
     """Write what can be written; whether that is everything."""
     membership.flush()
     return membership.written

@@ -12,10 +12,10 @@ from typing import NoReturn
 
 import pytest
 
-from indb_tensile.catalog.notify import Wake
+from indb_tensile.catalog.notify import Notification
 from indb_tensile.controller.planning import PolicyPlanner
-from indb_tensile.controller.starvation import Starvation
-from indb_tensile.controller.thinking import NICENESS, Patience
+from indb_tensile.controller.starvation import OomKills
+from indb_tensile.controller.thinking import NICENESS, ImprovementCancellation
 from indb_tensile.errors import CatalogVersionError, InvariantError
 from indb_tensile.job import Blame, ClaimToken, JobId
 from indb_tensile.scheduler.admission.facts import BudgetChange, Finish, Measurement, Stop
@@ -96,7 +96,7 @@ def test_a_killed_trainer_gives_back_its_memory_and_its_job() -> None:
 
 def test_a_trainer_that_the_system_killed_for_lack_of_memory_says_so() -> None:
     kills = [0]
-    with stage(starvation=Starvation(lambda: kills[0], memory_bytes=lambda: 4 << 30)) as s:
+    with stage(starvation=OomKills(lambda: kills[0], memory_bytes=lambda: 4 << 30)) as s:
         job = s.records.enqueue("train")
         s.until_adopted(job)
         kills[0] = 1
@@ -108,7 +108,7 @@ def test_a_trainer_that_the_system_killed_for_lack_of_memory_says_so() -> None:
 
 
 def test_a_trainer_that_had_most_of_the_memory_was_most_probably_killed_by_the_kernel() -> None:
-    with stage(starvation=Starvation(lambda: None, memory_bytes=lambda: 1)) as s:
+    with stage(starvation=OomKills(lambda: None, memory_bytes=lambda: 1)) as s:
         job = s.records.enqueue("train")
         s.until_adopted(job)
         os.kill(s.pid_of(job), signal.SIGKILL)
@@ -291,7 +291,7 @@ def test_a_notification_of_a_cancel_makes_the_heart_beat_at_once() -> None:
         job = s.records.enqueue("train")
         s.until_adopted(job)
         s.records.cancels.add(job)
-        s.mailbox.post(Wake(kind="cancel", job=job))
+        s.mailbox.post(Notification(kind="cancel", job=job))
         s.until_state(job, "cancelled")
 
 
@@ -549,7 +549,7 @@ class EagerImprover(PolicyPlanner):
 
 
 def test_improving_plans_is_given_up_for_a_job_that_arrives_and_keeps_nobody_from_the_processor() -> None:
-    patience = Patience()
+    patience = ImprovementCancellation()
     planner = EagerImprover(link=LINK, policy="tensile+", heed=patience.heed)
     with stage(planner=planner, patience=patience) as s:
         first = s.records.enqueue("train", 4 * MIB)

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from indb_tensile.catalog.jobs import Sighting
-from indb_tensile.controller.membership import Membership
+from indb_tensile.catalog.jobs import ObservedWorker
+from indb_tensile.controller.membership import WorkerRegistration
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, WorkerId
 from indb_tensile.scheduler.admission.orders import FailJob, RequeueJob
@@ -14,13 +14,13 @@ from tests.controller.fakes import FakeRecords
 from tests.controller.test_outbox import LockedRecords
 
 
-def _joined(records: FakeRecords) -> Membership:
-    membership = Membership(records)
+def _joined(records: FakeRecords) -> WorkerRegistration:
+    membership = WorkerRegistration(records)
     membership.join()
     return membership
 
 
-def _claimed(records: FakeRecords, membership: Membership) -> ClaimedJob:
+def _claimed(records: FakeRecords, membership: WorkerRegistration) -> ClaimedJob:
     records.enqueue("train")
     job = membership.claim()
     assert job is not None
@@ -155,22 +155,22 @@ class Clock:
 
 def test_a_worker_whose_beats_stand_still_for_its_lease_is_declared_dead() -> None:
     records, clock = FakeRecords(), Clock()
-    membership = Membership(records, clock)
+    membership = WorkerRegistration(records, clock)
     membership.join()
-    records.others = (Sighting(worker=WorkerId(8), beats=5, lease_s=15.0),)
+    records.others = (ObservedWorker(worker=WorkerId(8), beats=5, lease_s=15.0),)
     for clock.now_s in (100.0, 114.9):
         membership.rescue()
     assert records.declared == []
     clock.now_s = 115.0
     membership.rescue()
-    assert records.declared == [Sighting(worker=WorkerId(8), beats=5, lease_s=15.0)]
+    assert records.declared == [ObservedWorker(worker=WorkerId(8), beats=5, lease_s=15.0)]
 
 
 def test_after_an_outage_every_other_worker_has_a_whole_lease_to_beat_again() -> None:
     records, clock = FakeRecords(), Clock()
-    membership = Membership(records, clock)
+    membership = WorkerRegistration(records, clock)
     membership.join()
-    records.others = (Sighting(worker=WorkerId(8), beats=5, lease_s=15.0),)
+    records.others = (ObservedWorker(worker=WorkerId(8), beats=5, lease_s=15.0),)
     membership.rescue()
     records.away, clock.now_s = True, 160.0
     membership.rescue()

@@ -1,15 +1,15 @@
 """Who is dead is told by a count of beats and by the observer's own monotonic clock alone."""
 
-from indb_tensile.catalog.jobs import Sighting
+from indb_tensile.catalog.jobs import ObservedWorker
 from indb_tensile.controller.observer import Observer
 from indb_tensile.job import WorkerId
 
 
-def seen(worker: int, beats: int, lease_s: float = 10.0) -> Sighting:
-    return Sighting(worker=WorkerId(worker), beats=beats, lease_s=lease_s)
+def seen(worker: int, beats: int, lease_s: float = 10.0) -> ObservedWorker:
+    return ObservedWorker(worker=WorkerId(worker), beats=beats, lease_s=lease_s)
 
 
-def look(observer: Observer, at_s: float, *sightings: Sighting) -> tuple[Sighting, ...]:
+def look(observer: Observer, at_s: float, *sightings: ObservedWorker) -> tuple[ObservedWorker, ...]:
     return observer.look(sightings, asked_s=at_s, answered_s=at_s)
 
 

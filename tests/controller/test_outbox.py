@@ -3,7 +3,7 @@
 from collections import Counter
 
 from indb_tensile.catalog.connection import LockedError
-from indb_tensile.controller.outbox import Outbox
+from indb_tensile.controller.outbox import CatalogWrites
 from indb_tensile.controller.records import Writing
 from indb_tensile.job import ClaimedJob, JobId, WorkerId
 from indb_tensile.scheduler.admission.facts import Measurement
@@ -60,7 +60,7 @@ def measured(job: ClaimedJob) -> RecordMeasurement:
 def test_a_locked_job_delays_its_own_writings_only_and_keeps_their_order() -> None:
     records, clock = LockedRecords(), Clock()
     mine, other = claimed(records, 2)
-    outbox = Outbox(records, clock)
+    outbox = CatalogWrites(records, clock)
     records.locked = {mine.job}
     for writing in (waits(mine, "memory"), cancel(mine), waits(other, "memory"), cancel(other)):
         outbox.put(writing)
@@ -75,7 +75,7 @@ def test_a_locked_job_delays_its_own_writings_only_and_keeps_their_order() -> No
 def test_a_locked_job_is_tried_again_after_ever_longer_pauses() -> None:
     records, clock = LockedRecords(), Clock()
     (job,) = claimed(records, 1)
-    outbox = Outbox(records, clock)
+    outbox = CatalogWrites(records, clock)
     records.locked = {job.job}
     outbox.put(cancel(job))
     tried_s = []
@@ -91,7 +91,7 @@ def test_a_locked_job_is_tried_again_after_ever_longer_pauses() -> None:
 def test_one_flush_waits_for_few_locks_and_the_next_one_comes_to_the_other_jobs() -> None:
     records, clock = LockedRecords(), Clock()
     jobs = claimed(records, 6)
-    outbox = Outbox(records, clock)
+    outbox = CatalogWrites(records, clock)
     records.away = True
     for job in jobs:
         outbox.put(cancel(job))
@@ -109,7 +109,7 @@ def test_one_flush_waits_for_few_locks_and_the_next_one_comes_to_the_other_jobs(
 def test_measurements_are_kept_neither_through_an_outage_nor_behind_a_lock() -> None:
     records, clock = LockedRecords(), Clock()
     mine, other = claimed(records, 2)
-    outbox = Outbox(records, clock)
+    outbox = CatalogWrites(records, clock)
     records.locked = {mine.job}
     outbox.put(waits(mine, "memory"))
     for _ in range(3):
@@ -129,7 +129,7 @@ def test_measurements_are_kept_neither_through_an_outage_nor_behind_a_lock() -> 
 def test_a_job_that_was_claimed_anew_writes_after_its_former_claim() -> None:
     records, clock = LockedRecords(), Clock()
     (job,) = claimed(records, 1)
-    outbox = Outbox(records, clock)
+    outbox = CatalogWrites(records, clock)
     records.locked = {job.job}
     outbox.put(cancel(job))
     assert outbox.claims == {job.claim}

@@ -4,7 +4,7 @@ import pytest
 
 from indb_tensile import config
 from indb_tensile.controller.planning import PolicyPlanner
-from indb_tensile.controller.thinking import GivenUp, Patience
+from indb_tensile.controller.thinking import ImprovementCancelled, ImprovementCancellation
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.host_memory import host_bytes
@@ -110,9 +110,9 @@ def test_improving_ends_with_what_is_raised_meanwhile_and_else_does_not_depend_o
     found = planner.renew((workload,), plans, budget_bytes=budget_bytes)
     assert watched.renew((workload,), plans, budget_bytes=budget_bytes) == found
     assert len(heard) > 1
-    patience = Patience()
+    patience = ImprovementCancellation()
     patience.end()
-    with pytest.raises(GivenUp):
+    with pytest.raises(ImprovementCancelled):
         replace(planner, heed=patience.heed).renew((workload,), plans, budget_bytes=budget_bytes)
     patience.begin()
     hurried = replace(planner, heed=patience.heed)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from indb_tensile.controller.starvation import RECENT_S, Counters, Starvation
+from indb_tensile.controller.starvation import RECENT_S, OomCounters, OomKills
 from indb_tensile.scheduler.admission.facts import Ending
 
 
@@ -12,8 +12,8 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def counters(folder: Path, membership: str) -> Counters:
-    return Counters(
+def counters(folder: Path, membership: str) -> OomCounters:
+    return OomCounters(
         membership=written(folder / "cgroup", membership),
         mounted=folder / "mounted",
         machine=written(folder / "vmstat", "nr_free_pages 10\noom_kill 40\n"),
@@ -40,12 +40,12 @@ def test_within_a_container_the_own_group_is_what_is_mounted(tmp_path: Path) -> 
 
 def test_where_no_group_tells_the_machine_does(tmp_path: Path) -> None:
     assert counters(tmp_path, "0::/\n").kills() == 40
-    assert Counters(membership=tmp_path / "none", mounted=tmp_path, machine=tmp_path / "none").kills() is None
+    assert OomCounters(membership=tmp_path / "none", mounted=tmp_path, machine=tmp_path / "none").kills() is None
 
 
 def test_without_a_counted_kill_the_memory_of_a_process_tells_who_sent_sigkill() -> None:
     def judged(kills: int | None, peak_bytes: int) -> Ending:
-        return Starvation(lambda: kills, memory_bytes=lambda: 100).judge(peak_bytes)
+        return OomKills(lambda: kills, memory_bytes=lambda: 100).judge(peak_bytes)
 
     assert [judged(None, 49), judged(None, 50)] == [Ending.OUTSIDE, Ending.PROBABLY_STARVED]
     assert [judged(3, 89), judged(3, 90)] == [Ending.OUTSIDE, Ending.PROBABLY_STARVED]
@@ -53,14 +53,14 @@ def test_without_a_counted_kill_the_memory_of_a_process_tells_who_sent_sigkill()
 
 def test_a_counted_kill_is_the_kernels_whatever_the_process_had() -> None:
     kills = [3]
-    starvation = Starvation(lambda: kills[0], memory_bytes=lambda: 100)
+    starvation = OomKills(lambda: kills[0], memory_bytes=lambda: 100)
     kills[0] = 4
     assert starvation.judge(1) is Ending.STARVED
 
 
 def test_a_kill_is_recent_for_some_seconds_after_it_was_counted() -> None:
     now, kills = [0.0], [7]
-    starvation = Starvation(lambda: kills[0], lambda: now[0])
+    starvation = OomKills(lambda: kills[0], lambda: now[0])
     assert not starvation.recent(), "those before the controller began are none of its trainers"
     kills[0] = 8
     assert starvation.recent()
@@ -72,7 +72,7 @@ def test_a_kill_is_recent_for_some_seconds_after_it_was_counted() -> None:
 
 def test_a_look_dates_a_kill_that_nobody_asked_about() -> None:
     now, kills = [0.0], [7]
-    starvation = Starvation(lambda: kills[0], lambda: now[0])
+    starvation = OomKills(lambda: kills[0], lambda: now[0])
     now[0], kills[0] = 2.0, 8
     starvation.look()
     now[0] = 2.0 + RECENT_S + 0.1

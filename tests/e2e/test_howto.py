@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import connect
-from indb_tensile.cluster import passing
+from indb_tensile.cluster import temporary_cluster
 from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
@@ -78,7 +78,7 @@ def test_rolling_back_exporting_scoring_and_nightly_training_work_as_written(
 
 
 def test_the_statements_of_an_uninstallation_leave_nothing_of_ours() -> None:
-    with passing() as cluster:
+    with temporary_cluster() as cluster:
         with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as maintenance:
             maintenance.execute("create database tensile")
         with connect(cluster.dsn(), application_name="test") as connection:

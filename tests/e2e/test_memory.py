@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.bench.chaos_processes import every
+from indb_tensile.bench.chaos_processes import all_processes
 from tests.e2e.conftest import MIB, Service
 
 pytestmark = pytest.mark.postgres
@@ -69,7 +69,7 @@ def _leave(path: Path) -> None:
 def _confine(service: Service, group: Path) -> None:
     """Move the controller and all that it has started; who is forked from now on is in the group, too."""
     assert service.process is not None
-    family, processes = {service.process.pid}, list(every())
+    family, processes = {service.process.pid}, list(all_processes())
     while grown := {process.pid for process in processes if process.parent in family} - family:
         family |= grown
     for pid in sorted(family):

@@ -9,7 +9,7 @@ import torch
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning import datasets
 from indb_tensile.learning.artifacts import ModelBundle
-from indb_tensile.learning.columns import Column, ColumnData, Kind, Table, Wire
+from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, TableData, CopyEncoding
 from indb_tensile.learning.evaluation import evaluate
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.jsonrows import column_of
@@ -19,30 +19,30 @@ from indb_tensile.learning.training import Part, Prepared, batch_plan, batches
 torch.set_num_threads(1)  # as trainers do; more of them only wait for one another on tensors this small
 
 _KINDS = {
-    "bigint": Kind.INTEGER,
-    "int": Kind.INTEGER,
-    "double precision": Kind.FLOAT,
-    "boolean": Kind.BOOLEAN,
-    "text": Kind.TEXT,
-    "real[]": Kind.ARRAY,
-    "date": Kind.DATE,
-    "timestamp": Kind.TIME,
+    "bigint": ColumnKind.INTEGER,
+    "int": ColumnKind.INTEGER,
+    "double precision": ColumnKind.FLOAT,
+    "boolean": ColumnKind.BOOLEAN,
+    "text": ColumnKind.TEXT,
+    "real[]": ColumnKind.ARRAY,
+    "date": ColumnKind.DATE,
+    "timestamp": ColumnKind.TIME,
 }
 
 
-def table(described: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> Table:
+def table(described: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> TableData:
     """A table as `read` gives it; a column `id` is its primary key."""
     listed = [list(row) for row in rows]
     columns: dict[str, ColumnData] = {}
     for position, (name, sql_type) in enumerate(described):
         columns[name] = column_of(name, _KINDS[sql_type], [row[position] for row in listed])
     meta = tuple(
-        Column(name=name, type=kind, wire=Wire(kind=_KINDS[kind], item=""), primary_key=name == "id")
+        Column(name=name, type=kind, wire=CopyEncoding(kind=_KINDS[kind], item=""), primary_key=name == "id")
         for name, kind in described
     )
     identity = [columns["id"]] if "id" in columns else [columns[name] for name in sorted(columns)]
     hashes = row_hashes(identity, len(listed))
-    return Table(columns=columns, described=meta, rows=len(listed), row_hash=hashes, digest="")
+    return TableData(columns=columns, described=meta, rows=len(listed), row_hash=hashes, digest="")
 
 
 def bundle(prepared: Prepared) -> ModelBundle:
@@ -57,7 +57,7 @@ def bundle(prepared: Prepared) -> ModelBundle:
     )
 
 
-def sample(name: str) -> Table:
+def sample(name: str) -> TableData:
     """One of the data sets."""
     return table(datasets.columns(name), datasets.rows(name))
 

@@ -11,15 +11,15 @@ import torch
 from indb_tensile.errors import DatabaseError, MissingError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import datasets
-from indb_tensile.learning.artifacts import Checkpoint, Predictor, pack, unpack
+from indb_tensile.learning.artifacts import Checkpoint, ModelPredictor, pack, unpack
 from indb_tensile.learning.training import Prepared, assemble
 from tests.learning.tables import bundle, sample, score, spec, table, train
 
 
-def stored(prepared: Prepared) -> Predictor:
+def stored(prepared: Prepared) -> ModelPredictor:
     """Written, read as the catalog would, and loaded."""
     made = bundle(prepared)
-    return Predictor.load(json.loads(json.dumps(made.to_json())), made.to_bytes())
+    return ModelPredictor.load(json.loads(json.dumps(made.to_json())), made.to_bytes())
 
 
 def objects(name: str) -> list[dict[str, Any]]:
@@ -144,4 +144,4 @@ def test_a_prediction_does_not_depend_on_the_rows_beside_it() -> None:
 def test_a_stored_model_that_was_changed_is_refused(change: Mapping[str, Any], fault: str) -> None:
     made = bundle(assemble(sample("iris"), spec("target")))
     with pytest.raises(DatabaseError, match=fault):
-        Predictor.load({**made.to_json(), **change}, made.to_bytes())
+        ModelPredictor.load({**made.to_json(), **change}, made.to_bytes())

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import Column, ColumnData, Kind, Table
+from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, TableData
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.relation import read
 from indb_tensile.learning.splits import row_hashes
@@ -63,7 +63,7 @@ _KEYS: dict[str, tuple[str, str]] = {
 
 
 def as_text(values: Sequence[Any]) -> ColumnData:
-    return column_of("k", Kind.TEXT, list(values))
+    return column_of("k", ColumnKind.TEXT, list(values))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def admin(database: Database) -> Iterator[Connection]:
         yield connection
 
 
-def read_as_reader(database: Database, admin: Connection, columns: tuple[str, ...]) -> Table:
+def read_as_reader(database: Database, admin: Connection, columns: tuple[str, ...]) -> TableData:
     admin.execute("grant select on t to tensile_reader")
     row = admin.execute("select 't'::regclass::oid").fetchone()
     assert row is not None
@@ -190,7 +190,7 @@ def test_a_keys_columns_and_a_row_without_a_key_are_split_as_before(database: Da
     )
     cast = "select n::float8, s::int8, c::text, extract(epoch from d)::float8 from t order by ctid"
     rows = admin.execute(cast.encode()).fetchall()
-    kinds = {"n": Kind.FLOAT, "s": Kind.INTEGER, "c": Kind.TEXT, "d": Kind.FLOAT}
+    kinds = {"n": ColumnKind.FLOAT, "s": ColumnKind.INTEGER, "c": ColumnKind.TEXT, "d": ColumnKind.FLOAT}
     old = {name: column_of(name, kind, [r[i] for r in rows]) for i, (name, kind) in enumerate(kinds.items())}
     keyless = read_as_reader(database, admin, ("s", "n", "d", "c"))
     assert keyless.row_hash.tolist() == row_hashes([old[name] for name in sorted(old)], len(rows)).tolist()

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.encoders import Numbers
 from indb_tensile.learning.features import Preprocessor, Recipe
-from indb_tensile.learning.targets import Target
+from indb_tensile.learning.targets import TargetEncoding
 
-FLOWERS = Target(name="y", task=Task.CLASSIFICATION, kind=Kind.TEXT, labels=("a", "b"))
+FLOWERS = TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=("a", "b"))
 
 
-def version(target: Target = FLOWERS, features: tuple[str, ...] = ("x",)) -> Preprocessor:
+def version(target: TargetEncoding = FLOWERS, features: tuple[str, ...] = ("x",)) -> Preprocessor:
     count = len(features)
     numbers = Numbers(names=features, mean=(0.0,) * count, scale=(1.0,) * count, fill=(0.0,) * count)
     return Preprocessor(
@@ -31,7 +31,7 @@ def version(target: Target = FLOWERS, features: tuple[str, ...] = ("x",)) -> Pre
         ({}, ""),
         ({"name": "z"}, 'that version predicts "y", this one "z"'),
         (
-            {"task": Task.REGRESSION, "kind": Kind.FLOAT, "labels": ()},
+            {"task": Task.REGRESSION, "kind": ColumnKind.FLOAT, "labels": ()},
             'that version predicts "y" by classification, this one by regression',
         ),
         ({"labels": ("a", "c", "d")}, "that version knows 2 classes and this one 3, of which 1 are the same"),
@@ -43,8 +43,8 @@ def test_another_target_task_or_set_of_classes_cannot_be_compared(changed: dict[
 
 
 def test_regressions_of_the_same_target_are_compared_whatever_their_scale() -> None:
-    old = Target(name="y", task=Task.REGRESSION, kind=Kind.INTEGER, mean=1.0)
-    new = Target(name="y", task=Task.REGRESSION, kind=Kind.FLOAT, mean=3.0, scale=2.0)
+    old = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.INTEGER, mean=1.0)
+    new = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, mean=3.0, scale=2.0)
     assert why_incomparable(version(old), version(new, ("u",)), {"x", "u"}) == ""
 
 

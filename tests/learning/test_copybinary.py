@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, InvariantError
-from indb_tensile.learning.columns import ColumnData, Kind, Wire
+from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding
 from indb_tensile.learning.columnstore import ColumnStore
-from indb_tensile.learning.copybinary import BLOCK_BYTES, SIGNATURE, Decoder
+from indb_tensile.learning.copybinary import BLOCK_BYTES, SIGNATURE, CopyDecoder
 
-INT = Wire(kind=Kind.INTEGER, item=">i4")
-FLOAT = Wire(kind=Kind.FLOAT, item=">f8")
-BOOL = Wire(kind=Kind.BOOLEAN, item=">u1")
-TEXT = Wire(kind=Kind.TEXT, item="")
-DAY = Wire(kind=Kind.DATE, item=">i4")
-REALS = Wire(kind=Kind.ARRAY, item=">f4")
+INT = CopyEncoding(kind=ColumnKind.INTEGER, item=">i4")
+FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")
+BOOL = CopyEncoding(kind=ColumnKind.BOOLEAN, item=">u1")
+TEXT = CopyEncoding(kind=ColumnKind.TEXT, item="")
+DAY = CopyEncoding(kind=ColumnKind.DATE, item=">i4")
+REALS = CopyEncoding(kind=ColumnKind.ARRAY, item=">f4")
 
 
 def decode(
     data: bytes | bytearray,
-    fields: Sequence[tuple[str, Wire]],
+    fields: Sequence[tuple[str, CopyEncoding]],
     *,
     piece_bytes: int = 2**30,
     block_bytes: int = BLOCK_BYTES,
@@ -33,21 +33,21 @@ def decode(
     """The columns and rows of a stream that arrives in pieces and is decoded in blocks of these sizes."""
     names = [name for name, _ in fields]
     store = ColumnStore(dict(fields), stored=names, identity=names, limit_bytes=2**40, refuse=lambda _: None)
-    decoder = Decoder(fields, store.add, block_bytes)
+    decoder = CopyDecoder(fields, store.add, block_bytes)
     for start in range(0, len(data), piece_bytes):
         decoder.feed(data[start : start + piece_bytes])
     decoder.end()
     return store.columns(), store.rows
 
 
-def field(wire: Wire, value: Any) -> bytes:
+def field(wire: CopyEncoding, value: Any) -> bytes:
     if value is None:
         return struct.pack(">i", -1)
     body: bytes
     match wire.kind:
-        case Kind.TEXT:
+        case ColumnKind.TEXT:
             body = value.encode()
-        case Kind.ARRAY:
+        case ColumnKind.ARRAY:
             body = array(value)
         case _:
             body = np.array(value, wire.item).tobytes()
@@ -60,7 +60,7 @@ def array(values: Sequence[float | None], lower: int = 1) -> bytes:
     return struct.pack(">iiiii", 1, has_null, 700, len(values), lower) + items
 
 
-def stream(wires: Sequence[Wire], rows: Sequence[Sequence[Any]]) -> bytearray:
+def stream(wires: Sequence[CopyEncoding], rows: Sequence[Sequence[Any]]) -> bytearray:
     body = b"".join(
         struct.pack(">h", len(wires)) + b"".join(field(wire, value) for wire, value in zip(wires, row, strict=True))
         for row in rows
@@ -72,7 +72,7 @@ def values(data: ColumnData) -> list[Any]:
     return [None if gone else value for value, gone in zip(data.values.tolist(), data.missing.tolist(), strict=True)]
 
 
-_CELLS: dict[Wire, st.SearchStrategy[Any]] = {
+_CELLS: dict[CopyEncoding, st.SearchStrategy[Any]] = {
     INT: st.integers(-(2**31), 2**31 - 1),
     FLOAT: st.floats(allow_nan=False),
     BOOL: st.booleans(),
@@ -82,7 +82,7 @@ _CELLS: dict[Wire, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[list[Wire], list[list[Any]]]:
+def tables(draw: st.DrawFn) -> tuple[list[CopyEncoding], list[list[Any]]]:
     """A table of a few distinct rows, each repeated, so that runs of one layout begin and end anywhere."""
     wires = draw(st.lists(st.sampled_from(list(_CELLS)), min_size=1, max_size=4))
     row = st.tuples(*(st.none() | _CELLS[wire] for wire in wires)).map(list)
@@ -93,7 +93,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Wire], list[list[Any]]]:
 @given(tables(), st.integers(1, 3000), st.sampled_from([1, 100, 5000, BLOCK_BYTES]))
 @settings(max_examples=80, deadline=None)
 def test_whatever_was_written_is_read_however_it_arrives(
-    table: tuple[list[Wire], list[list[Any]]], piece_bytes: int, block_bytes: int
+    table: tuple[list[CopyEncoding], list[list[Any]]], piece_bytes: int, block_bytes: int
 ) -> None:
     wires, rows = table
     fields = [(str(i), wire) for i, wire in enumerate(wires)]
@@ -162,7 +162,7 @@ def test_a_stream_takes_the_memory_of_its_columns_and_of_one_block() -> None:
     raw = struct.pack(">iiiii", 1, 0, 700, numbers, 1) + items
     row = struct.pack(">hi", 1, len(raw)) + raw
     store = ColumnStore({"a": REALS}, stored=["a"], identity=["a"], limit_bytes=2**40, refuse=lambda _: None)
-    decoder = Decoder([("a", REALS)], store.add, block_bytes)
+    decoder = CopyDecoder([("a", REALS)], store.add, block_bytes)
     decoder.feed(SIGNATURE + bytes(8))
     tracemalloc.start()
     try:
@@ -184,7 +184,7 @@ def test_columns_beyond_the_limit_are_refused_before_they_are_taken() -> None:
 
     names = {"a": INT, "b": TEXT}
     store = ColumnStore(names, stored=["a", "b"], identity=["a"], limit_bytes=10_000, refuse=refuse)
-    decoder = Decoder(list(names.items()), store.add, block_bytes=1)
+    decoder = CopyDecoder(list(names.items()), store.add, block_bytes=1)
     decoder.feed(SIGNATURE + bytes(8))
     rows = [bytes(stream([INT, TEXT], [[i, f"text {i}"]])[19:-2]) for i in range(1000)]
     with pytest.raises(DataError, match="bytes"):

@@ -9,19 +9,19 @@ from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.job import Task
 from indb_tensile.learning import encoding
-from indb_tensile.learning.columns import ColumnData, Columns, Kind
+from indb_tensile.learning.columns import ColumnData, Columns, ColumnKind
 from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import Preprocessor, fit
-from indb_tensile.learning.targets import Target
+from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.training import assemble
 from tests.learning.tables import spec, table
 
-TARGET = Target(name="y", task=Task.REGRESSION, kind=Kind.FLOAT)
+TARGET = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT)
 
 
 def numbers(values: npt.NDArray[np.float64]) -> ColumnData:
-    return ColumnData(kind=Kind.FLOAT, values=np.where(np.isnan(values), 0.0, values), missing=np.isnan(values))
+    return ColumnData(kind=ColumnKind.FLOAT, values=np.where(np.isnan(values), 0.0, values), missing=np.isnan(values))
 
 
 def mixed(rows: int, seed: int, missing: float = 0.1) -> dict[str, ColumnData]:
@@ -32,11 +32,11 @@ def mixed(rows: int, seed: int, missing: float = 0.1) -> dict[str, ColumnData]:
     return {
         "a": numbers(floats),
         "b": ColumnData(
-            kind=Kind.INTEGER, values=draw.integers(-9, 9, rows).astype(np.int32), missing=np.zeros(rows, np.bool_)
+            kind=ColumnKind.INTEGER, values=draw.integers(-9, 9, rows).astype(np.int32), missing=np.zeros(rows, np.bool_)
         ),
-        "c": ColumnData(kind=Kind.TEXT, values=texts, missing=draw.random(rows) < missing),
+        "c": ColumnData(kind=ColumnKind.TEXT, values=texts, missing=draw.random(rows) < missing),
         "d": ColumnData(
-            kind=Kind.ARRAY, values=draw.normal(size=(rows, 3)).astype(np.float32), missing=np.zeros(rows, np.bool_)
+            kind=ColumnKind.ARRAY, values=draw.normal(size=(rows, 3)).astype(np.float32), missing=np.zeros(rows, np.bool_)
         ),
     }
 

@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.encoders import Numbers
 from indb_tensile.learning.evaluation import (
     HIGHER_IS_BETTER,
@@ -20,10 +20,10 @@ from indb_tensile.learning.evaluation import (
     probabilities,
 )
 from indb_tensile.learning.features import Preprocessor, Recipe
-from indb_tensile.learning.targets import Target
+from indb_tensile.learning.targets import TargetEncoding
 
 
-def preprocessor(target: Target) -> Preprocessor:
+def preprocessor(target: TargetEncoding) -> Preprocessor:
     numbers = Numbers(names=("a",), mean=(0.0,), scale=(1.0,), fill=(0.0,))
     recipe = Recipe(
         format=1, features=("a",), numbers=numbers, texts=(), times=(), arrays=(), target=target, input_shape=(1,)
@@ -31,9 +31,9 @@ def preprocessor(target: Target) -> Preprocessor:
     return Preprocessor(recipe)
 
 
-CLASSES = preprocessor(Target(name="y", task=Task.CLASSIFICATION, kind=Kind.TEXT, labels=("a", "b")))
-THREE = preprocessor(Target(name="y", task=Task.CLASSIFICATION, kind=Kind.TEXT, labels=("a", "b", "c")))
-VALUES = preprocessor(Target(name="y", task=Task.REGRESSION, kind=Kind.FLOAT, mean=100.0, scale=10.0))
+CLASSES = preprocessor(TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=("a", "b")))
+THREE = preprocessor(TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=("a", "b", "c")))
+VALUES = preprocessor(TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, mean=100.0, scale=10.0))
 
 
 def test_classification_is_judged_by_hand_counted_figures() -> None:
@@ -84,7 +84,7 @@ def test_the_area_under_the_roc_curve_is_that_of_scikit_learn(classes: int, rows
     targets = np.concatenate([np.arange(classes), source.integers(0, classes, rows)])
     outputs = np.concatenate([source.normal(size=(classes, classes)), outputs])
     chance = probabilities(outputs)
-    names = Target(name="y", task=Task.CLASSIFICATION, kind=Kind.TEXT, labels=tuple("abcde"[:classes]))
+    names = TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=tuple("abcde"[:classes]))
     found = evaluate(Task.CLASSIFICATION, outputs, targets, preprocessor(names))["roc_auc"]
     if classes == 2:
         assert found == pytest.approx(roc_auc_score(targets, chance[:, 1]))

@@ -13,14 +13,14 @@ from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Column, ColumnData, Kind
+from indb_tensile.learning.columns import Column, ColumnData, ColumnKind
 from indb_tensile.learning.encoders import Arrays, TextFacts
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import Preprocessor, choose_features, fit
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.targets import Target
+from indb_tensile.learning.targets import TargetEncoding
 
-TARGET = Target(name="y", task=Task.REGRESSION, kind=Kind.FLOAT, mean=10.0, scale=2.0)
+TARGET = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, mean=10.0, scale=2.0)
 
 
 def fitted(
@@ -34,7 +34,7 @@ def fitted(
 
 
 def numbers(*values: float | None) -> ColumnData:
-    return column_of("n", Kind.FLOAT, values)
+    return column_of("n", ColumnKind.FLOAT, values)
 
 
 def test_numbers_are_standardised_and_missing_ones_are_the_mean() -> None:
@@ -68,12 +68,12 @@ def test_standardising_can_be_switched_off_for_all_or_for_one_column() -> None:
 
 
 def test_booleans_are_zero_and_one_and_a_missing_one_is_their_share() -> None:
-    flags = column_of("f", Kind.BOOLEAN, [True, True, True, False, None])
+    flags = column_of("f", ColumnKind.BOOLEAN, [True, True, True, False, None])
     assert fitted({"f": flags})[1] == [[1], [1], [1], [0], [0.75]]
 
 
 def test_texts_are_one_hot_with_a_cap_and_missing_ones_of_their_own() -> None:
-    words = column_of("w", Kind.TEXT, ["b", "a", "b", "c", "a", None])
+    words = column_of("w", ColumnKind.TEXT, ["b", "a", "b", "c", "a", None])
     made, rows = fitted({"w": words}, {"categories": 2})
     assert made.outputs == ("w = a", "w = b", "w = (other)", "w = (missing)")
     assert [row.index(1.0) for row in rows] == [1, 0, 1, 2, 0, 3]
@@ -81,12 +81,12 @@ def test_texts_are_one_hot_with_a_cap_and_missing_ones_of_their_own() -> None:
 
 
 def test_the_padding_of_a_fixed_width_text_does_not_matter() -> None:
-    made, _ = fitted({"w": column_of("w", Kind.TEXT, ["ab", "c"])})
+    made, _ = fitted({"w": column_of("w", ColumnKind.TEXT, ["ab", "c"])})
     assert made.transform_rows([{"w": "ab  "}]).argmax() == 0
 
 
 def test_days_know_the_season_and_the_weekday_and_infinity_is_missing() -> None:
-    days = column_of("d", Kind.DATE, ["1970-01-01", "2024-04-01", "infinity", None])
+    days = column_of("d", ColumnKind.DATE, ["1970-01-01", "2024-04-01", "infinity", None])
     made, rows = fitted({"d": days})
     assert made.outputs == ("d epoch", "d month_sin", "d month_cos", "d weekday_sin", "d weekday_cos")
     thursday = [np.sin(2 * np.pi * 3 / 7), np.cos(2 * np.pi * 3 / 7)]
@@ -97,7 +97,7 @@ def test_days_know_the_season_and_the_weekday_and_infinity_is_missing() -> None:
 
 
 def test_moments_know_the_hour_with_its_minutes_in_utc() -> None:
-    made, rows = fitted({"t": column_of("t", Kind.TIME, ["2024-04-01T06:30:00", "2024-04-01T23:30:00+05:30", None])})
+    made, rows = fitted({"t": column_of("t", ColumnKind.TIME, ["2024-04-01T06:30:00", "2024-04-01T23:30:00+05:30", None])})
     assert made.outputs[-2:] == ("t hour_sin", "t hour_cos")
     for row, hour in zip(rows, (6.5, 18.0), strict=False):
         assert row[-2:] == pytest.approx([np.sin(2 * np.pi * hour / 24), np.cos(2 * np.pi * hour / 24)], abs=1e-4)
@@ -106,7 +106,7 @@ def test_moments_know_the_hour_with_its_minutes_in_utc() -> None:
 
 def test_a_target_that_depends_on_the_hour_alone_can_be_learned_from_a_timestamp() -> None:
     seconds = np.random.default_rng(0).uniform(0, 3e7, 500)
-    moments = ColumnData(kind=Kind.TIME, values=seconds, missing=np.zeros(500, bool))
+    moments = ColumnData(kind=ColumnKind.TIME, values=seconds, missing=np.zeros(500, bool))
     made = fitted({"t": moments})[0]
     wanted = np.cos(2 * np.pi * (seconds % 86_400) / 86_400 + 1)
     assert LinearRegression().fit(made.transform({"t": moments}), wanted).score(
@@ -126,13 +126,13 @@ def test_a_model_stored_by_release_0_1_encodes_times_as_it_did() -> None:
     moment = "2024-04-01T06:30:00"
     row = old.transform_rows([{"t": moment}])[0].tolist()
     assert row == pytest.approx([(1_711_953_000 - 1e9) / 1e8, 1, 0, 0, 1], abs=1e-6)
-    for kind in (Kind.DATE, Kind.TIME):
+    for kind in (ColumnKind.DATE, ColumnKind.TIME):
         assert old.transform({"t": column_of("t", kind, [moment])}).tolist() == [row]
     assert Preprocessor.from_json(json.loads(json.dumps(old.to_json()))).outputs == old.outputs
 
 
 def test_what_a_text_column_loses_to_the_cap_is_counted() -> None:
-    words = column_of("w", Kind.TEXT, [*"aaabbc", None, "d"])
+    words = column_of("w", ColumnKind.TEXT, [*"aaabbc", None, "d"])
     made, _ = fitted({"w": words}, {"categories": 2})
     assert made.text_facts == (TextFacts(name="w", rows=8, known_rows=7, distinct=4, categories=2, other_rows=2),)
     assert made.text_facts[0].other_share == pytest.approx(2 / 7)
@@ -144,20 +144,20 @@ def test_what_a_text_column_loses_to_the_cap_is_counted() -> None:
     ("rows", "distinct", "useless"), [(100, 100, True), (100, 96, True), (100, 90, False), (19, 19, False)]
 )
 def test_a_text_column_with_a_value_for_nearly_each_row_is_known(rows: int, distinct: int, useless: bool) -> None:
-    made, _ = fitted({"w": column_of("w", Kind.TEXT, [f"text {row % distinct}" for row in range(rows)])})
+    made, _ = fitted({"w": column_of("w", ColumnKind.TEXT, [f"text {row % distinct}" for row in range(rows)])})
     assert made.text_facts[0].nearly_unique is useless
 
 
 def test_moments_before_1970_fall_into_their_own_month() -> None:
-    made, _ = fitted({"d": column_of("d", Kind.TIME, ["1969-12-31T23:59:59", "2000-01-01"])})
+    made, _ = fitted({"d": column_of("d", ColumnKind.TIME, ["1969-12-31T23:59:59", "2000-01-01"])})
     december = made.transform_rows([{"d": "1969-12-31T23:59:59"}])[0, 1:3]
     assert december == pytest.approx([np.sin(2 * np.pi * 11 / 12), np.cos(2 * np.pi * 11 / 12)], abs=1e-6)
 
 
 def test_vectors_are_standardised_by_element_and_images_as_a_whole() -> None:
-    vectors = column_of("v", Kind.ARRAY, [[0, 10], [2, 30], None])
+    vectors = column_of("v", ColumnKind.ARRAY, [[0, 10], [2, 30], None])
     assert fitted({"v": vectors})[1] == [[-1, -1], [1, 1], [0, 0]]
-    images = column_of("v", Kind.ARRAY, [[[0.0, 0.0]], [[4.0, 4.0]], [[float("nan"), 0.0]]])
+    images = column_of("v", ColumnKind.ARRAY, [[[0.0, 0.0]], [[4.0, 4.0]], [[float("nan"), 0.0]]])
     made, rows = fitted({"v": images})
     assert made.outputs == ("v[1][1]", "v[1][2]")
     assert rows[0][0] == rows[0][1] == rows[2][1]
@@ -165,7 +165,7 @@ def test_vectors_are_standardised_by_element_and_images_as_a_whole() -> None:
 
 
 def test_an_input_shape_folds_the_row() -> None:
-    images = {"v": column_of("v", Kind.ARRAY, [[[0, 1], [2, 3]], [[4, 5], [6, 7]]])}
+    images = {"v": column_of("v", ColumnKind.ARRAY, [[[0, 1], [2, 3]], [[4, 5], [6, 7]]])}
     made, _ = fitted(images, input_shape=(1, 2, 2))
     assert made.transform(images).shape == (2, 1, 2, 2)
     with pytest.raises(RequestError, match=r"input_shape \[1, 3, 3\] holds 9 numbers, the features give 4"):
@@ -174,10 +174,10 @@ def test_an_input_shape_folds_the_row() -> None:
 
 def test_kinds_lie_in_a_fixed_order_and_statistics_come_from_the_training_rows_only() -> None:
     columns = {
-        "w": column_of("w", Kind.TEXT, ["a", "a", "b"]),
+        "w": column_of("w", ColumnKind.TEXT, ["a", "a", "b"]),
         "n": numbers(1, 3, 1000),
-        "v": column_of("v", Kind.ARRAY, [[1.0], [3.0], [5.0]]),
-        "f": column_of("f", Kind.BOOLEAN, [True, False, None]),
+        "v": column_of("v", ColumnKind.ARRAY, [[1.0], [3.0], [5.0]]),
+        "f": column_of("f", ColumnKind.BOOLEAN, [True, False, None]),
     }
     options = FeatureOptions.parse({"missing": {"f": "indicator"}})
     made = fit(columns, target=TARGET, features=tuple(columns), options=options, train=np.array([0, 1]))
@@ -192,7 +192,7 @@ _CELL = st.none() | st.floats(-1e6, 1e6) | st.sampled_from([float("nan"), float(
 @settings(max_examples=60, deadline=None)
 def test_single_rows_become_what_the_table_becomes_also_after_storing(rows: list[tuple[Any, ...]]) -> None:
     rows = [*rows, (1.0, 2.0, "a"), (2.0, 1.0, "b")]
-    kinds = {"a": Kind.FLOAT, "b": Kind.FLOAT, "c": Kind.TEXT}
+    kinds = {"a": ColumnKind.FLOAT, "b": ColumnKind.FLOAT, "c": ColumnKind.TEXT}
     columns = {name: column_of(name, kind, [row[i] for row in rows]) for i, (name, kind) in enumerate(kinds.items())}
     made, _ = fitted(columns, {"missing": {"a": "indicator"}})
     stored = Preprocessor.from_json(json.loads(json.dumps(made.to_json())))
@@ -230,13 +230,13 @@ def test_a_row_may_hold_numbers_as_json_writes_them() -> None:
     ],
 )
 def test_a_row_that_does_not_fit_the_model_is_refused(row: Any, fault: str) -> None:
-    made, _ = fitted({"a": numbers(1, 3), "v": column_of("v", Kind.ARRAY, [[1, 2], [3, 4]])})
+    made, _ = fitted({"a": numbers(1, 3), "v": column_of("v", ColumnKind.ARRAY, [[1, 2], [3, 4]])})
     with pytest.raises(RequestError, match=fault):
         made.transform_rows([row])
 
 
 def test_a_bare_array_is_the_single_array_feature() -> None:
-    made, rows = fitted({"v": column_of("v", Kind.ARRAY, [[1, 2], [3, 4]])})
+    made, rows = fitted({"v": column_of("v", ColumnKind.ARRAY, [[1, 2], [3, 4]])})
     assert made.transform_rows([[1, 2], {"v": [3, 4]}, None]).tolist() == [*rows, [0, 0]]
 
 
@@ -260,13 +260,13 @@ def test_a_table_without_a_feature_is_refused_by_name() -> None:
 
 def test_a_column_that_changed_its_kind_is_refused() -> None:
     numeric, _ = fitted({"a": numbers(1, 2)})
-    texts, _ = fitted({"a": column_of("a", Kind.TEXT, ["x", "y"])})
+    texts, _ = fitted({"a": column_of("a", ColumnKind.TEXT, ["x", "y"])})
     with pytest.raises(DataError, match='column "a" is of kind text, the model was trained on numbers'):
-        numeric.transform({"a": column_of("a", Kind.TEXT, ["x"])})
+        numeric.transform({"a": column_of("a", ColumnKind.TEXT, ["x"])})
     with pytest.raises(DataError, match='column "a" is of kind integer, the model was trained on texts'):
-        texts.transform({"a": column_of("a", Kind.INTEGER, [1])})
+        texts.transform({"a": column_of("a", ColumnKind.INTEGER, [1])})
     with pytest.raises(DataError, match='target "y" is of kind text, the model was trained on float'):
-        TARGET.encode(column_of("y", Kind.TEXT, ["x"]))
+        TARGET.encode(column_of("y", ColumnKind.TEXT, ["x"]))
 
 
 def test_what_is_not_a_stored_preprocessor_is_refused() -> None:
@@ -343,26 +343,26 @@ def test_an_option_that_is_not_known_is_refused(options: dict[str, Any], fault: 
 
 
 def test_a_rule_must_suit_the_kind_of_its_column() -> None:
-    words = {"w": column_of("w", Kind.TEXT, ["a", "b", None])}
+    words = {"w": column_of("w", ColumnKind.TEXT, ["a", "b", None])}
     with pytest.raises(RequestError, match='"missing" of text column "w" cannot be zero'):
         fitted(words, {"missing": {"w": "zero"}})
     with pytest.raises(DataError, match='column "w", row 3'):
         fitted(words, {"missing": {"w": "error"}})
     with pytest.raises(RequestError, match='"missing" of time column "d" cannot be 3'):
-        fitted({"d": column_of("d", Kind.TIME, ["2020-01-01", "2021-01-01"])}, {"missing": {"d": 3}})
+        fitted({"d": column_of("d", ColumnKind.TIME, ["2020-01-01", "2021-01-01"])}, {"missing": {"d": 3}})
 
 
 def test_integer_labels_of_more_bits_than_a_double_holds_are_kept_apart() -> None:
     labels = [2**53, 2**53 + 1, None, -(2**63)]
-    column = column_of("y", Kind.INTEGER, labels)
-    assert column.kind is Kind.INTEGER
+    column = column_of("y", ColumnKind.INTEGER, labels)
+    assert column.kind is ColumnKind.INTEGER
     assert column.values.tolist() == [2**53, 2**53 + 1, 0, -(2**63)]
     assert column.missing.tolist() == [False, False, True, False]
 
 
 def test_integers_are_not_cut_where_one_of_them_has_a_fraction() -> None:
-    column = column_of("y", Kind.INTEGER, [1.5, 2])
-    assert column.kind is Kind.FLOAT
+    column = column_of("y", ColumnKind.INTEGER, [1.5, 2])
+    assert column.kind is ColumnKind.FLOAT
     assert column.values.tolist() == [1.5, 2.0]
 
 
@@ -373,7 +373,7 @@ def test_wide_arrays_are_encoded_in_blocks_as_they_would_be_at_once() -> None:
     values[5, 7] = np.nan
     missing = np.zeros(rows, np.bool_)
     missing[9] = True
-    data = ColumnData(kind=Kind.ARRAY, values=values, missing=missing)
+    data = ColumnData(kind=ColumnKind.ARRAY, values=values, missing=missing)
     numbers = data.numbers()
     known = np.where(np.isfinite(numbers), numbers, np.nan)
     scaler = StandardScaler().fit(known[:, np.isfinite(known).any(axis=0)])
@@ -396,17 +396,17 @@ def test_the_median_of_the_training_rows_stands_for_what_is_missing() -> None:
 
 
 def test_a_vector_has_a_median_for_each_element_and_a_matrix_one_for_all() -> None:
-    vectors = column_of("v", Kind.ARRAY, [[1, 10], [3, 30], [11, 110], None])
+    vectors = column_of("v", ColumnKind.ARRAY, [[1, 10], [3, 30], [11, 110], None])
     assert fitted({"v": vectors}, {"missing": "median", "standardize": False})[1][3] == [3, 30]
-    matrices = column_of("m", Kind.ARRAY, [[[1, 2], [3, 4]], [[5, 6], [7, 9]], None])
+    matrices = column_of("m", ColumnKind.ARRAY, [[[1, 2], [3, 4]], [[5, 6], [7, 9]], None])
     assert fitted({"m": matrices}, {"missing": "median", "standardize": False})[1][2] == [4.5] * 4
 
 
 def test_a_rule_for_all_columns_holds_for_those_that_know_it() -> None:
     columns = {
         "n": numbers(1, 3, None),
-        "w": column_of("w", Kind.TEXT, ["a", "b", None]),
-        "d": column_of("d", Kind.TIME, ["2020-01-01", "2021-01-01", None]),
+        "w": column_of("w", ColumnKind.TEXT, ["a", "b", None]),
+        "d": column_of("d", ColumnKind.TIME, ["2020-01-01", "2021-01-01", None]),
     }
     made, _ = fitted(columns, {"missing": "indicator"})
     assert [name for name in made.outputs if name.endswith(" (missing)")] == [
@@ -420,7 +420,7 @@ def test_a_rule_for_all_columns_holds_for_those_that_know_it() -> None:
 
 
 def test_each_text_may_have_a_cap_of_its_own() -> None:
-    columns = {name: column_of(name, Kind.TEXT, ["a", "b", "c"]) for name in ("v", "w")}
+    columns = {name: column_of(name, ColumnKind.TEXT, ["a", "b", "c"]) for name in ("v", "w")}
     made, _ = fitted(columns, {"categories": {"v": 1}})
     assert made.outputs == (
         *("v = a", "v = (other)", "v = (missing)"),
@@ -429,7 +429,7 @@ def test_each_text_may_have_a_cap_of_its_own() -> None:
 
 
 def test_an_option_that_means_nothing_to_its_column_is_refused() -> None:
-    columns = {"n": numbers(1, 3), "w": column_of("w", Kind.TEXT, ["a", "b"])}
+    columns = {"n": numbers(1, 3), "w": column_of("w", ColumnKind.TEXT, ["a", "b"])}
     for options, fault in (
         ({"categories": {"n": 3}}, '"categories" means nothing to float column "n"'),
         ({"standardize": {"w": True}}, '"standardize" means nothing to text column "w"'),

@@ -7,34 +7,34 @@ import pytest
 
 from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import Column, Kind, Wire
+from indb_tensile.learning.columns import Column, ColumnKind, CopyEncoding
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.footprint import ColumnStatistics, Footprint, Memory, Statistics, footprint
+from indb_tensile.learning.footprint import ColumnStatistics, MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.training import prepare
 from indb_tensile.sizes import size
 from tests.conftest import Database
 
 MIB = 1 << 20
-FLOAT = Wire(kind=Kind.FLOAT, item=">f8")
-REAL = Wire(kind=Kind.FLOAT, item=">f4")
-TEXT = Wire(kind=Kind.TEXT, item="")
-REALS = Wire(kind=Kind.ARRAY, item=">f4")
-PLENTY = Memory(limit_bytes=1 << 40, host_bytes=1 << 40, free_bytes=1 << 40)
+FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")
+REAL = CopyEncoding(kind=ColumnKind.FLOAT, item=">f4")
+TEXT = CopyEncoding(kind=ColumnKind.TEXT, item="")
+REALS = CopyEncoding(kind=ColumnKind.ARRAY, item=">f4")
+PLENTY = RowMemoryLimits(limit_bytes=1 << 40, host_bytes=1 << 40, free_bytes=1 << 40)
 
 
 def need(
-    wires: dict[str, Wire],
+    wires: dict[str, CopyEncoding],
     rows: int = 1_000_000,
     columns: dict[str, ColumnStatistics] | None = None,
     shapes: dict[str, tuple[int, ...]] | None = None,
     preprocess: dict[str, Any] | None = None,
-) -> Footprint:
+) -> MemoryEstimate:
     statistics = Statistics(
         rows=rows, analyzed=True, stored_bytes=rows * 100, columns=columns or {}, wires=wires, shapes=shapes or {}
     )
     described = [Column(name=name, type="", wire=wire) for name, wire in wires.items()]
     options = FeatureOptions.parse(preprocess or {})
-    return footprint(statistics, target="y", described=described, options=options, test_size=0.15)
+    return estimate_memory(statistics, target="y", described=described, options=options, test_size=0.15)
 
 
 def told(width_bytes: float = 8, distinct: float = -1, null_share: float = 0) -> ColumnStatistics:
@@ -85,19 +85,19 @@ def test_a_small_table_needs_little() -> None:
     ("memory", "error", "message", "hint"),
     [
         (
-            Memory(limit_bytes=100 * MIB, host_bytes=1 << 40, free_bytes=900 * MIB),
+            RowMemoryLimits(limit_bytes=100 * MIB, host_bytes=1 << 40, free_bytes=900 * MIB),
             MemoryLimitError,
             "more than the 100.0 MB that a trainer may use for them (read_limit_bytes)",
             "raise TENSILE_READ_LIMIT_BYTES",
         ),
         (
-            Memory(limit_bytes=1 << 40, host_bytes=200 * MIB, free_bytes=90 * MIB),
+            RowMemoryLimits(limit_bytes=1 << 40, host_bytes=200 * MIB, free_bytes=90 * MIB),
             MemoryLimitError,
             "more than the 200.0 MB that the machine or its container has",
             "more memory",
         ),
         (
-            Memory(limit_bytes=1 << 40, host_bytes=1 << 40, free_bytes=90 * MIB),
+            RowMemoryLimits(limit_bytes=1 << 40, host_bytes=1 << 40, free_bytes=90 * MIB),
             HostMemoryError,
             "and 90.0 MB are free now",
             "max_jobs",
@@ -105,7 +105,7 @@ def test_a_small_table_needs_little() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_both_figures_and_the_way_out(
-    memory: Memory, error: type[Exception], message: str, hint: str
+    memory: RowMemoryLimits, error: type[Exception], message: str, hint: str
 ) -> None:
     found = need({f"f{i}": FLOAT for i in range(20)} | {"y": FLOAT})
     found.check("public.t", PLENTY)
@@ -121,8 +121,8 @@ def test_what_does_not_fit_is_refused_with_both_figures_and_the_way_out(
     assert hint in fault.hint
 
 
-def _prepared(database: Database, create: Sequence[str], target: str, memory: Memory = PLENTY) -> list[Footprint]:
-    heard: list[Footprint] = []
+def _prepared(database: Database, create: Sequence[str], target: str, memory: RowMemoryLimits = PLENTY) -> list[MemoryEstimate]:
+    heard: list[MemoryEstimate] = []
     with database.connect() as admin, database.connect("tensile_reader") as reader:
         for statement in create:
             admin.execute(statement.encode())
@@ -187,4 +187,4 @@ def test_a_table_that_cannot_fit_is_refused_before_a_row_is_read(database: Datab
     with pytest.raises(
         MemoryLimitError, match=r"table public\.t need about [\d.]+ MB of memory, more than the 1\.0 MB"
     ):
-        _prepared(database, create, "y", Memory(limit_bytes=MIB, host_bytes=1 << 40, free_bytes=1 << 40))
+        _prepared(database, create, "y", RowMemoryLimits(limit_bytes=MIB, host_bytes=1 << 40, free_bytes=1 << 40))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import Task
 from indb_tensile.learning import leakage
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.jsonrows import column_of
 
 ROWS = 200
@@ -21,9 +21,9 @@ NOISE = [Random(4).random() for _ in range(ROWS)]
 SHUFFLED = Random(3).sample(range(10**6), ROWS)
 
 
-def found(kind: Kind, values: Sequence[Any], target: Sequence[Any] = CLASSES) -> list[str]:
+def found(kind: ColumnKind, values: Sequence[Any], target: Sequence[Any] = CLASSES) -> list[str]:
     task = Task.REGRESSION if isinstance(target[0], float) else Task.CLASSIFICATION
-    goal = column_of("y", Kind.FLOAT if task is Task.REGRESSION else Kind.TEXT, list(target))
+    goal = column_of("y", ColumnKind.FLOAT if task is Task.REGRESSION else ColumnKind.TEXT, list(target))
     columns = {"x": column_of("x", kind, list(values)), "y": goal}
     rows = np.arange(len(values))
     return [finding.kind for finding in leakage.findings(columns, ["x"], "y", task, rows)]
@@ -32,73 +32,73 @@ def found(kind: Kind, values: Sequence[Any], target: Sequence[Any] = CLASSES) ->
 @pytest.mark.parametrize(
     ("kind", "values", "kinds"),
     [
-        (Kind.INTEGER, range(5, 5 + ROWS), [leakage.COUNTER]),
-        (Kind.INTEGER, SHUFFLED, [leakage.KEY]),
-        (Kind.TEXT, [f"row {row}" for row in range(ROWS)], [leakage.KEY]),
-        (Kind.FLOAT, [float(number) for number in SHUFFLED], [leakage.KEY]),
-        (Kind.FLOAT, [number + 0.5 for number in SHUFFLED], []),  # a measurement
-        (Kind.INTEGER, [row % 7 for row in range(ROWS)], []),
-        (Kind.TEXT, CLASSES, [leakage.EQUAL]),
-        (Kind.TEXT, [name.upper() for name in CLASSES], [leakage.DETERMINING]),
-        (Kind.BOOLEAN, [name == "a" for name in CLASSES], []),
-        (Kind.INTEGER, [row % 6 for row in range(ROWS)], [leakage.DETERMINING]),
-        (Kind.FLOAT, [ord(name) + noise for name, noise in zip(CLASSES, NOISE, strict=True)], [leakage.ORDERING]),
-        (Kind.FLOAT, [None if name == "a" else noise for name, noise in zip(CLASSES, NOISE, strict=True)], []),
+        (ColumnKind.INTEGER, range(5, 5 + ROWS), [leakage.COUNTER]),
+        (ColumnKind.INTEGER, SHUFFLED, [leakage.KEY]),
+        (ColumnKind.TEXT, [f"row {row}" for row in range(ROWS)], [leakage.KEY]),
+        (ColumnKind.FLOAT, [float(number) for number in SHUFFLED], [leakage.KEY]),
+        (ColumnKind.FLOAT, [number + 0.5 for number in SHUFFLED], []),  # a measurement
+        (ColumnKind.INTEGER, [row % 7 for row in range(ROWS)], []),
+        (ColumnKind.TEXT, CLASSES, [leakage.EQUAL]),
+        (ColumnKind.TEXT, [name.upper() for name in CLASSES], [leakage.DETERMINING]),
+        (ColumnKind.BOOLEAN, [name == "a" for name in CLASSES], []),
+        (ColumnKind.INTEGER, [row % 6 for row in range(ROWS)], [leakage.DETERMINING]),
+        (ColumnKind.FLOAT, [ord(name) + noise for name, noise in zip(CLASSES, NOISE, strict=True)], [leakage.ORDERING]),
+        (ColumnKind.FLOAT, [None if name == "a" else noise for name, noise in zip(CLASSES, NOISE, strict=True)], []),
     ],
 )
-def test_features_of_a_classification(kind: Kind, values: Sequence[Any], kinds: list[str]) -> None:
+def test_features_of_a_classification(kind: ColumnKind, values: Sequence[Any], kinds: list[str]) -> None:
     assert found(kind, values) == kinds
 
 
 @pytest.mark.parametrize(
     ("kind", "values", "kinds"),
     [
-        (Kind.FLOAT, VALUES, [leakage.KEY, leakage.EQUAL]),
-        (Kind.FLOAT, [1.5 - 3 * value for value in VALUES], [leakage.ORDERING]),
-        (Kind.INTEGER, [int(value) // 40 for value in VALUES], [leakage.ORDERING]),  # a band of the target
-        (Kind.BOOLEAN, [value > 100 for value in VALUES], []),
-        (Kind.FLOAT, NOISE, []),
-        (Kind.INTEGER, [1] * ROWS, []),
+        (ColumnKind.FLOAT, VALUES, [leakage.KEY, leakage.EQUAL]),
+        (ColumnKind.FLOAT, [1.5 - 3 * value for value in VALUES], [leakage.ORDERING]),
+        (ColumnKind.INTEGER, [int(value) // 40 for value in VALUES], [leakage.ORDERING]),  # a band of the target
+        (ColumnKind.BOOLEAN, [value > 100 for value in VALUES], []),
+        (ColumnKind.FLOAT, NOISE, []),
+        (ColumnKind.INTEGER, [1] * ROWS, []),
     ],
 )
-def test_features_of_a_regression(kind: Kind, values: Sequence[Any], kinds: list[str]) -> None:
+def test_features_of_a_regression(kind: ColumnKind, values: Sequence[Any], kinds: list[str]) -> None:
     assert found(kind, values, VALUES) == kinds
 
 
 def test_a_table_sorted_by_its_classes_is_in_order_with_its_counter() -> None:
-    assert found(Kind.INTEGER, range(ROWS), sorted(CLASSES)) == [leakage.COUNTER, leakage.ORDERING]
+    assert found(ColumnKind.INTEGER, range(ROWS), sorted(CLASSES)) == [leakage.COUNTER, leakage.ORDERING]
 
 
 def test_what_is_missing_with_one_class_gives_it_away() -> None:
     labels = ["late" if row % 5 == 0 else "on time" for row in range(ROWS)]
     delay = [None if label == "late" else noise for label, noise in zip(labels, NOISE, strict=True)]
-    assert found(Kind.FLOAT, delay, labels) == [leakage.MISSING_WITH]
+    assert found(ColumnKind.FLOAT, delay, labels) == [leakage.MISSING_WITH]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=2, max_size=30))
 @settings(max_examples=300, deadline=None)
 def test_few_rows_are_in_order_by_accident(rows: list[tuple[int, str]]) -> None:
-    assert found(Kind.INTEGER, [row[0] for row in rows], [row[1] for row in rows][:]) in (
+    assert found(ColumnKind.INTEGER, [row[0] for row in rows], [row[1] for row in rows][:]) in (
         [],
         [leakage.DETERMINING],
         [leakage.ORDERING],
     )
-    assert found(Kind.INTEGER, [row[0] for row in rows[:12]], [row[1] for row in rows[:12]]) == []
+    assert found(ColumnKind.INTEGER, [row[0] for row in rows[:12]], [row[1] for row in rows[:12]]) == []
 
 
 def test_a_finding_in_the_first_rows_is_looked_for_in_all_of_them() -> None:
     many = 30_000
     values = list(range(many))
     labels = ["a" if row < many // 2 else "b" for row in values]
-    assert found(Kind.INTEGER, values, labels) == [leakage.COUNTER, leakage.ORDERING]
+    assert found(ColumnKind.INTEGER, values, labels) == [leakage.COUNTER, leakage.ORDERING]
     values[1] = values[2]  # no row of those that are looked at first
     labels[2] = "b"
-    assert found(Kind.INTEGER, values, labels) == []
+    assert found(ColumnKind.INTEGER, values, labels) == []
 
 
 def test_moments_that_increase_with_the_rows() -> None:
     days = [f"2024-{1 + row // 28:02d}-{1 + row % 28:02d}" for row in range(ROWS)]
-    assert leakage.increases(column_of("at", Kind.TIME, days))
-    assert leakage.increases(column_of("at", Kind.TIME, [*days[1:], days[0]])) is True
-    assert not leakage.increases(column_of("at", Kind.TIME, Random(1).sample(days, ROWS)))
-    assert not leakage.increases(column_of("at", Kind.TIME, [days[0]] * ROWS))
+    assert leakage.increases(column_of("at", ColumnKind.TIME, days))
+    assert leakage.increases(column_of("at", ColumnKind.TIME, [*days[1:], days[0]])) is True
+    assert not leakage.increases(column_of("at", ColumnKind.TIME, Random(1).sample(days, ROWS)))
+    assert not leakage.increases(column_of("at", ColumnKind.TIME, [days[0]] * ROWS))

@@ -5,24 +5,24 @@ from pathlib import Path
 import numpy as np
 
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Column, ColumnData, Kind, Table, Wire
+from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, TableData, CopyEncoding
 from indb_tensile.learning.splits import row_hashes
 from indb_tensile.learning.training import assemble
 from tests.learning.tables import spec
 
 ROWS, COLUMNS = 400_000, 20
-FLOAT = Wire(kind=Kind.FLOAT, item=">f8")
+FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")
 
 
-def drawn(rows: int) -> Table:
+def drawn(rows: int) -> TableData:
     """A table as it is read: no column has a NULL, so none has a mask of its own."""
     draw = np.random.default_rng(7)
     names = [*(f"f{i}" for i in range(COLUMNS)), "y"]
     missing = np.broadcast_to(np.False_, rows)
-    columns = {name: ColumnData(kind=Kind.FLOAT, values=draw.random(rows), missing=missing) for name in names}
+    columns = {name: ColumnData(kind=ColumnKind.FLOAT, values=draw.random(rows), missing=missing) for name in names}
     described = tuple(Column(name=name, type="double precision", wire=FLOAT) for name in names)
     hashes = row_hashes([columns["f0"]], rows)
-    return Table(columns=columns, described=described, rows=rows, row_hash=hashes, digest="")
+    return TableData(columns=columns, described=described, rows=rows, row_hash=hashes, digest="")
 
 
 def memory_bytes(name: str) -> int:

@@ -18,9 +18,9 @@ from indb_tensile.errors import (
     TableBusyError,
 )
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import Column, Kind, Table
+from indb_tensile.learning.columns import Column, ColumnKind, TableData
 from indb_tensile.learning.jsonrows import column_of, number
-from indb_tensile.learning.relation import Limits, ProtectedError, UnreadableError, describe, read
+from indb_tensile.learning.relation import ReadLimits, ProtectedError, UnreadableError, describe, read
 from indb_tensile.sql_api import readable
 from tests.conftest import Database
 
@@ -67,7 +67,7 @@ def every(described: Sequence[Column]) -> tuple[str, ...]:
     return tuple(column.name for column in described)
 
 
-def read_all(database: Database, name: str) -> Table:
+def read_all(database: Database, name: str) -> TableData:
     """The whole table, as the trainers' role, which is granted all that there is."""
     with database.connect() as admin, database.connect("tensile_reader") as reader:
         admin.execute("grant select on all tables in schema public to tensile_reader")
@@ -136,7 +136,7 @@ def test_arrays_arrive_as_tensors_of_one_shape(database: Database) -> None:
     assert np.isnan(columns["c"].values[0, 1])
     assert columns["d"].values[200].tolist() == [9]
     assert columns["a"].missing.tolist() == [False] * 200 + [True]
-    assert {data.kind for data in columns.values()} == {Kind.ARRAY}
+    assert {data.kind for data in columns.values()} == {ColumnKind.ARRAY}
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_a_table_that_another_session_locks_is_busy_and_its_holder_named(databas
             with alice.transaction():
                 alice.execute(f"lock table {name} in access exclusive mode".encode())
                 with pytest.raises(TableBusyError, match=rf"table public\.{name} is locked") as caught:
-                    read(reader, relation(admin, name[0]), lambda _: ("a",), limits=Limits(lock_s=0.1))
+                    read(reader, relation(admin, name[0]), lambda _: ("a",), limits=ReadLimits(lock_s=0.1))
             assert caught.value.hint == (
                 f"Process {alice.info.backend_pid} of role alice locks it: end its transaction."
             )
@@ -518,9 +518,9 @@ def test_more_than_the_limit_is_refused_with_the_figures(database: Database) -> 
         connection.execute("create table t (a float8[]); insert into t select array_fill(1::float8, array[100000])")
         asked = relation(connection, "t")
         with pytest.raises(DataError, match=r"781\.3 kB, and the limit is 488\.3 kB") as caught:
-            read(connection, asked, every, limits=Limits(size_bytes=500_000))
+            read(connection, asked, every, limits=ReadLimits(size_bytes=500_000))
         assert "TENSILE_READ_LIMIT_BYTES" in caught.value.hint
-        assert read(connection, asked, every, limits=Limits(size_bytes=800_009)).rows == 1
+        assert read(connection, asked, every, limits=ReadLimits(size_bytes=800_009)).rows == 1
 
 
 def test_a_row_beyond_the_limit_is_refused_before_it_is_decoded(database: Database) -> None:
@@ -528,7 +528,7 @@ def test_a_row_beyond_the_limit_is_refused_before_it_is_decoded(database: Databa
         connection.execute("create table t (a text); insert into t values (repeat('a', 20000000))")
         asked = relation(connection, "t")
         with pytest.raises(DataError, match=r"19\.1 MB, and the limit is 976\.6 kB"):
-            read(connection, asked, every, limits=Limits(size_bytes=1_000_000))
+            read(connection, asked, every, limits=ReadLimits(size_bytes=1_000_000))
 
 
 def test_a_number_beyond_a_double_is_infinite_as_it_is_in_json(database: Database) -> None:
@@ -544,7 +544,7 @@ def test_a_number_beyond_a_double_is_infinite_as_it_is_in_json(database: Databas
     assert np.array_equal(table.columns["a"].values, known, equal_nan=True)
     assert np.array_equal(table.columns["v"].values[:, 0], known, equal_nan=True)
     assert np.array_equal([number("a", row["a"]) for row in rows], known, equal_nan=True)
-    sent = column_of("v", Kind.ARRAY, [row["v"] for row in rows])
+    sent = column_of("v", ColumnKind.ARRAY, [row["v"] for row in rows])
     assert np.array_equal(sent.values[:, 0], known, equal_nan=True)
 
 
@@ -561,7 +561,7 @@ def test_a_moment_is_the_same_read_from_a_table_and_sent_as_json(database: Datab
         table = read_all(database, "t")
         rows = [row for (row,) in connection.execute("select to_jsonb(t) from t")]
     for name, column in table.columns.items():
-        sent = column_of(name, Kind.TIME, [row[name] for row in rows])
+        sent = column_of(name, ColumnKind.TIME, [row[name] for row in rows])
         assert sent.missing.tolist() == column.missing.tolist()
         known = ~column.missing
         assert sent.values[known].tolist() == column.values[known].tolist()

@@ -12,7 +12,7 @@ from indb_tensile.errors import HostMemoryError, MemoryLimitError, RequestError
 from indb_tensile.executor.capture import capture_training
 from indb_tensile.executor.optimizer import OptimizerSettings
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.requirements import Requirements, Room
+from indb_tensile.learning.requirements import Requirements, AvailableMemory
 from indb_tensile.learning.training import assemble
 from indb_tensile.scheduler.judges.bound import least_bytes
 from tests.learning.tables import sample, spec
@@ -21,7 +21,7 @@ MIB = 1 << 20
 ROOMY = 1 << 50
 
 
-def room(**given: Any) -> Room:
+def room(**given: Any) -> AvailableMemory:
     values: dict[str, Any] = {
         "device_bytes": ROOMY,
         "limited": False,
@@ -29,7 +29,7 @@ def room(**given: Any) -> Room:
         "host_bytes": ROOMY,
         "free_bytes": ROOMY,
     }
-    return Room(**values | given)
+    return AvailableMemory(**values | given)
 
 
 def settings(**given: Any) -> TrainingSettings:
@@ -122,7 +122,7 @@ def test_each_bound_has_its_words(given: dict[str, Any], kind: type[Exception], 
 
 def test_what_fits_exactly_is_not_refused() -> None:
     NEEDED.check(
-        Room(
+        AvailableMemory(
             device_bytes=10 * MIB,
             limited=False,
             host_pool_bytes=80 * MIB,

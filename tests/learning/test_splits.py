@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
-from indb_tensile.learning.columns import ColumnData, Kind
+from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.splits import PARTS, Parts, Split, divide, row_hashes, told_apart
+from indb_tensile.learning.splits import PARTS, Parts, Split, divide, row_hashes, distinct_hashes
 
 
 def keys(values: Iterable[int]) -> ColumnData:
-    return column_of("id", Kind.INTEGER, list(values))
+    return column_of("id", ColumnKind.INTEGER, list(values))
 
 
 def members(parts: Parts, ids: range) -> dict[int, str]:
@@ -50,26 +50,26 @@ def test_another_seed_gives_another_split() -> None:
 
 def test_hashes_tell_apart_values_kinds_and_nulls() -> None:
     columns = [
-        column_of("a", Kind.INTEGER, [0, None, 1, -1, 2**40]),
-        column_of("a", Kind.FLOAT, [0.5, None, 1.5, -0.5, 1e300]),
-        column_of("a", Kind.BOOLEAN, [True, None, False]),
-        column_of("a", Kind.TEXT, ["", None, "a", "b", "aa"]),
-        column_of("a", Kind.ARRAY, [[1.0, 2.0], None, [2.0, 1.0]]),
+        column_of("a", ColumnKind.INTEGER, [0, None, 1, -1, 2**40]),
+        column_of("a", ColumnKind.FLOAT, [0.5, None, 1.5, -0.5, 1e300]),
+        column_of("a", ColumnKind.BOOLEAN, [True, None, False]),
+        column_of("a", ColumnKind.TEXT, ["", None, "a", "b", "aa"]),
+        column_of("a", ColumnKind.ARRAY, [[1.0, 2.0], None, [2.0, 1.0]]),
     ]
     for column in columns:
         assert len(set(row_hashes([column], len(column.missing)).tolist())) == len(column.missing)
 
 
 def test_columns_are_hashed_in_order_and_minus_zero_is_zero() -> None:
-    one, two = column_of("a", Kind.INTEGER, [1]), column_of("b", Kind.INTEGER, [2])
+    one, two = column_of("a", ColumnKind.INTEGER, [1]), column_of("b", ColumnKind.INTEGER, [2])
     assert row_hashes([one, two], 1) != row_hashes([two, one], 1)
-    zeros = row_hashes([column_of("a", Kind.FLOAT, [0.0, -0.0])], 2)
+    zeros = row_hashes([column_of("a", ColumnKind.FLOAT, [0.0, -0.0])], 2)
     assert zeros[0] == zeros[1]
 
 
 def test_the_hash_of_a_row_never_changes() -> None:
     """Stored versions were judged on rows found by it: another hash would judge them on rows they trained on."""
-    table = [column_of("id", Kind.INTEGER, [1, 2]), column_of("name", Kind.TEXT, ["a", None])]
+    table = [column_of("id", ColumnKind.INTEGER, [1, 2]), column_of("name", ColumnKind.TEXT, ["a", None])]
     assert row_hashes(table, 2).tolist() == [2_595_944_949_954_921_227, 14_084_481_902_747_847_351]
 
 
@@ -103,8 +103,8 @@ def test_equal_rows_are_spread_alike_in_whatever_order_they_are_read(values: lis
 
 def test_the_first_of_equal_rows_stays_where_it_was_alone() -> None:
     hashes = row_hashes([keys([*range(100), *range(100)])], 200)
-    assert told_apart(hashes)[:100].tolist() == hashes[:100].tolist()
-    assert len(set(told_apart(hashes).tolist())) == 200
+    assert distinct_hashes(hashes)[:100].tolist() == hashes[:100].tolist()
+    assert len(set(distinct_hashes(hashes).tolist())) == 200
 
 
 def test_fewer_than_two_rows_are_refused() -> None:
@@ -113,7 +113,7 @@ def test_fewer_than_two_rows_are_refused() -> None:
 
 
 def test_the_last_rows_test_and_those_before_them_validate() -> None:
-    days = column_of("at", Kind.TIME, [f"2024-01-{day:02d}" for day in (5, 1, 4, 2, 3, 10, 9, 8, 7, 6)])
+    days = column_of("at", ColumnKind.TIME, [f"2024-01-{day:02d}" for day in (5, 1, 4, 2, 3, 10, 9, 8, 7, 6)])
     parts = divide(row_hashes([keys(range(10))], 10), Split(last=0.2, valid_size=0.2, by="at"), days)
     assert [parts.test.tolist(), parts.valid.tolist(), sorted(parts.train.tolist())] == [
         [5, 6],
@@ -126,7 +126,7 @@ def test_the_last_rows_test_and_those_before_them_validate() -> None:
 @settings(max_examples=50, deadline=None)
 def test_among_rows_of_one_moment_the_key_decides(random: Random) -> None:
     def tested(ids: list[int]) -> set[int]:
-        moments = column_of("at", Kind.INTEGER, [identity // 10 for identity in ids])
+        moments = column_of("at", ColumnKind.INTEGER, [identity // 10 for identity in ids])
         parts = divide(row_hashes([keys(ids)], len(ids)), Split(last=0.25, by="at"), moments)
         return {ids[row] for row in parts.test}
 
@@ -139,26 +139,26 @@ def test_among_rows_of_one_moment_the_key_decides(random: Random) -> None:
 
 
 def test_a_column_says_which_rows_test() -> None:
-    flags = column_of("is_test", Kind.BOOLEAN, [row % 4 == 0 for row in range(100)])
+    flags = column_of("is_test", ColumnKind.BOOLEAN, [row % 4 == 0 for row in range(100)])
     parts = divide(row_hashes([keys(range(100))], 100), Split(column="is_test"), flags)
     assert parts.test.tolist() == list(range(0, 100, 4))
     assert 0 < len(parts.valid) < 25
     names = ["test", "valid", "train", "train"] * 25
-    parts = divide(row_hashes([keys(range(100))], 100), Split(column="part"), column_of("part", Kind.TEXT, names))
+    parts = divide(row_hashes([keys(range(100))], 100), Split(column="part"), column_of("part", ColumnKind.TEXT, names))
     assert (parts.test.tolist(), parts.valid.tolist()) == (list(range(0, 100, 4)), list(range(1, 100, 4)))
 
 
 @pytest.mark.parametrize(
     ("kind", "values", "message"),
     [
-        (Kind.BOOLEAN, [True, None, False, None], "is NULL in 2 of the 4 rows"),
-        (Kind.TEXT, ["train", "test", "Test", "t"], "is neither train, valid nor test in 2 rows"),
-        (Kind.BOOLEAN, [False] * 4, "none of the 4 rows falls to the test part"),
-        (Kind.BOOLEAN, [True] * 4, "none of the 4 rows falls to the train part"),
-        (Kind.FLOAT, [1.0, 2.0, 3.0, 4.0], "is of kind float"),
+        (ColumnKind.BOOLEAN, [True, None, False, None], "is NULL in 2 of the 4 rows"),
+        (ColumnKind.TEXT, ["train", "test", "Test", "t"], "is neither train, valid nor test in 2 rows"),
+        (ColumnKind.BOOLEAN, [False] * 4, "none of the 4 rows falls to the test part"),
+        (ColumnKind.BOOLEAN, [True] * 4, "none of the 4 rows falls to the train part"),
+        (ColumnKind.FLOAT, [1.0, 2.0, 3.0, 4.0], "is of kind float"),
     ],
 )
-def test_a_column_that_cannot_divide_is_refused(kind: Kind, values: list[object], message: str) -> None:
+def test_a_column_that_cannot_divide_is_refused(kind: ColumnKind, values: list[object], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         divide(row_hashes([keys(range(4))], 4), Split(column="c"), column_of("c", kind, values))
 
@@ -181,7 +181,7 @@ def test_numbers_that_are_kept_in_four_bytes_have_the_hashes_of_wide_ones() -> N
     floats = np.array([0.5, -0.0, 3.25, 0.0], np.float32)
     missing = np.array([False, False, False, True])
     wholes = np.array([1, -2, 2**31 - 1, 0], np.int32)
-    for kind, narrow, wide in ((Kind.FLOAT, floats, np.float64), (Kind.INTEGER, wholes, np.int64)):
+    for kind, narrow, wide in ((ColumnKind.FLOAT, floats, np.float64), (ColumnKind.INTEGER, wholes, np.int64)):
         kept = ColumnData(kind=kind, values=narrow, missing=missing)
         sent = ColumnData(kind=kind, values=narrow.astype(wide), missing=missing)
         assert row_hashes([kept], 4).tolist() == row_hashes([sent], 4).tolist()

@@ -7,36 +7,36 @@ import pytest
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.targets import Target, fit_target, label_text, labeled
+from indb_tensile.learning.targets import TargetEncoding, fit_target, label_text, labeled
 
 
-def fitted(kind: Kind, values: list[Any], task: Task = Task.CLASSIFICATION, train: list[int] | None = None) -> Target:
+def fitted(kind: ColumnKind, values: list[Any], task: Task = Task.CLASSIFICATION, train: list[int] | None = None) -> TargetEncoding:
     data = column_of("y", kind, values)
     return fit_target("y", task, data, np.array(range(len(values)) if train is None else train))
 
 
 def test_labels_are_sorted_and_have_a_number_where_their_type_has_one() -> None:
-    words = fitted(Kind.TEXT, ["b", "a", "b"])
+    words = fitted(ColumnKind.TEXT, ["b", "a", "b"])
     assert (words.labels, words.names, words.numbers, words.outputs) == (("a", "b"), ("a", "b"), None, 2)
-    flags = fitted(Kind.BOOLEAN, [True, False, True])
+    flags = fitted(ColumnKind.BOOLEAN, [True, False, True])
     assert (flags.labels, flags.names, flags.numbers) == ((False, True), ("false", "true"), (0.0, 1.0))
-    numbers = fitted(Kind.INTEGER, [10, 9, 9])
+    numbers = fitted(ColumnKind.INTEGER, [10, 9, 9])
     assert (numbers.labels, numbers.names, numbers.numbers) == ((9, 10), ("9", "10"), (9.0, 10.0))
-    assert fitted(Kind.FLOAT, [0.5, 1.0, 1.0]).names == ("0.5", "1")
+    assert fitted(ColumnKind.FLOAT, [0.5, 1.0, 1.0]).names == ("0.5", "1")
 
 
 def test_labels_become_their_places() -> None:
-    target = fitted(Kind.TEXT, ["b", "a", "c", "a"])
-    assert target.encode(column_of("y", Kind.TEXT, ["c", "a"])).tolist() == [2, 0]
+    target = fitted(ColumnKind.TEXT, ["b", "a", "c", "a"])
+    assert target.encode(column_of("y", ColumnKind.TEXT, ["c", "a"])).tolist() == [2, 0]
     with pytest.raises(DataError, match='target "y", row 2: the model does not know the label d'):
-        target.encode(column_of("y", Kind.TEXT, ["c", "d"]))
+        target.encode(column_of("y", ColumnKind.TEXT, ["c", "d"]))
 
 
 def test_values_are_standardised_by_the_training_rows_and_come_back() -> None:
-    target = fitted(Kind.INTEGER, [1, 3, 1000], Task.REGRESSION, train=[0, 1])
-    encoded = target.encode(column_of("y", Kind.INTEGER, [1, 3, 1000]))
+    target = fitted(ColumnKind.INTEGER, [1, 3, 1000], Task.REGRESSION, train=[0, 1])
+    encoded = target.encode(column_of("y", ColumnKind.INTEGER, [1, 3, 1000]))
     assert encoded.tolist() == [[-1], [1], [998]]
     assert target.restore(encoded).tolist() == [1, 3, 1000]
     assert target.outputs == 1
@@ -45,13 +45,13 @@ def test_values_are_standardised_by_the_training_rows_and_come_back() -> None:
 @pytest.mark.parametrize(
     ("kind", "values", "task", "fault"),
     [
-        (Kind.TEXT, ["a", "a"], Task.CLASSIFICATION, "single class a in all 2 rows"),
-        (Kind.INTEGER, [1, 2, 3, 4], Task.CLASSIFICATION, "a class of its own in each of the 4 rows"),
-        (Kind.INTEGER, [5, 5, 5], Task.REGRESSION, "is 5 in all 3 training rows"),
-        (Kind.FLOAT, [1e300, -1e300], Task.REGRESSION, "too large to standardise"),
+        (ColumnKind.TEXT, ["a", "a"], Task.CLASSIFICATION, "single class a in all 2 rows"),
+        (ColumnKind.INTEGER, [1, 2, 3, 4], Task.CLASSIFICATION, "a class of its own in each of the 4 rows"),
+        (ColumnKind.INTEGER, [5, 5, 5], Task.REGRESSION, "is 5 in all 3 training rows"),
+        (ColumnKind.FLOAT, [1e300, -1e300], Task.REGRESSION, "too large to standardise"),
     ],
 )
-def test_a_target_that_teaches_nothing_is_refused(kind: Kind, values: list[Any], task: Task, fault: str) -> None:
+def test_a_target_that_teaches_nothing_is_refused(kind: ColumnKind, values: list[Any], task: Task, fault: str) -> None:
     with pytest.raises(DataError, match=fault) as caught:
         fitted(kind, values, task)
     assert caught.value.hint
@@ -59,24 +59,24 @@ def test_a_target_that_teaches_nothing_is_refused(kind: Kind, values: list[Any],
 
 def test_training_rows_of_one_class_are_refused() -> None:
     with pytest.raises(DataError, match="single class in the 2 training rows"):
-        fitted(Kind.TEXT, ["a", "a", "b"], train=[0, 1])
+        fitted(ColumnKind.TEXT, ["a", "a", "b"], train=[0, 1])
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "task"),
     [
-        (Kind.TEXT, "a", Task.REGRESSION),
-        (Kind.TIME, "2020-01-01", Task.CLASSIFICATION),
-        (Kind.ARRAY, [1.0], Task.CLASSIFICATION),
+        (ColumnKind.TEXT, "a", Task.REGRESSION),
+        (ColumnKind.TIME, "2020-01-01", Task.CLASSIFICATION),
+        (ColumnKind.ARRAY, [1.0], Task.CLASSIFICATION),
     ],
 )
-def test_a_kind_that_does_not_suit_the_task_is_refused(kind: Kind, value: Any, task: Task) -> None:
+def test_a_kind_that_does_not_suit_the_task_is_refused(kind: ColumnKind, value: Any, task: Task) -> None:
     with pytest.raises(RequestError, match=f'target "y" is of kind {kind}'):
         fitted(kind, [value, value], task)
 
 
 def test_rows_without_a_target_are_left_out() -> None:
-    assert labeled("y", column_of("y", Kind.FLOAT, [1, None, 2])).tolist() == [0, 2]
+    assert labeled("y", column_of("y", ColumnKind.FLOAT, [1, None, 2])).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_rows_without_a_target_are_left_out() -> None:
 )
 def test_a_target_that_cannot_be_learned_is_refused(values: list[Any], fault: str) -> None:
     with pytest.raises(DataError, match=fault) as caught:
-        labeled("y", column_of("y", Kind.FLOAT, values))
+        labeled("y", column_of("y", ColumnKind.FLOAT, values))
     assert caught.value.hint
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from indb_tensile.catalog.reader import open_reader
 from indb_tensile.job import Relation
-from indb_tensile.learning.columns import Table
+from indb_tensile.learning.columns import TableData
 from indb_tensile.learning.relation import UnreadableError, read
 from indb_tensile.sql_api import readable
 from tests.conftest import Database
@@ -155,7 +155,7 @@ def loot(database: Database) -> list[Any]:
         return admin.execute("select distinct who, secret from loot").fetchall()
 
 
-def read_as_reader(database: Database, columns: tuple[str, ...]) -> tuple[Table, str]:
+def read_as_reader(database: Database, columns: tuple[str, ...]) -> tuple[TableData, str]:
     """What a trainer reads of the table, and its session's search_path then."""
     with database.connect() as admin:
         row = admin.execute("select 'role_a.t'::regclass::oid").fetchone()

@@ -17,9 +17,9 @@ from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.models import Publication
 from indb_tensile.catalog.reader import open_reader
 from indb_tensile.cluster import Cluster
-from indb_tensile.controller.forkserver import Copy, ForkServer
+from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
 from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
-from indb_tensile.learning.artifacts import Predictor
+from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.training import Prepared, prepare
 from tests.conftest import Database, fresh_database
 from tests.learning.tables import bundle
@@ -42,7 +42,7 @@ class Service:
     log: Path
     forks: ForkServer
     peer_uid: int | None = None
-    process: Copy | None = None
+    process: ForkedProcess | None = None
 
     @property
     def socket(self) -> Path:
@@ -162,7 +162,7 @@ class Published:
 
     version: ModelVersionId
     prepared: Prepared
-    predictor: Predictor
+    predictor: ModelPredictor
 
 
 def publish(database: Database, model: str, relation: str) -> Published:
@@ -189,7 +189,7 @@ def publish(database: Database, model: str, relation: str) -> Published:
                 parameters=1,
             ),
         )
-    return Published(version=version, prepared=prepared, predictor=Predictor(trained))
+    return Published(version=version, prepared=prepared, predictor=ModelPredictor(trained))
 
 
 def fill(connection: psycopg.Connection, table: str, target: str, value: str) -> None:

@@ -8,10 +8,10 @@ import torch
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
-from indb_tensile.learning.columns import ColumnData, Kind
+from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.features import fit
-from indb_tensile.learning.targets import Target
+from indb_tensile.learning.targets import TargetEncoding
 from worker.serving.outline import outline, width
 from worker.serving.requests import ColumnStatistics, Shares
 
@@ -27,19 +27,19 @@ LABEL = ColumnStatistics(name="label", kind="text", distinct=3)
 PIXELS = ColumnStatistics(name="pixels", kind="array", ndims=2, shape=(8, 8))
 
 
-def data(kind: Kind, values: npt.NDArray[Any]) -> ColumnData:
+def data(kind: ColumnKind, values: npt.NDArray[Any]) -> ColumnData:
     return ColumnData(kind=kind, values=values, missing=np.arange(len(values)) == 3)
 
 
 @pytest.mark.parametrize("options", [{}, {"missing": dict.fromkeys("nbdwv", "indicator")}, {"categories": 2}])
 def test_a_column_is_as_wide_as_the_encoders_make_it(options: dict[str, Any]) -> None:
     columns = {
-        "n": data(Kind.FLOAT, np.arange(9.0)),
-        "b": data(Kind.BOOLEAN, np.arange(9) % 2 == 0),
-        "d": data(Kind.DATE, np.arange(9.0) * 86_400),
-        "w": data(Kind.TIME, np.arange(9.0) * 86_400),
-        "t": data(Kind.TEXT, np.array(list("abcdeabcd"), object)),
-        "v": data(Kind.ARRAY, np.arange(108.0).reshape(9, 3, 4)),
+        "n": data(ColumnKind.FLOAT, np.arange(9.0)),
+        "b": data(ColumnKind.BOOLEAN, np.arange(9) % 2 == 0),
+        "d": data(ColumnKind.DATE, np.arange(9.0) * 86_400),
+        "w": data(ColumnKind.TIME, np.arange(9.0) * 86_400),
+        "t": data(ColumnKind.TEXT, np.array(list("abcdeabcd"), object)),
+        "v": data(ColumnKind.ARRAY, np.arange(108.0).reshape(9, 3, 4)),
     }
     statistics = [
         ColumnStatistics(name=name, kind=column.kind.value, distinct=5, shape=column.shape)
@@ -48,7 +48,7 @@ def test_a_column_is_as_wide_as_the_encoders_make_it(options: dict[str, Any]) ->
     parsed = FeatureOptions.parse(options)
     fitted = fit(
         columns,
-        target=Target(name="y", task=Task.REGRESSION, kind=Kind.FLOAT),
+        target=TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT),
         features=tuple(columns),
         options=parsed,
         train=np.arange(9),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import JobSpec, ModelVersionId, Relation, Task
-from indb_tensile.learning.jsonrows import Record
+from indb_tensile.learning.jsonrows import SqlRecord
 from worker.serving.frames import ProtocolError
 from worker.serving.requests import (
     VERBS,
@@ -117,7 +117,7 @@ def test_a_number_beyond_double_precision_is_infinite(number: str) -> None:
 
 def test_records_are_told_from_objects() -> None:
     rows = '"rows": [{"f1": 1}, [2], 3]'
-    for told, kinds in ((', "unnamed": true', (Record, list, int)), ("", (dict, list, int))):
+    for told, kinds in ((', "unnamed": true', (SqlRecord, list, int)), ("", (dict, list, int))):
         request = parse(f'{{"verb": "predict", "version": 3, {rows}{told}}}'.encode())
         assert isinstance(request, Predict)
         assert tuple(map(type, request.marked_rows)) == kinds

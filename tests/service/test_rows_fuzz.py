@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.artifacts import Predictor
+from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.training import assemble
 from indb_tensile.sql_api import predictions
 from indb_tensile.sql_api.errors import RefusalError
@@ -34,7 +34,7 @@ def answers() -> Answers:
     rows = [(n / 7, "pqr"[n % 3], [n, n % 5, 1.0], f"2020-01-{n + 1:02}", "no" if n % 2 else "yes")
             for n in range(30)]  # fmt: skip
     prepared = assemble(table(DESCRIBED, rows), spec("y"))
-    return Answers(Predictor(bundle(prepared)))
+    return Answers(ModelPredictor(bundle(prepared)))
 
 
 GOOD = {"a": 1.0, "b": "p", "c": [1, 2, 3], "t": "2020-01-01", "y": "no"}

@@ -8,14 +8,14 @@ from sklearn import metrics
 
 from indb_tensile.learning import evaluation
 from worker.serving.answers import Scored
-from worker.serving.scores import Scores
+from worker.serving.scores import ScoreFiles
 
 
 def test_rows_come_back_in_their_order_from_a_file_without_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    scores = Scores()
+    scores = ScoreFiles()
     rng = np.random.default_rng(0)
     outputs, targets = rng.random((1000, 3), np.float32), rng.integers(0, 3, 1000)
     for start in range(0, 1000, 300):
@@ -31,7 +31,7 @@ def test_rows_come_back_in_their_order_from_a_file_without_a_name(
 
 
 def test_values_of_a_regression_keep_their_shape() -> None:
-    scores = Scores()
+    scores = ScoreFiles()
     scores.add([Scored(np.ones(1, np.float32), np.full(1, 2.0, np.float32)) for _ in range(5)])
 
     outputs, targets = scores.arrays()

@@ -19,10 +19,10 @@ from worker.serving import evaluation
 from worker.serving.batches import Batches
 from worker.serving.endpoint import Endpoint
 from worker.serving.frames import MAX_FRAME_BYTES, PROTOCOL, frame
-from worker.serving.front import Front
-from worker.serving.identity import DatabaseIdentity, Gate
+from worker.serving.front import RequestDispatcher
+from worker.serving.identity import DatabaseIdentity, IdentityCheck
 from worker.serving.requests import VERBS, greeting
-from worker.serving.residents import Resident, Residents
+from worker.serving.residents import CachedModel, ModelCache
 from worker.serving.server import Server
 
 from .fakes import DEADLINE_S, IDENTITY, Client, Echo, eventually
@@ -73,9 +73,9 @@ class Running:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self.batches = Batches(lambda: 0)
-        self.front = Front(
-            gate=Gate(IDENTITY, self._identity),
-            residents=Residents(self._load, 100),
+        self.front = RequestDispatcher(
+            gate=IdentityCheck(IDENTITY, self._identity),
+            residents=ModelCache(self._load, 100),
             batches=self.batches,
             analyst=self.analyst,
             code_version="1.2",
@@ -98,10 +98,10 @@ class Running:
         self.looks += 1
         return self.database
 
-    async def _load(self, version: ModelVersionId) -> Resident:
+    async def _load(self, version: ModelVersionId) -> CachedModel:
         if version == 404:
             raise DataError("there is no version 404")
-        return Resident(model=self.model, size_bytes=10)
+        return CachedModel(model=self.model, size_bytes=10)
 
     def begin_stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)

@@ -9,25 +9,25 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import Task
 from indb_tensile.learning import leakage
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.sql_api import doubts
 from indb_tensile.sql_api.relation import Column
 
 _ROWS = st.integers(1, 60)
-_VALUES: dict[Kind, Callable[[int, int], Any]] = {
-    Kind.INTEGER: lambda row, seed: (row * 7 + seed) % 61,
-    Kind.FLOAT: lambda row, seed: (row * seed % 17) / 2,
-    Kind.TEXT: lambda row, seed: f"t{row * seed % 5}",
-    Kind.BOOLEAN: lambda row, seed: row % (seed + 2) == 0,
+_VALUES: dict[ColumnKind, Callable[[int, int], Any]] = {
+    ColumnKind.INTEGER: lambda row, seed: (row * 7 + seed) % 61,
+    ColumnKind.FLOAT: lambda row, seed: (row * seed % 17) / 2,
+    ColumnKind.TEXT: lambda row, seed: f"t{row * seed % 5}",
+    ColumnKind.BOOLEAN: lambda row, seed: row % (seed + 2) == 0,
 }
 _SEEDS = st.integers(0, 6)
 
 
-@given(_ROWS, st.sampled_from(list(_VALUES)), _SEEDS, st.sampled_from([Kind.FLOAT, Kind.TEXT]), _SEEDS, st.booleans())
+@given(_ROWS, st.sampled_from(list(_VALUES)), _SEEDS, st.sampled_from([ColumnKind.FLOAT, ColumnKind.TEXT]), _SEEDS, st.booleans())
 @settings(max_examples=400, deadline=None)
 def test_its_findings_are_those_of_the_report(
-    rows: int, kind: Kind, seed: int, goal_kind: Kind, goal_seed: int, ordered: bool
+    rows: int, kind: ColumnKind, seed: int, goal_kind: ColumnKind, goal_seed: int, ordered: bool
 ) -> None:
     goal: list[Any] = [_VALUES[goal_kind](row, goal_seed) for row in range(rows)]
     values: list[Any] = [_VALUES[kind](row, seed) for row in range(rows)]
@@ -36,7 +36,7 @@ def test_its_findings_are_those_of_the_report(
         values.sort()
     if seed == 5:
         values[::3] = [None] * len(values[::3])
-    task = Task.REGRESSION if goal_kind is Kind.FLOAT else Task.CLASSIFICATION
+    task = Task.REGRESSION if goal_kind is ColumnKind.FLOAT else Task.CLASSIFICATION
     columns = {"x": column_of("x", kind, values), "y": column_of("y", goal_kind, goal)}
 
     found = leakage.findings(columns, ["x"], "y", task, np.arange(rows))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indb_tensile.learning.columns import ColumnData, Kind
+from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.splits import PARTS, Split, divide, draws, row_hashes
 from indb_tensile.sql_api import membership
@@ -23,15 +23,15 @@ _ROW = st.tuples(
     st.tuples(_FLOATS, _FLOATS),
 )
 _FORMS = ("integer", "float", "boolean", "text", "float8[]")
-_KINDS = (Kind.INTEGER, Kind.FLOAT, Kind.BOOLEAN, Kind.TEXT, Kind.ARRAY)
+_KINDS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN, ColumnKind.TEXT, ColumnKind.ARRAY)
 
 
-def _data(kind: Kind, values: list[Any]) -> ColumnData:
+def _data(kind: ColumnKind, values: list[Any]) -> ColumnData:
     missing = np.array([value is None for value in values])
-    if kind is Kind.TEXT:
+    if kind is ColumnKind.TEXT:
         return column_of("c", kind, values)
     filled = [0 if value is None else value for value in values]
-    dtype = {Kind.INTEGER: np.int64, Kind.BOOLEAN: np.bool_}.get(kind, np.float64)
+    dtype = {ColumnKind.INTEGER: np.int64, ColumnKind.BOOLEAN: np.bool_}.get(kind, np.float64)
     return ColumnData(kind=kind, values=np.array(filled, dtype), missing=missing)
 
 
@@ -50,7 +50,7 @@ def test_hashes_are_those_of_the_training(rows: list[tuple[Any, ...]]) -> None:
 
 
 def test_single_precision_arrays_are_hashed_as_they_are_stored() -> None:
-    values = ColumnData(kind=Kind.ARRAY, values=np.array([[0.1, 2.5]], np.float32), missing=np.array([False]))
+    values = ColumnData(kind=ColumnKind.ARRAY, values=np.array([[0.1, 2.5]], np.float32), missing=np.array([False]))
     assert membership.row_hash([[float(np.float32(0.1)), 2.5]], ["float4[]"]) == row_hashes([values], 1)[0]
 
 
@@ -77,12 +77,12 @@ _SPLITS = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 def test_every_row_is_in_the_part_that_the_training_put_it_in(values: list[int], split: Split, keyed: bool) -> None:
     rows = len(values)
-    identity = column_of("a", Kind.INTEGER, list(range(rows)) if keyed else values)
+    identity = column_of("a", ColumnKind.INTEGER, list(range(rows)) if keyed else values)
     decisive: list[Any] = [value / 2 for value in values]
-    column = column_of("c", Kind.FLOAT, decisive)
+    column = column_of("c", ColumnKind.FLOAT, decisive)
     if split.column:
         decisive = [row % 3 == 0 for row in range(rows)]
-        column = column_of("c", Kind.BOOLEAN, decisive)
+        column = column_of("c", ColumnKind.BOOLEAN, decisive)
     hashes = row_hashes([identity], rows)
 
     parts = divide(hashes, split, column if split.divider else None, keyed=keyed)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.sql_api.errors import RefusalError
 from indb_tensile.sql_api.preprocessing import preprocess
@@ -27,7 +27,7 @@ OPTION = st.one_of(VALUES, st.dictionaries(st.sampled_from(sorted(KINDS)), VALUE
 @given(st.dictionaries(st.sampled_from(["standardize", "categories", "missing", "scale"]), OPTION, max_size=3))
 def test_an_option_is_refused_exactly_where_learning_refuses_it(options: dict[str, Any]) -> None:
     try:
-        FeatureOptions.parse(options).check({name: Kind(kind) for name, kind in KINDS.items()})
+        FeatureOptions.parse(options).check({name: ColumnKind(kind) for name, kind in KINDS.items()})
         fits = True
     except RequestError:
         fits = False

@@ -11,14 +11,14 @@ from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.errors import LostClaimError, StorageError
 from indb_tensile.job import ClaimedJob, Phase
-from indb_tensile.learning.artifacts import Checkpoint, Saving
-from indb_tensile.link import Link, Message, Progressed
+from indb_tensile.learning.artifacts import Checkpoint, SaveableCheckpoint
+from indb_tensile.link import TrainerLink, Message, Progressed
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
-from worker.training.diary import Diary
-from worker.training.keeping import Keeping
-from worker.training.signs import Signs
-from worker.training.steady import Steady
+from worker.training.diary import ProgressWriter
+from worker.training.keeping import CheckpointRetry
+from worker.training.signs import ProgressSigns
+from worker.training.steady import PatientSession
 
 pytestmark = pytest.mark.postgres
 
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 FULL = psycopg.errors.DiskFull("could not extend file: No space left on device")
 
 
-class Flaky(Steady):
+class Flaky(PatientSession):
     """Raises `fault` at every attempt while there is one."""
 
     fault: Exception | None = None
@@ -39,7 +39,7 @@ class Flaky(Steady):
         return super().attempt(action)
 
 
-class SilentLink(Link):
+class SilentLink(TrainerLink):
     """Keeps what is sent."""
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class Scene:
         self.job = job
         self.now_s = 0.0
         self.link = SilentLink()
-        self.signs = Signs(self.link, job.job, lambda: self.now_s)
-        self.diary = Diary(session, self.signs, job, lambda: self.now_s)
+        self.signs = ProgressSigns(self.link, job.job, lambda: self.now_s)
+        self.diary = ProgressWriter(session, self.signs, job, lambda: self.now_s)
 
     def rows(self, query: Any) -> list[Any]:
         with self.database.connect() as connection:
@@ -167,7 +167,7 @@ class FakeCheckpointing:
     def due(self) -> bool:
         return True
 
-    def save(self, take: Callable[[], Saving]) -> None:
+    def save(self, take: Callable[[], SaveableCheckpoint]) -> None:
         self.tried += 1
         if self.fault is not None:
             raise self.fault
@@ -183,7 +183,7 @@ def taken() -> Checkpoint:
 )
 def test_a_checkpoint_that_cannot_be_kept_is_tried_again_later_and_told_once(scene: Scene, fault: Exception) -> None:
     checkpointing = FakeCheckpointing()
-    keeping = Keeping(checkpointing, scene.diary, lambda: scene.now_s)
+    keeping = CheckpointRetry(checkpointing, scene.diary, lambda: scene.now_s)
     checkpointing.fault = fault
     for second in range(30):
         scene.now_s = float(second)
@@ -201,4 +201,4 @@ def test_a_claim_that_is_lost_while_a_checkpoint_is_kept_ends_the_training(scene
     checkpointing = FakeCheckpointing()
     checkpointing.fault = LostClaimError("lost")
     with pytest.raises(LostClaimError):
-        Keeping(checkpointing, scene.diary).save(taken, epochs_done=1)
+        CheckpointRetry(checkpointing, scene.diary).save(taken, epochs_done=1)

@@ -6,16 +6,16 @@ import psycopg
 import pytest
 
 from indb_tensile.catalog.connection import Connection, UnreachableError, may_pass
-from indb_tensile.catalog.outage import is_databases
+from indb_tensile.catalog.outage import is_database_fault
 from indb_tensile.errors import DatabaseError, LostClaimError
 from tests.conftest import Database
-from worker.training.steady import LONGEST_PAUSE_S, Steady
+from worker.training.steady import LONGEST_PAUSE_S, PatientSession
 
 pytestmark = pytest.mark.postgres
 
 
-def steady(database: Database, pause: Callable[[float], None] = lambda _: None) -> Steady:
-    return Steady(database.dsn("tensile_worker"), application_name="test", pause=pause)
+def steady(database: Database, pause: Callable[[float], None] = lambda _: None) -> PatientSession:
+    return PatientSession(database.dsn("tensile_worker"), application_name="test", pause=pause)
 
 
 def one(connection: Connection) -> int:
@@ -64,7 +64,7 @@ class Failing:
 def test_what_may_pass_is_waited_for_with_growing_pauses_and_signs_of_life(database: Database) -> None:
     pauses: list[float] = []
     signs: list[None] = []
-    session = Steady(
+    session = PatientSession(
         database.dsn("tensile_worker"),
         application_name="test",
         pause=pauses.append,
@@ -126,4 +126,4 @@ def test_once_tries_once_on_the_same_connection(database: Database) -> None:
 def test_faults_of_the_database_are_told_from_those_of_the_job(
     error: Exception, passes: bool, databases: bool
 ) -> None:
-    assert (may_pass(error), is_databases(error)) == (passes, databases)
+    assert (may_pass(error), is_database_fault(error)) == (passes, databases)

@@ -15,7 +15,7 @@ from indb_tensile.scheduler.latency import estimate
 from tests.conftest import Database
 from tests.executor.models import BATCH, make_job
 from tests.scheduler.descriptions import elementwise
-from worker.training.steps import Steps
+from worker.training.steps import CapturedSteps
 
 pytestmark = pytest.mark.postgres
 
@@ -32,8 +32,8 @@ def _predictor() -> Predictor:
     )
 
 
-def _steps(session: Session) -> Steps:
-    made = Steps(make_job("mlp").steps[:1], BATCH)
+def _steps(session: Session) -> CapturedSteps:
+    made = CapturedSteps(make_job("mlp").steps[:1], BATCH)
     made.look_up(session)
     return made
 

@@ -43,11 +43,11 @@ def main() -> int:
         socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link,
         Store(shared.dsn, "analyst", shared.device, shared.threads) as store,
     ):
-        _serve(link, Desk(Explainer(store.latencies, store.latency_predictor, shared)).answer)
+        _serve(link, AnalystDispatcher(Explainer(store.latencies, store.latency_predictor, shared)).answer)
     return 0
 
 
-class Desk:
+class AnalystDispatcher:
     """Dispatches each request to the code that answers it."""
 
     def __init__(self, explainer: Explainer) -> None:

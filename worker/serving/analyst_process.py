@@ -9,7 +9,7 @@ import asyncio
 import logging
 import socket
 
-from indb_tensile.controller.forkserver import Copy, ForkServer
+from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
 from indb_tensile.errors import UnavailableError
 
 from .frames import frame
@@ -31,7 +31,7 @@ class AnalystProcess:
         self._limit_s = limit_s
         self._turn = asyncio.Lock()
         self._fork_answered = asyncio.Event()
-        self._process: Copy | None = None
+        self._process: ForkedProcess | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
@@ -110,7 +110,7 @@ class AnalystProcess:
             hint="Ask again. If it fails again, see the service's log.",
         )
 
-    async def _request_process(self) -> Copy:
+    async def _request_process(self) -> ForkedProcess:
         own_end, analyst_end = socket.socketpair()
         with analyst_end:
             own_end.setblocking(False)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.artifacts import Prediction, Predictor
+from indb_tensile.learning.artifacts import Prediction, ModelPredictor
 from indb_tensile.learning.evaluation import evaluate
 
 from .requests import Kind, RowError
@@ -27,7 +27,7 @@ class Scored(NamedTuple):
 class Answers:
     """One version of a model, as the compute thread uses it."""
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: ModelPredictor) -> None:
         self._predictor = predictor
         self._forms = _forms(predictor)
 
@@ -87,7 +87,7 @@ _OWN_ROW = re.compile(r", row \d+(?=:)| in row \d+$")
 _Form = Callable[[Prediction], Any]
 
 
-def _forms(predictor: Predictor) -> dict[Kind, _Form | RequestError]:
+def _forms(predictor: ModelPredictor) -> dict[Kind, _Form | RequestError]:
     labels, target = predictor.labels, predictor.preprocessor.target.name
     forms: dict[Kind, _Form | RequestError] = {
         Kind.VALUE: lambda p: p.value,

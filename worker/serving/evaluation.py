@@ -15,7 +15,7 @@ from indb_tensile.errors import RequestError
 from .answers import SCORE, Scored
 from .batches import Batches, Model
 from .requests import Evaluate, RowError
-from .scores import Scores
+from .scores import ScoreFiles
 
 MOST_ROWS = 20_000_000  # of one evaluation: computing the metrics takes about 100 bytes of memory for each
 MOST_NUMBERS = 1_000_000_000  # rows times outputs of one evaluation: 4 GB on disk
@@ -39,7 +39,7 @@ class _Evaluation:
     """One unfinished evaluation: the number of scored parts, and the scores of their rows."""
 
     parts: int = 0
-    scores: Scores = field(default_factory=Scores)
+    scores: ScoreFiles = field(default_factory=ScoreFiles)
 
 
 class Evaluations:
@@ -129,7 +129,7 @@ class Evaluations:
             self._parts.pop(connection, None)
 
 
-def _metrics(model: Model, scores: Scores) -> dict[str, float]:
+def _metrics(model: Model, scores: ScoreFiles) -> dict[str, float]:
     if not len(scores):
         raise RequestError("there are no rows to evaluate on")
     return model.metrics(*scores.arrays())

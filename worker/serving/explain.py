@@ -22,7 +22,7 @@ from indb_tensile.scheduler.score import Baseline, baselines, score
 from indb_tensile.sizes import size
 
 from ..training.steps import optimizer_settings
-from .outline import Outline, outline
+from .outline import TrainingOutline, outline
 from .requests import Explain
 
 _JOB = JobId(0)  # the job has no id yet
@@ -181,7 +181,7 @@ def _sum(*values: float | None) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _capture_graphs(training: Outline) -> tuple[CapturedStep, ...]:
+def _capture_graphs(training: TrainingOutline) -> tuple[CapturedStep, ...]:
     """Capture the graphs of the job: each size of training step, then the validation pass."""
     module, loss, optimizer = training.module, training.loss, optimizer_settings(training.settings)
     steps = [capture_training(module, loss, *training.batch(rows), optimizer) for rows in training.batches]

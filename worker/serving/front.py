@@ -13,9 +13,9 @@ from indb_tensile.errors import InvariantError
 from .batches import Batches
 from .evaluation import Evaluations
 from .frames import MAX_FRAME_BYTES, ProtocolError
-from .identity import Gate
+from .identity import IdentityCheck
 from .requests import AnyRequest, Evaluate, Header, Ping, Predict, encode, header_of, parse, success, success_of
-from .residents import Residents
+from .residents import ModelCache
 
 _OWN_VERBS = frozenset({"predict", "evaluate", "ping"})
 _LONG_BYTES = 1 << 16  # of a frame: decoding it takes half a millisecond or more
@@ -35,11 +35,11 @@ class Analyst(Protocol):
         ...
 
 
-class Front:
+class RequestDispatcher:
     """Answers requests: takes the body of a request and returns the body of its answer."""
 
     def __init__(
-        self, *, gate: Gate, residents: Residents, batches: Batches, analyst: Analyst, code_version: str
+        self, *, gate: IdentityCheck, residents: ModelCache, batches: Batches, analyst: Analyst, code_version: str
     ) -> None:
         self._gate = gate
         self._residents = residents

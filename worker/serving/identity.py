@@ -38,7 +38,7 @@ def socket_name(installation: str, worker: WorkerId) -> str:
     return f"{UUID(installation).hex[:_DIGITS]}-{worker}"
 
 
-class Gate:
+class IdentityCheck:
     """Admits requests of one database. `read` reads the identity of that database again."""
 
     def __init__(self, identity: DatabaseIdentity, read: Callable[[], Awaitable[DatabaseIdentity]]) -> None:

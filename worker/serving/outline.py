@@ -14,7 +14,7 @@ from torch import nn
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning import architectures
-from indb_tensile.learning.columns import Kind
+from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.encoders import TIME_PARTS
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.hyperparams import TrainingSettings
@@ -29,7 +29,7 @@ _FEWEST_ROWS = 3  # two to train, because a standard deviation needs two, and on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class TrainingOutline:
     """The module and the batch sizes to capture.
 
     `batches` are the sizes of the training steps: full ones, then the last, smaller one, if any. A validation pass
@@ -56,7 +56,7 @@ class Outline:
         return nn.CrossEntropyLoss() if self.task is Task.CLASSIFICATION else nn.MSELoss()
 
 
-def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: Shares | None = None) -> Outline:
+def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: Shares | None = None) -> TrainingOutline:
     """Return the training that this specification describes. Raises RequestError if it cannot be built.
 
     `shares` are the shares of rows that test and validate, if a column of the table says which rows do.
@@ -75,7 +75,7 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: S
         architecture = architectures.default(input_shape, rows=train_rows)
     outputs = 1 if spec.task is Task.REGRESSION else max(2, by_name[spec.target].distinct or 0)
     plan = batch_plan(train_rows, settings)
-    return Outline(
+    return TrainingOutline(
         module=architectures.build_without_memory(architecture, input_shape, outputs),
         input_shape=input_shape,
         outputs=outputs,
@@ -87,14 +87,14 @@ def outline(spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: S
 
 def width(column: ColumnStatistics, options: FeatureOptions) -> int:
     """Return how many input numbers a column becomes, as `learning/encoders.py` encodes it."""
-    indicator = int(options.rule(column.name, Kind(column.kind)) == "indicator")
+    indicator = int(options.rule(column.name, ColumnKind(column.kind)) == "indicator")
     match column.kind:
-        case Kind.TEXT:
+        case ColumnKind.TEXT:
             # Two more: one for all other texts, and one for missing values.
             return min(column.distinct or 0, options.most_categories(column.name)) + 2
-        case Kind.DATE | Kind.TIME:
-            return len(TIME_PARTS[Kind(column.kind)]) + indicator
-        case Kind.ARRAY:
+        case ColumnKind.DATE | ColumnKind.TIME:
+            return len(TIME_PARTS[ColumnKind(column.kind)]) + indicator
+        case ColumnKind.ARRAY:
             return math.prod(column.shape) + indicator
         case _:
             return 1 + indicator
@@ -104,13 +104,13 @@ def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
     if not features:
         raise RequestError("no column is left to learn from")
     for column in features:
-        if column.kind == Kind.ARRAY and not column.shape:
+        if column.kind == ColumnKind.ARRAY and not column.shape:
             raise DataError(
                 f'column "{column.name}" holds no array in the sampled rows: its shape is unknown',
                 hint="Fill it, or leave it out with exclude.",
             )
     options = FeatureOptions.parse(spec.preprocess)
-    arrays = tuple(column.shape for column in features if column.kind == Kind.ARRAY)
+    arrays = tuple(column.shape for column in features if column.kind == ColumnKind.ARRAY)
     flat = sum(width(column, options) for column in features)
     shape = architectures.natural_shape(spec.architecture, arrays, len(features) == 1 and bool(arrays))
     if shape is None:

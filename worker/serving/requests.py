@@ -8,7 +8,7 @@ import msgspec
 
 from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.job import JobSpec, ModelVersionId
-from indb_tensile.learning.jsonrows import Record
+from indb_tensile.learning.jsonrows import SqlRecord
 
 from .frames import PROTOCOL, ProtocolError
 from .identity import DatabaseIdentity
@@ -40,8 +40,8 @@ class Predict(Request, frozen=True, kw_only=True):
 
     @property
     def marked_rows(self) -> list[Any]:
-        """The rows. Objects become `Record`s if their fields are unnamed."""
-        return [Record(row) if isinstance(row, dict) else row for row in self.rows] if self.unnamed else self.rows
+        """The rows. Objects become `SqlRecord`s if their fields are unnamed."""
+        return [SqlRecord(row) if isinstance(row, dict) else row for row in self.rows] if self.unnamed else self.rows
 
 
 class Evaluate(Request, frozen=True, kw_only=True):

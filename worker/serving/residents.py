@@ -11,7 +11,7 @@ from .batches import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resident:
+class CachedModel:
     """A loaded version, the bytes of its weights, and the oid of the role that owns its model."""
 
     model: Model
@@ -19,10 +19,10 @@ class Resident:
     owner: int = 0
 
 
-Load = Callable[[ModelVersionId], Awaitable[Resident]]
+Load = Callable[[ModelVersionId], Awaitable[CachedModel]]
 
 
-class Residents:
+class ModelCache:
     """The loaded versions in order of use, within `capacity_bytes`. The version requested last is never evicted.
 
     A version never changes, so a loaded one is never outdated. All calls come from the event loop, so there is no
@@ -32,8 +32,8 @@ class Residents:
     def __init__(self, load: Load, capacity_bytes: int) -> None:
         self._load = load
         self._capacity_bytes = capacity_bytes
-        self._resident: OrderedDict[ModelVersionId, Resident] = OrderedDict()
-        self._loading: dict[ModelVersionId, asyncio.Task[Resident]] = {}
+        self._resident: OrderedDict[ModelVersionId, CachedModel] = OrderedDict()
+        self._loading: dict[ModelVersionId, asyncio.Task[CachedModel]] = {}
 
     @property
     def versions(self) -> tuple[ModelVersionId, ...]:
@@ -60,13 +60,13 @@ class Residents:
         resident = self._resident.get(version)
         return 0 if resident is None else resident.owner
 
-    def _start_load(self, version: ModelVersionId) -> asyncio.Task[Resident]:
+    def _start_load(self, version: ModelVersionId) -> asyncio.Task[CachedModel]:
         task = asyncio.ensure_future(self._load_and_store(version))
         self._loading[version] = task
         task.add_done_callback(_retrieve)
         return task
 
-    async def _load_and_store(self, version: ModelVersionId) -> Resident:
+    async def _load_and_store(self, version: ModelVersionId) -> CachedModel:
         try:
             loaded = await self._load(version)
         finally:
@@ -77,7 +77,7 @@ class Residents:
         return loaded
 
 
-def _retrieve(task: asyncio.Task[Resident]) -> None:
+def _retrieve(task: asyncio.Task[CachedModel]) -> None:
     """Mark a failure as retrieved: if every waiting client has disconnected, nothing else would retrieve it."""
     if not task.cancelled():
         task.exception()

@@ -15,7 +15,7 @@ from .answers import Scored
 Array = npt.NDArray[Any]
 
 
-class Scores:
+class ScoreFiles:
     """The scored rows of one version, in the order in which they were added."""
 
     def __init__(self) -> None:

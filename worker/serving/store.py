@@ -12,7 +12,7 @@ from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.errors import DatabaseError, UnavailableError
 from indb_tensile.executor import backend, predictor
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.artifacts import Predictor
+from indb_tensile.learning.artifacts import ModelPredictor
 
 from .identity import DatabaseIdentity, read_identity
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Loaded:
     """A version that is ready to predict, the bytes of its weights, and the oid of its owner."""
 
-    predictor: Predictor
+    predictor: ModelPredictor
     size_bytes: int
     owner_oid: int
 
@@ -52,7 +52,7 @@ class Store:
         """
         stored = self._run(lambda connection: _load(connection, version), f"version {version}")
         return Loaded(
-            predictor=Predictor.load(stored.bundle, stored.weights),
+            predictor=ModelPredictor.load(stored.bundle, stored.weights),
             size_bytes=len(stored.weights),
             owner_oid=stored.owner_oid,
         )

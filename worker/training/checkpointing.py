@@ -19,7 +19,7 @@ from indb_tensile.catalog.connection import Session, UnreachableError
 from indb_tensile.config import Settings
 from indb_tensile.errors import DatabaseError, StorageError
 from indb_tensile.job import CheckpointStore, ClaimedJob
-from indb_tensile.learning.artifacts import Checkpoint, Saving
+from indb_tensile.learning.artifacts import Checkpoint, SaveableCheckpoint
 
 COST_FACTOR = 9  # training between two checkpoints takes 9 times as long as one, so checkpoints take 1/10 of the time
 
@@ -54,7 +54,7 @@ class Checkpointing:
         pause_s = max(self._settings.checkpoint_s, COST_FACTOR * min(self._costs_s, default=0.0))
         return self._clock_s() >= self._ended_s + pause_s
 
-    def save(self, take: Callable[[], Saving]) -> None:
+    def save(self, take: Callable[[], SaveableCheckpoint]) -> None:
         """Take a checkpoint and store it where the setting says.
 
         Raises LostClaimError, and StorageError if it cannot be stored now. The previous checkpoint then stays, and
@@ -94,7 +94,7 @@ class Checkpointing:
             return checkpoint
         return None
 
-    def _store(self, checkpoint: Saving) -> None:
+    def _store(self, checkpoint: SaveableCheckpoint) -> None:
         store = self._settings.checkpoint_store
         failure: StorageError | None = None
         if store != "catalog":
@@ -111,7 +111,7 @@ class Checkpointing:
         elif failure is not None:
             raise failure
 
-    def _store_file(self, checkpoint: Saving) -> None:
+    def _store_file(self, checkpoint: SaveableCheckpoint) -> None:
         files, job, claim = self._open_files(), self._job.job, self._job.claim
         written = files.write(job, checkpoint.parts())
         stored = StoredCheckpoint(

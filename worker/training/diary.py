@@ -16,13 +16,13 @@ import psycopg
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import Connection, may_pass
 from indb_tensile.catalog.jobs import Progress
-from indb_tensile.catalog.outage import is_databases, words
+from indb_tensile.catalog.outage import is_database_fault, server_message
 from indb_tensile.errors import DatabaseError, LostClaimError
 from indb_tensile.job import ClaimedJob, Phase
 from indb_tensile.learning.datareport import Fact
 
-from .signs import Signs
-from .steady import Steady
+from .signs import ProgressSigns
+from .steady import PatientSession
 
 log = logging.getLogger("trainer")
 
@@ -40,11 +40,11 @@ class _QueuedWrite:
     write: Callable[[Connection], Any]
 
 
-class Diary:
+class ProgressWriter:
     """Writes phases, progress and events under the job's claim."""
 
     def __init__(
-        self, session: Steady, signs: Signs, job: ClaimedJob, clock_s: Callable[[], float] = time.monotonic
+        self, session: PatientSession, signs: ProgressSigns, job: ClaimedJob, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.session = session
         self.signs = signs
@@ -97,7 +97,7 @@ class Diary:
         try:
             self.session.attempt(write)
         except (psycopg.Error, DatabaseError) as error:
-            log.log(logging.DEBUG if may_pass(error) else logging.WARNING, "not written: %s", words(error))
+            log.log(logging.DEBUG if may_pass(error) else logging.WARNING, "not written: %s", server_message(error))
 
     def settle(self) -> None:
         """Write all queued entries before the job ends, and wait for the database without limit."""
@@ -108,7 +108,7 @@ class Diary:
             except LostClaimError:
                 raise
             except (psycopg.Error, DatabaseError) as error:
-                log.warning("not written (%s): %s", entry.kind, words(error))
+                log.warning("not written (%s): %s", entry.kind, server_message(error))
 
     def _put(self, kind: str, write: Callable[[Connection], Any]) -> None:
         if kind in ("phase", "progress"):  # only the latest entry of these kinds matters
@@ -126,16 +126,16 @@ class Diary:
             except LostClaimError:
                 raise
             except (psycopg.Error, DatabaseError) as error:
-                if is_databases(error):
+                if is_database_fault(error):
                     self._put_off(error)
                     return
-                log.warning("not written (%s): %s", entry.kind, words(error))
+                log.warning("not written (%s): %s", entry.kind, server_message(error))
             else:
                 self._pause_s = 0.0
             self._entries.popleft()
 
     def _put_off(self, error: Exception) -> None:
         if not self._pause_s:
-            log.warning("progress is written later, and training continues: %s", words(error))
+            log.warning("progress is written later, and training continues: %s", server_message(error))
         self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
         self._retry_s = self._clock_s() + self._pause_s

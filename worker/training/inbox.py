@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import ORPHANED
-from indb_tensile.link import Link, Message
+from indb_tensile.link import TrainerLink, Message
 
 _M = TypeVar("_M", bound=Message)
 
@@ -15,7 +15,7 @@ _M = TypeVar("_M", bound=Message)
 class Inbox:
     """Queue of the controller's messages. A thread fills it, so that an iteration never waits for a message."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: TrainerLink) -> None:
         self._link = link
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="inbox", daemon=True).start()

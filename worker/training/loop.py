@@ -22,21 +22,21 @@ from indb_tensile.job import Phase
 from indb_tensile.learning.artifacts import CheckpointView
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.evaluation import evaluate
-from indb_tensile.learning.feed import Feed
+from indb_tensile.learning.feed import BatchPrefetcher
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.tensorstream import TensorSpec
 from indb_tensile.learning.training import Part, Prepared, batch_plan, batches, ordered_batches
-from indb_tensile.link import Adopt, Adopted, Link, Measured
+from indb_tensile.link import Adopt, Adopted, TrainerLink, Measured
 
 from .best_weights import BestWeights
 from .checkpointing import Checkpointing
-from .diary import PROGRESS_S, Diary
+from .diary import PROGRESS_S, ProgressWriter
 from .inbox import Inbox
-from .keeping import Keeping
+from .keeping import CheckpointRetry
 from .losses import Losses
 from .publication import Trained
 from .remaining import EVALUATION_SHARE, Position, Remaining, Work
-from .steps import Steps
+from .steps import CapturedSteps
 
 log = logging.getLogger("trainer")
 
@@ -45,22 +45,22 @@ REMEMBERED_S = 10.0  # between two reports of latencies to the catalog
 
 
 @dataclass(kw_only=True)
-class Loop:
+class EpochLoop:
     """Trains from the job's checkpoint, or from the start, to the last epoch."""
 
     prepared: Prepared
     state: State
     runner: Runner
-    link: Link
+    link: TrainerLink
     inbox: Inbox
-    diary: Diary
-    steps: Steps
+    diary: ProgressWriter
+    steps: CapturedSteps
     checkpointing: Checkpointing
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
-    _feed: Feed = field(default_factory=Feed)
-    _keeping: Keeping = field(init=False)
+    _feed: BatchPrefetcher = field(default_factory=BatchPrefetcher)
+    _keeping: CheckpointRetry = field(init=False)
     _best: BestWeights = field(init=False)
     _measured_at: float = 0.0
     _recorded_at: float = field(default_factory=time.monotonic)
@@ -73,7 +73,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.early_stop = self.prepared.early_stop
         self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
-        self._keeping = Keeping(self.checkpointing, self.diary)
+        self._keeping = CheckpointRetry(self.checkpointing, self.diary)
         self._remaining = Remaining(self._work())
 
     def go(self) -> None:

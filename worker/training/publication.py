@@ -9,7 +9,7 @@ from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.models import Publication
 from indb_tensile.errors import MissingError, TensileError
 from indb_tensile.job import ClaimedJob, ModelVersionId
-from indb_tensile.learning.artifacts import ModelBundle, Predictor
+from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.datareport import report_result
 from indb_tensile.learning.evaluation import HIGHER_IS_BETTER
@@ -53,7 +53,7 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         preprocessor=prepared.preprocessor,
         weights=weights,
     )
-    return Judgement(bundle=bundle, metrics=Predictor(bundle).evaluate_columns(prepared.held_out))
+    return Judgement(bundle=bundle, metrics=ModelPredictor(bundle).evaluate_columns(prepared.held_out))
 
 
 def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Judgement) -> Judgement:
@@ -93,7 +93,7 @@ def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Pre
     rows = prepared.held_out
     try:
         stored = session.run(lambda c: models.load_version(c, version))
-        predictor = Predictor.load(stored.bundle, stored.weights)
+        predictor = ModelPredictor.load(stored.bundle, stored.weights)
         reason = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)
         return (None, reason) if reason else (predictor.evaluate_columns(rows).get(prepared.metric), "")
     except MissingError:

@@ -22,21 +22,21 @@ from indb_tensile.executor.precision import settle_precision
 from indb_tensile.executor.runner import Runner
 from indb_tensile.executor.state import State
 from indb_tensile.job import Phase, Snapshot
-from indb_tensile.learning.footprint import Footprint, Memory
-from indb_tensile.learning.relation import Limits
-from indb_tensile.learning.requirements import Room
+from indb_tensile.learning.footprint import MemoryEstimate, RowMemoryLimits
+from indb_tensile.learning.relation import ReadLimits
+from indb_tensile.learning.requirements import AvailableMemory
 from indb_tensile.learning.training import Prepared, prepare
-from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, Link
+from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, TrainerLink
 
 from . import niceness
 from .checkpointing import Checkpointing
-from .diary import Diary
+from .diary import ProgressWriter
 from .inbox import Inbox
-from .loop import Loop
+from .loop import EpochLoop
 from .publication import Judgement, Trained, compare, judge, publication
-from .signs import Signs
-from .steady import Steady
-from .steps import Steps, optimizer_settings
+from .signs import ProgressSigns
+from .steady import PatientSession
+from .steps import CapturedSteps, optimizer_settings
 from .telling import tell_columns, tell_settings
 
 log = logging.getLogger("trainer")
@@ -58,7 +58,7 @@ class TrainingRun:
         self,
         settings: config.Settings,
         device_fd: int,
-        link: Link,
+        link: TrainerLink,
         inbox: Inbox,
         assigned: Assign,
         regions: CudaRegions | None = None,
@@ -73,9 +73,9 @@ class TrainingRun:
 
     def go(self) -> None:
         """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
-        signs = Signs(self._link, self._job.job)
-        with Steady(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
-            diary = Diary(session, signs, self._job)
+        signs = ProgressSigns(self._link, self._job.job)
+        with PatientSession(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
+            diary = ProgressWriter(session, signs, self._job)
             with self._open() as opened:
                 prepared = self._read(session, diary)
                 diary.describe(prepared.report)
@@ -90,7 +90,7 @@ class TrainingRun:
             diary.settle()
             self._publish(session, prepared, trained, judge(prepared, trained.weights))
 
-    def _publish(self, session: Steady, prepared: Prepared, trained: Trained, judgement: Judgement) -> None:
+    def _publish(self, session: PatientSession, prepared: Prepared, trained: Trained, judgement: Judgement) -> None:
         """Publish. If another version was deployed since the comparison, compare with that one and try again."""
         while True:
             version = publication(self._job, prepared, trained, compare(session, self._job, prepared, judgement))
@@ -121,12 +121,12 @@ class TrainingRun:
     def _name(self) -> str:
         return f"tensile trainer {self._job.job}"
 
-    def _read(self, session: Steady, diary: Diary) -> Prepared:
+    def _read(self, session: PatientSession, diary: ProgressWriter) -> Prepared:
         diary.enter(Phase.READING)
         job = self._job.job
         snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
 
-        def tell(need: Footprint) -> None:
+        def tell(need: MemoryEstimate) -> None:
             figures = need.figures() | {"free_bytes": free_memory_bytes(), "limit_bytes": self._read_limit_bytes}
             log.info("job %s: its rows need about %d bytes: %s", job, need.peak_bytes, figures)
             diary.tell("reading", figures)
@@ -138,7 +138,7 @@ class TrainingRun:
     def _read_limit_bytes(self) -> int:
         return self._settings.read_limit_bytes or memory().size_bytes // _READ_SHARE
 
-    def _read_once(self, snapshot: Snapshot | None, tell: Callable[[Footprint], None]) -> Prepared:
+    def _read_once(self, snapshot: Snapshot | None, tell: Callable[[MemoryEstimate], None]) -> Prepared:
         """Read the rows on a separate connection, which is closed after the read."""
         limit_bytes = self._read_limit_bytes
         with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
@@ -148,14 +148,14 @@ class TrainingRun:
                 owner_oid=self._job.owner_oid,
                 snapshot=snapshot,
                 room=self._room(),
-                limits=Limits(size_bytes=limit_bytes),
-                memory=Memory(
+                limits=ReadLimits(size_bytes=limit_bytes),
+                memory=RowMemoryLimits(
                     limit_bytes=limit_bytes, host_bytes=memory_with_swap_bytes(), free_bytes=free_memory_bytes()
                 ),
                 tell=tell,
             )
 
-    def _room(self) -> Room | None:
+    def _room(self) -> AvailableMemory | None:
         """Return the memory that the job may use, or None if nothing limits it.
 
         A network that cannot run in it is then refused before its memory is allocated.
@@ -164,7 +164,7 @@ class TrainingRun:
         if budget_bytes is None:
             return None
         limited = limit_bytes is not None and limit_bytes < budget_bytes
-        return Room(
+        return AvailableMemory(
             device_bytes=limit_bytes if limited and limit_bytes is not None else budget_bytes,
             limited=limited,
             host_pool_bytes=self._settings.host_pool_bytes,
@@ -172,13 +172,13 @@ class TrainingRun:
             free_bytes=free_memory_bytes(),
         )
 
-    def _capture(self, session: Steady, diary: Diary, prepared: Prepared, place: torch.device) -> Steps:
+    def _capture(self, session: PatientSession, diary: ProgressWriter, prepared: Prepared, place: torch.device) -> CapturedSteps:
         diary.enter(Phase.CAPTURING)
-        steps = Steps.capture(prepared, self._settings.device, torch.get_num_threads(), place)
+        steps = CapturedSteps.capture(prepared, self._settings.device, torch.get_num_threads(), place)
         steps.look_up(session)
         return steps
 
-    def _wait_for_admission(self, diary: Diary, steps: Steps, device: Device) -> Adopt:
+    def _wait_for_admission(self, diary: ProgressWriter, steps: CapturedSteps, device: Device) -> Adopt:
         """Send the job's graphs, measure unknown operators, and wait until a plan fits beside those of other jobs."""
         job = self._job.job
         self._link.send(
@@ -198,7 +198,7 @@ class TrainingRun:
                     )
                 )
 
-    def _next_message(self, diary: Diary) -> object:
+    def _next_message(self, diary: ProgressWriter) -> object:
         message = self._inbox.poll()
         if message is None:
             diary.enter(Phase.WAITING)
@@ -206,7 +206,7 @@ class TrainingRun:
         return message
 
     def _train(
-        self, session: Steady, diary: Diary, prepared: Prepared, steps: Steps, first: Adopt, opened: Opened
+        self, session: PatientSession, diary: ProgressWriter, prepared: Prepared, steps: CapturedSteps, first: Adopt, opened: Opened
     ) -> Trained:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
@@ -233,7 +233,7 @@ class TrainingRun:
             self._link.send(Adopted(job=self._job.job, generation=first.generation))
             diary.start()
             niceness.train()
-            loop = Loop(
+            loop = EpochLoop(
                 prepared=prepared,
                 state=state,
                 runner=runner,

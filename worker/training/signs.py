@@ -4,15 +4,15 @@ import time
 from collections.abc import Callable
 
 from indb_tensile.job import JobId, Phase
-from indb_tensile.link import Link, Progressed
+from indb_tensile.link import TrainerLink, Progressed
 
 SIGN_S = 0.5  # between two messages
 
 
-class Signs:
+class ProgressSigns:
     """Sends a sign of progress at limited intervals, with the duration of the longest iteration so far."""
 
-    def __init__(self, link: Link, job: JobId, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, link: TrainerLink, job: JobId, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._link = link
         self._job = job
         self._clock_s = clock_s

@@ -13,7 +13,7 @@ from typing import TypeVar
 import psycopg
 
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session, is_blocked, may_pass
-from indb_tensile.catalog.outage import words
+from indb_tensile.catalog.outage import server_message
 from indb_tensile.errors import DatabaseError
 
 log = logging.getLogger("trainer")
@@ -24,7 +24,7 @@ LONGEST_PAUSE_S = 5.0
 Result = TypeVar("Result")
 
 
-class Steady(Session):
+class PatientSession(Session):
     """A connection that is opened again as often as needed. `alive` is called between two attempts."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Steady(Session):
             except (psycopg.Error, DatabaseError) as error:
                 if not may_pass(error) or (is_blocked(error) and not wait_for_locks):
                     raise
-                log.log(logging.DEBUG if waits else logging.WARNING, "waiting for the database: %s", words(error))
+                log.log(logging.DEBUG if waits else logging.WARNING, "waiting for the database: %s", server_message(error))
                 waits = True
             else:
                 if waits:
@@ -83,7 +83,7 @@ class Steady(Session):
 class _Once(Session):
     """A session that tries every action once."""
 
-    def __init__(self, steady: Steady) -> None:
+    def __init__(self, steady: PatientSession) -> None:
         self._steady = steady
 
     def run(self, action: Callable[[Connection], Result], *, wait_for_locks: bool = True) -> Result:

@@ -24,7 +24,7 @@ from indb_tensile.scheduler.features import write_description
 from indb_tensile.scheduler.graph import StepGraph
 
 
-class Steps:
+class CapturedSteps:
     """The captured training step, the last, smaller batch if there is one, and the validation pass, in this order."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Steps:
         device: str = EMULATED,
         threads: int = 1,
         place: torch.device = HOST,
-    ) -> "Steps":
+    ) -> "CapturedSteps":
         """Capture every graph that the job's epochs run, for the device of this name (executor/backend.py).
 
         `place` is the device on which torch computes them.
