@@ -85,7 +85,7 @@ nvidia_driver() {
 
 # Print the build of torch 2.13 for a driver and a compute capability (both may be missing): cu130, cu126 or cpu.
 # Drivers: NVIDIA, CUDA Compatibility, table 1 (CUDA 12.x from 525, 13.x from 580). Devices: torch's RELEASE.md, CUDA
-# support matrix. indb_tensile/executor/wheels.py has the same table.
+# support matrix. indb_tensile/device/torch_wheels.py has the same table.
 torch_build() {
   driver=${1:-0}
   driver=${driver%%.*}

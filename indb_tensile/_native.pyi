@@ -1,8 +1,8 @@
-"""The native device library (native/bindings.cpp): bound, not shaped; `executor/device.py` is its Python face."""
+"""The native device library (native/bindings.cpp): bound, not shaped; `device/device.py` is its Python face."""
 
 from typing import Any, Final
 
-from indb_tensile.executor.device import HostBuffer, Ticket
+from indb_tensile.device.device import HostBuffer, Ticket
 
 LAYOUT_VERSION: Final[int]
 SLOT_COUNT: Final[int]

@@ -1,4 +1,4 @@
-"""Placing blocks of memory (native/placement/bindings.cpp): bound, not shaped; `scheduler/placement.py` is its face.
+"""Placing blocks of memory (native/placement/bindings.cpp): the raw binding of `scheduler/memory/placement.py`.
 
 A block lives at moments first .. stop - 1 of a cycle; `stop` is counted on from `first`.
 """

@@ -6,8 +6,8 @@ the default below. Sizes are written as in PostgreSQL: a number of bytes, or a n
 each 1024 times the previous one.
 
 The default sizes are those of the emulated device: an RTX A6000, slowed down to the speed at which this machine
-computes a training step (controller/pace.py). Its 2 GiB hold any one of the quickstart's jobs without a plan, but not
-three. Other devices take their sizes from the GPU or the machine (executor/backend.py, executor/hardware.py).
+computes a training step (controller/link_rates.py). Its 2 GiB hold any one of the quickstart's jobs without a plan,
+but not three. Other devices take their sizes from the GPU or the machine (device/backend.py, device/hardware.py).
 """
 
 import math
@@ -42,11 +42,11 @@ class Settings:
     `budget_bytes` is the part of the device's `capacity_bytes` that jobs may use together. On `cpu`, tensors are
     swapped out to a file in `swap_directory`, which must be on a disk; empty means `swap` in `state_dir`. The file
     grows to at most `host_pool_bytes`. The emulated device imitates the GPU that `emulate` names
-    (scheduler/machines.py). A link rate of 0 is that GPU's rate, slowed down by the same factor as its computation.
-    `torch_threads` is the number of threads of one job; 0 means half of the processors on `cpu` and one elsewhere.
-    The number of threads changes the last bits of a job's results, so a job keeps the number of its first start.
-    With `cuda_graphs`, a GPU runs an iteration as one recorded graph if its plan allows that; the results are the
-    same without. With `mps`, kernels of several jobs run side by side on a GPU; NVIDIA's daemon does this, and
+    (scheduler/timing/machines.py). A link rate of 0 is that GPU's rate, slowed down by the same factor as its
+    computation. `torch_threads` is the number of threads of one job; 0 means half of the processors on `cpu` and one
+    elsewhere. The number of threads changes the last bits of a job's results, so a job keeps the number of its first
+    start. With `cuda_graphs`, a GPU runs an iteration as one recorded graph if its plan allows that; the results are
+    the same without. With `mps`, kernels of several jobs run side by side on a GPU; NVIDIA's daemon does this, and
     `tensile up --mps` starts it.
 
     Planning. `drift_threshold` bounds TENSILE's |s' - s| / s. When a controller first uses a kind of device, it
@@ -144,7 +144,7 @@ class Settings:
 class InheritedDescriptors:
     """The open file descriptors that a trainer inherits from its controller.
 
-    The trainer receives the memory regions of a GPU through `regions_fd` (executor/cuda.py).
+    The trainer receives the memory regions of a GPU through `regions_fd` (device/cuda.py).
     """
 
     link_fd: int

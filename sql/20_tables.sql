@@ -643,7 +643,7 @@ comment on table tensile.op_descriptions is
   'descriptions of measured operators; with op_latency, they are the training data of latency predictors';
 comment on column tensile.op_descriptions.signature is 'digest of the operator, as in op_latency';
 comment on column tensile.op_descriptions.description is
-  'shapes, types and parameters of the operator: JSON of scheduler/features.py';
+  'shapes, types and parameters of the operator: JSON of scheduler/timing/operator_features.py';
 
 create table tensile.predictors (
   device_kind text primary key,

@@ -21,26 +21,26 @@ from indb_tensile.catalog.connection import UnreachableError, answers
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
-from indb_tensile.controller.forkserver import ForkServer
-from indb_tensile.controller.gauge import Gauge, GpuGauge, NoGauge
-from indb_tensile.controller.headroom import Headroom, RoomLimits
+from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
+from indb_tensile.controller.controller_loop import Controller, Mail
+from indb_tensile.controller.device_ledger import DeviceMemory
+from indb_tensile.controller.device_room import Headroom, RoomLimits
+from indb_tensile.controller.fork_client import ForkServer
+from indb_tensile.controller.gpu_regions import GpuRegions, broker
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
-from indb_tensile.controller.learner import LearnerProcess
+from indb_tensile.controller.learner_process import LearnerProcess
+from indb_tensile.controller.link_rates import emulated_link, measure_apart, measured_copies
 from indb_tensile.controller.listener import ListenerThread
-from indb_tensile.controller.loop import Controller, Mail
+from indb_tensile.controller.load_gauge import Gauge, GpuGauge, NoGauge
 from indb_tensile.controller.mailbox import Mailbox
-from indb_tensile.controller.memory import DeviceMemory
 from indb_tensile.controller.mps import Mps
-from indb_tensile.controller.pace import emulated_link, measure_apart, measured_copies
-from indb_tensile.controller.planning import PolicyPlanner
+from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
-from indb_tensile.controller.regions import GpuRegions, broker
-from indb_tensile.controller.service import NoService, ServiceProcess
-from indb_tensile.controller.thinking import ImprovementCancellation, BackgroundPlanner
+from indb_tensile.controller.service_process import NoService, ServiceProcess
 from indb_tensile.controller.trainers import Trainers
-from indb_tensile.errors import DeviceError, TensileError
-from indb_tensile.executor.backend import (
+from indb_tensile.device.allocator_shim import preloading
+from indb_tensile.device.backend import (
     CPU,
     EMULATED,
     Chosen,
@@ -53,19 +53,19 @@ from indb_tensile.executor.backend import (
     torch_architectures,
     torch_cuda,
 )
-from indb_tensile.executor.bandwidth import measure_cpu, measure_emulated
-from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu, probe
-from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.hardware import (
+from indb_tensile.device.bandwidth import measure_cpu, measure_emulated
+from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu, probe
+from indb_tensile.device.device import Ledger
+from indb_tensile.device.hardware import (
     is_in_memory,
     processor,
     share_of_machine,
     with_pinned_pool,
     within_machine,
 )
-from indb_tensile.executor.headroom import KeptFootprints
-from indb_tensile.executor.nvml import Nvml
-from indb_tensile.executor.serving import preloading
+from indb_tensile.device.nvml import Nvml
+from indb_tensile.device.trainer_footprint import KeptFootprints
+from indb_tensile.errors import DeviceError, TensileError
 from indb_tensile.job import WorkerId
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop

@@ -2,7 +2,7 @@
 
 It imports each module once, those of its arguments first and others when a request names them. For each request it
 forks a copy that runs `main() -> int` of the module, with the descriptors that came with the request. The other end,
-and the reason for forking, is in indb_tensile/controller/forkserver.py. The server has one thread, has run no torch
+and the reason for forking, is in indb_tensile/controller/fork_client.py. The server has one thread, has run no torch
 operator and opens no files, so a copy behaves like a process that was started afresh.
 
 The service is itself such a copy. Before it starts any thread it forks a server of its own (`nursery`): processes
@@ -22,18 +22,18 @@ from typing import NoReturn
 
 import msgspec
 
-from indb_tensile.controller.forkserver import (
+from indb_tensile.controller.fork_client import (
     ANSWER,
     DESCRIPTORS,
     REQUEST_BYTES,
-    ForkServer,
     ForkRequest,
+    ForkServer,
     RunningForkServer,
     control_pair,
 )
 from indb_tensile.log import start_log
 
-from .serving.processes import die_with_parent
+from .parent_death import die_with_parent
 
 _FAILED = 70  # exit code of an internal error
 _NAME_CHARACTERS = 15  # longest name of a process: TASK_COMM_LEN in linux/sched.h, less the terminating zero

@@ -1,8 +1,8 @@
 """The learner's process: trains the latency predictor of this kind of device if that is due, and ends.
 
-The first time, it measures operators drawn at random (executor/survey.py), which takes about a minute. Later it
-trains again, from these and from the measurements of jobs, whenever the latter have grown by a quarter. It runs only
-when a processor is idle; measurements during which other processes had the processor are dropped. Exit codes are
+The first time, it measures operators drawn at random (executor/latency/survey.py), which takes about a minute. Later
+it trains again, from these and from the measurements of jobs, whenever the latter have grown by a quarter. It runs
+only when a processor is idle; measurements during which other processes had the processor are dropped. Exit codes are
 those of the controller.
 """
 
@@ -18,15 +18,15 @@ from indb_tensile import config
 from indb_tensile.catalog import predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.catalog.predictors import StoredPredictor
+from indb_tensile.device.backend import kind_of
+from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import DataError, TensileError
-from indb_tensile.executor.backend import kind_of
-from indb_tensile.executor.hardware import PROCESSOR_SPEED
-from indb_tensile.executor.predictor import Sample, read_samples, train, usable, write_samples
-from indb_tensile.executor.survey import survey
+from indb_tensile.executor.latency.latency_predictor import Sample, read_samples, train, usable, write_samples
+from indb_tensile.executor.latency.survey import survey
 from indb_tensile.log import start_log
-from indb_tensile.scheduler.features import read_description
+from indb_tensile.scheduler.timing.operator_features import read_description
 
-from .serving.processes import die_with_parent
+from .parent_death import die_with_parent
 
 _GROWTH = 1.25  # the measurements of jobs must grow by this factor, and by _GROWTH_LEAST, before training again
 _GROWTH_LEAST = 200

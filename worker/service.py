@@ -21,24 +21,24 @@ import torch
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.install import VERSION
-from indb_tensile.controller.forkserver import ForkServer
-from indb_tensile.controller.service import ANSWERING_VARIABLE
+from indb_tensile.controller.fork_client import ForkServer
+from indb_tensile.controller.service_process import ANSWERING_VARIABLE
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId
 from indb_tensile.log import start_log
 
 from .forkserver import nursery
+from .parent_death import die_with_parent
 from .serving import analyst, settings
 from .serving.analyst_process import AnalystProcess
 from .serving.answers import Answers
-from .serving.batches import Batches
+from .serving.dispatch import RequestDispatcher
 from .serving.endpoint import Endpoint
-from .serving.front import RequestDispatcher
 from .serving.identity import DatabaseIdentity, IdentityCheck, socket_name
+from .serving.model_cache import CachedModel, ModelCache
 from .serving.peer import server_uid, user_name
-from .serving.processes import die_with_parent
+from .serving.prediction_batches import Batches
 from .serving.requests import greeting
-from .serving.residents import CachedModel, ModelCache
 from .serving.server import Server
 from .serving.settings import ServiceSettings
 from .serving.store import Loaded, Store

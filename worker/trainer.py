@@ -14,14 +14,14 @@ import psycopg
 import torch
 
 from indb_tensile import config
-from indb_tensile.catalog.outage import is_database_fault
+from indb_tensile.catalog.fault_origin import is_database_fault
+from indb_tensile.device.cuda import CudaRegions, ordinal
 from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, StorageError, TensileError
-from indb_tensile.executor.cuda import CudaRegions, ordinal
 from indb_tensile.job import Blame, JobId
-from indb_tensile.link import Assign, Failed, Finished, TrainerLink, Ready
 from indb_tensile.log import start_log
+from indb_tensile.messages import Assign, Failed, Finished, Ready, TrainerLink
 
-from .serving.processes import die_with_parent
+from .parent_death import die_with_parent
 from .training import niceness
 from .training.inbox import Inbox
 from .training.run import TrainingRun

@@ -1,19 +1,19 @@
 """Runs a benchmark by name: `python -m indb_tensile.bench step`. `tensile bench step` executes this module.
 
 A signal ends this process in the same way while it imports the benchmark, which takes seconds with torch, as after
-(bench/ending.py).
+(bench/harness/process_exit.py).
 """
 
 import sys
 from importlib import import_module
 
-from indb_tensile.bench.ending import run
+from indb_tensile.bench.harness.process_exit import run
 
 
 def _run_named_benchmark() -> None:
     _, noun, *arguments = sys.argv
     sys.argv = [f"tensile bench {noun}", *arguments]  # the program's name in --help
-    import_module(f"indb_tensile.bench.{noun}").main()
+    import_module(f"indb_tensile.bench.commands.{noun}").main()
 
 
 if __name__ == "__main__":

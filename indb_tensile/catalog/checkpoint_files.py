@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
-from indb_tensile.catalog.checkpoints import DigestingParts, digest_of
 from indb_tensile.catalog.chunks import Part
+from indb_tensile.catalog.stored_checkpoints import DigestingParts, digest_of
 from indb_tensile.errors import StorageError
 from indb_tensile.job import JobId
 

@@ -139,7 +139,9 @@ def register_worker(
     return WorkerId(_query_value(connection, "register_worker", parameters))
 
 
-def beat(connection: Connection, worker: WorkerId, claims: Mapping[JobId, ClaimToken] | None = None) -> HeartbeatReply:
+def beat(
+    connection: Connection, worker: WorkerId, claims: Mapping[JobId, ClaimToken] | None = None
+) -> HeartbeatReply:
     """Renew the worker's lease, and return the changes of its jobs.
 
     `claims` are the jobs that the worker believes to have. Without them, `lost` and `strays` are empty. If the table

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from indb_tensile import config
 from indb_tensile.catalog import install, retention
 from indb_tensile.catalog.connection import connect, pinned
-from indb_tensile.cli.connection import (
+from indb_tensile.cli.database_choice import (
     ORDINARY_ROLE,
     embedded_state_directory,
     named_database,
@@ -20,8 +20,8 @@ from indb_tensile.cli.connection import (
     open_connection,
     resolve,
 )
-from indb_tensile.cli.options import dsn_option, json_option
 from indb_tensile.cli.output import Row, show_one, warn
+from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError, TensileError
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from indb_tensile.bench.ending import exit_on_sigterm
+from indb_tensile.bench.harness.process_exit import exit_on_sigterm
 
 NOUNS = {
     "policies": "Compare all policies on known networks: saved memory, overhead, planning time, the best policy.",

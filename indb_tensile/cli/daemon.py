@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from indb_tensile.cli.place import StateDirectory
+from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.controller.logrotation import numbered
 from indb_tensile.errors import UnavailableError
 

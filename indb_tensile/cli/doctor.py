@@ -21,17 +21,16 @@ from rich.text import Text
 from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, pinned
-from indb_tensile.catalog.reader import READER, as_reader, open_reader
+from indb_tensile.catalog.reader_connection import READER, as_reader, open_reader
 from indb_tensile.cli import daemon
-from indb_tensile.cli.connection import named_database, open_connection, resolve
-from indb_tensile.cli.options import dsn_option, json_option
+from indb_tensile.cli.database_choice import named_database, open_connection, resolve
 from indb_tensile.cli.output import Row, out, plain, print_json
-from indb_tensile.cli.place import find_state_directory
+from indb_tensile.cli.shared_options import dsn_option, json_option
+from indb_tensile.cli.state_directory import find_state_directory
 from indb_tensile.cli.statements import statement
-from indb_tensile.errors import TensileError
-from indb_tensile.executor.backend import Cpu, Emulated, choose, fitted, torch_architectures, torch_cuda
-from indb_tensile.executor.cuda import Absence, Gpu, Gpus, NoGpu
-from indb_tensile.executor.hardware import (
+from indb_tensile.device.backend import Cpu, Emulated, choose, fitted, torch_architectures, torch_cuda
+from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu
+from indb_tensile.device.hardware import (
     address_fault,
     directory_fault,
     disk_free_bytes,
@@ -41,6 +40,7 @@ from indb_tensile.executor.hardware import (
     room_bytes,
     share_of_machine,
 )
+from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.link import BORNE_OUT, Copying, Way, link_of
 
 FOUND_FAULTS = 1
@@ -144,7 +144,7 @@ def _native() -> tuple[bool, str]:
 @cache
 def _probed() -> Gpus | NoGpu:
     """Probe the GPUs of this machine, in a process of its own, because a probe initializes the driver."""
-    source = "import json, dataclasses as d, indb_tensile.executor.cuda as c; print(json.dumps(d.asdict(c.probe())))"
+    source = "import json, dataclasses as d, indb_tensile.device.cuda as c; print(json.dumps(d.asdict(c.probe())))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = f"asking the driver ended with {done.returncode}"

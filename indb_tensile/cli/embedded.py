@@ -14,7 +14,9 @@ from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, connect, retrying
 from indb_tensile.cli import daemon, mps_daemon
-from indb_tensile.cli.kept_settings import (
+from indb_tensile.cli.launch_settings import Launch, unused_variable_notices, variables
+from indb_tensile.cli.output import show_one, warn
+from indb_tensile.cli.settings_file import (
     check_mps,
     check_settings,
     kept_settings,
@@ -22,15 +24,13 @@ from indb_tensile.cli.kept_settings import (
     warn_of_old_sizes,
     without_imitation,
 )
-from indb_tensile.cli.launch import Launch, unused_variable_notices, variables
-from indb_tensile.cli.options import json_option, size_option
-from indb_tensile.cli.output import show_one, warn
-from indb_tensile.cli.place import StateDirectory, find_state_directory
+from indb_tensile.cli.shared_options import json_option, size_option
+from indb_tensile.cli.state_directory import StateDirectory, find_state_directory
 from indb_tensile.cli.statements import statement
 from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.controller import housekeeping
 from indb_tensile.errors import RequestError, TensileError, UnavailableError
-from indb_tensile.scheduler.machines import MACHINES
+from indb_tensile.scheduler.timing.machines import MACHINES
 
 _READY_S = 90.0
 _RECOVERY_S = 60.0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from indb_tensile.cli.place import StateDirectory
+from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.controller.mps import PROGRAM, Mps
 from indb_tensile.errors import UnavailableError
 

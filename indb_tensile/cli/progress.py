@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from indb_tensile.catalog.connection import Connection, Session, pinned
-from indb_tensile.cli.news import PrintedLines, change_key
+from indb_tensile.cli.line_filter import PrintedLines, change_key
 from indb_tensile.cli.output import Row, duration, err, plain, print_json, warn
 from indb_tensile.cli.statements import statement
 from indb_tensile.job import JobState

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from indb_tensile.catalog import checkpoints, models, retention, snapshots
+from indb_tensile.catalog import models, retention, snapshots, stored_checkpoints
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session
 from indb_tensile.controller.logrotation import rotate
@@ -142,8 +142,8 @@ def drop_snapshots(connection: Connection) -> str:
 
 def remove_stale_checkpoints(connection: Connection, state_directory: Path, host: str) -> str:
     """Remove this host's checkpoint files of jobs that have ended, here or on another host after a rescue."""
-    files = CheckpointFiles(state_directory, checkpoints.installation(connection), host)
-    removed = files.remove_stale(checkpoints.host_checkpoints(connection, host))
+    files = CheckpointFiles(state_directory, stored_checkpoints.installation(connection), host)
+    removed = files.remove_stale(stored_checkpoints.host_checkpoints(connection, host))
     return f"removed {removed} files" if removed else ""
 
 

@@ -33,7 +33,12 @@ class ListenerThread:
     """
 
     def __init__(
-        self, listener: NotificationSource, tell: Callable[[Notification], None], *, pause_s: float = _PAUSE_S, back_off_s: float = 1.0
+        self,
+        listener: NotificationSource,
+        tell: Callable[[Notification], None],
+        *,
+        pause_s: float = _PAUSE_S,
+        back_off_s: float = 1.0,
     ) -> None:
         self._listener = listener
         self._tell = tell

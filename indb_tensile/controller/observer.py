@@ -18,7 +18,9 @@ class Observer:
     def __init__(self) -> None:
         self._seen: dict[WorkerId, tuple[int, float]] = {}  # count of heartbeats, and since when it has not changed
 
-    def look(self, sightings: Iterable[ObservedWorker], *, asked_s: float, answered_s: float) -> tuple[ObservedWorker, ...]:
+    def look(
+        self, sightings: Iterable[ObservedWorker], *, asked_s: float, answered_s: float
+    ) -> tuple[ObservedWorker, ...]:
         """Return the dead workers.
 
         `sightings` is the answer of a query that was sent at `asked_s` and answered at `answered_s`, in monotonic

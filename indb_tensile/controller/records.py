@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import psycopg
 
-from indb_tensile.catalog import install, jobs, links, paces, plans
+from indb_tensile.catalog import device_links, device_speed, install, jobs, plans
 from indb_tensile.catalog.connection import (
     LOOP_LOCK_TIMEOUT_MS,
     Connection,
@@ -22,14 +22,13 @@ from indb_tensile.catalog.connection import (
     is_blocked,
     may_pass,
 )
+from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
-from indb_tensile.catalog.outage import server_message
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.config import variable
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
-from indb_tensile.scheduler.admission.decide import NEW_WEIGHT
-from indb_tensile.scheduler.admission.orders import (
+from indb_tensile.scheduler.admission.admission_orders import (
     CancelJob,
     FailJob,
     RecordAdoption,
@@ -39,9 +38,10 @@ from indb_tensile.scheduler.admission.orders import (
     RequeueJob,
     SetWaitsFor,
 )
+from indb_tensile.scheduler.admission.decide import NEW_WEIGHT
 from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.link import Copying, Link
-from indb_tensile.scheduler.machines import Pace
+from indb_tensile.scheduler.timing.machines import Pace
 
 Writing = (
     FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordForecast | RecordAdoption | RecordMeasurement
@@ -194,11 +194,11 @@ class CatalogRecords:
 
     def pace(self, machine: str) -> Pace | None:
         """Return how much slower this kind of device is than a machine, or None if that was never measured."""
-        return self._run(lambda c: paces.load_pace(c, self._device_kind, machine))
+        return self._run(lambda c: device_speed.load_pace(c, self._device_kind, machine))
 
     def save_links(self, measured: Sequence[Copying], emulated: Link | None) -> None:
         """Replace the recorded measurements of this device's link to its host."""
-        self._run(lambda c: links.save_links(c, self._host, self._device_kind, measured, emulated))
+        self._run(lambda c: device_links.save_links(c, self._host, self._device_kind, measured, emulated))
 
     def close(self) -> None:
         """End the connection."""
@@ -213,7 +213,9 @@ class CatalogRecords:
                     f"another session holds a lock that this statement needs: {server_message(error)}"
                 ) from error
             if may_pass(error):
-                raise UnreachableError(f"the database cannot run the statement now: {server_message(error)}") from error
+                raise UnreachableError(
+                    f"the database cannot run the statement now: {server_message(error)}"
+                ) from error
             if isinstance(error, _UNDEFINED):
                 self._check_version()
             refusal = DatabaseError(
@@ -320,4 +322,4 @@ def _plan_record(order: RecordPlan, policy: str, planning_ns: int) -> tuple[Plan
     return record, msgspec.to_builtins(plan.plans)
 
 
-__all__ = ["CatalogRecords", "LockedError", "Pulse", "Records", "UnreachableError", "Writing"]
+__all__ = ["CatalogRecords", "HeartbeatRecords", "LockedError", "Records", "UnreachableError", "Writing"]

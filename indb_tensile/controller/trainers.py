@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from indb_tensile.config import InheritedDescriptors
-from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
-from indb_tensile.controller.frames import TrainerFrames
-from indb_tensile.controller.starvation import OomKills
+from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
+from indb_tensile.controller.oom_kills import OomKills
+from indb_tensile.controller.trainer_frames import TrainerFrames
 from indb_tensile.errors import InvariantError
-from indb_tensile.link import Message
+from indb_tensile.messages import Message
+from indb_tensile.scheduler.admission.admission_orders import Manner
 from indb_tensile.scheduler.admission.facts import Ending
-from indb_tensile.scheduler.admission.orders import Manner
 from indb_tensile.scheduler.admission.pool import TrainerId
 
 log = logging.getLogger("controller")

@@ -17,8 +17,8 @@ from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Columns
-from indb_tensile.learning.evaluation import evaluate, probabilities
-from indb_tensile.learning.features import Preprocessor
+from indb_tensile.learning.model_metrics import evaluate, probabilities
+from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.tensorstream import TensorSpec, stream
 
 FORMAT = 1  # version of the stored form; a reader refuses any other version

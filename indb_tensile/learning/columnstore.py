@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, CopyEncoding
+from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding, Mask
 from indb_tensile.learning.splits import Hashes, row_hashes
 
 _SPARE = 16  # an array grows by at least 1/16 of its length, so that not every small block moves it

@@ -6,7 +6,7 @@ Two versions can be compared only if both predict the same target from the same 
 from collections.abc import Container
 
 from indb_tensile.job import Task
-from indb_tensile.learning.features import Preprocessor
+from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.targets import TargetEncoding
 
 

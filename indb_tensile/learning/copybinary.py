@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.learning.binaryvalues import TEXT_FORMS, numeric_floats
-from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, CopyEncoding
+from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding, Mask
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 BLOCK_BYTES = 2 * 1024 * 1024  # fits into the cache while each column is decoded; smaller blocks cost more calls
@@ -267,7 +267,9 @@ def _scan_rows(data: bytearray, position: int, fields: int, limit: int) -> tuple
     ), position
 
 
-def _scalars(segments: Sequence[_Segment], field: int, name: str, wire: CopyEncoding, missing: Mask) -> npt.NDArray[Any]:
+def _scalars(
+    segments: Sequence[_Segment], field: int, name: str, wire: CopyEncoding, missing: Mask
+) -> npt.NDArray[Any]:
     values = np.zeros(len(missing), np.dtype(wire.item or ">f8").newbyteorder("="))
     row = 0
     for segment in segments:
@@ -282,7 +284,9 @@ def _scalars(segments: Sequence[_Segment], field: int, name: str, wire: CopyEnco
     return _converted(values, wire)
 
 
-def _fixed_width_values(segment: _Segment, field: int, name: str, wire: CopyEncoding, present: Mask) -> npt.NDArray[Any]:
+def _fixed_width_values(
+    segment: _Segment, field: int, name: str, wire: CopyEncoding, present: Mask
+) -> npt.NDArray[Any]:
     item = np.dtype(wire.item)
     lengths = np.array(segment.lengths[field]) if isinstance(segment, _Run) else segment.lengths[:, field]
     wrong = lengths[(lengths >= 0) & (lengths != item.itemsize)]

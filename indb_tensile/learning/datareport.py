@@ -16,9 +16,9 @@ from indb_tensile.job import Task
 from indb_tensile.learning import leakage
 from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows, TableData
 from indb_tensile.learning.encoders import TextFacts
-from indb_tensile.learning.evaluation import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.features import Preprocessor
+from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
+from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.splits import PARTS, Hashes, Parts, Split, row_hashes
 
 _MOST_FACTS = 1000  # per section

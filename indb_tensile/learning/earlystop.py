@@ -11,13 +11,13 @@ from typing import Any
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning import defaults
-from indb_tensile.learning.evaluation import HIGHER_IS_BETTER, METRICS
+from indb_tensile.learning import training_length
+from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, METRICS
 from indb_tensile.learning.parameters import Specification, check_parameters
 
 EARLY_STOP: dict[str, Specification] = {
     "on": {"type": "boolean", "default": True},
-    # The default patience is a function of the epochs (defaults.py).
+    # The default patience is a function of the epochs (training_length.py).
     "patience": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
     "min_delta": {"type": "number", "minimum": 0, "default": 0.0},
     "metric": {"type": "text", "default": "loss"},
@@ -50,7 +50,7 @@ class EarlyStop:
         if not values.pop("on"):
             return cls(patience=None)
         if values["patience"] is None:
-            values["patience"] = defaults.patience(epochs)
+            values["patience"] = training_length.patience(epochs)
         return cls(**values)
 
     def to_request(self) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.learning.columns import Columns, Rows
-from indb_tensile.learning.features import Preprocessor, Tensor32
-from indb_tensile.learning.pages import discard
+from indb_tensile.learning.page_release import discard
+from indb_tensile.learning.preprocessor import Preprocessor, Tensor32
 
 ENCODE_BLOCK_NUMBERS = 1 << 18  # numbers encoded at a time, so that a block fits into the cache
 

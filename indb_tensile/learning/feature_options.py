@@ -66,7 +66,9 @@ class FeatureOptions:
                     raise RequestError(message, hint=hint)
                 if option == "missing" and not _accepts(kind, value):
                     own = (
-                        "text is a category of its own" if kind is ColumnKind.TEXT else "date or timestamp becomes the mean"
+                        "text is a category of its own"
+                        if kind is ColumnKind.TEXT
+                        else "date or timestamp becomes the mean"
                     )
                     raise RequestError(
                         f'preprocess: "missing" of {kind} column "{name}" cannot be {value}',

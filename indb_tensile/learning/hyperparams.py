@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning import defaults
+from indb_tensile.learning import training_length
 from indb_tensile.learning.parameters import Specification, check_parameters
 
 # None as default means that the value is computed: epochs and batch_size from the number of rows, others from the
@@ -57,8 +57,8 @@ class TrainingSettings:
     `warmup` and `decay_at` are shares of the whole run. `clip_norm` limits the norm of all gradients together; None
     means no limit. If `average_decay` is set, a moving average of the weights is validated and published. A step
     processes its batch in parts of at most `micro_batch_size` rows; None means the whole batch at once. `precision`
-    applies to matrix products and convolutions (executor/precision.py); parameters, gradients and optimizer state are
-    always float32.
+    applies to matrix products and convolutions (executor/run/precision.py); parameters, gradients and optimizer state
+    are always float32.
     """
 
     epochs: int
@@ -90,9 +90,9 @@ class TrainingSettings:
         """
         values = check_hyperparams(hyperparams)
         if values["batch_size"] is None:
-            values["batch_size"] = defaults.batch_size(rows)
+            values["batch_size"] = training_length.batch_size(rows)
         if values["epochs"] is None:
-            values["epochs"] = defaults.epochs(math.ceil(rows / values["batch_size"]))
+            values["epochs"] = training_length.epochs(math.ceil(rows / values["batch_size"]))
         optimizer = values["optimizer"]
         if values["learning_rate"] is None:
             values["learning_rate"] = _LEARNING_RATE[optimizer]

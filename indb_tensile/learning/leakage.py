@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, Columns, ColumnKind, Rows
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns, Rows
 
 Codes = npt.NDArray[np.int64]
 

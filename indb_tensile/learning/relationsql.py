@@ -7,7 +7,7 @@ from typing import Any, LiteralString, cast
 import psycopg
 
 from indb_tensile.learning.columns import CopyEncoding
-from indb_tensile.learning.footprint import ColumnStatistics, Statistics
+from indb_tensile.learning.memory_estimate import ColumnStatistics, Statistics
 
 _BLOCK = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 
@@ -17,7 +17,9 @@ def statement(name: str) -> LiteralString:
     return _STATEMENTS[name]
 
 
-def read_statistics(connection: psycopg.Connection[Any], oids: list[int], wires: dict[str, CopyEncoding]) -> Statistics:
+def read_statistics(
+    connection: psycopg.Connection[Any], oids: list[int], wires: dict[str, CopyEncoding]
+) -> Statistics:
     """Return PostgreSQL's statistics of these tables together, without reading a row."""
     parameters = {"oids": oids}
     row = connection.execute(statement("table_statistics"), parameters).fetchone()

@@ -32,7 +32,12 @@ SPLIT: dict[str, Specification] = {
     "column": {"type": "text", "default": None},
 }
 PARTS = ("train", "valid", "test")
-ORDERED = (ColumnKind.DATE, ColumnKind.TIME, ColumnKind.INTEGER, ColumnKind.FLOAT)  # kinds of column that "by" may name
+ORDERED = (
+    ColumnKind.DATE,
+    ColumnKind.TIME,
+    ColumnKind.INTEGER,
+    ColumnKind.FLOAT,
+)  # kinds of column that "by" may name
 NAMING = (ColumnKind.BOOLEAN, ColumnKind.TEXT)  # kinds of column that "column" may name
 
 _IDENTITY_SEED = 0x7E45_11E0_7E45_11E0  # an arbitrary constant, so that row hashes differ from other hashes

@@ -17,7 +17,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee
 from indb_tensile.scheduler.rewrite import effective
 
-_POOLED_BYTES = 64  # sizes in the pool are multiples of this (native/host_pool.cpp)
+_POOLED_BYTES = 64  # sizes in the pool are multiples of this (native/device/host_pool.cpp)
 _PAGE_BYTES = 4096  # and all of a job's together of this
 _SLOWER = (1, 4, 16, 64, 4096)  # at the last nothing is copied that need not be
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from indb_tensile.errors import InvariantError, MissingError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import liveness_peak, vanilla_peak
-from indb_tensile.scheduler.phases.phased import Phased, Plans, fastest, forecasts, peaks, phased, rungs
+from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
+from indb_tensile.scheduler.phased_plans import Phased, Plans, fastest, forecasts, peaks, phased, rungs
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.tensile_plus import Climb
-from indb_tensile.scheduler.schedule import Schedule
+from indb_tensile.scheduler.replan import replan
 from indb_tensile.scheduler.search.descent import Effort, Heed, unhurried
-from indb_tensile.scheduler.search.replan import replan
-from indb_tensile.scheduler.simulate import Compute, Forecast
+from indb_tensile.scheduler.timing.schedule import Schedule
+from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 __all__ = [

@@ -15,11 +15,11 @@ from indb_tensile.scheduler.judges.bound import bound_bytes, covers
 from indb_tensile.scheduler.judges.bound import least_bytes as least_peak_bytes
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
+from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective
-from indb_tensile.scheduler.schedule import Schedule
-from indb_tensile.scheduler.simulate import Compute, Forecast, JobRun, simulate
+from indb_tensile.scheduler.timing.schedule import Schedule
+from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 

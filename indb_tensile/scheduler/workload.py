@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph, Tensor
-from indb_tensile.scheduler.peak import floor
+from indb_tensile.scheduler.memory.peak import floor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 A worker checks a specification again, because a specification in the queue is untrusted input. In a rule, minimum and
 maximum are inclusive, above and below are exclusive; a parameter without "default" is required. If the default is
-None, the worker computes the value: batch_size, epochs and patience from the number of rows (learning/defaults.py),
-the others from the optimizer. Without early_stop, training stops early unless epochs is given or there are no
-validation rows; `{"on": false}` trains to the last epoch.
+None, the worker computes the value: batch_size, epochs and patience from the number of rows
+(learning/training_length.py), the others from the optimizer. Without early_stop, training stops early unless epochs
+is given or there are no validation rows; `{"on": false}` trains to the last epoch.
 """
 
 from .spi import Json

@@ -119,7 +119,7 @@ def _training_relation(plpy: Plpy, version: int) -> int:
 
 
 def _hash_form(described: Row) -> str:
-    """Return the form that the row hash uses for a column's values, as in learning/wires.py."""
+    """Return the form that the row hash uses for a column's values, as in learning/copy_encodings.py."""
     base = described["base"]
     if base in _INTEGERS:
         return "integer"

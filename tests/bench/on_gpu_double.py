@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
-from indb_tensile.bench import exact, forecast, maxbatch, rig, step
-from indb_tensile.bench.batches import ExecutedBatches, open_executor
-from indb_tensile.bench.cases import BenchmarkCase
-from indb_tensile.bench.rig import RunTarget
-from indb_tensile.bench.rows import Row
-from indb_tensile.bench.trial import TrainingSubject
-from indb_tensile.bench.turns import TurnLimits
+from indb_tensile.bench.commands import exact, forecast, maxbatch, step
+from indb_tensile.bench.harness import device_rig
+from indb_tensile.bench.harness.batch_trials import ExecutedBatches, open_executor
+from indb_tensile.bench.harness.cases import BenchmarkCase
+from indb_tensile.bench.harness.device_rig import RunTarget
+from indb_tensile.bench.harness.rows import Row
+from indb_tensile.bench.harness.trial import TrainingSubject
+from indb_tensile.bench.harness.turns import TurnLimits
 from tests.bench.subjects import Tiny, tiny
 
 GPU = RunTarget(device="cuda")
@@ -27,7 +28,8 @@ GPU = RunTarget(device="cuda")
 def run_step() -> list[Row]:
     """Two rounds with torch's own ways in a process beside this one."""
     return step.measure(
-        Tiny(), step.StepOptions(target=GPU, activations=(), budgets=(0.7,), pace=TurnLimits(rounds=2, duels=1, turn_s=0.0))
+        Tiny(),
+        step.StepOptions(target=GPU, activations=(), budgets=(0.7,), pace=TurnLimits(rounds=2, duels=1, turn_s=0.0)),
     )
 
 
@@ -45,7 +47,9 @@ def run_maxbatch() -> list[Row]:
     """Within what eager needs for 64 rows."""
     case = _TinyCase(name="tiny", batch=64, side=64)
     with open_executor(case, GPU) as found:
-        return list(maxbatch.measure({"model": "tiny"}, ExecutedBatches(found, found.eager(64).peak_bytes, 64), [0.0]))
+        return list(
+            maxbatch.measure({"model": "tiny"}, ExecutedBatches(found, found.eager(64).peak_bytes, 64), [0.0])
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ def main() -> None:
     """One after the other."""
     torch.set_num_threads(1)
     # What a user starts, but for two facts: that torch has CUDA, and where it then computes.
-    vars(rig).update(torch_device=lambda _: torch.device("cpu"), torch_cuda=lambda: "12.8")
+    vars(device_rig).update(torch_device=lambda _: torch.device("cpu"), torch_cuda=lambda: "12.8")
     for benchmark in (run_step, run_exact, run_forecast, run_maxbatch):
         copy = multiprocessing.get_context("fork").Process(target=_say, args=(benchmark,))
         copy.start()

@@ -1,9 +1,9 @@
 """PyTorch's caching allocator as modelled: sizes worked out by hand from its rules."""
 
-from indb_tensile.bench.caching import reserved_bytes
+from indb_tensile.bench.harness.caching import reserved_bytes
 from indb_tensile.config import MIB
 from indb_tensile.scheduler.graph import OpIndex, TensorId
-from indb_tensile.scheduler.residency import Interval
+from indb_tensile.scheduler.memory.residency import Interval
 
 
 def test_small_requests_share_small_segments_and_large_ones_get_their_own() -> None:

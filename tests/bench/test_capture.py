@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from indb_tensile.bench import capture
+from indb_tensile.bench.commands import capture
 
 
 def test_a_row_names_the_operators_and_both_times(capsys: pytest.CaptureFixture[str]) -> None:

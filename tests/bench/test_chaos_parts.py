@@ -11,10 +11,17 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.chaos_client import is_outage
-from indb_tensile.bench.chaos_events import CHEAP, LONGEST_LEASES, LONGEST_PAUSE_S, EventKind, draw_events, parse_kinds
-from indb_tensile.bench.chaos_forwarder import Forwarder
-from indb_tensile.bench.chaos_verdict import BAD, JobEnding, Fate, fate, is_clean, judge
+from indb_tensile.bench.harness.chaos_client import is_outage
+from indb_tensile.bench.harness.chaos_events import (
+    CHEAP,
+    LONGEST_LEASES,
+    LONGEST_PAUSE_S,
+    EventKind,
+    draw_events,
+    parse_kinds,
+)
+from indb_tensile.bench.harness.chaos_forwarder import Forwarder
+from indb_tensile.bench.harness.chaos_verdict import BAD, Fate, JobEnding, fate, is_clean, judge
 from indb_tensile.errors import RequestError
 
 REFERENCES = {"chaos_a_first": "aa", "chaos_b_first": "bb"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.bench.checkpoints import measure
+from indb_tensile.bench.commands.checkpoints import measure
 from tests.conftest import Database
 
 SIZE_BYTES = 1 << 20

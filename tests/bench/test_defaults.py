@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.bench.defaults import METHODS, lines, measure, train
-from indb_tensile.bench.samples import NAMES, from_csv, sample, make_table
+from indb_tensile.bench.commands.defaults import METHODS, lines, measure, train
+from indb_tensile.bench.harness.sample_tables import NAMES, from_csv, make_table, sample
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.columns import ColumnKind
-from indb_tensile.learning.training import assemble
+from indb_tensile.learning.preparation import assemble
 
 CSV = """kind,size,seen,maker
 a,1.5,2013-01-01T10:00:00Z,x
@@ -60,7 +60,8 @@ def test_a_csv_file_has_numbers_moments_and_texts(tmp_path: Path) -> None:
     found = from_csv(path, "size")
     kinds = {name: data.kind for name, data in found.table.columns.items()}
     assert kinds == {
-        "id": ColumnKind.INTEGER, "kind": ColumnKind.TEXT, "size": ColumnKind.FLOAT, "seen": ColumnKind.TIME, "maker": ColumnKind.TEXT,
+        "id": ColumnKind.INTEGER, "kind": ColumnKind.TEXT, "size": ColumnKind.FLOAT,
+        "seen": ColumnKind.TIME, "maker": ColumnKind.TEXT,
     }  # fmt: skip
     assert found.task is Task.REGRESSION
     assert from_csv(path, "kind").task is Task.CLASSIFICATION

@@ -2,10 +2,10 @@
 
 import pytest
 
-from indb_tensile.bench.exact import ExactOptions, measure
-from indb_tensile.bench.kinds import KINDS
-from indb_tensile.bench.networks import NETWORKS, missing_library
-from indb_tensile.bench.trial import TrainingSubject
+from indb_tensile.bench.commands.exact import ExactOptions, measure
+from indb_tensile.bench.harness.network_kinds import KINDS
+from indb_tensile.bench.harness.networks import NETWORKS, missing_library
+from indb_tensile.bench.harness.trial import TrainingSubject
 from indb_tensile.scheduler.policies import POLICIES
 from tests.bench.subjects import tiny
 

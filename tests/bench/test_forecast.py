@@ -1,7 +1,7 @@
 """Foretold against executed: peaks to the byte, and each budget met."""
 
-from indb_tensile.bench.forecast import BUDGETS, measure
-from indb_tensile.bench.rig import RunTarget
+from indb_tensile.bench.commands.forecast import BUDGETS, measure
+from indb_tensile.bench.harness.device_rig import RunTarget
 from tests.bench.subjects import tiny
 
 

@@ -10,16 +10,23 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.batches import InterpolatedBatches, EmulatedExecutor, ExecutedBatches, BatchResult, SimulatedBatches, eager_step
-from indb_tensile.bench.cases import BenchmarkCase
-from indb_tensile.bench.maxbatch import largest, measure, verdict
-from indb_tensile.bench.networks import missing_library
-from indb_tensile.bench.trial import ADAM
+from indb_tensile.bench.commands.maxbatch import largest, measure, verdict
+from indb_tensile.bench.harness.batch_trials import (
+    BatchResult,
+    EmulatedExecutor,
+    ExecutedBatches,
+    InterpolatedBatches,
+    SimulatedBatches,
+    eager_step,
+)
+from indb_tensile.bench.harness.cases import BenchmarkCase
+from indb_tensile.bench.harness.networks import missing_library
+from indb_tensile.bench.harness.trial import ADAM
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.capture import capture_training
+from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.scheduler.graph import StepGraph
-from indb_tensile.scheduler.machines import REFERENCE
-from indb_tensile.scheduler.peak import liveness_peak
+from indb_tensile.scheduler.memory.peak import liveness_peak
+from indb_tensile.scheduler.timing.machines import REFERENCE
 
 
 def _upto(most: int) -> Callable[[int], BatchResult | None]:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.mincut import backward_again, mincut_plans
-from indb_tensile.bench.networks import Network, capture
+from indb_tensile.bench.harness.mincut import backward_again, mincut_plans
+from indb_tensile.bench.harness.networks import Network, capture
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
-from indb_tensile.scheduler.peak import liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 
 
 def test_what_is_made_again_is_made_once_right_before_the_backward_pass_needs_it() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench import networks
-from indb_tensile.bench.networks import NETWORKS, Network, graph_of, unrolled_lstm
+from indb_tensile.bench.harness import networks
+from indb_tensile.bench.harness.networks import NETWORKS, Network, graph_of, unrolled_lstm
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
-from indb_tensile.scheduler.peak import liveness_peak, vanilla_peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.executor.serving import preloading
+from indb_tensile.device.allocator_shim import preloading
 from tests.native.cuda_double import ROOT, build, environment
 
 Rows = list[dict[str, Any]]

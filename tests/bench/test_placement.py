@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from indb_tensile.bench.placement import _read, deep, measure
+from indb_tensile.bench.commands.placement import _read, deep, measure
 
 
 def test_each_way_is_a_row_and_none_is_below_the_load() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.predictor import MeasuredNetwork, rows
-from indb_tensile.executor.hardware import PROCESSOR_SPEED
-from indb_tensile.executor.predictor import Sample
-from indb_tensile.scheduler.features import Description, rooflines_ns
+from indb_tensile.bench.commands.predictor import MeasuredNetwork, rows
+from indb_tensile.device.hardware import PROCESSOR_SPEED
+from indb_tensile.executor.latency.latency_predictor import Sample
+from indb_tensile.scheduler.timing.operator_features import Description, rooflines_ns
 from tests.scheduler.descriptions import dense, elementwise
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from indb_tensile.bench.reading import measure, ratio
+from indb_tensile.bench.commands.reading import measure, ratio
 from tests.conftest import Database
 
 MIB = 1 << 20

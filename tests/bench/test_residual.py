@@ -2,9 +2,9 @@
 
 import pytest
 
-from indb_tensile.bench.residual import residual
+from indb_tensile.bench.harness.residual import residual
 from indb_tensile.scheduler.graph import Role, Stage
-from indb_tensile.scheduler.peak import liveness_peak, vanilla_peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
 
 
 @pytest.mark.parametrize("operators", [1, 100, 3_000])

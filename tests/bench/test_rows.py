@@ -2,8 +2,8 @@
 
 import pytest
 
-from indb_tensile.bench.residual import residual
-from indb_tensile.bench.rows import (
+from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.rows import (
     PlanningCase,
     PolicyTrial,
     best_eor,
@@ -18,10 +18,10 @@ from indb_tensile.bench.rows import (
     total,
 )
 from indb_tensile.errors import MissingError
-from indb_tensile.scheduler.machines import REFERENCE
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.score import score
-from indb_tensile.scheduler.simulate import Compute
+from indb_tensile.scheduler.timing.machines import REFERENCE
+from indb_tensile.scheduler.timing.simulate import Compute
 from tests.bench.points import point
 
 REQUIRED = {

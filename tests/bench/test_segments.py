@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from indb_tensile.bench import networks
-from indb_tensile.bench.networks import NETWORKS, random_example
-from indb_tensile.bench.segments import segmented
+from indb_tensile.bench.harness import networks
+from indb_tensile.bench.harness.networks import NETWORKS, random_example
+from indb_tensile.bench.harness.segments import segmented
 
 # One network of each form: a chain, dense blocks, steps, an encoder of transformers. The others' figures in `bench
 # step` say by themselves whether they are the network's.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from indb_tensile.bench.soak import is_clean, soak
+from indb_tensile.bench.commands.soak import is_clean, soak
 
 
 @pytest.mark.nightly

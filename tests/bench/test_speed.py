@@ -5,11 +5,11 @@ from argparse import Namespace
 
 import pytest
 
-from indb_tensile.bench.residual import residual
-from indb_tensile.bench.rows import make_case
-from indb_tensile.bench.speed import _budgets, main
+from indb_tensile.bench.commands.speed import _budgets, main
+from indb_tensile.bench.harness.residual import residual
+from indb_tensile.bench.harness.rows import make_case
 from indb_tensile.errors import MissingError
-from indb_tensile.scheduler.machines import REFERENCE
+from indb_tensile.scheduler.timing.machines import REFERENCE
 
 
 def test_there_is_a_row_for_each_family_and_budget_with_the_best_rival_and_more_work(

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.bench.cases import BenchmarkCase
-from indb_tensile.bench.networks import missing_library
-from indb_tensile.bench.step import StepOptions, measure, verdict
-from indb_tensile.bench.turns import TurnLimits
+from indb_tensile.bench.commands.step import StepOptions, measure, verdict
+from indb_tensile.bench.harness.cases import BenchmarkCase
+from indb_tensile.bench.harness.networks import missing_library
+from indb_tensile.bench.harness.turns import TurnLimits
 from tests.bench.subjects import Tiny
 
 ASKED = StepOptions(segments=(2,), activations=(), budgets=(0.7,), pace=TurnLimits(rounds=1, duels=1, turn_s=0.0))

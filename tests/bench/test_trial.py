@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from indb_tensile.bench.trial import require_memory, same_bits
+from indb_tensile.bench.harness.trial import require_memory, same_bits
+from indb_tensile.device.hardware import Memory
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.hardware import Memory
 
 
 def test_bits_are_compared_and_not_numbers() -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from indb_tensile.bench.networks import NETWORKS
-from indb_tensile.bench.rig import RunTarget, set_up
-from indb_tensile.bench.turnover import network_turnover, scaled, simulated_turnover, turnover
+from indb_tensile.bench.harness.device_rig import RunTarget, set_up
+from indb_tensile.bench.harness.networks import NETWORKS
+from indb_tensile.bench.harness.turnover import network_turnover, scaled, simulated_turnover, turnover
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.machines import REFERENCE, latencies
+from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
 from tests.bench.subjects import tiny
 from tests.scheduler.drawn import drawn
 

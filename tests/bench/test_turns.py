@@ -1,7 +1,7 @@
 """Turns: who runs when, and whose times are compared."""
 
-from indb_tensile.bench.rivals import LocalContender
-from indb_tensile.bench.turns import Entry, TurnLimits, duel, take_turns
+from indb_tensile.bench.harness.rivals import LocalContender
+from indb_tensile.bench.harness.turns import Entry, TurnLimits, duel, take_turns
 
 PACE = TurnLimits(rounds=2, duels=3, turn_s=0.0)
 

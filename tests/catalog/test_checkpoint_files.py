@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
-from indb_tensile.catalog.checkpoints import digest_of
+from indb_tensile.catalog.stored_checkpoints import digest_of
 from indb_tensile.errors import StorageError
 from indb_tensile.job import JobId
 

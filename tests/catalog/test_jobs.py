@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from indb_tensile.catalog import checkpoints, jobs, models
-from indb_tensile.catalog.jobs import HeartbeatReply, Progress, ObservedWorker
+from indb_tensile.catalog import jobs, models, stored_checkpoints
+from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, Progress
 from indb_tensile.errors import (
     ComputationError,
     DatabaseError,
@@ -322,7 +322,7 @@ def test_a_job_that_saved_a_checkpoint_since_may_be_ended_for_memory_once_more(d
         jobs.interrupt(connection, job, claimed.claim, starved, Blame.MEMORY)
         _make_due(database)
         claimed = claim(connection, register(connection))
-        checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {"epoch": 1})
+        stored_checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {"epoch": 1})
         assert jobs.interrupt(connection, job, claimed.claim, starved, Blame.MEMORY) == "queued"
 
 
@@ -336,7 +336,7 @@ def test_a_checkpoint_makes_up_for_all_faults_and_interruptions_before_it(databa
         query = "select faults, interruptions, interrupted > '0', last_death_phase from tensile.jobs"
         assert alice.execute(query).fetchone() == (1, 2, True, "starting")
         claimed = claim(connection, register(connection))
-        checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {"epoch": 1})
+        stored_checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {"epoch": 1})
         assert alice.execute(query).fetchone() == (0, 0, False, None)
 
 
@@ -485,12 +485,12 @@ def test_rescue_fails_a_job_whose_faults_are_too_many_and_drops_its_checkpoint(d
         job = enqueue(alice)
         worker = register(connection)
         claimed = claim(connection, worker)
-        checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {"epoch": 1})
+        stored_checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {"epoch": 1})
         with database.connect() as postgres:
             postgres.execute("update tensile.jobs set max_attempts = 1, last_death_phase = 'starting'")
         assert jobs.rescue(connection, jobs.other_workers(connection, None)) == (job,)
         assert state(alice, job) == "failed"
-        assert checkpoints.checkpoints(connection, job) == ()
+        assert stored_checkpoints.checkpoints(connection, job) == ()
 
 
 def test_rescue_cancels_what_should_stop(database: Database) -> None:
@@ -604,7 +604,7 @@ def _writes(connection: psycopg.Connection, claimed: ClaimedJob) -> list[Any]:
         lambda: jobs.cancelled(connection, job, token),
         lambda: jobs.requeue(connection, job, token, "x"),
         lambda: jobs.record_event(connection, job, token, "x", {}),
-        lambda: checkpoints.save_checkpoint(connection, job, token, [b"x"], {}),
+        lambda: stored_checkpoints.save_checkpoint(connection, job, token, [b"x"], {}),
         lambda: models.publish_version(connection, claimed, publication()),
     ]
 

@@ -32,7 +32,10 @@ def test_a_statement_about_many_jobs_notifies_once(database: Database) -> None:
         with alice.transaction():
             enqueue(alice)
             enqueue(alice)
-        assert _gather(listener, 2) == [Notification(kind="queued", job=JobId(1)), Notification(kind="queued", job=JobId(2))]
+        assert _gather(listener, 2) == [
+            Notification(kind="queued", job=JobId(1)),
+            Notification(kind="queued", job=JobId(2)),
+        ]
         alice.execute("update tensile.jobs set cancel_requested = true")
         assert _gather(listener, 1) == [Notification(kind="changed")]
         assert listener.wait(0.1) == ()

@@ -14,8 +14,8 @@ import pytest
 
 from indb_tensile.catalog.install import SCRIPT, VERSION
 from indb_tensile.cli.embedded import _check_ours
-from indb_tensile.cli.launch import unused_variable_notices
-from indb_tensile.cli.place import StateDirectory
+from indb_tensile.cli.launch_settings import unused_variable_notices
+from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
 from tests.catalog import released
@@ -137,7 +137,9 @@ def test_an_option_goes_before_the_variable_of_the_same_setting(service: Tensile
 
 def test_variables_that_are_not_used_are_named(tmp_path: Path) -> None:
     own = tmp_path / "settings.toml"
-    assert unused_variable_notices({"TENSILE_MAX_JOBS": "1", "TENSILE_CONFIG": str(own), "TENSILE_DSN": ""}, own) == []
+    assert (
+        unused_variable_notices({"TENSILE_MAX_JOBS": "1", "TENSILE_CONFIG": str(own), "TENSILE_DSN": ""}, own) == []
+    )
     assert unused_variable_notices({"TENSILE_DSN": "host=there", "TENSILE_CONFIG": "mine.toml"}, own) == [
         "TENSILE_DSN is not used: the embedded database has its own",
         f"TENSILE_CONFIG is not used: the settings of the embedded controller are in {own}",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.cli import mps_daemon
-from indb_tensile.cli.place import StateDirectory
+from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.controller.mps import PROGRAM
 from indb_tensile.errors import UnavailableError
 

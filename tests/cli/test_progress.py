@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from indb_tensile.cli.news import PrintedLines
+from indb_tensile.cli.line_filter import PrintedLines
 from indb_tensile.cli.progress import ProgressSample, device_line, lines
 
 MIB = 1 << 20
@@ -49,7 +49,9 @@ def printed(looks: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, str]
     """The lines about a job that changes so, and the second at which each is printed."""
     news = PrintedLines()
     return [
-        (at_s, text) for at_s, changes in looks for text in lines(news, ProgressSample(jobs=[JOB | changes], devices=[]), at_s)
+        (at_s, text)
+        for at_s, changes in looks
+        for text in lines(news, ProgressSample(jobs=[JOB | changes], devices=[]), at_s)
     ]
 
 

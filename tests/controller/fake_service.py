@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from indb_tensile.controller.service import ANSWERING_VARIABLE
+from indb_tensile.controller.service_process import ANSWERING_VARIABLE
 
 
 def main() -> int:

@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 
 from indb_tensile import config
-from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.device.device import EmulatedDevice
 from indb_tensile.job import JobId, Phase
-from indb_tensile.link import (
+from indb_tensile.messages import (
     Adopt,
     Adopted,
     Assign,
@@ -31,11 +31,11 @@ from indb_tensile.link import (
     Captured,
     Failed,
     Finished,
-    TrainerLink,
     Measured,
     Message,
     Progressed,
     Ready,
+    TrainerLink,
 )
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 

@@ -15,19 +15,20 @@ from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse
-from indb_tensile.controller.forkserver import ForkServer
-from indb_tensile.controller.gauge import Gauge
-from indb_tensile.controller.headroom import Headroom
+from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
+from indb_tensile.controller.controller_loop import Controller, Mail
+from indb_tensile.controller.device_ledger import DeviceMemory
+from indb_tensile.controller.device_room import Headroom
+from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.heartbeat import Heartbeat
-from indb_tensile.controller.loop import Controller, Mail
+from indb_tensile.controller.load_gauge import Gauge
 from indb_tensile.controller.mailbox import Mailbox
-from indb_tensile.controller.memory import DeviceMemory
-from indb_tensile.controller.planning import PolicyPlanner
+from indb_tensile.controller.oom_kills import OomKills
+from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import Writing
-from indb_tensile.controller.service import NoService
-from indb_tensile.controller.starvation import OomKills
-from indb_tensile.controller.thinking import ImprovementCancellation, BackgroundPlanner
+from indb_tensile.controller.service_process import NoService
 from indb_tensile.controller.trainers import Trainers
+from indb_tensile.device.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
 from indb_tensile.errors import (
     CatalogVersionError,
     DatabaseError,
@@ -36,9 +37,8 @@ from indb_tensile.errors import (
     LostClaimError,
     RequestError,
 )
-from indb_tensile.executor.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
-from indb_tensile.scheduler.admission.orders import CancelJob, FailJob, RequeueJob
+from indb_tensile.scheduler.admission.admission_orders import CancelJob, FailJob, RequeueJob
 from indb_tensile.scheduler.admission.pool import Planner, Pool, TrainerId
 from indb_tensile.scheduler.link import Link
 

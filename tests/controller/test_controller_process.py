@@ -17,7 +17,7 @@ from psycopg import sql
 
 from indb_tensile.cluster import Cluster
 from indb_tensile.config import Settings
-from indb_tensile.executor.hardware import emulated_kind
+from indb_tensile.device.hardware import emulated_kind
 from tests.conftest import Database
 from tests.controller.fakes import FAKE_TRAINER, alive
 from tests.remains import processes_with

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.catalog import checkpoints, jobs, models
+from indb_tensile.catalog import jobs, models, stored_checkpoints
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
-from indb_tensile.catalog.checkpoints import StoredCheckpoint
+from indb_tensile.catalog.stored_checkpoints import StoredCheckpoint
 from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, HousekeepingStep, steps
 from indb_tensile.errors import StorageError
 from indb_tensile.job import CheckpointStore
@@ -40,7 +40,9 @@ def test_a_step_that_fails_is_logged_once_and_the_others_are_done_every_time(
         rounds.release()
         return ""
 
-    house = Housekeeping([HousekeepingStep(name="broken", do=fail), HousekeepingStep(name="sound", do=work)], period_s=0.0)
+    house = Housekeeping(
+        [HousekeepingStep(name="broken", do=fail), HousekeepingStep(name="sound", do=work)], period_s=0.0
+    )
     try:
         for _ in range(3):
             assert rounds.acquire(timeout=DEADLINE_S)
@@ -54,7 +56,7 @@ def test_a_step_that_fails_is_logged_once_and_the_others_are_done_every_time(
 def test_files_of_ended_jobs_old_rows_and_long_logs_go(database: Database, tmp_path: Path) -> None:
     host = socket.gethostname()
     with database.connect("alice") as alice, database.connect("tensile_worker") as worker:
-        files = CheckpointFiles(tmp_path, checkpoints.installation(worker), host)
+        files = CheckpointFiles(tmp_path, stored_checkpoints.installation(worker), host)
         number, digests = register(worker), []
         for _ in range(2):
             enqueue(alice)
@@ -63,7 +65,7 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_go(database: Database, tmp_p
             stored = StoredCheckpoint(
                 store=CheckpointStore.LOCAL, host=host, position={}, size_bytes=5, digest=digests[-1]
             )
-            checkpoints.record_checkpoint(worker, claimed.job, claimed.claim, stored)
+            stored_checkpoints.record_checkpoint(worker, claimed.job, claimed.claim, stored)
             if claimed.job == 1:
                 jobs.start_running(worker, claimed.job, claimed.claim)
                 models.publish_version(worker, claimed, publication())

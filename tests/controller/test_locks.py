@@ -10,11 +10,11 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.plans import DeviceUse, JobUse
-from indb_tensile.controller.membership import WorkerRegistration
 from indb_tensile.controller.records import CatalogRecords, LockedError
+from indb_tensile.controller.worker_registration import WorkerRegistration
 from indb_tensile.errors import RequestError
 from indb_tensile.job import ClaimedJob, JobId
-from indb_tensile.scheduler.admission.orders import CancelJob, SetWaitsFor
+from indb_tensile.scheduler.admission.admission_orders import CancelJob, SetWaitsFor
 from tests.catalog.enqueue import enqueue, specification, state
 from tests.conftest import Database
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.bench.chaos_processes import all_processes
+from indb_tensile.bench.harness.chaos_processes import all_processes
 from tests.e2e.conftest import MIB, Service
 
 pytestmark = pytest.mark.postgres

@@ -2,7 +2,7 @@
 
 import torch
 
-from indb_tensile.executor.runner import Runner
+from indb_tensile.executor.run.runner import Runner
 from tests.executor.eager import RATES, Eager
 from tests.executor.models import Job
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
-from indb_tensile.executor.optimizer import OptimizerSettings
-from indb_tensile.executor.passes import WHOLE, Passes
-from indb_tensile.executor.state import State
-from indb_tensile.executor.trace import Loss
+from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.trace import Loss
+from indb_tensile.executor.run.state import State
 
 LOSS = nn.CrossEntropyLoss()
 BATCH = 8

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import torch
 
-from indb_tensile.executor.placer import Placer
-from indb_tensile.executor.serving import Serving
-from tests.executor.memory_device import MemoryDevice
+from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.executor.run.placer import Placer
+from tests.device.memory_device import MemoryDevice
 
 
 class Rerun:

@@ -9,10 +9,10 @@ import importlib, pkgutil, sys
 for absent in ("psycopg", "sqlalchemy", "msgspec"):
     sys.modules[absent] = None  # importing it fails
 names = ["indb_tensile._native", "indb_tensile._planner"]
-for package in ("executor", "scheduler"):
+for package in ("device", "executor", "scheduler"):
     found = importlib.import_module(f"indb_tensile.{package}")
     names += [module.name for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}.")]
-names += [f"indb_tensile.bench.{name}" for name in ("step", "exact", "forecast")]
+names += [f"indb_tensile.bench.commands.{name}" for name in ("step", "exact", "forecast")]
 names += ["indb_tensile.cli.main", "indb_tensile.cli.bench"]
 suite = ["conftest", "kinds", "machine", "pace_process", "parts", "steps", "test_gpu", "test_whole"]
 suite.append("trainer_process")

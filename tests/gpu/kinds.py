@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from indb_tensile.executor.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.capture import capture_training
-from indb_tensile.executor.cuda import CudaRegions
-from indb_tensile.executor.opening import capturing_on, open_device
-from indb_tensile.executor.optimizer import OptimizerSettings
-from indb_tensile.executor.placer import Placer
-from indb_tensile.executor.runner import Runner
-from indb_tensile.executor.state import State
-from indb_tensile.scheduler.peak import LIVENESS
+from indb_tensile.device.cuda import CudaRegions
+from indb_tensile.executor.capture.capture import capture_training
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.run.opening import capturing_on, open_device
+from indb_tensile.executor.run.placer import Placer
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.executor.run.state import State
+from indb_tensile.scheduler.memory.peak import LIVENESS
 
 CLASSES, ROWS, TOKENS, WIDTH = 10, 32, 32, 256
 WARM, TIMED = 8, 20

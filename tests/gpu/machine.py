@@ -6,8 +6,8 @@ import platform
 
 import torch
 
-from indb_tensile.executor.cuda import NoGpu, probe
-from indb_tensile.executor.hardware import free_memory_bytes, memory, processor
+from indb_tensile.device.cuda import NoGpu, probe
+from indb_tensile.device.hardware import free_memory_bytes, memory, processor
 from tests.gpu.conftest import report
 
 

@@ -179,7 +179,7 @@ def _lack(part: Part) -> str:
 
 @cache
 def _torch_computes() -> bool:
-    source = "import sys; from indb_tensile.executor.backend import torch_cuda; sys.exit(torch_cuda() is None)"
+    source = "import sys; from indb_tensile.device.backend import torch_cuda; sys.exit(torch_cuda() is None)"
     return subprocess.run((sys.executable, "-c", source), cwd=ROOT, check=False).returncode == 0
 
 
@@ -234,7 +234,7 @@ def _family(part: Part) -> str:
 def _machine() -> str:
     """The GPU's name, or what else this machine is."""
     source = (
-        "from indb_tensile.executor.cuda import probe; found = probe();"
+        "from indb_tensile.device.cuda import probe; found = probe();"
         "print(found.devices[0].name if hasattr(found, 'devices') else f'no GPU ({found.reason})')"
     )
     done = subprocess.run((sys.executable, "-c", source), cwd=ROOT, capture_output=True, text=True, check=False)

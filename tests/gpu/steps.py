@@ -12,19 +12,19 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
-from indb_tensile.executor.bandwidth import SIZES_BYTES, measure_copies
-from indb_tensile.executor.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.capture import capture_training
-from indb_tensile.executor.cuda import CudaRegions
-from indb_tensile.executor.opening import Opened, capturing_on, open_device, settle_results
-from indb_tensile.executor.optimizer import OptimizerSettings
-from indb_tensile.executor.placer import Placer
-from indb_tensile.executor.precision import keyed, settle_precision
-from indb_tensile.executor.runner import Runner
-from indb_tensile.executor.state import State
+from indb_tensile.device.bandwidth import SIZES_BYTES, measure_copies
+from indb_tensile.device.cuda import CudaRegions
+from indb_tensile.executor.capture.capture import capture_training
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.run.opening import Opened, capturing_on, open_device, settle_results
+from indb_tensile.executor.run.placer import Placer
+from indb_tensile.executor.run.precision import keyed, settle_precision
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.executor.run.state import State
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import link_of
-from indb_tensile.scheduler.peak import LIVENESS, peak
+from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import plan_jobs
 from indb_tensile.scheduler.workload import Workload

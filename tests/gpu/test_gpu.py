@@ -10,13 +10,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from indb_tensile.controller.regions import broker
-from indb_tensile.executor.backend import choose, torch_architectures, torch_cuda
-from indb_tensile.executor.cuda import CudaBroker, Gpu, NoGpu, probe
-from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.headroom import FIRST_FOOTPRINT_BYTES
-from indb_tensile.executor.nvml import NoNvml, Nvml
-from indb_tensile.executor.wheels import mend
+from indb_tensile.controller.gpu_regions import broker
+from indb_tensile.device.backend import choose, torch_architectures, torch_cuda
+from indb_tensile.device.cuda import CudaBroker, Gpu, NoGpu, probe
+from indb_tensile.device.device import Ledger
+from indb_tensile.device.nvml import NoNvml, Nvml
+from indb_tensile.device.torch_wheels import mend
+from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES
 from tests.gpu.conftest import ROOT, Bench, answer, report, say
 
 RIVALS = ("eager", "checkpoint", "save_on_cpu", "compile")
@@ -52,7 +52,7 @@ def test_many_regions_are_mapped_at_once(gpu: Gpu) -> None:
 
 
 def test_a_trainer_leaves_room_for_others(gpu: Gpu, bench: Bench) -> None:
-    """What one trainer takes beside the regions, and each of several: the first guess is in executor/headroom.py."""
+    """What each of one and several trainers takes beside the regions (first guess: device/trainer_footprint.py)."""
     nvml = Nvml.start()
     if isinstance(nvml, NoNvml):
         pytest.skip(nvml.reason)
@@ -87,7 +87,7 @@ def test_this_torch_has_kernels_for_this_gpu(gpu: Gpu) -> None:
 
 
 def test_another_process_maps_and_writes_to_what_this_one_made(gpu: Gpu) -> None:
-    mapper = (sys.executable, "-m", "worker.mapping")
+    mapper = (sys.executable, "-m", "worker.probe_sharing")
     made, capacity_bytes = broker(
         gpu, region_bytes=64 << 20, capacity_bytes=gpu.memory_bytes, least_bytes=64 << 20, shares=True, mapper=mapper
     )
@@ -213,7 +213,7 @@ def test_iterations_recorded_as_a_graph_end_with_the_bits_of_those_that_are_not(
 
 def test_what_every_device_must_do_this_one_does(gpu: Gpu) -> None:
     pytest.importorskip("hypothesis")
-    suite = ("tests/executor/test_device.py", "tests/executor/test_arena.py")
+    suite = ("tests/device/test_device.py", "tests/device/test_arena.py")
     done = subprocess.run(
         (sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-k", "cuda", *suite),
         cwd=ROOT,

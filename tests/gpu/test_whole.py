@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from indb_tensile.executor.cuda import CudaBroker, Gpu
-from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.nvml import NoNvml, Nvml
+from indb_tensile.device.cuda import CudaBroker, Gpu
+from indb_tensile.device.device import Ledger
+from indb_tensile.device.nvml import NoNvml, Nvml
 from tests.gpu.conftest import REGION_BYTES, Bench, answer, report, say
 
 HEADROOM_BYTES = 4 << 30  # for the contexts of this test, whatever a controller leaves

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from indb_tensile.executor.cuda import CudaDevice, CudaRegions
+from indb_tensile.device.cuda import CudaDevice, CudaRegions
 
 PATTERN = 0x5A
 HOST_POOL_BYTES = 1 << 30
@@ -80,7 +80,7 @@ def spin(told: dict[str, Any]) -> None:
     """A kernel that does not end soon, in memory of the job's regions."""
     import torch
 
-    from indb_tensile.executor.opening import serve_torch
+    from indb_tensile.executor.run.opening import serve_torch
 
     device, _ = open_device(told)
     serve_torch(device)
@@ -160,7 +160,7 @@ def train(told: dict[str, Any]) -> None:
 
     own = told["allocator"] == "own"
     if own:
-        from indb_tensile.executor.opening import serve_torch
+        from indb_tensile.executor.run.opening import serve_torch
 
         device, _ = open_device(told)
         serve_torch(device)

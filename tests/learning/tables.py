@@ -9,12 +9,12 @@ import torch
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning import datasets
 from indb_tensile.learning.artifacts import ModelBundle
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, TableData, CopyEncoding
-from indb_tensile.learning.evaluation import evaluate
+from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.model_metrics import evaluate
+from indb_tensile.learning.preparation import Part, Prepared, batch_plan, batches
 from indb_tensile.learning.splits import row_hashes
-from indb_tensile.learning.training import Part, Prepared, batch_plan, batches
 
 torch.set_num_threads(1)  # as trainers do; more of them only wait for one another on tensors this small
 

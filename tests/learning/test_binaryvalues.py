@@ -11,7 +11,7 @@ import pytest
 from indb_tensile.job import Relation
 from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, TableData
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.relation import read
+from indb_tensile.learning.relation_reader import read
 from indb_tensile.learning.splits import row_hashes
 from tests.conftest import Database
 

@@ -9,7 +9,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.encoders import Numbers
-from indb_tensile.learning.features import Preprocessor, Recipe
+from indb_tensile.learning.preprocessor import Preprocessor, Recipe
 from indb_tensile.learning.targets import TargetEncoding
 
 FLOWERS = TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=("a", "b"))

@@ -7,7 +7,7 @@ import numpy as np
 
 from indb_tensile.job import Task
 from indb_tensile.learning.datareport import Fact, report_result
-from indb_tensile.learning.training import assemble
+from indb_tensile.learning.preparation import assemble
 from tests.learning.tables import sample, spec, table
 
 CITIES = ["Ulm", "Bonn", "Jena"]

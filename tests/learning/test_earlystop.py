@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning import defaults
+from indb_tensile.learning import training_length
 from indb_tensile.learning.earlystop import EarlyStop
 
 
@@ -59,7 +59,7 @@ def test_without_a_request_it_remembers_but_never_stops() -> None:
 def test_it_can_be_switched_off_and_its_patience_follows_the_epochs() -> None:
     assert EarlyStop.parse({"on": False}, Task.REGRESSION, 50).patience is None
     for epochs in (10, 1000):
-        assert EarlyStop.parse({}, Task.REGRESSION, epochs).patience == defaults.patience(epochs)
+        assert EarlyStop.parse({}, Task.REGRESSION, epochs).patience == training_length.patience(epochs)
         assert EarlyStop.parse({"patience": 3}, Task.REGRESSION, epochs).patience == 3
 
 

@@ -9,12 +9,12 @@ from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.job import Task
 from indb_tensile.learning import encoding
-from indb_tensile.learning.columns import ColumnData, Columns, ColumnKind
+from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns
 from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.features import Preprocessor, fit
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.preprocessor import Preprocessor, fit
 from indb_tensile.learning.targets import TargetEncoding
-from indb_tensile.learning.training import assemble
 from tests.learning.tables import spec, table
 
 TARGET = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT)
@@ -32,11 +32,15 @@ def mixed(rows: int, seed: int, missing: float = 0.1) -> dict[str, ColumnData]:
     return {
         "a": numbers(floats),
         "b": ColumnData(
-            kind=ColumnKind.INTEGER, values=draw.integers(-9, 9, rows).astype(np.int32), missing=np.zeros(rows, np.bool_)
+            kind=ColumnKind.INTEGER,
+            values=draw.integers(-9, 9, rows).astype(np.int32),
+            missing=np.zeros(rows, np.bool_),
         ),
         "c": ColumnData(kind=ColumnKind.TEXT, values=texts, missing=draw.random(rows) < missing),
         "d": ColumnData(
-            kind=ColumnKind.ARRAY, values=draw.normal(size=(rows, 3)).astype(np.float32), missing=np.zeros(rows, np.bool_)
+            kind=ColumnKind.ARRAY,
+            values=draw.normal(size=(rows, 3)).astype(np.float32),
+            missing=np.zeros(rows, np.bool_),
         ),
     }
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.defaults import batch_size, epochs
 from indb_tensile.learning.hyperparams import HYPERPARAMS, TrainingSettings, learning_rate
+from indb_tensile.learning.training_length import batch_size, epochs
 
 
 def parsed(rows: int = 100, **given: Any) -> TrainingSettings:

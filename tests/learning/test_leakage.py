@@ -42,7 +42,11 @@ def found(kind: ColumnKind, values: Sequence[Any], target: Sequence[Any] = CLASS
         (ColumnKind.TEXT, [name.upper() for name in CLASSES], [leakage.DETERMINING]),
         (ColumnKind.BOOLEAN, [name == "a" for name in CLASSES], []),
         (ColumnKind.INTEGER, [row % 6 for row in range(ROWS)], [leakage.DETERMINING]),
-        (ColumnKind.FLOAT, [ord(name) + noise for name, noise in zip(CLASSES, NOISE, strict=True)], [leakage.ORDERING]),
+        (
+            ColumnKind.FLOAT,
+            [ord(name) + noise for name, noise in zip(CLASSES, NOISE, strict=True)],
+            [leakage.ORDERING],
+        ),
         (ColumnKind.FLOAT, [None if name == "a" else noise for name, noise in zip(CLASSES, NOISE, strict=True)], []),
     ],
 )

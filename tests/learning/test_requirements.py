@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from indb_tensile.errors import HostMemoryError, MemoryLimitError, RequestError
-from indb_tensile.executor.capture import capture_training
-from indb_tensile.executor.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.capture import capture_training
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.requirements import Requirements, AvailableMemory
-from indb_tensile.learning.training import assemble
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.learning.requirements import AvailableMemory, Requirements
 from indb_tensile.scheduler.judges.bound import least_bytes
 from tests.learning.tables import sample, spec
 
@@ -58,7 +58,7 @@ def test_parameters_gradients_and_the_state_of_each_optimizer_are_counted(optimi
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop"])
 @pytest.mark.parametrize("micro_batch_size", [None, 2])
 def test_no_captured_step_needs_less_than_is_counted(optimizer: str, micro_batch_size: int | None) -> None:
-    from indb_tensile.executor.passes import Passes
+    from indb_tensile.executor.capture.passes import Passes
 
     module = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 3))
     x, y = torch.zeros(4, 64), torch.zeros(4, dtype=torch.int64)
@@ -145,7 +145,7 @@ _REFUSED = """
 import resource
 from indb_tensile.errors import MemoryLimitError
 from indb_tensile.learning.requirements import Room
-from indb_tensile.learning.training import assemble
+from indb_tensile.learning.preparation import assemble
 from tests.learning.tables import sample, spec
 
 room = Room(device_bytes=600 << 20, limited=False, host_pool_bytes=8 << 30, host_bytes=1 << 40, free_bytes=1 << 40)

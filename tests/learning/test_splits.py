@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.splits import PARTS, Parts, Split, divide, row_hashes, distinct_hashes
+from indb_tensile.learning.splits import PARTS, Parts, Split, distinct_hashes, divide, row_hashes
 
 
 def keys(values: Iterable[int]) -> ColumnData:
@@ -144,7 +144,9 @@ def test_a_column_says_which_rows_test() -> None:
     assert parts.test.tolist() == list(range(0, 100, 4))
     assert 0 < len(parts.valid) < 25
     names = ["test", "valid", "train", "train"] * 25
-    parts = divide(row_hashes([keys(range(100))], 100), Split(column="part"), column_of("part", ColumnKind.TEXT, names))
+    parts = divide(
+        row_hashes([keys(range(100))], 100), Split(column="part"), column_of("part", ColumnKind.TEXT, names)
+    )
     assert (parts.test.tolist(), parts.valid.tolist()) == (list(range(0, 100, 4)), list(range(1, 100, 4)))
 
 

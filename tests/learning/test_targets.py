@@ -12,7 +12,9 @@ from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.targets import TargetEncoding, fit_target, label_text, labeled
 
 
-def fitted(kind: ColumnKind, values: list[Any], task: Task = Task.CLASSIFICATION, train: list[int] | None = None) -> TargetEncoding:
+def fitted(
+    kind: ColumnKind, values: list[Any], task: Task = Task.CLASSIFICATION, train: list[int] | None = None
+) -> TargetEncoding:
     data = column_of("y", kind, values)
     return fit_target("y", task, data, np.array(range(len(values)) if train is None else train))
 
@@ -51,7 +53,9 @@ def test_values_are_standardised_by_the_training_rows_and_come_back() -> None:
         (ColumnKind.FLOAT, [1e300, -1e300], Task.REGRESSION, "too large to standardise"),
     ],
 )
-def test_a_target_that_teaches_nothing_is_refused(kind: ColumnKind, values: list[Any], task: Task, fault: str) -> None:
+def test_a_target_that_teaches_nothing_is_refused(
+    kind: ColumnKind, values: list[Any], task: Task, fault: str
+) -> None:
     with pytest.raises(DataError, match=fault) as caught:
         fitted(kind, values, task)
     assert caught.value.hint

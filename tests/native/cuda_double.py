@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("tests/native/fake_cuda.cpp", "tests/native/fake_queues.cpp", "native/fault.cpp")
+SOURCES = ("tests/native/fake_cuda.cpp", "tests/native/fake_queues.cpp", "native/device/fault.cpp")
 
 
 def build(directory: Path) -> Path:

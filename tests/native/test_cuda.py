@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.executor.cuda import Absence, Gpus, NoGpu, probe
+from indb_tensile.device.cuda import Absence, Gpus, NoGpu, probe
 from tests.native.cuda_double import build, environment
 
-FACTS = "import json, dataclasses as d, indb_tensile.executor.cuda as c; print(json.dumps(d.asdict(c.probe())))"
+FACTS = "import json, dataclasses as d, indb_tensile.device.cuda as c; print(json.dumps(d.asdict(c.probe())))"
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_why_there_is_no_gpu_is_a_value_with_the_way_out(
 
 TRAINER = """
 import ctypes, sys
-from indb_tensile.executor.cuda import CudaDevice, CudaRegions
+from indb_tensile.device.cuda import CudaDevice, CudaRegions
 ledger, slot, epoch, socket = map(int, sys.argv[1:])
 with CudaDevice(ledger, slot, epoch, 1 << 20, regions=CudaRegions(0, socket)) as device:
     device.host_prepare(1 << 20)
@@ -106,8 +106,8 @@ with CudaDevice(ledger, slot, epoch, 1 << 20, regions=CudaRegions(0, socket)) as
 
 BROKER = """
 import os, socket, subprocess, sys
-from indb_tensile.executor.cuda import CudaBroker
-from indb_tensile.executor.device import Ledger
+from indb_tensile.device.cuda import CudaBroker
+from indb_tensile.device.device import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -135,8 +135,8 @@ def test_memory_is_taken_and_regions_pass_between_jobs_without_a_call_of_the_dri
     source = """
 import ctypes
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.cuda import CudaDevice
-from indb_tensile.executor.device import Ledger
+from indb_tensile.device.cuda import CudaDevice
+from indb_tensile.device.device import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -167,7 +167,7 @@ def test_a_trainer_that_ends_before_its_regions_arrive_is_a_fault_of_the_device(
     source = """
 import socket
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.cuda import CudaBroker
+from indb_tensile.device.cuda import CudaBroker
 here, there = socket.socketpair()
 there.close()
 try:
@@ -181,7 +181,7 @@ except DeviceError as error:
 def test_a_region_size_that_the_device_cannot_give_is_refused_with_the_way_out(library: Path) -> None:
     source = """
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.cuda import CudaBroker
+from indb_tensile.device.cuda import CudaBroker
 try:
     CudaBroker(0, 3 << 20, 2)
 except DeviceError as error:
@@ -196,8 +196,8 @@ except DeviceError as error:
 def test_a_lost_device_is_an_error_of_its_own_that_another_attempt_may_survive(library: Path) -> None:
     source = """
 from indb_tensile.errors import DeviceLostError
-from indb_tensile.executor.cuda import CudaDevice
-from indb_tensile.executor.device import Ledger
+from indb_tensile.device.cuda import CudaDevice
+from indb_tensile.device.device import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 try:
     CudaDevice(ledger.fd, *ledger.claim_slot(1), 1 << 20)
@@ -213,8 +213,8 @@ def test_what_a_job_does_to_its_own_context_is_no_lost_device(library: Path) -> 
 import ctypes
 import torch
 from indb_tensile.errors import ComputationError, DeviceLostError
-from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.opening import open_device
+from indb_tensile.device.device import Ledger
+from indb_tensile.executor.run.opening import open_device
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 for number, result in enumerate((719, 214)):
     try:
@@ -257,9 +257,9 @@ def test_copies_are_recorded_with_what_is_computed_and_made_by_each_launch(libra
     source = """
 import ctypes
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.cuda import CudaDevice
-from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.graphs import CudaGraphs
+from indb_tensile.device.cuda import CudaDevice
+from indb_tensile.device.device import Ledger
+from indb_tensile.executor.run.cuda_graphs import CudaGraphs
 """
     source += (
         CAPTURE
@@ -305,9 +305,9 @@ def test_a_controller_does_without_shared_memory_where_none_is_handed_over_and_n
 ) -> None:
     source = """
 import ctypes
-from indb_tensile.controller.regions import broker
+from indb_tensile.controller.gpu_regions import broker
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.cuda import CudaBroker, probe
+from indb_tensile.device.cuda import CudaBroker, probe
 driver = ctypes.CDLL("libcuda.so.1")
 (gpu,) = probe().devices
 def made(code):
@@ -352,11 +352,11 @@ def test_whether_another_process_can_map_and_use_regions_is_tried_before_all_are
 ) -> None:
     source = """
 import logging, sys
-from indb_tensile.controller.regions import broker
-from indb_tensile.executor.cuda import probe
+from indb_tensile.controller.gpu_regions import broker
+from indb_tensile.device.cuda import probe
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 (gpu,) = probe().devices
-mapper = (sys.executable, "-m", "indb_tensile.worker.mapping")
+mapper = (sys.executable, "-m", "indb_tensile.worker.probe_sharing")
 made, _ = broker(gpu, region_bytes=2 << 20, capacity_bytes=4 << 20, shares=True, mapper=mapper)
 print(type(made).__name__)
 """
@@ -368,7 +368,7 @@ print(type(made).__name__)
 def test_nothing_is_exported_for_a_spare_trainer_that_has_no_job_yet(library: Path) -> None:
     source = """
 import os, socket, threading
-from indb_tensile.executor.cuda import CudaBroker, CudaRegions
+from indb_tensile.device.cuda import CudaBroker, CudaRegions
 broker = CudaBroker(0, 2 << 20, 100)
 pairs = [socket.socketpair() for _ in range(8)]
 before = len(os.listdir("/proc/self/fd"))
@@ -389,8 +389,8 @@ for sender in senders:
 def test_a_trainer_maps_its_regions_with_its_context_current(library: Path) -> None:
     run(BROKER, environment(library, FAKE_CUDA_STRICT_MAPS="1"), TRAINER)
     source = """
-from indb_tensile.executor.cuda import CudaDevice
-from indb_tensile.executor.device import Ledger
+from indb_tensile.device.cuda import CudaDevice
+from indb_tensile.device.device import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1, None)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 8 << 20)
@@ -406,8 +406,8 @@ def test_what_torch_calls_is_there_by_name(library: Path) -> None:
     source = """
 import ctypes
 from indb_tensile import _native
-from indb_tensile.executor.cuda import CudaDevice
-from indb_tensile.executor.device import Ledger
+from indb_tensile.device.cuda import CudaDevice
+from indb_tensile.device.device import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 8 << 20)
@@ -455,8 +455,8 @@ def test_where_there_is_no_room_torchs_own_error_is_thrown_which_makes_cudnn_try
 import ctypes, sys
 import torch
 from indb_tensile import _native
-from indb_tensile.executor.cuda import CudaDevice
-from indb_tensile.executor.device import Ledger
+from indb_tensile.device.cuda import CudaDevice
+from indb_tensile.device.device import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1, None)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -482,10 +482,10 @@ def test_a_recorded_iteration_finds_words_of_its_own_that_no_plan_has_a_place_fo
     source = """
 import ctypes
 from indb_tensile import _native
-from indb_tensile.executor.cuda import CudaDevice
-from indb_tensile.executor.device import Ledger
-from indb_tensile.executor.graphs import CudaGraphs
-from indb_tensile.executor.serving import Serving
+from indb_tensile.device.cuda import CudaDevice
+from indb_tensile.device.device import Ledger
+from indb_tensile.executor.run.cuda_graphs import CudaGraphs
+from indb_tensile.device.allocator_shim import Serving
 """
     source += (
         CAPTURE
@@ -571,7 +571,7 @@ sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker or maps"]))
 def test_what_every_device_must_do_the_back_end_for_gpus_does(library: Path) -> None:
     source = """
 import ctypes, pytest
-suite = ["tests/executor/test_device.py", "tests/executor/test_arena.py"]
+suite = ["tests/device/test_device.py", "tests/device/test_arena.py"]
 ended = pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", "-k", "cuda", *suite])
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_cuda_violations.restype = ctypes.c_char_p

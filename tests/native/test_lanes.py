@@ -12,8 +12,8 @@ from types import FrameType
 
 import pytest
 
+from indb_tensile.device.device import EmulatedDevice, HostUsage, Ledger
 from indb_tensile.errors import InvariantError
-from indb_tensile.executor.device import EmulatedDevice, HostUsage, Ledger
 from tests.native.test_ledger import trainer, wait_until
 
 BYTES_PER_S = 1_000_000
@@ -133,7 +133,7 @@ def test_the_end_of_a_process_finishes_its_copies(ledger: Ledger) -> None:
 def test_a_forked_child_ends_without_its_parents_threads() -> None:
     source = """
 import ctypes, os, sys
-from indb_tensile.executor.device import EmulatedDevice, Ledger
+from indb_tensile.device.device import EmulatedDevice, Ledger
 ledger = Ledger.create(4096, 4096, 1_000_000, 1_000_000)
 device = EmulatedDevice(ledger.fd, *ledger.claim_slot(1), 1 << 20)
 tensor = ctypes.create_string_buffer(50_000)

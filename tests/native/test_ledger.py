@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indb_tensile.device.device import EmulatedDevice, Ledger, SlotUsage
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
-from indb_tensile.executor.device import EmulatedDevice, Ledger, SlotUsage
 from indb_tensile.job import Slot
 
 REGION_BYTES = 4096
@@ -159,7 +159,7 @@ def test_nothing_stays_open_behind_a_closed_device() -> None:
 
 
 def test_the_controllers_end_needs_no_torch() -> None:
-    source = "import sys, indb_tensile.executor.device; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    source = "import sys, indb_tensile.device.device; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
 

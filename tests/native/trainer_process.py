@@ -8,7 +8,7 @@ import ctypes
 import itertools
 import sys
 
-from indb_tensile.executor.device import EmulatedDevice
+from indb_tensile.device.device import EmulatedDevice
 
 
 def main() -> None:

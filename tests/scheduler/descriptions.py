@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler.features import Description, Layout
+from indb_tensile.scheduler.timing.operator_features import Description, Layout
 
 
 def contiguous(*shape: int) -> Layout:

@@ -17,12 +17,12 @@ from indb_tensile.scheduler.judges.cuts import most_bytes
 from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.judges.moments import Moments
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import peak
+from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import rewrite
-from indb_tensile.scheduler.schedule import Gate, Schedule
 from indb_tensile.scheduler.score import score
-from indb_tensile.scheduler.simulate import Compute, JobRun, simulate
+from indb_tensile.scheduler.timing.schedule import Gate, Schedule
+from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.scheduler.large import FAMILIES, busy_plan, lines_run
 

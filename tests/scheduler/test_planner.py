@@ -11,7 +11,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import (
     JobPlan,
@@ -24,8 +24,8 @@ from indb_tensile.scheduler.planner import (
     together_bytes,
 )
 from indb_tensile.scheduler.policies import POLICIES
-from indb_tensile.scheduler.schedule import Gate, Schedule
-from indb_tensile.scheduler.simulate import Compute
+from indb_tensile.scheduler.timing.schedule import Gate, Schedule
+from indb_tensile.scheduler.timing.simulate import Compute
 from tests.scheduler.strategies import latencies, links, several_workloads
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from indb_tensile.bench.residual import residual
+from indb_tensile.bench.harness.residual import residual
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.machines import latencies, machine
-from indb_tensile.scheduler.peak import floor, gaps, liveness_peak
+from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak
 from indb_tensile.scheduler.search.descent import Effort
 from indb_tensile.scheduler.search.ladder import Ladder
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.timing.machines import latencies, machine
 from tests.scheduler.drawn import drawn
 
 LINK = Link(out_bytes_per_s=5 * 10**8, in_bytes_per_s=5 * 10**8)  # 2 ns a byte

@@ -12,7 +12,7 @@ from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.judges.check import peak as walked_peak
 from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import liveness_peak, load, peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, load, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.rewrite import (
     captured_latency,
@@ -23,7 +23,7 @@ from indb_tensile.scheduler.rewrite import (
     repeatable,
     rewrite,
 )
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.strategies import graphs
 
 A, B, C, D = (TensorId(k) for k in range(4))

@@ -7,10 +7,10 @@ import pytest
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, VANILLA
+from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.score import Baseline, baselines, score
-from indb_tensile.scheduler.simulate import Compute, Forecast
+from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from indb_tensile.catalog import checkpoints, jobs, models, plans
+from indb_tensile.catalog import jobs, models, plans, stored_checkpoints
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
 from indb_tensile.errors import RequestError
@@ -84,7 +84,7 @@ def _own(
     )
     share = JobUse(job=running.job, granted_bytes=1, used_bytes=1, high_water_bytes=1)
     plans.record_device(connection, worker, use, [share])
-    checkpoints.save_checkpoint(
+    stored_checkpoints.save_checkpoint(
         connection,
         running.job,
         running.claim,

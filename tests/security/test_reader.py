@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.catalog.reader import open_reader
+from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.job import Relation
 from indb_tensile.learning.columns import TableData
-from indb_tensile.learning.relation import UnreadableError, read
+from indb_tensile.learning.relation_reader import UnreadableError, read
 from indb_tensile.sql_api import readable
 from tests.conftest import Database
 

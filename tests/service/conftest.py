@@ -15,12 +15,12 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog import jobs, models
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.models import Publication
-from indb_tensile.catalog.reader import open_reader
+from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.cluster import Cluster
-from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
+from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
 from indb_tensile.job import ClaimedJob, ModelVersionId, WorkerId
 from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.training import Prepared, prepare
+from indb_tensile.learning.preparation import Prepared, prepare
 from tests.conftest import Database, fresh_database
 from tests.learning.tables import bundle
 from worker.serving.identity import DatabaseIdentity, read_identity, socket_name

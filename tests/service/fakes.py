@@ -12,8 +12,8 @@ import numpy as np
 
 from indb_tensile.errors import RequestError
 from worker.serving.answers import SCORE, Scored
-from worker.serving.frames import FrameBuffer, frame
 from worker.serving.identity import DatabaseIdentity
+from worker.serving.service_frames import FrameBuffer, frame
 
 DEADLINE_S = 120.0
 IDENTITY = DatabaseIdentity(installation="01234567-89ab-cdef-0123-456789abcdef", server_start="1")

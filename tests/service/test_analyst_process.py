@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from indb_tensile.controller.forkserver import ForkServer
+from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.errors import UnavailableError
 from tests.controller.fakes import children
 from worker.serving.analyst_process import AnalystProcess

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from indb_tensile.config import GIB, MIB, Settings
+from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.hardware import PROCESSOR_SPEED
-from indb_tensile.executor.predictor import Predictor, Sample, train
+from indb_tensile.executor.latency.latency_predictor import Predictor, Sample, train
 from indb_tensile.job import JobSpec, Relation, Task
 from tests.scheduler.descriptions import elementwise
 from worker.serving.explain import Explainer

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from worker.serving.frames import MAX_FRAME_BYTES, FrameBuffer, ProtocolError, frame
+from worker.serving.service_frames import MAX_FRAME_BYTES, FrameBuffer, ProtocolError, frame
 
 from .fakes import IDENTITY, Client
 from .test_server import Running, predict

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from indb_tensile.errors import DataError
 from indb_tensile.job import JobSpec, ModelVersionId, Relation, Task
 from indb_tensile.learning.jsonrows import SqlRecord
-from worker.serving.frames import ProtocolError
 from worker.serving.requests import (
     VERBS,
     AnyRequest,
@@ -25,6 +24,7 @@ from worker.serving.requests import (
     parse,
     success,
 )
+from worker.serving.service_frames import ProtocolError
 
 SPEC = JobSpec(
     model="digits",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.artifacts import ModelPredictor
-from indb_tensile.learning.training import assemble
+from indb_tensile.learning.preparation import assemble
 from indb_tensile.sql_api import predictions
 from indb_tensile.sql_api.errors import RefusalError
 from tests.learning.tables import bundle, spec, table

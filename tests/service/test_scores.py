@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from indb_tensile.learning import evaluation
+from indb_tensile.learning import model_metrics
 from worker.serving.answers import Scored
 from worker.serving.scores import ScoreFiles
 
@@ -45,12 +45,12 @@ def test_metrics_computed_in_blocks_are_those_of_the_whole(classes: int, monkeyp
     rng = np.random.default_rng(classes)
     outputs = rng.normal(0, 30, (5000, classes)).astype(np.float32)
     targets = rng.integers(0, classes, 5000)
-    whole = evaluation._classification(outputs, targets)
-    chance = evaluation.probabilities(outputs)
+    whole = model_metrics._classification(outputs, targets)
+    chance = model_metrics.probabilities(outputs)
 
-    monkeypatch.setattr(evaluation, "_METRIC_BLOCK_NUMBERS", 700)
-    monkeypatch.setattr(evaluation, "_MOST_IN_MEMORY", 900)
+    monkeypatch.setattr(model_metrics, "_METRIC_BLOCK_NUMBERS", 700)
+    monkeypatch.setattr(model_metrics, "_MOST_IN_MEMORY", 900)
 
-    assert evaluation._classification(outputs, targets) == whole
-    assert np.array_equal(evaluation.probabilities(outputs), chance)
+    assert model_metrics._classification(outputs, targets) == whole
+    assert np.array_equal(model_metrics.probabilities(outputs), chance)
     assert whole["log_loss"] == metrics.log_loss(targets, chance, labels=np.arange(classes))

@@ -15,15 +15,15 @@ import pytest
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import ModelVersionId
-from worker.serving import evaluation
-from worker.serving.batches import Batches
+from worker.serving import evaluation_requests
+from worker.serving.dispatch import RequestDispatcher
 from worker.serving.endpoint import Endpoint
-from worker.serving.frames import MAX_FRAME_BYTES, PROTOCOL, frame
-from worker.serving.front import RequestDispatcher
 from worker.serving.identity import DatabaseIdentity, IdentityCheck
+from worker.serving.model_cache import CachedModel, ModelCache
+from worker.serving.prediction_batches import Batches
 from worker.serving.requests import VERBS, greeting
-from worker.serving.residents import CachedModel, ModelCache
 from worker.serving.server import Server
+from worker.serving.service_frames import MAX_FRAME_BYTES, PROTOCOL, frame
 
 from .fakes import DEADLINE_S, IDENTITY, Client, Echo, eventually
 
@@ -243,7 +243,7 @@ def test_an_evaluation_ends_with_its_connection_and_no_part_is_taken_for_another
 def test_an_evaluation_that_would_take_too_much_memory_is_refused_with_numbers(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "MOST_NUMBERS", 30)
+    monkeypatch.setattr(evaluation_requests, "MOST_NUMBERS", 30)
     with Client(running.path) as client:
         assert evaluate(client, 0, 20, last=False)["ok"]
         error = evaluate(client, 1, 20, last=False)["error"]

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.bench import predict as bench
+from indb_tensile.bench.commands import predict as bench
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError

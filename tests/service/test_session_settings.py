@@ -6,9 +6,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.catalog.reader import open_reader
+from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.job import Relation
-from indb_tensile.learning.relation import read
+from indb_tensile.learning.relation_reader import read
 from tests.conftest import Database
 
 from .conftest import Published, Service, publish

@@ -24,7 +24,14 @@ _VALUES: dict[ColumnKind, Callable[[int, int], Any]] = {
 _SEEDS = st.integers(0, 6)
 
 
-@given(_ROWS, st.sampled_from(list(_VALUES)), _SEEDS, st.sampled_from([ColumnKind.FLOAT, ColumnKind.TEXT]), _SEEDS, st.booleans())
+@given(
+    _ROWS,
+    st.sampled_from(list(_VALUES)),
+    _SEEDS,
+    st.sampled_from([ColumnKind.FLOAT, ColumnKind.TEXT]),
+    _SEEDS,
+    st.booleans(),
+)
 @settings(max_examples=400, deadline=None)
 def test_its_findings_are_those_of_the_report(
     rows: int, kind: ColumnKind, seed: int, goal_kind: ColumnKind, goal_seed: int, ordered: bool

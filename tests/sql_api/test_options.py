@@ -4,10 +4,10 @@ from indb_tensile.job import Task
 from indb_tensile.learning import (
     architectures,
     earlystop,
-    evaluation,
     feature_options,
     hyperparams,
     layers,
+    model_metrics,
     splits,
 )
 from indb_tensile.sql_api import options
@@ -22,6 +22,6 @@ def test_its_options_are_those_of_learning() -> None:
     assert options.ONLY_WITH == hyperparams.ONLY_WITH
     assert options.SPLIT == splits.SPLIT
     assert options.EARLY_STOP == earlystop.EARLY_STOP
-    assert {Task(task): names for task, names in options.METRICS.items()} == evaluation.METRICS
+    assert {Task(task): names for task, names in options.METRICS.items()} == model_metrics.METRICS
     assert options.PREPROCESS == feature_options.PREPROCESS
     assert options.RULES == feature_options.RULES

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import torch
 
-from indb_tensile.catalog import checkpoints, jobs
+from indb_tensile.catalog import jobs, stored_checkpoints
 from indb_tensile.catalog.connection import Session
 from indb_tensile.config import Settings
 from indb_tensile.errors import StorageError
@@ -58,7 +58,7 @@ class Trainer:
         return taken
 
     def stores(self) -> set[tuple[str, str, int]]:
-        stored = self.session.run(lambda c: checkpoints.checkpoints(c, self.claimed.job))
+        stored = self.session.run(lambda c: stored_checkpoints.checkpoints(c, self.claimed.job))
         return {(one.store.value, one.host, one.position["epochs_done"]) for one in stored}
 
     def events(self) -> list[tuple[str, Any]]:

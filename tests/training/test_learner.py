@@ -14,10 +14,10 @@ from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.catalog.predictors import StoredPredictor
 from indb_tensile.config import Settings
+from indb_tensile.device.hardware import emulated_kind
 from indb_tensile.errors import DataError
-from indb_tensile.executor.hardware import emulated_kind
-from indb_tensile.executor.predictor import Predictor, Sample, read_samples
-from indb_tensile.scheduler.features import write_description
+from indb_tensile.executor.latency.latency_predictor import Predictor, Sample, read_samples
+from indb_tensile.scheduler.timing.operator_features import write_description
 from tests.conftest import Database
 from tests.scheduler.descriptions import dense, elementwise
 from worker.learner import learn

@@ -16,13 +16,13 @@ import torch
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.log import start_log
 
+from ..parent_death import die_with_parent
 from . import settings
 from .analyst_process import FD_VARIABLE
 from .dataset import dataset
 from .explain import Explainer
-from .frames import FrameBuffer, frame
-from .processes import die_with_parent
 from .requests import AnyRequest, Dataset, Explain, failure, parse, success
+from .service_frames import FrameBuffer, frame
 from .store import Store
 
 _RECEIVE_BYTES = 1 << 18

@@ -9,10 +9,10 @@ import asyncio
 import logging
 import socket
 
-from indb_tensile.controller.forkserver import ForkedProcess, ForkServer
+from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
 from indb_tensile.errors import UnavailableError
 
-from .frames import frame
+from .service_frames import frame
 
 FD_VARIABLE = "TENSILE_ANALYST_FD"
 LIMIT_S = 300.0  # time limit of one request, since other requests wait for it

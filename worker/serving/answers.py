@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.artifacts import Prediction, ModelPredictor
-from indb_tensile.learning.evaluation import evaluate
+from indb_tensile.learning.artifacts import ModelPredictor, Prediction
+from indb_tensile.learning.model_metrics import evaluate
 
 from .requests import Kind, RowError
 

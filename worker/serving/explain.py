@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from indb_tensile import config
-from indb_tensile.executor import hardware
-from indb_tensile.executor.capture import CapturedStep, capture_evaluation, capture_training
-from indb_tensile.executor.predictor import Predictor, foretell
+from indb_tensile.device import hardware
+from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training
+from indb_tensile.executor.latency.latency_predictor import Predictor, foretell
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
@@ -21,9 +21,9 @@ from indb_tensile.scheduler.planner import JobPlan, Workload, least_bytes, plan_
 from indb_tensile.scheduler.score import Baseline, baselines, score
 from indb_tensile.sizes import size
 
-from ..training.steps import optimizer_settings
-from .outline import TrainingOutline, outline
+from ..captured_steps import optimizer_settings
 from .requests import Explain
+from .training_outline import TrainingOutline, outline
 
 _JOB = JobId(0)  # the job has no id yet
 _UNBOUNDED_BYTES = 1 << 62

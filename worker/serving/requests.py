@@ -10,8 +10,8 @@ from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.job import JobSpec, ModelVersionId
 from indb_tensile.learning.jsonrows import SqlRecord
 
-from .frames import PROTOCOL, ProtocolError
 from .identity import DatabaseIdentity
+from .service_frames import PROTOCOL, ProtocolError
 
 
 class Kind(StrEnum):

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from indb_tensile.errors import InvariantError, TensileError
 
 from .endpoint import Endpoint
-from .frames import FrameBuffer, ProtocolError, frame
 from .peer import peer_uid, user_name
 from .requests import failure
+from .service_frames import FrameBuffer, ProtocolError, frame
 
 _MAX_WAITING = 8  # requests of one connection in memory; reading continues up to here, to notice a disconnect
 

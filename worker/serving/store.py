@@ -9,8 +9,9 @@ import psycopg
 from indb_tensile.catalog import models, plans, predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
+from indb_tensile.device import backend
 from indb_tensile.errors import DatabaseError, UnavailableError
-from indb_tensile.executor import backend, predictor
+from indb_tensile.executor.latency import latency_predictor
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.artifacts import ModelPredictor
 
@@ -62,11 +63,11 @@ class Store:
         kind = backend.kind_of(self._device, self._threads)
         return self._run(lambda connection: plans.known_latencies(connection, kind, signatures), "latencies")
 
-    def latency_predictor(self) -> predictor.Predictor | None:
+    def latency_predictor(self) -> latency_predictor.Predictor | None:
         """Return the latency predictor of this kind of device, or None if none is trained yet."""
         kind = backend.kind_of(self._device, self._threads)
         stored = self._run(lambda connection: predictors.load_predictor(connection, kind), "the latency predictor")
-        return None if stored is None else predictor.usable(stored.model)
+        return None if stored is None else latency_predictor.usable(stored.model)
 
     def _run(self, action: Callable[[Connection], T], subject: str) -> T:
         try:

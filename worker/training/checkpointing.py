@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psycopg
 
-from indb_tensile.catalog import checkpoints, jobs
+from indb_tensile.catalog import jobs, stored_checkpoints
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
-from indb_tensile.catalog.checkpoints import StoredCheckpoint
 from indb_tensile.catalog.connection import Session, UnreachableError
+from indb_tensile.catalog.stored_checkpoints import StoredCheckpoint
 from indb_tensile.config import Settings
 from indb_tensile.errors import DatabaseError, StorageError
 from indb_tensile.job import CheckpointStore, ClaimedJob
@@ -77,7 +77,7 @@ class Checkpointing:
 
         A checkpoint that cannot be used is recorded in an event of the job, and the next one is tried.
         """
-        stored = self._session.run(lambda c: checkpoints.checkpoints(c, self._job.job))
+        stored = self._session.run(lambda c: stored_checkpoints.checkpoints(c, self._job.job))
         candidates = [candidate for candidate in stored if candidate.position.get("data_digest") == data_digest]
         candidates.sort(
             key=lambda candidate: (-int(candidate.position.get("epochs_done", 0)), candidate.host != self._host)
@@ -105,7 +105,7 @@ class Checkpointing:
         if store == "catalog" or (store == "auto" and self._catalog_is_due(failure)):
             job, claim = self._job.job, self._job.claim
             self._session.run(
-                lambda c: checkpoints.save_checkpoint(c, job, claim, checkpoint.parts(), checkpoint.position)
+                lambda c: stored_checkpoints.save_checkpoint(c, job, claim, checkpoint.parts(), checkpoint.position)
             )
             self._catalog_s = self._clock_s()
         elif failure is not None:
@@ -121,25 +121,25 @@ class Checkpointing:
             size_bytes=written.size_bytes,
             digest=written.digest,
         )
-        self._session.run(lambda c: checkpoints.record_checkpoint(c, job, claim, stored))
+        self._session.run(lambda c: stored_checkpoints.record_checkpoint(c, job, claim, stored))
         files.keep_only(job, stored.digest)
 
     def _catalog_is_due(self, failure: StorageError | None) -> bool:
         if self._clock_s() < self._catalog_s + self._settings.checkpoint_catalog_s:
             return False
-        return failure is not None or self._session.run(lambda c: checkpoints.has_other_hosts(c, self._host))
+        return failure is not None or self._session.run(lambda c: stored_checkpoints.has_other_hosts(c, self._host))
 
     def _read(self, stored: StoredCheckpoint) -> bytes:
         """Read a checkpoint. Raises StorageError or DatabaseError if it is not available on this host, or damaged."""
         if stored.store is CheckpointStore.CATALOG:
-            return self._session.run(lambda c: checkpoints.load_checkpoint(c, self._job.job, stored))
+            return self._session.run(lambda c: stored_checkpoints.load_checkpoint(c, self._job.job, stored))
         if stored.host != self._host:
             raise StorageError(f"the file is on host {stored.host}, and this is {self._host}")
         return self._open_files().read(self._job.job, stored.digest, stored.size_bytes)
 
     def _open_files(self) -> CheckpointFiles:
         if self._files is None:
-            installation = self._session.run(checkpoints.installation)
+            installation = self._session.run(stored_checkpoints.installation)
             self._files = CheckpointFiles(Path(self._settings.state_dir), installation, self._host)
         return self._files
 

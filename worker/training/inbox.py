@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import ORPHANED
-from indb_tensile.link import TrainerLink, Message
+from indb_tensile.messages import Message, TrainerLink
 
 _M = TypeVar("_M", bound=Message)
 

@@ -12,11 +12,11 @@ from indb_tensile.job import ClaimedJob, ModelVersionId
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.datareport import report_result
-from indb_tensile.learning.evaluation import HIGHER_IS_BETTER
-from indb_tensile.learning.training import Prepared
+from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
+from indb_tensile.learning.preparation import Prepared
 
-from .steps import parameters_of
-from .telling import training_facts
+from ..captured_steps import parameters_of
+from .training_events import training_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,34 +10,34 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.catalog import models, snapshots
-from indb_tensile.catalog.reader import open_reader, reader_dsn
+from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
+from indb_tensile.device.cuda import CudaRegions
+from indb_tensile.device.device import Device
+from indb_tensile.device.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
 from indb_tensile.errors import OvertakenError
-from indb_tensile.executor.calibrate import add_scripts
-from indb_tensile.executor.cuda import CudaRegions
-from indb_tensile.executor.device import Device
-from indb_tensile.executor.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
-from indb_tensile.executor.opening import Opened, capturing_on, open_device, torch_device
-from indb_tensile.executor.placer import Placer
-from indb_tensile.executor.precision import settle_precision
-from indb_tensile.executor.runner import Runner
-from indb_tensile.executor.state import State
+from indb_tensile.executor.latency.calibrate import add_scripts
+from indb_tensile.executor.run.opening import Opened, capturing_on, open_device, torch_device
+from indb_tensile.executor.run.placer import Placer
+from indb_tensile.executor.run.precision import settle_precision
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.executor.run.state import State
 from indb_tensile.job import Phase, Snapshot
-from indb_tensile.learning.footprint import MemoryEstimate, RowMemoryLimits
-from indb_tensile.learning.relation import ReadLimits
+from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
+from indb_tensile.learning.preparation import Prepared, prepare
+from indb_tensile.learning.relation_reader import ReadLimits
 from indb_tensile.learning.requirements import AvailableMemory
-from indb_tensile.learning.training import Prepared, prepare
-from indb_tensile.link import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, TrainerLink
+from indb_tensile.messages import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, TrainerLink
 
+from ..captured_steps import CapturedSteps, optimizer_settings
 from . import niceness
 from .checkpointing import Checkpointing
-from .diary import ProgressWriter
+from .epochs import EpochLoop
 from .inbox import Inbox
-from .loop import EpochLoop
+from .patient_session import PatientSession
+from .progress_signs import ProgressSigns
+from .progress_writer import ProgressWriter
 from .publication import Judgement, Trained, compare, judge, publication
-from .signs import ProgressSigns
-from .steady import PatientSession
-from .steps import CapturedSteps, optimizer_settings
-from .telling import tell_columns, tell_settings
+from .training_events import tell_columns, tell_settings
 
 log = logging.getLogger("trainer")
 
@@ -172,7 +172,9 @@ class TrainingRun:
             free_bytes=free_memory_bytes(),
         )
 
-    def _capture(self, session: PatientSession, diary: ProgressWriter, prepared: Prepared, place: torch.device) -> CapturedSteps:
+    def _capture(
+        self, session: PatientSession, diary: ProgressWriter, prepared: Prepared, place: torch.device
+    ) -> CapturedSteps:
         diary.enter(Phase.CAPTURING)
         steps = CapturedSteps.capture(prepared, self._settings.device, torch.get_num_threads(), place)
         steps.look_up(session)
@@ -206,7 +208,13 @@ class TrainingRun:
         return message
 
     def _train(
-        self, session: PatientSession, diary: ProgressWriter, prepared: Prepared, steps: CapturedSteps, first: Adopt, opened: Opened
+        self,
+        session: PatientSession,
+        diary: ProgressWriter,
+        prepared: Prepared,
+        steps: CapturedSteps,
+        first: Adopt,
+        opened: Opened,
     ) -> Trained:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)

@@ -17,7 +17,18 @@ from dataclasses import replace
 
 from indb_tensile.errors import DatabaseError, DeviceMemoryError, InvariantError
 from indb_tensile.job import ORPHANED, Blame
-from indb_tensile.scheduler.admission.draft import Draft
+from indb_tensile.scheduler.admission.admission_orders import (
+    CancelJob,
+    EndTrainer,
+    FailJob,
+    Manner,
+    Order,
+    RecordAdoption,
+    RecordMeasurement,
+    ReleaseTrainer,
+    RequeueJob,
+)
+from indb_tensile.scheduler.admission.decision import Draft
 from indb_tensile.scheduler.admission.facts import (
     Adoption,
     Answered,
@@ -43,17 +54,6 @@ from indb_tensile.scheduler.admission.facts import (
     Stop,
     Tick,
 )
-from indb_tensile.scheduler.admission.orders import (
-    CancelJob,
-    EndTrainer,
-    FailJob,
-    Manner,
-    Order,
-    RecordAdoption,
-    RecordMeasurement,
-    ReleaseTrainer,
-    RequeueJob,
-)
 from indb_tensile.scheduler.admission.pool import (
     Broken,
     Cancelled,
@@ -70,8 +70,8 @@ from indb_tensile.scheduler.admission.pool import (
     TrainerId,
 )
 from indb_tensile.scheduler.admission.sharing import advance, divide, foresee, least_limit
-from indb_tensile.scheduler.admission.staff import lengthened, staff, tick
-from indb_tensile.scheduler.latency import correct, drift
+from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
+from indb_tensile.scheduler.timing.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from indb_tensile.sizes import size
 

@@ -17,8 +17,7 @@ from dataclasses import replace
 
 from indb_tensile.errors import InvariantError, MemoryLimitError
 from indb_tensile.job import Blame
-from indb_tensile.scheduler.admission.draft import Draft, corrected, planned
-from indb_tensile.scheduler.admission.orders import (
+from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
     GrantCalibration,
     Manner,
@@ -26,6 +25,7 @@ from indb_tensile.scheduler.admission.orders import (
     RecordPlan,
     SendPlans,
 )
+from indb_tensile.scheduler.admission.decision import Draft, corrected, planned
 from indb_tensile.scheduler.admission.pool import (
     Broken,
     Fault,
@@ -38,8 +38,8 @@ from indb_tensile.scheduler.admission.pool import (
     Target,
 )
 from indb_tensile.scheduler.admission.questions import Unanswered
-from indb_tensile.scheduler.admission.regions import beside, fit, fits, grant_of
-from indb_tensile.scheduler.admission.staff import holds_queue
+from indb_tensile.scheduler.admission.region_fit import beside, fit, fits, grant_of
+from indb_tensile.scheduler.admission.trainer_staff import holds_queue
 from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan

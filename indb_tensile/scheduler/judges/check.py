@@ -15,7 +15,7 @@ from indb_tensile.scheduler.judges import cuts
 from indb_tensile.scheduler.judges.cuts import Steps
 from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.schedule import Schedule
+from indb_tensile.scheduler.timing.schedule import Schedule
 
 
 def faults(graph: StepGraph, plan: Plan, *, limit_bytes: int | None = None) -> tuple[str, ...]:

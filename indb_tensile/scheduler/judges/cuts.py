@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.scheduler.judges.closure import heaviest_closure
-from indb_tensile.scheduler.schedule import Gate, Schedule
+from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 
 _Ints = npt.NDArray[np.int64]
 

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import load, peak, resident_at_start
+from indb_tensile.scheduler.memory.peak import load, peak, resident_at_start
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective, effective_latency
-from indb_tensile.scheduler.simulate import EventKind, JobRun, timeline
+from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, timeline
 from indb_tensile.scheduler.workload import Workload
 
 Ints = npt.NDArray[np.int64]

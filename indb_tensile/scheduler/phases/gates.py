@@ -21,7 +21,7 @@ from itertools import accumulate
 import numpy as np
 
 from indb_tensile.scheduler.phases.cycle import Cycle, Ints, curve
-from indb_tensile.scheduler.schedule import Gate
+from indb_tensile.scheduler.timing.schedule import Gate
 
 
 @dataclass(frozen=True, slots=True)

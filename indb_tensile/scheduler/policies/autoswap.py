@@ -25,12 +25,12 @@ import numpy.typing as npt
 
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, Gap, accesses, gaps, liveness_peak, need_index
+from indb_tensile.scheduler.memory.peak import LIVENESS, Gap, accesses, gaps, liveness_peak, need_index
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.bayes import minimise
 from indb_tensile.scheduler.policies.division import demand, divide
-from indb_tensile.scheduler.policies.transfers import empty_load, inside, run_ns, schedule
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.policies.swap_times import empty_load, inside, run_ns, schedule
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 
 Floats = npt.NDArray[np.float64]

@@ -27,17 +27,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from indb_tensile.scheduler.carry import with_copies
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import Gap, accesses, gaps, peak
+from indb_tensile.scheduler.memory.peak import Gap, accesses, gaps, peak
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.division import demand, divide
 from indb_tensile.scheduler.policies.feedback import fed_back
 from indb_tensile.scheduler.policies.free_time import FreeTime, Ints, Swapping
 from indb_tensile.scheduler.policies.msps import SavingPerTime
-from indb_tensile.scheduler.policies.transfers import empty_load, inside, schedule
-from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.policies.swap_times import empty_load, inside, schedule
+from indb_tensile.scheduler.recomputation.carry import with_copies
+from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.workload import Workload, least_bytes
 

@@ -7,7 +7,7 @@ needs at the least, and of what the budget leaves the same part of what it would
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from indb_tensile.scheduler.peak import liveness_peak
+from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 

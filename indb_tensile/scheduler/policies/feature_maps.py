@@ -20,10 +20,10 @@ from itertools import accumulate, pairwise
 
 from indb_tensile.scheduler.graph import Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, Gap, accesses, gaps, load
+from indb_tensile.scheduler.memory.peak import LIVENESS, Gap, accesses, gaps, load
+from indb_tensile.scheduler.policies.swap_times import run_ns
 from indb_tensile.scheduler.policies.swarm import Cost, Particle
-from indb_tensile.scheduler.policies.transfers import run_ns
-from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.recomputation.recompute import Recomputation
 
 
 class Action(IntEnum):

@@ -12,10 +12,10 @@ import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import in_index, load
+from indb_tensile.scheduler.memory.peak import in_index, load
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective, effective_latency
-from indb_tensile.scheduler.simulate import EventKind, JobRun, simulate, timeline
+from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, simulate, timeline
 
 _ROUNDS = 4
 _LEAST_STEP = 0.05  # of its copy's time: the paper's step

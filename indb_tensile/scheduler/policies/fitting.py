@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from indb_tensile.scheduler.peak import peak
+from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.workload import Workload
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import Gap
-from indb_tensile.scheduler.policies.transfers import run_ns
+from indb_tensile.scheduler.memory.peak import Gap
+from indb_tensile.scheduler.policies.swap_times import run_ns
 
 Ints = npt.NDArray[np.int64]
 

@@ -19,15 +19,15 @@ from itertools import chain
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import Gap, gaps, liveness_peak, need_index, peak
+from indb_tensile.scheduler.memory.peak import Gap, gaps, liveness_peak, need_index, peak
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.policies.division import demand, divide
 from indb_tensile.scheduler.policies.feature_maps import Action, Evaluator, FeatureMap, feature_maps
+from indb_tensile.scheduler.policies.swap_times import empty_load, schedule
 from indb_tensile.scheduler.policies.swarm import Particle, search
-from indb_tensile.scheduler.policies.transfers import empty_load, schedule
-from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.rewrite import effective, effective_latency
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 
 _SMALL_PART = 1000  # of the peak

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from indb_tensile.scheduler.carry import with_copies
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
-from indb_tensile.scheduler.peak import Gap, accesses
+from indb_tensile.scheduler.memory.peak import Gap, accesses
 from indb_tensile.scheduler.plan import Swap
-from indb_tensile.scheduler.policies.kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.recomputation.carry import with_copies
 
 _LAYERS = frozenset({Kind.CONVOLUTION, Kind.LINEAR})  # what computes long enough to count as a layer
 

@@ -9,8 +9,8 @@ of them, so its own cost grows by that.
 from collections.abc import Iterable
 
 from indb_tensile.scheduler.graph import TensorId
-from indb_tensile.scheduler.peak import Gap
-from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.memory.peak import Gap
+from indb_tensile.scheduler.recomputation.recompute import Recomputation
 
 
 class SavingPerTime:

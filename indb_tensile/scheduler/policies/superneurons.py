@@ -30,15 +30,15 @@ import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, Gap, Load, load
+from indb_tensile.scheduler.memory.peak import LIVENESS, Gap, Load, load
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.division import demand, divide
-from indb_tensile.scheduler.policies.kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, feature_gaps, swapped, turning_point
-from indb_tensile.scheduler.policies.transfers import inside, schedule
-from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.policies.swap_times import inside, schedule
+from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.rewrite import effective, effective_latency
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 
 _RECOMPUTED = frozenset({Kind.POOLING, Kind.ACTIVATION, Kind.NORMALISATION})

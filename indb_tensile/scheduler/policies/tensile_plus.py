@@ -40,13 +40,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
 from indb_tensile.scheduler.search.descent import Effort, Heed, unhurried
 from indb_tensile.scheduler.search.ladder import Ladder
 from indb_tensile.scheduler.search.rung import Rung
-from indb_tensile.scheduler.simulate import Compute, Forecast, JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 NAME = "tensile+"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import VANILLA
+from indb_tensile.scheduler.memory.peak import VANILLA
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.workload import Workload
 

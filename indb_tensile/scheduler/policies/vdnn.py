@@ -18,7 +18,7 @@ from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.fitting import first_fitting
-from indb_tensile.scheduler.policies.kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, swapped
 from indb_tensile.scheduler.workload import Workload
 

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS
+from indb_tensile.scheduler.memory.peak import LIVENESS
 from indb_tensile.scheduler.phases.cycle import coarse, cycle_of
-from indb_tensile.scheduler.phases.offsets import Cycle, Shift, exclusive, interleave, least_budget
+from indb_tensile.scheduler.phases.phase_offsets import Cycle, Shift, exclusive, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.division import Demand, divide
-from indb_tensile.scheduler.simulate import Compute
+from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 _REGION_BYTES = 64 << 20  # section 7.4

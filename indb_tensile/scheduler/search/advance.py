@@ -15,7 +15,7 @@ simulator alone, so on such a link the simulator compares the result with the pl
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.search.step_search import StepSearch
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 
 DISTANCES = (3, 10, 30, 100)  # operators that a tensor may come before it is needed, or stay after it was
 

@@ -14,7 +14,7 @@ from indb_tensile._planner import Manner, Search
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.search.outline import Instances, Outline, lanes, latencies, outline
+from indb_tensile.scheduler.search.search_arrays import Instances, Outline, lanes, latencies, outline
 
 __all__ = ["DROPPED", "Manner", "StepSearch"]
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
-from indb_tensile.scheduler.peak import Gap, accesses, gaps, peak, working_sets
+from indb_tensile.scheduler.memory.peak import Gap, accesses, gaps, peak, working_sets
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.recompute import Cone, Recomputation
+from indb_tensile.scheduler.recomputation.recompute import Cone, Recomputation
 from indb_tensile.scheduler.tensile.swap_events import SwapEvents
 
 _NOTHING = -(1 << 62)

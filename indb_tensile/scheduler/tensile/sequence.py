@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
-from indb_tensile.scheduler.peak import accesses
+from indb_tensile.scheduler.memory.peak import accesses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,10 +33,10 @@ import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, Load, plan_load
+from indb_tensile.scheduler.memory.peak import LIVENESS, Load, plan_load
 from indb_tensile.scheduler.plan import Swap
 from indb_tensile.scheduler.tensile.channel import Channel
-from indb_tensile.scheduler.tensile.lanes import Axis, Entries, Ints, Queue
+from indb_tensile.scheduler.tensile.lane_calendar import Axis, Entries, Ints, Queue
 from indb_tensile.scheduler.tensile.sequence import AccessSequence, sequences, writers
 
 _NEVER = -1

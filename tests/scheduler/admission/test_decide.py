@@ -7,6 +7,27 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
+from indb_tensile.scheduler.admission.admission_orders import (
+    AskPlanner,
+    AssignJob,
+    CancelJob,
+    ClaimNext,
+    EndTrainer,
+    FailJob,
+    GrantCalibration,
+    Manner,
+    Order,
+    RecordAdoption,
+    RecordForecast,
+    RecordMeasurement,
+    RecordPlan,
+    ReleaseTrainer,
+    RequeueJob,
+    SendPlans,
+    SetGrant,
+    SetWaitsFor,
+    SpawnTrainer,
+)
 from indb_tensile.scheduler.admission.decide import decide, finished
 from indb_tensile.scheduler.admission.facts import (
     Adoption,
@@ -33,36 +54,15 @@ from indb_tensile.scheduler.admission.facts import (
     Stop,
     Tick,
 )
-from indb_tensile.scheduler.admission.orders import (
-    AskPlanner,
-    AssignJob,
-    CancelJob,
-    ClaimNext,
-    EndTrainer,
-    FailJob,
-    GrantCalibration,
-    Manner,
-    Order,
-    RecordAdoption,
-    RecordForecast,
-    RecordMeasurement,
-    RecordPlan,
-    ReleaseTrainer,
-    RequeueJob,
-    SendPlans,
-    SetGrant,
-    SetWaitsFor,
-    SpawnTrainer,
-)
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason, Pool, TrainerId
 from indb_tensile.scheduler.admission.pool import Stage as JobStage
 from indb_tensile.scheduler.admission.questions import LeastFor, PlacedFor, PlanFor, Question, RenewFor, Unanswered
 from indb_tensile.scheduler.admission.questions import answer as answered
-from indb_tensile.scheduler.admission.staff import MOST_OVERTAKEN, holdup
+from indb_tensile.scheduler.admission.trainer_staff import MOST_OVERTAKEN, holdup
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.simulate import Forecast
+from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.workload import Workload
 
 REGION = 1 << 20

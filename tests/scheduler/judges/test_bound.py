@@ -14,14 +14,14 @@ from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.judges.moments import movable
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import floor, gaps, liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import plan_jobs
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.rewrite import effective, repeatable
 from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import graphs, latencies, links

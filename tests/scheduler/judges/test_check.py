@@ -11,7 +11,7 @@ from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGra
 from indb_tensile.scheduler.judges.check import faults, faults_together, peak, steps, together_bytes
 from indb_tensile.scheduler.judges.cuts import Steps
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.schedule import Gate, Schedule
+from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 
 P, Q, A = TensorId(0), TensorId(1), TensorId(2)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.judges.cuts import Steps, faults, most_bytes
-from indb_tensile.scheduler.schedule import Gate, Schedule
+from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 
 State = tuple[int, ...]
 ROUNDS = {2: 6, 3: 4}  # that so many jobs are run in every order

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS
+from indb_tensile.scheduler.memory.peak import LIVENESS
 from indb_tensile.scheduler.phases.cycle import Cycle, coarse, curve, cycle
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.simulate import JobRun
-from tests.scheduler.phases.test_offsets import cycles
+from indb_tensile.scheduler.timing.simulate import JobRun
+from tests.scheduler.phases.test_phase_offsets import cycles
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
 

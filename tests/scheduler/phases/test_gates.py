@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from indb_tensile.scheduler.judges.cuts import Steps, faults
 from indb_tensile.scheduler.phases.cycle import coarse
-from indb_tensile.scheduler.phases.offsets import Cycle, Gate, Shift, interleave, least_budget
-from indb_tensile.scheduler.simulate import Compute
-from tests.scheduler.phases.test_offsets import cycles
+from indb_tensile.scheduler.phases.phase_offsets import Cycle, Gate, Shift, interleave, least_budget
+from indb_tensile.scheduler.timing.simulate import Compute
+from tests.scheduler.phases.test_phase_offsets import cycles
 
 
 def test_a_job_waits_where_its_load_rises_for_the_other_to_come_down() -> None:

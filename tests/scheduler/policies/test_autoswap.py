@@ -9,11 +9,11 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, liveness_peak, load, peak
+from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, load, peak
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.autoswap import Selection, autoswap, candidates, least_load, scores
-from indb_tensile.scheduler.policies.transfers import schedule
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.policies.swap_times import schedule
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.scheduler.strategies import graphs, latencies, links
 

@@ -5,13 +5,13 @@ import dataclasses
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import Gap, liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import Gap, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.policies.capuchin import capuchin
 from indb_tensile.scheduler.policies.feedback import fed_back
 from indb_tensile.scheduler.policies.free_time import FreeTime
 from indb_tensile.scheduler.policies.msps import SavingPerTime
-from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.workload import Workload
 from tests.scheduler.policies.layers import FORWARD, Row, job, step
 

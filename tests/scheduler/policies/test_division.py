@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import liveness_peak
+from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.policies import PER_JOB, POLICIES
 from indb_tensile.scheduler.policies.division import Demand, divide
 from indb_tensile.scheduler.workload import Workload, least_bytes

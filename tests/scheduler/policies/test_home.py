@@ -12,13 +12,13 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import Gap, liveness_peak, load, peak
+from indb_tensile.scheduler.memory.peak import Gap, liveness_peak, load, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.policies.feature_maps import Action, Evaluator, FeatureMap, backward_start, feature_maps
 from indb_tensile.scheduler.policies.home import home, longest_parts
-from indb_tensile.scheduler.recompute import Recomputation
+from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.rewrite import rewrite
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.scheduler.strategies import links, several_workloads
 

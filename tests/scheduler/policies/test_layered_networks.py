@@ -9,7 +9,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Stage, StepGraph
 from indb_tensile.scheduler.judges.check import faults_together
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from tests.scheduler.strategies import graphs, latencies, links

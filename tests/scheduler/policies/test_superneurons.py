@@ -6,7 +6,7 @@ from itertools import pairwise
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import Gap, liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import Gap, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.policies.superneurons import Join, Layers, superneurons
 from tests.scheduler.policies.layers import (

@@ -9,11 +9,11 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.policies.tensile import over_its_rate, stands_still, tensile
-from indb_tensile.scheduler.simulate import JobRun, simulate
 from indb_tensile.scheduler.tensile.swap_events import Rules
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import links, several_workloads

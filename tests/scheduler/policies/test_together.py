@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indb_tensile.bench.residual import residual
+from indb_tensile.bench.harness.residual import residual
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.machines import REFERENCE, latencies
-from indb_tensile.scheduler.peak import liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.quotas import equal_parts
 from indb_tensile.scheduler.policies.tensile_plus import Plans, slowdown, tensile_plus
-from indb_tensile.scheduler.simulate import Compute, JobRun, simulate
+from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
+from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from tests.scheduler.large import unrolled
 from tests.scheduler.strategies import links, several_workloads

@@ -5,10 +5,10 @@ import dataclasses
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.vdnn import vdnn
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.policies.layers import BACKWARD, FORWARD, RELU, job, step, three_convolutions
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)

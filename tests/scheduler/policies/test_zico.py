@@ -5,7 +5,7 @@ import dataclasses
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.phases.offsets import Cycle, exclusive, interleave
+from indb_tensile.scheduler.phases.phase_offsets import Cycle, exclusive, interleave
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.zico import (
     Group,
@@ -18,7 +18,7 @@ from indb_tensile.scheduler.policies.zico import (
     shifts,
     zico,
 )
-from indb_tensile.scheduler.simulate import Compute
+from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)

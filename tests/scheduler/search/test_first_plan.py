@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indb_tensile.bench.recurrent import recurrent
-from indb_tensile.bench.residual import residual
+from indb_tensile.bench.harness.recurrent import recurrent
+from indb_tensile.bench.harness.residual import residual
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.machines import REFERENCE, latencies, link
-from indb_tensile.scheduler.peak import floor, liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import floor, liveness_peak, peak
 from indb_tensile.scheduler.search.descent import Effort, lowerable
 from indb_tensile.scheduler.search.first_plan import layout_allowance
 from indb_tensile.scheduler.search.ladder import Ladder
 from indb_tensile.scheduler.search.orders import Orders
 from indb_tensile.scheduler.search.step_search import StepSearch
+from indb_tensile.scheduler.timing.machines import REFERENCE, latencies, link
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as drawn_latencies
 from tests.scheduler.strategies import links

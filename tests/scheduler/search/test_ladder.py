@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import floor, liveness_peak
+from indb_tensile.scheduler.memory.peak import floor, liveness_peak
 from indb_tensile.scheduler.search.ladder import Ladder
 from tests.scheduler.drawn import drawn
 

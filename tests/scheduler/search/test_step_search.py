@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import floor, gaps, liveness_peak, peak
+from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.search.ladder import Ladder
 from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
-from indb_tensile.scheduler.simulate import JobRun, simulate
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies, links

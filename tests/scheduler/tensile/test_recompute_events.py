@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import peak
+from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.tensile.recompute_events import RecomputeEvents, msps
 from indb_tensile.scheduler.tensile.swap_events import Rules, SwapEvents

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.peak import LIVENESS, load
+from indb_tensile.scheduler.memory.peak import LIVENESS, load
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.simulate import JobRun, simulate
 from indb_tensile.scheduler.tensile.swap_events import MemoryPeak, Rules, SwapEvents
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import graphs, latencies, links
 

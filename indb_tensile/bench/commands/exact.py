@@ -1,0 +1,218 @@
+"""Checks that results stay the same bit for bit: every network under every policy's plan, run on a device.
+
+    python -m indb_tensile.bench exact [--models resnet50 …] [--policies capuchin …] [--batch 2] [--side 32]
+        [--kinds [NAME …]] [--seeds 3] [--budgets 0.6 0.2] [--iterations 2] [--device emulated] [--machine a6000]
+        [--json]
+
+For each network and seed (of weights, rows and operators' random numbers) the captured step trains for some
+iterations without a plan, by eager PyTorch, and under the plan of each policy for each budget. A budget is a share of
+the way from the floor to the liveness peak. The comparison covers everything that is trained: parameters, buffers
+and, between plans, the optimizer's state. The arena serves planned steps at planned addresses. The unplanned step,
+the reference, is in ordinary memory on an emulated device. On a GPU all steps compute in torch's own precision
+(precision.py), and a captured batch normalisation runs torch's native kernels where eager's runs cuDNN's. There the
+reference is the unplanned captured step, and eager's bits may differ. Each row appears as soon as its run is done,
+and progress of planning goes to the error output. The exit code is 1 if any result differs. The whole matrix takes a
+minute or two for each network.
+
+`turnover` is the bytes that the link, for which plans are made, moves during an iteration without a plan, over the
+liveness peak. `simulated_turnover` is that of the same step on the machine, by its roofline
+(bench/harness/turnover.py).
+
+With `--kinds` the benchmark runs small networks of twenty kinds instead (bench/harness/network_kinds.py), with other
+optimizers than Adam, in micro-batches, in half precision and with averages of weights. `--kinds --policies tensile+
+--seeds 1` takes two minutes.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import torch
+
+from indb_tensile.bench.harness import rows
+from indb_tensile.bench.harness.argument_types import portion, whole
+from indb_tensile.bench.harness.benchmark_processes import preload, run_each_alone
+from indb_tensile.bench.harness.cases import BenchmarkCase
+from indb_tensile.bench.harness.device_rig import DeviceRig, RunTarget, add_target, set_up, target
+from indb_tensile.bench.harness.network_kinds import KINDS, NetworkKind, find_kind
+from indb_tensile.bench.harness.networks import NETWORKS
+from indb_tensile.bench.harness.plain_steps import train_plainly
+from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.rivals import EAGER, SEED, Values
+from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject, same_bits, workload
+from indb_tensile.bench.harness.turnover import simulated_turnover, turnover
+from indb_tensile.executor.run.placer import Placer
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.planner import Workload
+from indb_tensile.scheduler.policies import POLICIES
+
+Row = dict[str, Any]
+
+# Bits do not depend on sizes, and a minute is too short for large ones. Inception needs 75 pixels.
+SIDE = 32
+SIDES = {"inception_v3": 75, "inception_v4": 75, "bert": 16, "gpt2": 16, "lstm": 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactOptions:
+    """The runs of each network."""
+
+    policies: tuple[str, ...] = tuple(POLICIES)
+    budgets: tuple[float, ...] = (0.6, 0.2)
+    target: RunTarget = field(default_factory=RunTarget)
+    iterations: int = 2  # the second starts from the state that a planned iteration left
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a row for each run, and the number of exact runs."""
+    options = _parser().parse_args(arguments)
+    kinds = [find_kind(name) for name in (KINDS if options.kinds == [] else options.kinds or ())]
+    models: list[str] = ([] if kinds else list(NETWORKS)) if options.models is None else options.models
+    if kinds:
+        run_each_alone([kind.name for kind in kinds], "--kinds", find_kind)
+    else:
+        run_each_alone(models)
+    preload()
+    torch.set_num_threads(1)
+    results: list[Row] = []
+    runs = ExactOptions(
+        policies=rows.known_policies(options.policies),
+        budgets=tuple(options.budgets),
+        target=target(options),
+        iterations=options.iterations,
+    )
+    sources: list[NetworkKind | BenchmarkCase] = [*kinds]
+    for name in models:
+        side = options.side or SIDES.get(name, SIDE)
+        sources.append(BenchmarkCase.of(name, options.batch, side, emulated=runs.target.emulated))
+    for source in sources:
+        for row in measure(map(source.subject, range(options.seeds)), runs):
+            results.append(row)
+            print(rows.stamped(row) if options.json else _line(row), flush=True)
+    exact = sum(row["exact"] for row in results)
+    summary = f"{exact} of {len(results)} runs are equal bit for bit" + (
+        "" if exact == len(results) else ": NOT EXACT"
+    )
+    print(summary, file=sys.stderr if options.json else sys.stdout)
+    sys.exit(int(exact < len(results)))
+
+
+def measure(subjects: Iterator[TrainingSubject], runs: ExactOptions) -> Iterator[Row]:
+    """Yield a row for eager and for each plan of each subject. Subjects differ only in their seeds."""
+    first = next(subjects)
+    with set_up(runs.target, first, throttled=False) as rig:
+        plans: dict[Plan, str] = {}
+        for seed, subject in enumerate(chain([first], subjects)):
+            labels = {"model": subject.name, "batch": len(subject.x), "seed": seed}
+            unplanned, eager = _run_unplanned(subject, rig, runs)
+            yield labels | eager
+            trial = rig.trial(subject)
+            measured = trial.run(LIVENESS, 1)
+            plans = plans or _plans(workload(trial.step, measured.latency_ns), rig.link, runs)
+            figures = {
+                "turnover": round(turnover(trial.step.graph, rig.link, measured.iteration_ns), 3),
+                "simulated_turnover": round(simulated_turnover(trial.step.graph, runs.target.stands_for), 3),
+            }
+            for row in _compare_plans(trial, plans, unplanned, runs.iterations):
+                yield labels | row | figures
+            trial.runner.close()
+
+
+def _plans(work: Workload, link: Link, runs: ExactOptions) -> dict[Plan, str]:
+    """Return the distinct plans, each with the first policy that made it."""
+    (graph,) = work.graphs
+    low, high = floor(graph), liveness_peak(graph)
+    plans: dict[Plan, str] = {}
+    for policy in runs.policies:
+        for share in runs.budgets:
+            plans.setdefault(_make_plan(work, policy, round(low + share * (high - low)), link), policy)
+    return plans
+
+
+def _make_plan(work: Workload, policy: str, budget_bytes: int, link: Link) -> Plan:
+    started_s = time.perf_counter()
+    ((plan,),) = POLICIES[policy]([work], budget_bytes=budget_bytes, link=link)
+    taken_s = time.perf_counter() - started_s
+    print(f"{policy} planned {len(plan.swaps)} swaps in {taken_s:.1f} s", file=sys.stderr, flush=True)
+    return plan
+
+
+def _run_unplanned(subject: TrainingSubject, rig: DeviceRig, runs: ExactOptions) -> tuple[Values, Row]:
+    """Return the values of the unplanned captured step, the reference, and eager's row.
+
+    Where the device's memory is the host's, the reference is not placed in the arena; a GPU has no other memory than
+    the job's. Eager's optimizer state is not compared, since torch has other names for it.
+    """
+    trial = rig.trial(subject, placer=Placer() if runs.target.emulated else None)
+    unplanned = _train(trial, LIVENESS, runs.iterations)
+    trial.runner.close()
+    exact = _equal_bits(_run_eager(subject, rig, runs.iterations), unplanned)
+    return unplanned, {"policy": EAGER, "swaps": 0, "operators": None, "peak_bytes": None, "exact": exact}
+
+
+def _compare_plans(trial: StepTrial, plans: dict[Plan, str], unplanned: Values, iterations: int) -> Iterator[Row]:
+    """Yield a row for each plan."""
+    graph = trial.step.graph
+    for plan, policy in plans.items():
+        yield {
+            "policy": policy,
+            "swaps": len(plan.swaps),
+            "operators": len(plan.executions) or len(graph.operators),
+            "peak_bytes": peak(graph, plan),
+            "exact": _equal_bits(_train(trial, plan, iterations), unplanned),
+        }
+
+
+def _train(trial: StepTrial, plan: Plan, iterations: int) -> Values:
+    """Return all trained values after `iterations` iterations under this plan."""
+    trial.adopt(plan)
+    trial.restart()
+    torch.manual_seed(SEED)
+    for _ in range(iterations):
+        trial.iterate()
+    return trial.state.export()
+
+
+def _run_eager(subject: TrainingSubject, rig: DeviceRig, iterations: int) -> Values:
+    """Return parameters, buffers and averages after PyTorch's own iterations. The module is unchanged."""
+    torch.manual_seed(SEED)
+    return train_plainly(subject, iterations, rig.opened.torch_device)
+
+
+def _equal_bits(values: Values, others: Values) -> bool:
+    """Return whether all of `values` equal `others` bit for bit."""
+    return all(same_bits(tensor, others[name]) for name, tensor in values.items())
+
+
+def _line(row: Row) -> str:
+    verdict = "exact" if row["exact"] else "NOT EXACT"
+    line = f"{row['model']:<13} seed {row['seed']} {row['policy']:<13} {row['swaps']:>4} swaps  {verdict}"
+    return line + (f"  turnover {row['turnover']:.2f}" if "turnover" in row else "")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    default = ExactOptions()
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="default: all, unless --kinds is given")
+    parser.add_argument("--kinds", nargs="*", metavar="NAME", help=f"all, or some of: {', '.join(KINDS)}")
+    parser.add_argument("--policies", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(POLICIES)}")
+    parser.add_argument("--batch", type=whole(), default=2)
+    parser.add_argument("--side", "--pixels", type=whole(), help="pixels a side, or tokens; default: few")
+    parser.add_argument("--seeds", type=whole(), default=3)
+    parser.add_argument(
+        "--budgets", nargs="+", type=portion, default=default.budgets, help="from the floor to liveness"
+    )
+    parser.add_argument("--iterations", type=whole(), default=default.iterations)
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    return parser
+
+
+if __name__ == "__main__":
+    run(main)

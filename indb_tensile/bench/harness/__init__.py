@@ -1,0 +1,1 @@
+"""Parts that benchmarks share: networks, tables, rivals, processes, databases and printed results."""

@@ -1,0 +1,157 @@
+"""Twenty kinds of small networks that together cover what a captured step must compute exactly, under any plan.
+
+Networks of the literature appear as one or two of their blocks. Each kind is trained by one of the optimizers, some
+of them in micro-batches, in half precision, with clipped gradients or with averages of their weights.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from indb_tensile.bench.harness import convolutional, small_networks
+from indb_tensile.bench.harness.trial import TrainingSubject
+from indb_tensile.errors import MissingError
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.trace import Loss
+
+ROWS = 4
+CLASSES = 10
+TOKENS = 50
+
+_SGD = OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=1e-4)
+_ADAM = OptimizerSettings(kind="adam")
+_ADAMW = OptimizerSettings(kind="adamw", weight_decay=0.01)
+_ADAGRAD = OptimizerSettings(kind="adagrad", eps=1e-10)
+_RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkKind:
+    """One kind of network: how to build it, its batches, and its optimizer.
+
+    `x` and `y` draw the given number of rows.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    x: Callable[[int], torch.Tensor]
+    y: Callable[[int], torch.Tensor]
+    loss: Loss
+    settings: OptimizerSettings = _ADAM
+    passes: Passes = WHOLE
+    rows: int = ROWS
+
+    def subject(self, seed: int = 0) -> TrainingSubject:
+        """Return a subject with weights and rows drawn from `seed`."""
+        torch.manual_seed(seed)
+        return TrainingSubject(
+            name=self.name,
+            module=self.build().train(),
+            loss=self.loss,
+            x=self.x(self.rows),
+            y=self.y(self.rows),
+            settings=self.settings,
+            passes=self.passes,
+        )
+
+
+def find_kind(name: str) -> NetworkKind:
+    """Return the kind of this name. Raises MissingError if there is none."""
+    if name not in KINDS:
+        raise MissingError(f"there is no kind of network '{name}'", hint=f"Kinds are: {', '.join(KINDS)}.")
+    return KINDS[name]
+
+
+def _normal(*row: int) -> Callable[[int], torch.Tensor]:
+    return lambda rows: torch.randn(rows, *row)
+
+
+def _integers(below: int, *row: int) -> Callable[[int], torch.Tensor]:
+    return lambda rows: torch.randint(below, (rows, *row))
+
+
+def _cross_entropy(predicted: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy over the last dimension, with one label for each position of the others."""
+    return functional.cross_entropy(predicted.flatten(0, -2), y.flatten())
+
+
+def _mean(predicted: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Return the mean of `predicted`, for a network that computes the loss of each row itself."""
+    return predicted.mean()
+
+
+_CLASSIFIED: Mapping[str, Any] = {"y": _integers(CLASSES), "loss": _cross_entropy}
+_LABELLED: Mapping[str, Any] = {"x": _integers(TOKENS, 12), "y": _integers(TOKENS, 12), "loss": _cross_entropy}
+_OWN_LOSS: Mapping[str, Any] = {"y": _normal(1), "loss": _mean}
+
+_ALL = (
+    NetworkKind(name="residual", build=convolutional.residual, x=_normal(3, 16, 16), settings=_SGD, **_CLASSIFIED),
+    NetworkKind(
+        name="depthwise", build=convolutional.depthwise, x=_normal(3, 16, 16), settings=_RMSPROP, **_CLASSIFIED
+    ),
+    NetworkKind(name="dense", build=convolutional.dense, x=_normal(3, 16, 16), **_CLASSIFIED),
+    NetworkKind(name="cells", build=convolutional.Cells, x=_normal(3, 12, 12), **_CLASSIFIED),
+    NetworkKind(
+        name="unet", build=convolutional.UNet, x=_normal(3, 16, 16), y=_normal(1, 16, 16), loss=functional.l1_loss
+    ),
+    NetworkKind(name="volumes", build=convolutional.Volumes, x=_normal(2, 4, 8, 8), **_CLASSIFIED),
+    NetworkKind(
+        name="normalised", build=convolutional.normalised, x=_normal(4, 8, 8), settings=_ADAMW, **_CLASSIFIED
+    ),
+    NetworkKind(name="windows", build=small_networks.Windows, x=_normal(3, 16, 16), settings=_ADAMW, **_CLASSIFIED),
+    NetworkKind(name="decoder", build=small_networks.DecoderNetwork, settings=_ADAMW, **_LABELLED),
+    NetworkKind(
+        name="averaged",
+        build=small_networks.Encoder,
+        settings=OptimizerSettings(kind="adamw", average_decay=0.9),
+        **_LABELLED,
+    ),
+    NetworkKind(
+        name="experts", build=small_networks.Experts, x=_normal(6, 16), y=_normal(6, 16), loss=functional.mse_loss
+    ),
+    NetworkKind(
+        name="embeddings",
+        build=small_networks.Recommender,
+        x=_integers(5_000, 8),
+        y=_normal(1),
+        loss=functional.mse_loss,
+        settings=_ADAGRAD,
+    ),
+    NetworkKind(name="towers", build=small_networks.Towers, x=_integers(1_000, 12), settings=_ADAGRAD, **_OWN_LOSS),
+    NetworkKind(name="graph", build=small_networks.GraphConvolution, x=_normal(9, 5), **_CLASSIFIED),
+    NetworkKind(
+        name="recurrent", build=small_networks.RecurrentNetwork, x=_normal(7, 6), settings=_RMSPROP, **_CLASSIFIED
+    ),
+    NetworkKind(
+        name="unrolled",
+        build=small_networks.Unrolled,
+        settings=OptimizerSettings(kind="sgd", momentum=0.9, clip_norm=0.1),
+        **_LABELLED,
+    ),
+    NetworkKind(
+        name="complex",
+        build=small_networks.Spectral,
+        x=_normal(2, 16),
+        y=_normal(2, 16),
+        loss=functional.huber_loss,
+        settings=_RMSPROP,
+    ),
+    NetworkKind(name="adversarial", build=small_networks.Adversarial, x=_normal(8), **_OWN_LOSS),
+    NetworkKind(name="diffusion", build=small_networks.Diffusion, x=_normal(1, 8, 8), **_OWN_LOSS),
+    NetworkKind(
+        name="accumulated",
+        build=small_networks.Perceptron,
+        x=_normal(24),
+        settings=OptimizerSettings(kind="adamw", clip_norm=0.5),
+        passes=Passes(micro_batch_size=3, precision="bfloat16"),
+        rows=8,
+        **_CLASSIFIED,
+    ),
+)
+KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -1,0 +1,89 @@
+"""Connects a command to its database: that of `--dsn`, else of libpq's variables, else the embedded cluster."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from indb_tensile.catalog import install
+from indb_tensile.catalog.connection import Connection, Session, connect
+from indb_tensile.cli.state_directory import StateDirectory, find_state_directory
+from indb_tensile.errors import DatabaseError
+
+ORDINARY_ROLE = "demo"
+_NAMES_A_DATABASE = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
+# The errors of our statements if the catalog is missing, has another version, or is not accessible to this role.
+_UNEXPECTED = (
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.InsufficientPrivilege,
+)
+
+
+@contextmanager
+def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[Connection]:
+    """Open a connection in autocommit mode to the database that `resolve` returns, with the user's search_path.
+
+    Our statements run within `pinned`, except those that resolve names written by the user, which qualify all their
+    own names. If a statement fails because of a missing object or privilege, and the catalog is missing or has
+    another version, the error says so.
+    """
+    with connect(resolve(dsn, role=role), application_name="tensile", callers_path=True) as connection:
+        try:
+            yield connection
+        except _UNEXPECTED:
+            install.check_version(connection)
+            raise
+
+
+@contextmanager
+def open_session(dsn: str | None, *, patience_s: float = 60.0) -> Iterator[Session]:
+    """Open a session, as `open_connection` does. It survives a restart of the database, for commands that poll."""
+    with Session(resolve(dsn), application_name="tensile", patience_s=patience_s, callers_path=True) as session:
+        try:
+            yield session
+        except _UNEXPECTED:
+            session.run(install.check_version)
+            raise
+
+
+def resolve(dsn: str | None, *, role: str = ORDINARY_ROLE) -> str:
+    """Return the connection string to use. On the embedded cluster, the connection has the role `role`.
+
+    Raises DatabaseError if no database is named and there is no embedded cluster.
+    """
+    named = named_database(dsn)
+    return embedded_state_directory().cluster().dsn(user=role) if named is None else named
+
+
+def named_database(dsn: str | None) -> str | None:
+    """Return the named connection string: "" for libpq's variables, None for the embedded cluster."""
+    if dsn is not None:
+        return dsn
+    if os.environ.get("TENSILE_DSN"):
+        return os.environ["TENSILE_DSN"]
+    return "" if naming_variables() else None
+
+
+def naming_variables() -> tuple[str, ...]:
+    """Return those of libpq's variables that are set and that name a database."""
+    return tuple(name for name in _NAMES_A_DATABASE if os.environ.get(name))
+
+
+def embedded_state_directory() -> StateDirectory:
+    """Return the state directory of the embedded cluster.
+
+    Raises DatabaseError if there is no embedded cluster, PrivilegeError if it belongs to another user.
+    """
+    place = find_state_directory(os.environ)
+    place.check_owner()
+    if not place.has_cluster():
+        raise DatabaseError(
+            "no database is named, and there is no embedded one yet",
+            hint="run tensile up for an embedded one, or name yours with --dsn or libpq's PGHOST, PGDATABASE, …",
+        )
+    return place

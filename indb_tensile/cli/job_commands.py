@@ -1,0 +1,241 @@
+"""The commands `tensile jobs`, `job`, `train`, `wait`, `watch` and `cancel`, which list and control jobs."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+from rich.text import Text
+
+from indb_tensile.catalog.connection import Connection, pinned
+from indb_tensile.cli.database_choice import open_connection, open_session
+from indb_tensile.cli.output import Row, out, plain, show_one, show_rows, warn
+from indb_tensile.cli.progress import Watch
+from indb_tensile.cli.shared_options import dsn_option, json_option, parse_json
+from indb_tensile.cli.statements import statement
+from indb_tensile.errors import MissingError
+from indb_tensile.job import JobState
+
+TIMED_OUT = 7
+INTERRUPTED = 130
+ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+_POLL_S = 0.2
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.option("--state", type=click.Choice([state.value for state in JobState]), help="only jobs in this state")
+@click.option("--model", help="only jobs of this model")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="print at most this many jobs")
+def jobs(dsn: str | None, as_json: bool, state: str | None, model: str | None, limit: int) -> None:
+    """List jobs, newest first."""
+    with open_connection(dsn) as connection:
+        rows = _rows(connection, "jobs", {"state": state, "model": model, "limit": limit})
+    show_rows(rows, as_json=as_json, empty="no job yet: select tensile_train('model', 'table')")
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_id", type=int)
+def job(dsn: str | None, as_json: bool, job_id: int) -> None:
+    """Show one job: its state, progress and memory, its error, and the report on the data of its table."""
+    with open_connection(dsn) as connection:
+        row, report = _read_job(connection, job_id), _report(connection, job_id)
+    if as_json:
+        show_one(row | {"data_report": report}, as_json=True)
+        return
+    show_one(row, as_json=False)
+    if report:
+        out.print()
+        show_rows([{name: fact[name] for name in fact if name != "warning"} for fact in report], as_json=False)
+    for fact in report:
+        if fact["warning"]:
+            out.print(Text(f"warning: {plain(fact['subject'] or fact['section'])}: {plain(fact['warning'])}"))
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("model")
+@click.argument("relation")
+@click.option("--target", help="the column to predict")
+@click.option("--task", type=click.Choice(["classification", "regression"]), help="what to learn")
+@click.option("--architecture", help="mlp, cnn, auto, or a JSON definition")
+@click.option("--hyperparams", metavar="JSON", help="""an object, such as '{"epochs": 20}'""")
+@click.option("--features", multiple=True, metavar="COLUMN", help="a column to learn from; may be repeated")
+@click.option("--exclude", multiple=True, metavar="COLUMN", help="a column to leave out; may be repeated")
+@click.option("--preprocess", metavar="JSON", help="an object: how columns are encoded")
+@click.option("--split", metavar="JSON", help="an object: parts for validation and test, seed")
+@click.option("--metric", help="the metric that decides which version is better")
+@click.option("--early-stop", metavar="JSON", help="""an object, such as '{"patience": 5}'""")
+@click.option("--init-from", metavar="MODEL", help="begin with this model's weights")
+@click.option("--priority", default=0, show_default=True, help="jobs of higher priority start first")
+@click.option("--memory-limit", metavar="SIZE", help="the most device memory the job may use, such as 200MB")
+@click.option("--max-runtime", metavar="INTERVAL", help="the longest time that the job may run, such as '2 hours'")
+@click.option(
+    "--deploy",
+    type=click.Choice(["if_better", "always", "never"]),
+    default="if_better",
+    show_default=True,
+    help="whether the new version becomes the one that predicts",
+)
+@click.option("--idempotency-key", metavar="TEXT", help="two requests with the same key are one job")
+@click.option("--wait/--no-wait", "waits", default=False, help="watch the job until it has ended")
+def train(dsn: str | None, as_json: bool, waits: bool, **options: Any) -> None:
+    """Enqueue a training of MODEL on the table RELATION and print the job's number."""
+    with open_connection(dsn) as connection:
+        connection.add_notice_handler(lambda notice: warn(f"notice: {notice.message_primary}"))
+        row = connection.execute(statement("train"), _train_arguments(options)).fetchone()
+    assert row is not None
+    show_one({"job_id": row[0]}, as_json=as_json)
+    if waits:
+        sys.stdout.flush()
+        sys.exit(_watch(dsn, [row[0]], as_json=as_json))
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_ids", type=int, nargs=-1, required=True)
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), help="seconds to wait at most")
+def wait(dsn: str | None, as_json: bool, job_ids: Sequence[int], timeout_s: float | None) -> None:
+    """Wait until the jobs have ended; exit with 1 if one failed or was cancelled, with 7 if time ran out."""
+    with open_session(dsn) as session, _interruptible(job_ids):
+        rows = _poll(
+            lambda: session.run(lambda connection: [_read_job(connection, number) for number in job_ids]), timeout_s
+        )
+    show_rows([_summary(row) for row in rows], as_json=as_json)
+    states = [row["state"] for row in rows]
+    sys.exit(_outcome(states) if all(state in ENDED for state in states) else TIMED_OUT)
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_ids", type=int, nargs=-1)
+def watch(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
+    """Show live progress until the jobs have ended; without JOB_IDS, of all jobs that have not ended yet.
+
+    With --json, print a job each time that one of its values has changed.
+    """
+    sys.exit(_watch(dsn, job_ids, as_json=as_json))
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_ids", type=int, nargs=-1, required=True)
+def cancel(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
+    """Cancel jobs: a queued job at once, a running job within a heartbeat. A job that has ended does not change."""
+    with open_connection(dsn) as connection:
+        for number in job_ids:
+            with pinned(connection):
+                requested = connection.execute(statement("cancel"), {"job": number}).fetchone() == (True,)
+            state = _read_job(connection, number)["state"]
+            if as_json:
+                show_one({"job_id": number, "cancelled": requested, "state": state}, as_json=True)
+            elif not requested:
+                warn(f"job {number} had ended already: {state}")
+            else:
+                warn(f"job {number} " + ("is cancelled" if state == JobState.CANCELLED else "is being stopped"))
+
+
+def _watch(dsn: str | None, job_ids: Sequence[int], *, as_json: bool) -> int:
+    """Watch these jobs, or all jobs that have not ended. Returns the exit code for their states."""
+    with open_session(dsn) as session:
+        numbers = list(job_ids) or [
+            row["job_id"] for row in session.run(lambda connection: _rows(connection, "unended_jobs"))
+        ]
+        if not numbers:
+            warn("no job is queued or running")
+            return 0
+        with _interruptible(numbers):
+            session.run(lambda connection: [_read_job(connection, number) for number in job_ids])
+            return _outcome(Watch(session=session, numbers=tuple(numbers), as_json=as_json).run())
+
+
+@contextmanager
+def _interruptible(numbers: Sequence[int]) -> Iterator[None]:
+    """End the command on an interruption, with a message that the jobs continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        listed = " ".join(str(number) for number in numbers)
+        warn(
+            f"interrupted: the jobs continue. To watch them: tensile watch {listed}; "
+            f"to stop them: tensile cancel {listed}"
+        )
+        sys.exit(INTERRUPTED)
+
+
+def _train_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert options to arguments of the statement.
+
+    Repeated options become arrays, JSON texts become JSON, and omitted options become null.
+    """
+    arguments = {name: list(value) or None if isinstance(value, tuple) else value for name, value in options.items()}
+    for name in ("hyperparams", "preprocess", "split", "early_stop"):
+        if options[name] is not None:
+            option = "--" + name.replace("_", "-")
+            example = f"""an object in quotes, such as {option} '{_EXAMPLES[name]}'"""
+            arguments[name] = Jsonb(parse_json(option, options[name], example))
+    return arguments
+
+
+_EXAMPLES = {
+    "hyperparams": '{"epochs": 20}',
+    "preprocess": '{"missing": {"age": "median"}}',
+    "split": '{"seed": 7}',
+    "early_stop": '{"patience": 5}',
+}
+
+
+def _rows(connection: Connection, name: str, arguments: Mapping[str, object] | None = None) -> list[Row]:
+    with pinned(connection), connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(statement(name), arguments).fetchall()
+
+
+def _read_job(connection: Connection, number: int) -> Row:
+    rows = _rows(connection, "job", {"job": number})
+    if not rows:
+        raise MissingError(
+            f"job {number} does not exist or belongs to another role", hint="tensile jobs lists your jobs"
+        )
+    return rows[0]
+
+
+def _report(connection: Connection, number: int) -> list[Row]:
+    """Return the report on the data of the job's table; empty if there is none yet, or for another role's job."""
+    try:
+        return _rows(connection, "data_report", {"job": number})
+    except psycopg.errors.InsufficientPrivilege:  # the role is a monitor
+        return []
+
+
+def _poll(read: Callable[[], list[Row]], timeout_s: float | None) -> list[Row]:
+    """Read the jobs until all have ended or the time is over. Returns the last rows."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        rows = read()
+        waiting = [str(row["job_id"]) for row in rows if row["state"] not in ENDED]
+        if not waiting:
+            return rows
+        if deadline is not None and time.monotonic() >= deadline:
+            warn(f"after {timeout_s:g} s these jobs have not ended: {', '.join(waiting)}")
+            return rows
+        time.sleep(_POLL_S)
+
+
+def _summary(row: Row) -> Row:
+    return {name: row[name] for name in ("job_id", "model", "state", "metric_name", "metric", "error")}
+
+
+def _outcome(states: Sequence[str]) -> int:
+    return 0 if all(state == JobState.SUCCEEDED for state in states) else 1

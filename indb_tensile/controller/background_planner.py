@@ -1,0 +1,172 @@
+"""Runs the planner in a thread, so that the controller's loop does not wait for plans, which may take seconds.
+
+It is a thread and not a process because the search is native code that releases the interpreter lock, and because the
+planner's caches are keyed by the graph objects. A plan that is no longer needed is still computed to its end, and
+then dropped.
+
+While no other planning is needed, a second thread improves plans that trainers already follow (`RenewFor`). It runs
+at a lower priority than the loop, and is cancelled as soon as something else is to be planned. The result of a
+cancelled improvement is not stored, so plans depend on the questions alone.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from indb_tensile.scheduler.admission.facts import Answered
+from indb_tensile.scheduler.admission.pool import Planner
+from indb_tensile.scheduler.admission.questions import (
+    Answer,
+    LeastFor,
+    PlacedFor,
+    PlanFor,
+    Question,
+    RenewFor,
+    Unanswered,
+    answer,
+)
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.workload import Workload
+
+NICENESS = 5  # of the thread that improves plans: that of trainers, which would otherwise have this time
+
+_Questions = queue.SimpleQueue[Question | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredAnswer:
+    """The answer to one question, or the exception that the planner raised."""
+
+    question: Question
+    answer_or_error: Answer | Exception
+
+
+class ImprovementCancellation:
+    """Cancels the improvement of plans: the improving search calls `heed`, the owner calls `begin` and `end`."""
+
+    def __init__(self) -> None:
+        self._cancelled = False
+
+    def begin(self) -> None:
+        """Allow improvements from now on."""
+        self._cancelled = False
+
+    def end(self) -> None:
+        """Cancel improvements, until the next `begin`."""
+        self._cancelled = True
+
+    def heed(self) -> None:
+        """Raise GivenUp if the improvement was cancelled."""
+        if self._cancelled:
+            raise ImprovementCancelled
+
+
+class ImprovementCancelled(Exception):  # noqa: N818 - not an error: it unwinds a search that was cancelled
+    """The improvement was cancelled because something else is to be planned."""
+
+
+class BackgroundPlanner:
+    """A `Planner` that answers from stored answers, and computes missing ones in its threads.
+
+    `tell` is called from these threads after each computed or cancelled question. `patience` is the object by which
+    improvements are cancelled. An exception of the planner is stored as the answer, and raised to the caller that
+    looks the answer up.
+    """
+
+    def __init__(
+        self, planner: Planner, tell: Callable[[Answered], None], patience: ImprovementCancellation | None = None
+    ) -> None:
+        self._planner = planner
+        self._tell = tell
+        self._answers: tuple[_StoredAnswer, ...] = ()  # replaced as a whole: a thread appends while the loop reads
+        self._lock = threading.Lock()
+        self._planning_ns = 0
+        self._patience = patience or ImprovementCancellation()
+        self._questions: _Questions = queue.SimpleQueue()
+        self._renewals: _Questions = queue.SimpleQueue()
+        self._threads = (
+            threading.Thread(target=self._answer_questions, args=(self._questions, 0), name="planner"),
+            threading.Thread(target=self._answer_questions, args=(self._renewals, NICENESS), name="improver"),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def ask(self, question: Question) -> None:
+        """Queue a question; returns at once."""
+        if isinstance(question, RenewFor):
+            self._patience.begin()
+            self._renewals.put(question)
+        else:
+            self._questions.put(question)
+
+    def hurry(self) -> None:
+        """Cancel improvements. A cancelled improvement also calls `tell`, so the loop never waits for its answer."""
+        self._patience.end()
+
+    def forget(self) -> int:
+        """Drop all stored answers, since all jobs are planned. Returns the nanoseconds spent on them."""
+        with self._lock:
+            planning_ns, self._planning_ns, self._answers = self._planning_ns, 0, ()
+        return planning_ns
+
+    def close(self) -> None:
+        """Wait for the plan under way, if any: a thread cannot be ended in the middle of native code."""
+        self.hurry()
+        for questions in (self._questions, self._renewals):
+            questions.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        """Answer as `Planner.plan`. Raises Unanswered if the answer is not stored."""
+        plans = self._look_up(PlanFor(workloads=workloads, budget_bytes=budget_bytes))
+        return cast(tuple[JobPlan, ...] | Infeasible, plans)
+
+    def renew(
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+    ) -> tuple[JobPlan, ...] | None:
+        """Answer as `Planner.renew`. Raises Unanswered if the answer is not stored."""
+        renewed = self._look_up(RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes))
+        return cast(tuple[JobPlan, ...] | None, renewed)
+
+    def least_bytes(self, workload: Workload) -> int:
+        """Answer as `Planner.least_bytes`. Raises Unanswered if the answer is not stored."""
+        return cast(int, self._look_up(LeastFor(workload=workload)))
+
+    def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
+        """Answer as `Planner.placed_bytes`. Raises Unanswered if the answer is not stored."""
+        return cast(int, self._look_up(PlacedFor(workload=workload, plan=plan, region_bytes=region_bytes)))
+
+    def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
+        """Answer as `Planner.foresee`, without a thread: it takes milliseconds."""
+        return self._planner.foresee(workloads, plans)
+
+    def _look_up(self, question: Question) -> Answer:
+        for stored in self._answers:
+            if stored.question == question:
+                if isinstance(stored.answer_or_error, Exception):
+                    raise stored.answer_or_error
+                return stored.answer_or_error
+        raise Unanswered(question)
+
+    def _answer_questions(self, questions: "_Questions", niceness: int) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+        while (question := questions.get()) is not None:
+            started_ns = time.monotonic_ns()
+            answer_or_error: Answer | Exception
+            try:
+                answer_or_error = answer(self._planner, question)
+            except ImprovementCancelled:
+                self._tell(Answered())
+                continue
+            except Exception as error:  # noqa: BLE001 - stored, and raised when the answer is looked up
+                answer_or_error = error
+            with self._lock:
+                self._planning_ns += time.monotonic_ns() - started_ns
+                self._answers = (*self._answers, _StoredAnswer(question=question, answer_or_error=answer_or_error))
+            self._tell(Answered())

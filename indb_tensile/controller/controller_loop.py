@@ -1,0 +1,442 @@
+"""The controller's loop: passes facts from all sources to decide() one after another, and carries out its orders.
+
+The loop decides nothing itself. Facts come from trainers (messages, exits), from the heartbeat (cancelled jobs, lost
+claims), from notifications, signals and the clock. Orders go to trainers, to the device's ledger and, through the
+membership, to the catalog.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from indb_tensile.catalog import notify
+from indb_tensile.catalog.notify import Notification
+from indb_tensile.controller.background_planner import BackgroundPlanner
+from indb_tensile.controller.device_ledger import DeviceMemory
+from indb_tensile.controller.heartbeat import BeatAnswered, Claims, LeaseOver, Outdated
+from indb_tensile.controller.mailbox import Mailbox
+from indb_tensile.controller.message_facts import fact
+from indb_tensile.controller.progress_watch import ProgressWatch
+from indb_tensile.controller.records import Records
+from indb_tensile.controller.trainers import MessageReceived, ProcessEnded, TrainerGone, Trainers
+from indb_tensile.controller.worker_registration import WorkerRegistration
+from indb_tensile.errors import (
+    CatalogVersionError,
+    DatabaseError,
+    DeviceError,
+    DeviceLostError,
+    InvariantError,
+    TensileError,
+)
+from indb_tensile.job import Blame, ClaimedJob, WorkerId
+from indb_tensile.messages import (
+    Adopt,
+    Assign,
+    Calibrate,
+    Failed,
+    Message,
+    Progressed,
+)
+from indb_tensile.scheduler.admission.admission_orders import (
+    AskPlanner,
+    AssignJob,
+    ClaimNext,
+    EndTrainer,
+    GrantCalibration,
+    Manner,
+    Order,
+    ReleaseTrainer,
+    SendPlans,
+    SetGrant,
+    SpawnTrainer,
+)
+from indb_tensile.scheduler.admission.decide import decide, finished
+from indb_tensile.scheduler.admission.facts import (
+    Answered,
+    BudgetChange,
+    CancelRequest,
+    Claim,
+    ClaimLoss,
+    Event,
+    Exit,
+    Failure,
+    Holding,
+    Overrun,
+    PlacesChange,
+    QueueChange,
+    Silence,
+    Stall,
+    Stop,
+    Tick,
+)
+from indb_tensile.scheduler.admission.pool import Fault, Lost, PlanReason, Pool, Stage, TrainerId
+from indb_tensile.scheduler.admission.trainer_staff import holdup
+
+log = logging.getLogger("controller")
+
+Mail = BeatAnswered | LeaseOver | Outdated | Notification | BudgetChange | Answered | Stop
+
+_DEVICE_S = 1.0  # between two readings of the device's use
+_LAST_WRITES_S = 10.0  # for the last catalog writes of a controller that stops while the database is away
+
+
+class HeartbeatControl(Protocol):
+    """The methods of the heartbeat that the loop uses."""
+
+    def serve(self, worker: WorkerId, registered_s: float) -> None:
+        """Renew the lease of this worker from now on."""
+        ...
+
+    def nudge(self) -> None:
+        """Send a heartbeat at once."""
+        ...
+
+
+class ServiceControl(Protocol):
+    """The methods of the service process that the loop uses."""
+
+    def serve(self, worker: WorkerId | None) -> None:
+        """Serve this worker from now on; None stops the service."""
+        ...
+
+    def attend(self, now_s: float) -> None:
+        """Notice that the process has ended, and start it if it is due."""
+        ...
+
+
+class Controller:
+    """The controller of one device.
+
+    The heartbeat's thread calls `held`; only the thread of `run` uses anything else.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        planner: BackgroundPlanner,
+        records: Records,
+        trainers: Trainers,
+        memory: DeviceMemory,
+        mailbox: Mailbox[Mail],
+        service: ServiceControl,
+        poll_s: float,
+        answer_s: float,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool = pool
+        self._planner = planner
+        self._membership = WorkerRegistration(records)
+        self._trainers = trainers
+        self._memory = memory
+        self._mailbox = mailbox
+        self._service = service
+        self._poll_s = poll_s
+        self._answer_s = answer_s
+        self._signs = ProgressWatch(answer_s)
+        self._outdated: CatalogVersionError | None = None
+        self._clock_s = clock_s
+        self._events: deque[Event] = deque()
+        self._claims: Claims = {}
+        self._tick_at_s = 0.0
+        self._device_at_s = 0.0
+        self._stop_at_s: float | None = None
+        self._max_runtime_at_s: dict[TrainerId, float] = {}
+        self._planning_ns = 0  # of the latest plans
+        self._unanswered_since_s: dict[tuple[TrainerId, int], float] = {}
+
+    @property
+    def pool(self) -> Pool:
+        """The current state of the scheduler's admission."""
+        return self._pool
+
+    def held(self) -> Claims:
+        """Return the claims that this worker reports in its heartbeat."""
+        return self._claims
+
+    def run(self, heartbeat: HeartbeatControl) -> None:
+        """Run until a Stop was posted and all trainers have ended.
+
+        If the catalog was upgraded meanwhile, the loop stops in the same way and then raises CatalogVersionError.
+        """
+        if self._membership.worker is None:
+            self._join(heartbeat)
+        in_order = False
+        try:
+            while not self._done():
+                self.turn(heartbeat)
+            in_order = True
+        finally:  # if the loop ended by a fault, its trainers end first
+            self._trainers.kill_all()
+            self._membership.leave(in_order=in_order)
+        if self._outdated is not None:
+            raise self._outdated
+
+    def turn(self, heartbeat: HeartbeatControl) -> None:
+        """Wait for the next event, then handle everything that has arrived, once."""
+        now_s = self._clock_s()
+        wake_at_s = now_s if self._membership.more_to_claim else min(self._tick_at_s, self._device_at_s)
+        for report in self._trainers.poll(max(0.0, wake_at_s - now_s)):
+            self._handle_report(report)
+        for mail in self._mailbox.take():
+            self._handle_mail(mail, heartbeat)
+        # One claim for each turn, so that cancels and exits are handled between two claims.
+        if self._membership.take_more_to_claim():
+            self.fold(QueueChange())
+        now_s = self._clock_s()
+        if now_s >= self._tick_at_s:
+            self._tick_at_s = now_s + self._poll_s
+            self._tick(heartbeat)
+        if now_s >= self._device_at_s:
+            self._device_at_s = now_s + _DEVICE_S
+            self._membership.record_device(*self._memory.use(self._pool))
+            self._membership.record_holdup(holdup(self._pool))
+            self._adjust_to_room()
+        self._service.attend(now_s)
+        self._membership.flush()
+
+    def _adjust_to_room(self) -> None:
+        """Tell decide() if the memory that other programs leave on the device has changed.
+
+        Jobs then shrink, or wait, while other programs use more of it.
+        """
+        room = self._memory.room()
+        if room is None or self._stop_at_s is not None:
+            return
+        if room.max_jobs != self._pool.max_jobs:
+            log.warning("the device has room for %d jobs at a time now", room.max_jobs)
+            self.fold(PlacesChange(max_jobs=room.max_jobs))
+        if room.budget_bytes != self._pool.budget_bytes:
+            log.warning("other programs' memory leaves jobs a budget of %d bytes now", room.budget_bytes)
+            self.fold(BudgetChange(budget_bytes=room.budget_bytes))
+
+    def fold(self, event: Event) -> None:
+        """Pass the event to decide() and carry out its orders; repeat for the events that the orders cause."""
+        self._events.append(event)
+        self._fold_events()
+
+    def _fold_events(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            self._pool, orders = decide(self._pool, event, self._planner)
+            if self._pool.asked and self._pool.due is not PlanReason.DRIFT:
+                self._planner.hurry()
+            if self._pool.due is None and (planning_ns := self._planner.forget()):
+                self._planning_ns = planning_ns
+            self._claims = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
+            for order in orders:
+                log.debug("%s", order)
+                self._perform(order)
+
+    # --- facts -------------------------------------------------------------------------------------------------
+
+    def _handle_report(self, report: MessageReceived | ProcessEnded | TrainerGone) -> None:
+        match report:
+            case ProcessEnded(trainer=trainer):
+                # The epoch ends before the rest of the group is killed: none of these may change the ledger any more.
+                self._memory.revoke(trainer)
+                self._trainers.bury(trainer)
+            case TrainerGone(trainer=trainer, code=code, ending=ending):
+                log.info("trainer %s ended with code %s (%s)", trainer, code, ending)
+                memory = {"peak_bytes": report.peak_bytes, "memory_bytes": report.memory_bytes}
+                self.fold(Exit(trainer=trainer, code=code, ending=ending, **memory))
+            case MessageReceived(trainer=trainer, message=message):
+                self._handle_message(trainer, message)
+
+    def _handle_message(self, trainer: TrainerId, message: Message) -> None:
+        longest_s = message.longest_s if isinstance(message, Progressed) else 0.0
+        self._signs.hear(trainer, self._clock_s(), longest_s)
+        if isinstance(message, Failed) and message.lost:
+            log.error("trainer %s has lost the device: %s %s", trainer, message.message, message.hint)
+        try:
+            event = fact(trainer, message)
+        except InvariantError as error:
+            log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
+            self.fold(Failure(trainer=trainer, fault=Fault.of(error), retry=True))
+            self._trainers.end(trainer, Manner.KILL)
+            return
+        if event is not None:
+            self._events.append(event)
+        self._reclaim()
+        self._fold_events()
+
+    def _handle_mail(self, mail: Mail, heartbeat: HeartbeatControl) -> None:
+        match mail:
+            case Stop():
+                log.info("stopping: jobs return to the queue")
+                self._stop_at_s = self._clock_s()
+                self.fold(mail)
+            case Answered():
+                self.fold(mail)
+            case BudgetChange(budget_bytes=budget_bytes):
+                budget_bytes = self._memory.allow(budget_bytes)
+                log.info("the budget is %s bytes now", budget_bytes)
+                self.fold(BudgetChange(budget_bytes=budget_bytes))
+            case Notification(kind=notify.CANCEL):
+                heartbeat.nudge()
+            case Notification(kind=notify.QUEUED):
+                self.fold(QueueChange())
+            case BeatAnswered():
+                self._handle_beat(mail)
+            case LeaseOver(worker=worker, reason=reason) if worker == self._membership.worker:
+                self._lose_lease(reason)
+            case Outdated(error=error):
+                self._stop_outdated(error)
+            case Notification() | LeaseOver():
+                pass
+
+    def _handle_beat(self, answer: BeatAnswered) -> None:
+        for job in answer.beat.cancelled:
+            self.fold(CancelRequest(job=job))
+        for job in answer.beat.lost:
+            self.fold(ClaimLoss(claim=answer.claims[job]))
+        self._membership.give_back(answer.beat.strays, {m.job.claim for m in self._pool.members})
+
+    def _lose_lease(self, reason: str) -> None:
+        log.error("worker %s has lost its lease: %s; its trainers were stopped", self._membership.worker, reason)
+        self._membership.expire()
+        self._service.serve(None)
+        for member in self._pool.members:
+            self.fold(ClaimLoss(claim=member.job.claim))
+        self._tick_at_s = self._clock_s()
+
+    def _stop_outdated(self, error: CatalogVersionError) -> None:
+        """Stop because the catalog was upgraded.
+
+        Trainers end now, jobs are returned to the queue as far as the catalog still accepts that, and `run` raises
+        the error.
+        """
+        if self._stop_at_s is not None:
+            return
+        log.error("stopping: %s", error.message)
+        self._outdated = error
+        self._stop_at_s = self._clock_s()
+        self.fold(Stop())
+
+    def _tick(self, heartbeat: HeartbeatControl) -> None:
+        if self._membership.worker is None and self._stop_at_s is None:
+            try:
+                self._join(heartbeat)
+            except CatalogVersionError as error:
+                self._stop_outdated(error)
+                return
+            except DatabaseError as error:
+                self._membership.miss(error)
+                return
+        self._membership.rescue()
+        self._stop_overruns()
+        self._stop_silent()
+        self._stop_stalled()
+        self._reclaim()
+        self.fold(Tick())
+
+    def _stop_overruns(self) -> None:
+        now_s = self._clock_s()
+        for trainer, at_s in tuple(self._max_runtime_at_s.items()):
+            if at_s <= now_s:
+                del self._max_runtime_at_s[trainer]
+                self.fold(Overrun(trainer=trainer))
+
+    def _stop_silent(self) -> None:
+        now_s = self._clock_s()
+        self._unanswered_since_s = {
+            pending: self._unanswered_since_s.get(pending, now_s) for pending in self._pool.owing
+        }
+        for pending, since_s in sorted(self._unanswered_since_s.items()):
+            if since_s + self._answer_s <= now_s:
+                trainer, _ = pending
+                log.error("trainer %s has not answered for %g s and is killed", trainer, self._answer_s)
+                self._unanswered_since_s[pending] = now_s
+                self.fold(Silence(trainer=trainer))
+
+    def _stop_stalled(self) -> None:
+        training = [m.trainer for m in self._pool.at(Stage.RUNNING) if m.trainer is not None and m.adopted]
+        for trainer, silent_s in self._signs.stalled(training, self._clock_s()):
+            log.error("trainer %s has made no progress for %.0f s and is killed", trainer, silent_s)
+            self.fold(Stall(trainer=trainer, silent_s=silent_s))
+
+    def _join(self, heartbeat: HeartbeatControl) -> None:
+        registered_s = time.monotonic()
+        worker = self._membership.join()
+        heartbeat.serve(worker, registered_s)
+        self._service.serve(worker)
+
+    def _done(self) -> bool:
+        if self._stop_at_s is None or not finished(self._pool):
+            return False
+        return self._membership.written or self._clock_s() > self._stop_at_s + _LAST_WRITES_S
+
+    # --- orders ------------------------------------------------------------------------------------------------
+
+    def _perform(self, order: Order) -> None:
+        match order:
+            case AskPlanner(question=question):
+                self._planner.ask(question)
+            case SpawnTrainer(trainer=trainer):
+                self._trainers.spawn(trainer)
+            case ClaimNext(passed_over=passed_over):
+                self._events.append(Claim(job=self._membership.claim(passed_over)))
+            case AssignJob(trainer=trainer, job=job):
+                self._assign(trainer, job)
+            case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
+                self._grant(trainer, grant_bytes)
+            case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
+                self._trainers.send(trainer, Calibrate(grant_bytes=grant_bytes))
+            case SendPlans():
+                self._trainers.send(
+                    order.trainer,
+                    Adopt(generation=order.generation, grant_bytes=order.grant_bytes, plans=order.plans),
+                )
+            case EndTrainer(trainer=trainer, manner=manner):
+                self._trainers.end(trainer, manner)
+            case ReleaseTrainer(trainer=trainer):
+                self._max_runtime_at_s.pop(trainer, None)
+                self._release(trainer)
+            case _:
+                self._membership.write(order, planning_ns=self._planning_ns)
+
+    def _assign(self, trainer: TrainerId, job: ClaimedJob) -> None:
+        try:
+            slot, epoch = self._memory.claim(trainer, self._trainers.pid(trainer))
+        except DeviceError as error:
+            self._fail_trainer(trainer, error)
+            return
+        if job.spec.max_runtime_s is not None:
+            self._max_runtime_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s
+        self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
+
+    def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
+        try:
+            held_bytes = self._memory.grant(trainer, grant_bytes)
+        except DeviceError as error:
+            self._fail_trainer(trainer, error)
+            return
+        member = self._pool.of_trainer(trainer)
+        if member is not None and held_bytes is not None and held_bytes != member.held_bytes:
+            self._events.append(Holding(trainer=trainer, held_bytes=held_bytes))
+
+    def _reclaim(self) -> None:
+        """Lower the ledger's grants again where regions beyond a lowered grant were still in use.
+
+        The ledger takes such regions back once nothing is stored in them.
+        """
+        for member in self._pool.members:
+            if member.trainer is not None and member.held_bytes > member.granted_bytes:
+                self._grant(member.trainer, member.granted_bytes)
+
+    def _release(self, trainer: TrainerId) -> None:
+        try:
+            self._memory.release(trainer)
+        except DeviceError as error:
+            message = "the device memory of trainer %s cannot be reused until this controller restarts: %s"
+            log.error(message, trainer, error.message)  # noqa: TRY400 - no traceback needed
+
+    def _fail_trainer(self, trainer: TrainerId, error: TensileError) -> None:
+        """Fail a trainer's job after a fault of the device or its ledger: another attempt may succeed."""
+        log.error("trainer %s: %s", trainer, error.message)
+        lost = isinstance(error, DeviceLostError)
+        fault = Fault.of(error)
+        self._events.append(Failure(trainer=trainer, fault=fault, retry=True, lost=lost, blame=Blame.OTHERS))
+        self._trainers.end(trainer, Manner.TERMINATE)

@@ -1,0 +1,151 @@
+"""Keeps the device's ledger for the controller: one slot for each trainer that has a job.
+
+The memory of a dead trainer is freed in two steps. `revoke`, when its process has ended: the epoch of its slot ends,
+and its regions stay reserved. `release`, when no process that could write to them is left: they are wiped and free.
+"""
+
+from dataclasses import replace
+from typing import Protocol
+
+from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.controller.device_room import DeviceRoom, Headroom
+from indb_tensile.controller.load_gauge import Gauge, NoGauge
+from indb_tensile.device.device import DeviceUsage, SlotUsage
+from indb_tensile.errors import DeviceError
+from indb_tensile.job import JobId, Slot
+from indb_tensile.scheduler.admission.pool import Pool, TrainerId
+
+
+class Account(Protocol):
+    """The methods of `executor.device.Ledger` that the controller uses."""
+
+    @property
+    def fd(self) -> int:
+        """The descriptor that trainers inherit."""
+        ...
+
+    def claim_slot(self, pid: int) -> tuple[Slot, int]:
+        """Claim a free slot for this process. Returns the slot and the epoch that its writes must carry."""
+        ...
+
+    def grant(self, slot: Slot, size_bytes: int) -> int:
+        """Let the slot use this many bytes. Returns them rounded up to whole regions. Raises DeviceMemoryError."""
+        ...
+
+    def revoke_slot(self, slot: Slot) -> None:
+        """End the slot's epoch: the ledger refuses its writes from now on. Its regions stay reserved."""
+        ...
+
+    def release_slot(self, slot: Slot) -> None:
+        """Free the slot and its regions."""
+        ...
+
+    def usage(self, slot: Slot) -> SlotUsage:
+        """Return the use of the slot."""
+        ...
+
+    def device_usage(self) -> DeviceUsage:
+        """Return the use of the whole device."""
+        ...
+
+
+class DeviceMemory:
+    """Stores the slot of each trainer. Trainers inherit `fd`."""
+
+    def __init__(
+        self, account: Account, *, kind: str, gauge: Gauge | None = None, headroom: Headroom | None = None
+    ) -> None:
+        """`headroom` is given for a GPU that other programs use too."""
+        self._headroom = headroom
+        self._account = account
+        self._gauge = gauge or NoGauge()
+        self._kind = kind
+        self._slots: dict[TrainerId, Slot] = {}
+        self._revoked: dict[TrainerId, Slot] = {}
+
+    @property
+    def fd(self) -> int:
+        """The ledger's descriptor."""
+        return self._account.fd
+
+    def claim(self, trainer: TrainerId, pid: int) -> tuple[Slot, int]:
+        """Claim a slot for a trainer. Returns it with its epoch. Raises DeviceError if no slot is free."""
+        slot, epoch = self._account.claim_slot(pid)
+        self._slots[trainer] = slot
+        return slot, epoch
+
+    def grant(self, trainer: TrainerId, grant_bytes: int) -> int | None:
+        """Set a trainer's grant. Returns the bytes that it then has, or None for a dead trainer, whose grant stays.
+
+        The result exceeds a lowered grant while regions beyond it are in use; call this again to take them back when
+        they are empty. Raises DeviceError if the trainer uses more than the grant, or if the device has less.
+        """
+        if trainer in self._revoked:
+            return None
+        slot = self._slots.get(trainer)
+        if slot is None:
+            raise DeviceError(f"trainer {trainer} has no slot in the device's ledger")
+        self._account.grant(slot, grant_bytes)
+        return self._account.usage(slot).held_bytes
+
+    def revoke(self, trainer: TrainerId) -> None:
+        """End the epoch of a dead trainer's slot, if it has one. The slot stays taken until `release`."""
+        slot = self._slots.pop(trainer, None)
+        if slot is not None:
+            self._account.revoke_slot(slot)
+            self._revoked[trainer] = slot
+
+    def release(self, trainer: TrainerId) -> None:
+        """Free everything that the trainer had. Does nothing if it has no slot."""
+        self.revoke(trainer)
+        slot = self._revoked.pop(trainer, None)
+        if slot is not None:
+            self._account.release_slot(slot)
+
+    def allow(self, budget_bytes: int) -> int:
+        """Set the budget. Returns the bytes that jobs may have now: fewer if the device has less room."""
+        if self._headroom is None:
+            return budget_bytes
+        self._headroom.limits = replace(self._headroom.limits, budget_bytes=budget_bytes)
+        room = self.room()
+        return budget_bytes if room is None else room.budget_bytes
+
+    def room(self) -> DeviceRoom | None:
+        """Return the room on the device at the last call of `use`; None if it is unknown."""
+        if self._headroom is None or self._gauge.reading is None:
+            return None
+        slots = [self._account.usage(slot) for slot in (*self._slots.values(), *self._revoked.values())]
+        trainers = frozenset(slot.pid for slot in slots if slot.pid)
+        return self._headroom.look(self._gauge.reading, trainers, sum(slot.held_bytes for slot in slots))
+
+    def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
+        """Return the use of the device as a whole and by each job, for the catalog."""
+        whole, load = self._account.device_usage(), self._gauge.read()
+        shares = tuple(
+            share for member in pool.members if (share := self._share(member.job.job, member.trainer)) is not None
+        )
+        use = DeviceUse(
+            kind=self._kind,
+            capacity_bytes=whole.capacity_bytes,
+            budget_bytes=pool.budget_bytes,
+            granted_bytes=whole.granted_bytes,
+            used_bytes=whole.used_bytes,
+            high_water_bytes=whole.high_water_bytes,
+            host_bytes=whole.host_bytes,
+            busy_percent=load.busy_percent,
+            memory_busy_percent=load.memory_busy_percent,
+            outside_bytes=load.outside_bytes,
+        )
+        return use, shares
+
+    def _share(self, job: JobId, trainer: TrainerId | None) -> JobUse | None:
+        slot = None if trainer is None else self._slots.get(trainer)
+        if slot is None:
+            return None
+        usage = self._account.usage(slot)
+        return JobUse(
+            job=job,
+            granted_bytes=usage.granted_bytes,
+            used_bytes=usage.used_bytes,
+            high_water_bytes=usage.high_water_bytes,
+        )

@@ -1,0 +1,68 @@
+"""Translate the messages of trainers into facts for decide()."""
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.messages import (
+    Adopted,
+    Calibrated,
+    Captured,
+    Failed,
+    Finished,
+    Measured,
+    Message,
+    Progressed,
+    Ready,
+)
+from indb_tensile.scheduler.admission.facts import (
+    Adoption,
+    Calibration,
+    Capture,
+    Event,
+    Failure,
+    Finish,
+    Measurement,
+    SpareReady,
+)
+from indb_tensile.scheduler.admission.pool import Fault, TrainerId
+
+
+def fact(trainer: TrainerId, message: Message) -> Event | None:
+    """Return the fact that the message states, or None for progress, which the trainer itself writes to the catalog.
+
+    Raises InvariantError for a message that only a controller sends.
+    """
+    match message:
+        case Ready():
+            return SpareReady(trainer=trainer)
+        case Captured():
+            return Capture(
+                trainer=trainer, graphs=message.graphs, latency_ns=message.latency_ns, unknown=message.unknown
+            )
+        case Calibrated():
+            return Calibration(
+                trainer=trainer,
+                graphs=message.graphs,
+                latency_ns=message.latency_ns,
+                overflow_bytes=message.overflow_bytes,
+            )
+        case Adopted(generation=generation):
+            return Adoption(trainer=trainer, generation=generation)
+        case Measured():
+            return Measurement(
+                trainer=trainer,
+                generation=message.generation,
+                latency_ns=message.latency_ns,
+                iteration_ns=message.iteration_ns,
+                stall_ns=message.stall_ns,
+                peak_bytes=message.peak_bytes,
+            )
+        case Finished():
+            return Finish(trainer=trainer)
+        case Failed():
+            fault = Fault(
+                sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint
+            )
+            return Failure(trainer=trainer, fault=fault, retry=message.retry, lost=message.lost, blame=message.blame)
+        case Progressed():
+            return None
+        case _:
+            raise InvariantError(f"trainer {trainer} sent a controller's message: {type(message).__name__}")

@@ -1,0 +1,201 @@
+"""Represents a controller in the catalog: its registration as a worker, its claims, and its writes about jobs.
+
+A worker whose lease has ended must register again, and the pending writes of its former registration are dropped.
+While the database is away, one warning is logged and writes wait (outbox.py). A statement that is blocked by a lock
+of another session is not waited for: it is tried again later.
+
+Users can insert jobs whose specification cannot be read. Each call of `claim` reads at most one specification. After
+an unreadable one, jobs of other owners are claimed first, so such jobs delay no other owner.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from indb_tensile.catalog.connection import LockedError
+from indb_tensile.catalog.jobs import UnreadableJob
+from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.controller.catalog_writes import CatalogWrites
+from indb_tensile.controller.observer import Observer
+from indb_tensile.controller.records import Records, Writing
+from indb_tensile.errors import DatabaseError
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
+from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
+from indb_tensile.scheduler.admission.pool import Fault
+
+log = logging.getLogger("controller")
+
+_CLAIMS_REMEMBERED = 1_024  # more claims than can be made and ended between two heartbeats
+
+
+class WorkerRegistration:
+    """One worker at a time. `worker` is None before `join`, and from `expire` until the next `join`."""
+
+    def __init__(self, records: Records, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._records = records
+        self._clock_s = clock_s
+        self._observer = Observer()
+        self._outbox = CatalogWrites(records)
+        self._former: WorkerId | None = None
+        self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
+        self._away = False
+        self._unreadable_of: frozenset[int] = frozenset()
+        self._more_to_claim = False
+        self._recorded: tuple[WorkerId, str | None] | None = None  # the last reason that was written, and its worker
+        self.worker: WorkerId | None = None
+
+    @property
+    def written(self) -> bool:
+        """Whether no write is pending."""
+        return self._outbox.empty
+
+    def join(self) -> WorkerId:
+        """Register as a worker, and end a former registration, whose jobs need not wait then.
+
+        Raises DatabaseError.
+        """
+        if self._former is not None:
+            self._records.leave(self._former)
+            self._former = None
+        self.worker = self._records.register()
+        log.info("registered as worker %s", self.worker)
+        return self.worker
+
+    def leave(self, *, in_order: bool = True) -> None:
+        """Mark the worker as stopped, so that other workers need not wait for the end of its lease.
+
+        `in_order` is false if the controller stops because of a fault.
+        """
+        if self.worker is None:
+            return
+        try:
+            self._records.leave(self.worker, in_order=in_order)
+        except DatabaseError as error:
+            log.warning("the worker could not be marked as stopped: %s", error.message)
+
+    def expire(self) -> None:
+        """Record the end of the lease.
+
+        Pending writes are dropped, because the jobs no longer belong to this worker.
+        """
+        self._former, self.worker = self.worker, None
+        self._outbox.clear()
+
+    def rescue(self) -> None:
+        """Return the jobs of dead workers to the queue. This also notices whether the database is reachable."""
+        try:
+            asked_s = self._clock_s()
+            others = self._records.other_workers(self.worker)
+            dead = self._observer.look(others, asked_s=asked_s, answered_s=self._clock_s())
+            rescued = self._records.rescue(dead)
+        except LockedError as error:
+            log.debug("no job was rescued now: %s", error.message)
+            return
+        except DatabaseError as error:
+            self._observer.forget()
+            self.miss(error)
+            return
+        for sighting in dead:
+            log.warning("worker %s sent no heartbeat for its lease of %g s", sighting.worker, sighting.lease_s)
+        if self._away:
+            log.info("the database is back")
+            self._away = False
+        if rescued:
+            log.warning("rescued from workers that are gone: %s", ", ".join(f"job {job}" for job in rescued))
+
+    def miss(self, error: DatabaseError) -> None:
+        """Log once that the database is away. Trainers continue as long as the lease lasts."""
+        log.log(logging.DEBUG if self._away else logging.WARNING, "%s", error.message)
+        self._away = True
+
+    def claim(self, passed_over: frozenset[int] = frozenset()) -> ClaimedJob | None:
+        """Claim the next job whose owner is not in `passed_over`.
+
+        Returns None if there is no job, if its specification cannot be read, or if the database is away. Pending
+        writes of other jobs do not prevent a claim: each of these jobs keeps its claim until it is written.
+        """
+        unreadable_of, self._unreadable_of = self._unreadable_of, frozenset()
+        self._more_to_claim = False
+        if not self._outbox.flush() or self.worker is None:
+            return None
+        try:
+            job = self._records.claim(self.worker, passed_over | unreadable_of)
+        except LockedError as error:
+            log.debug("no job was claimed now: %s", error.message)
+            return None
+        except DatabaseError as error:
+            self.miss(error)
+            return None
+        if isinstance(job, UnreadableJob):
+            self._unreadable_of = unreadable_of | {job.owner_oid}
+            self._more_to_claim = True
+            self._fail_unreadable(job)
+            return None
+        if job is None:
+            self._more_to_claim = bool(unreadable_of)
+            return None
+        self._received.append(job.claim)
+        log.info("job %s claimed, attempt %s: model %s", job.job, job.attempt, job.spec.model)
+        return job
+
+    def take_more_to_claim(self) -> bool:
+        """Return whether the queue may hold a job although the last `claim` returned none, and clear that state."""
+        more_to_claim, self._more_to_claim = self._more_to_claim, False
+        return more_to_claim
+
+    @property
+    def more_to_claim(self) -> bool:
+        """The value that `take_more_to_claim` will return."""
+        return self._more_to_claim
+
+    def _fail_unreadable(self, job: UnreadableJob) -> None:
+        """Fail a job whose specification cannot be read."""
+        self._received.append(job.claim)
+        log.info("job %s fails: %s", job.job, job.error.message)
+        self.write(FailJob(job=job.job, claim=job.claim, fault=Fault.of(job.error)))
+
+    def give_back(self, strays: Iterable[tuple[JobId, ClaimToken]], claims: set[ClaimToken]) -> None:
+        """Return jobs to the queue that the catalog counts as this worker's but that the controller does not know.
+
+        `claims` are the claims that the controller knows. A heartbeat that was under way during a claim does not know
+        that claim, and its job may have ended meanwhile; such claims are skipped. A job whose end the database
+        refused to record is returned to the queue too.
+        """
+        known = claims | self._outbox.claims | (set(self._received) - self._outbox.refused)
+        for job, claim in strays:
+            if claim not in known:
+                refused = claim in self._outbox.refused
+                reason = "its end could not be written" if refused else "the answer to its claim was lost"
+                log.warning("job %s returns to the queue: %s", job, reason)
+                self.write(RequeueJob(job=job, claim=claim, reason=reason, blame=Blame.NOBODY))
+
+    def write(self, writing: Writing, *, planning_ns: int = 0) -> None:
+        """Write after all pending writes of the same job; at once if that is possible."""
+        self._outbox.put(writing, planning_ns=planning_ns)
+
+    def flush(self) -> None:
+        """Write all that can be written now."""
+        self._outbox.flush()
+
+    def record_device(self, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
+        """Record the use of the device. A failed write is dropped, because newer figures follow."""
+        if self.worker is None:
+            return
+        try:
+            self._records.record_device(self.worker, use, shares)
+        except DatabaseError as error:
+            log.debug("the device's use was not written: %s", error.message)
+
+    def record_holdup(self, holdup: str | None) -> None:
+        """Record why no job is claimed now, if that has changed. A failed write is tried again at the next call."""
+        if self.worker is None or self._recorded == (self.worker, holdup):
+            return
+        if holdup is None and self._recorded is None:
+            return  # the row of a new worker has the same value
+        try:
+            self._records.record_holdup(self.worker, holdup)
+        except DatabaseError as error:
+            log.debug("the reason why no job is claimed was not written: %s", error.message)
+        else:
+            self._recorded = (self.worker, holdup)

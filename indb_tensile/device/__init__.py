@@ -1,0 +1,1 @@
+"""Devices without torch: back ends, memory regions, links, hardware, driver libraries and limits."""

@@ -1,0 +1,343 @@
+"""Captures one step of a job as a static graph: what the scheduler plans and the program runs.
+
+A step is recorded on tensors without memory, so capturing needs none, whatever the module's size.
+"""
+
+import gc
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import nn
+
+from indb_tensile.errors import GraphError, RequestError
+from indb_tensile.executor.capture.allocation_script import Script
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.capture.record import Call, Recorder, Shape, StorageKey
+from indb_tensile.executor.capture.replay import Replayed, replay_step
+from indb_tensile.executor.capture.storage_layout import Stored, layout
+from indb_tensile.executor.capture.trace import Loss, fake_mode
+from indb_tensile.executor.capture.update import record_update
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.timing.operator_features import Description
+
+_aten = torch.ops.aten
+_SPLITTABLE = ("aten._fused_", "tensile.rmsprop_")  # updates that treat each number on its own
+
+
+class Kind(StrEnum):
+    """What a step is for."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One operator: its kernel, and what the host gets as soon as it has run: results, or views of them."""
+
+    kernel: Call
+    returns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedStep:
+    """One step of a job: its graph, and how each operator of the graph is run.
+
+    `steps[k]` runs operator `k`. `views` are the values that no kernel makes, each with the call that does.
+    `values` says where each named value lives, `tensor_of` which tensor of the graph a storage is; a storage of no
+    bytes is none. `opaque` are values whose size only calibration knows. `scripts` say by signature what operators
+    allocate, where that was recorded.
+    """
+
+    graph: StepGraph
+    kind: Kind
+    batch_size: int
+    steps: tuple[Step, ...]
+    views: dict[str, Call]
+    values: dict[str, Shape]
+    tensor_of: dict[StorageKey, TensorId]
+    layout: tuple[Stored, ...]
+    loss: str
+    outputs: str | None
+    constants: dict[str, torch.Tensor]
+    opaque: frozenset[str]
+    opaque_results: frozenset[str]
+    scripts: Mapping[str, Script] = field(default_factory=dict)
+
+    @property
+    def persistent(self) -> tuple[Tensor, ...]:
+        """The tensors that live across iterations: ids 0 to their number."""
+        return tuple(tensor for tensor in self.graph.tensors if tensor.persistent)
+
+    @property
+    def signatures(self) -> frozenset[str]:
+        """Everything to be looked up: each operator's signature, and one per value of unknown size."""
+        return frozenset({o.signature for o in self.graph.operators} | set(self.size_signatures().values()))
+
+    @property
+    def descriptions(self) -> dict[str, Description]:
+        """What each operator is, by signature: what a prediction of its latency starts from."""
+        return {one.kernel.signature: one.kernel.description for one in self.steps}
+
+    def size_signatures(self) -> dict[str, str]:
+        """Under which signature the size of each opaque value is remembered, as its workspace."""
+        made = {name: one.kernel for one in self.steps for name in one.kernel.results if name is not None}
+        return {name: _size_signature(made[name], name) for name in sorted(self.opaque_results)}
+
+    def with_measured(self, workspace: dict[str, int]) -> "CapturedStep":
+        """The step with what is known by signature: workspaces, and the true sizes of opaque values."""
+        operators = tuple(
+            replace(o, workspace_bytes=workspace.get(o.signature, o.workspace_bytes)) for o in self.graph.operators
+        )
+        sized = {name: workspace[key] for name, key in self.size_signatures().items() if key in workspace}
+        true = {self.tensor_of[self.values[name].storage]: size_bytes for name, size_bytes in sized.items()}
+        tensors = tuple(replace(t, size_bytes=true.get(t.id, t.size_bytes)) for t in self.graph.tensors)
+        graph = replace(self.graph, tensors=tensors, operators=operators)
+        return replace(self, graph=graph, opaque=self.opaque - set(sized))
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Do not look for garbage: a capture only makes objects that it keeps, and each search walks all of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_without_collections()
+def capture_training(
+    module: nn.Module,
+    loss: Loss,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    optimizer: OptimizerSettings,
+    passes: Passes = WHOLE,
+) -> CapturedStep:
+    """Forward, loss, backward and optimizer for batches like `x` and `y`, computed as `passes` says.
+
+    Module and batch may be real, fake or on the meta device; nothing is allocated and nothing is changed.
+    Raises RequestError for a model that cannot be captured or has nothing to train.
+    """
+    stored = layout(module, optimizer)
+    recorder = Recorder(fake_mode())
+    replayed = replay_step(recorder, module, loss, stored, (x, y), train=True, passes=passes)
+    if not replayed.gradients:
+        raise RequestError("the model has no parameter that the loss depends on", hint="There is nothing to train.")
+    with torch.no_grad():
+        record_update(recorder, optimizer, replayed.gradients)
+    return _assemble(recorder, replayed, stored, Kind.TRAINING, int(x.shape[0]))
+
+
+@_without_collections()
+def capture_evaluation(
+    module: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor, optimizer: OptimizerSettings | None = None
+) -> CapturedStep:
+    """Forward and loss in evaluation mode; the step returns the loss and the model's outputs.
+
+    With the `optimizer` of the training step its state is among the persistent tensors, as it must be for one
+    `Runner` to run both. Where it averages parameters, the averages stand for them; nothing else of it is accessed.
+    """
+    stored = layout(module, optimizer)
+    recorder = Recorder(fake_mode())
+    averaged = optimizer is not None and optimizer.average_decay is not None
+    replayed = replay_step(recorder, module, loss, stored, (x, y), train=False, passes=WHOLE, averaged=averaged)
+    if not isinstance(replayed.outputs, torch.Tensor):
+        raise RequestError("the model returns something else than one tensor")
+    with torch.no_grad():
+        outputs = _own(recorder, replayed.outputs)
+        loss_value = _own(recorder, replayed.loss)
+    final = replace(replayed, outputs=outputs, loss=loss_value)
+    return _assemble(recorder, final, stored, Kind.EVALUATION, int(x.shape[0]))
+
+
+def loaded_by_host(step: CapturedStep) -> CapturedStep:
+    """The step for a device whose memory is the host's: the batch is written by operators, and crosses no link."""
+    graph = step.graph
+    operators = tuple(replace(o, stage=Stage.FORWARD) if o.stage is Stage.UPLOAD else o for o in graph.operators)
+    signature = _signature(step.kind, graph.tensors, operators)
+    return replace(step, graph=replace(graph, operators=operators, signature=signature))
+
+
+def _own(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
+    """An output that is a parameter or buffer is copied: what is returned is read where it is written."""
+    role = recorder.storages[recorder.key_of(output)].role
+    if role in (Role.INPUT, Role.ACTIVATION):
+        return output
+    copied: torch.Tensor = recorder.call(Stage.FORWARD, _aten.clone.default, output, name="returned_copy")
+    return copied
+
+
+def _assemble(
+    recorder: Recorder, replayed: Replayed, stored: tuple[Stored, ...], kind: Kind, batch_size: int
+) -> CapturedStep:
+    loss = recorder.name_of(replayed.loss)
+    outputs = None if replayed.outputs is None else recorder.name_of(replayed.outputs)
+    calls = _needed(recorder, {name for name in (loss, outputs) if name is not None})
+    opaque = _find_opaque(recorder, calls)
+    _widen_reduced_losses(recorder, calls)
+    views = {name: call for call in calls if call.view for name in call.makes}
+    steps = _steps(calls, views, [n for n in (loss, outputs) if n is not None])
+    tensor_of, tensors = _tensors(recorder, stored, steps)
+    operators = tuple(_operator(step.kernel, tensor_of) for step in steps)
+    return CapturedStep(
+        graph=StepGraph(tensors=tensors, operators=operators, signature=_signature(kind, tensors, operators)),
+        kind=kind,
+        batch_size=batch_size,
+        steps=steps,
+        views=views,
+        values=recorder.values,
+        tensor_of=tensor_of,
+        layout=stored,
+        loss=loss,
+        outputs=outputs,
+        constants=replayed.constants,
+        opaque=opaque,
+        opaque_results=opaque,
+    )
+
+
+def _needed(recorder: Recorder, returned: set[str]) -> list[Call]:
+    """The calls that matter: what they make is used or returned, they change state, or they draw numbers."""
+    persistent = {k for k, info in recorder.storages.items() if info.role not in (Role.INPUT, Role.ACTIVATION)}
+    storages = {recorder.values[name].storage for name in returned}
+    used, kept = set(returned), []
+    for call in reversed(recorder.calls):
+        changes = not call.view and any(key in persistent or key in storages for key in call.writes)
+        upload = call.stage is Stage.UPLOAD
+        if call.random or changes or upload or used.intersection(n for n in call.results if n is not None):
+            kept.append(call)
+            used.update(call.arguments)
+            storages.update(() if call.view else call.reads)
+            storages.update(recorder.values[name].storage for name in call.arguments)
+    return kept[::-1]
+
+
+def _steps(calls: list[Call], views: dict[str, Call], returned: list[str]) -> tuple[Step, ...]:
+    """One step per kernel. What the step returns is read right where it is made."""
+    kernels = [call for call in calls if not call.view]
+    maker = {name: k for k, call in enumerate(kernels) for name in call.makes}
+    returns: dict[int, list[str]] = {}
+    for name in returned:
+        root = name
+        while root not in maker:
+            root = views[root].arguments[0]
+        returns.setdefault(maker[root], []).append(name)
+    return tuple(Step(kernel=call, returns=tuple(returns.get(k, ()))) for k, call in enumerate(kernels))
+
+
+def _tensors(
+    recorder: Recorder, stored: tuple[Stored, ...], steps: tuple[Step, ...]
+) -> tuple[dict[StorageKey, TensorId], tuple[Tensor, ...]]:
+    """Persistent storages in the layout's order, then the others in the order they are written."""
+    first = [recorder.values[s.name].storage for s in stored]
+    later = [key for step in steps for key in step.kernel.writes]
+    keys = [k for k in dict.fromkeys([*first, *later]) if recorder.storages[k].size_bytes > 0]
+    tensor_of = {key: TensorId(position) for position, key in enumerate(keys)}
+    tensors = tuple(
+        Tensor(id=tensor_of[key], name=info.name, size_bytes=info.size_bytes, role=info.role)
+        for key, info in ((key, recorder.storages[key]) for key in keys)
+    )
+    return tensor_of, tensors
+
+
+def _operator(call: Call, tensor_of: dict[StorageKey, TensorId]) -> Operator:
+    reads = tuple(tensor_of[key] for key in call.reads if key in tensor_of)
+    writes = tuple(tensor_of[key] for key in call.writes if key in tensor_of)
+    return Operator(
+        name="upload" if call.stage is Stage.UPLOAD else str(call.target),
+        signature=call.signature,
+        stage=call.stage,
+        reads=reads,
+        writes=writes,
+        flops=call.flops,
+        random=call.random,
+        splittable=call.stage is Stage.OPTIMIZER and str(call.target).startswith(_SPLITTABLE),
+    )
+
+
+# The bags' numbers that a sum needs none of: there are really none.
+_TRULY_EMPTY = frozenset(getattr(_aten, f"_embedding_bag{suffix}").default for suffix in ("", "_forward_only"))
+
+
+def _find_opaque(recorder: Recorder, calls: list[Call]) -> frozenset[str]:
+    """Results that the fake kernel gives no bytes and that a later call still wants: oneDNN's workspaces."""
+    wanted = {name for call in calls for name in call.arguments}
+    opaque = set()
+    for call in calls:
+        for name in () if call.view or call.target in _TRULY_EMPTY else call.results:
+            kept = name in wanted and name not in call.of_host
+            if kept and name is not None and _looks_empty(recorder, call, name):
+                recorder.mark_opaque(name, _estimate_bytes(recorder, call))
+                opaque.add(name)
+    return frozenset(opaque)
+
+
+# On the CPU these reduce in place of the loss per element, and the result keeps that storage.
+_REDUCED_IN_PLACE = frozenset(
+    {
+        _aten.mse_loss.default,
+        _aten.smooth_l1_loss.default,
+        _aten.soft_margin_loss.default,
+        _aten.binary_cross_entropy.default,
+    }
+)
+
+
+def _widen_reduced_losses(recorder: Recorder, calls: list[Call]) -> None:
+    """Give reduced losses the storage they really keep: one element for each of the broadcast inputs'."""
+    for call in calls:
+        if call.target not in _REDUCED_IN_PLACE:
+            continue
+        shapes = [reversed(recorder.values[name].shape) for name in call.arguments]
+        elements = math.prod(max(sizes) for sizes in zip_longest(*shapes, fillvalue=1))  # as broadcast
+        for name in call.results:
+            if name is not None:
+                recorder.widen(name, elements * recorder.values[name].dtype.itemsize)
+
+
+def _looks_empty(recorder: Recorder, call: Call, name: str) -> bool:
+    key = recorder.values[name].storage
+    return key in call.writes and recorder.storages[key].size_bytes == 0 and _any_bytes(recorder, call)
+
+
+def _any_bytes(recorder: Recorder, call: Call) -> bool:
+    return any(recorder.storages[key].size_bytes > 0 for key in call.reads)
+
+
+def _estimate_bytes(recorder: Recorder, call: Call) -> int:
+    """A guess until it is measured: a oneDNN LSTM keeps some 16 times its hidden sequence."""
+    return 16 * max(recorder.storages[key].size_bytes for key in call.writes)
+
+
+def _signature(kind: Kind, tensors: tuple[Tensor, ...], operators: tuple[Operator, ...]) -> str:
+    described: list[Any] = [kind.value]
+    described += [[t.name, t.size_bytes, t.role.value] for t in tensors]
+    described += [[o.signature, o.stage.value, list(o.reads), list(o.writes)] for o in operators]
+    return hashlib.sha256(json.dumps(described, separators=(",", ":")).encode()).hexdigest()
+
+
+def _size_signature(call: Call, name: str) -> str:
+    return hashlib.sha256(f"{call.signature}/{call.results.index(name)}".encode()).hexdigest()
+
+
+def check_alike(steps: tuple[CapturedStep, ...]) -> None:
+    """Raises GraphError unless all steps number the same persistent tensors alike."""
+    for step in steps[1:]:
+        if step.persistent != steps[0].persistent:
+            raise GraphError(
+                f"the {step.kind} step of batch {step.batch_size} has other persistent tensors than the first",
+                hint="Capture all steps from one module, with the same optimizer settings.",
+            )

@@ -1,0 +1,300 @@
+"""Records what a traced step calls, node by node and part by part, on the recorder's fakes.
+
+A batch in parts (passes.py) is uploaded whole. Forward and backward pass are replayed for each part, and a part's
+gradients are added to those of the parts before as soon as they are there, as eager's gradient accumulation does.
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from indb_tensile.errors import GraphError, RequestError
+from indb_tensile.executor.capture.aten import is_operator
+from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.record import Recorder
+from indb_tensile.executor.capture.storage_layout import Stored
+from indb_tensile.executor.capture.trace import Joint, Loss, fake_like, fakes_of, trace
+from indb_tensile.executor.capture.update import Gradients
+from indb_tensile.scheduler.graph import Role, Stage
+
+INPUTS = ("x", "y")
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What replaying a traced step on a recorder left there, as fakes."""
+
+    loss: torch.Tensor
+    outputs: torch.Tensor | None
+    gradients: dict[str, torch.Tensor]
+    constants: dict[str, torch.Tensor]  # real tensors that the module closes over
+
+
+def replay_step(
+    recorder: Recorder,
+    module: nn.Module,
+    loss: Loss,
+    stored: tuple[Stored, ...],
+    batch: tuple[Any, Any],
+    *,
+    train: bool,
+    passes: Passes,
+    averaged: bool = False,
+) -> Replayed:
+    """Trace `module` and `loss` on fakes of the recorder's mode and record every call of the step.
+
+    `batch` are example tensors: real, fake or meta. Nothing is allocated and the module is left as it is.
+    Persistent values of `stored` are declared first, all of them. If `averaged`, the averages of parameters are read
+    in place of them.
+    """
+    mode = recorder.mode
+    state = {v.name: recorder.declare(v.name, s.role, fake) for s in stored for v, fake in fakes_of(mode, s)}
+    if averaged:
+        state |= {name: state[average] for name in state if (average := state_name(AVERAGE, name)) in state}
+    first_names = _tied(module)
+    for subject, example in zip(("a batch of", "the labels' batch of"), batch, strict=True):
+        if not example.dim() or not example.shape[0]:
+            hint = "Give a batch whose first dimension counts its rows, with at least 1."
+            raise RequestError(f"{subject} shape {tuple(example.shape)} has no rows", hint=hint)
+    parts = passes.parts(int(batch[0].shape[0]))
+    joints: dict[int, Joint] = {}
+    for rows in dict.fromkeys(map(len, parts)):
+        examples = [fake_like(mode, example[:rows]) for example in batch]
+        joints[rows] = trace(mode, module, loss, state, examples, train=train, autocast=passes.autocast)
+    with torch.set_grad_enabled(False):
+        uploads = _Uploads(recorder)
+        uploads.add_batch([fake_like(mode, example) for example in batch])
+        for joint in joints.values():
+            uploads.add_constants(joint)
+        gradients = Gradients(recorder)
+        replays = [
+            _Replay(recorder, joints[len(part)], state, first_names, uploads, _Part.of(parts, k), gradients).run()
+            for k, part in enumerate(parts)
+        ]
+        total = replays[0].loss
+        for replay in replays[1:]:
+            total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, replay.loss)
+    ordered = {name: gradients[name] for name in replays[0].trained}  # a norm over all of them depends on their order
+    return Replayed(loss=total, outputs=replays[0].outputs, gradients=ordered, constants=uploads.constants)
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer, with the first name of the same one."""
+    first: dict[int, str] = {}
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+
+class _Uploads:
+    """What the step brings from the host: the batch, and tensors that the module closes over, each once."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.constants: dict[str, torch.Tensor] = {}
+
+    def add_batch(self, inputs: list[torch.Tensor]) -> None:
+        for name, fake in zip(INPUTS, inputs, strict=True):
+            self._add(name, fake)
+
+    def add_constants(self, joint: Joint) -> None:
+        for node in joint.nodes:
+            if node.op == "get_attr":
+                constant = _constant(joint, node)
+                if self._name(constant) is None:
+                    name = f"constant_{node.name}"
+                    name = name if name not in self.constants else f"{name}_{len(self.constants)}"
+                    self._add(name, fake_like(self._recorder.mode, constant))
+                    self.constants[name] = constant
+
+    def of(self, joint: Joint, node: fx.Node) -> torch.Tensor:
+        name = self._name(_constant(joint, node))
+        assert name is not None
+        return self._recorder.fake(name)
+
+    def _name(self, constant: torch.Tensor) -> str | None:
+        return next((name for name, known in self.constants.items() if known is constant), None)
+
+    def _add(self, name: str, fake: torch.Tensor) -> None:
+        # The bytes come from the host: what is recorded is the allocation, the program adds the copy.
+        uploaded: torch.Tensor = self._recorder.call(
+            Stage.UPLOAD,
+            _aten.empty.memory_format,
+            list(fake.shape),
+            dtype=fake.dtype,
+            device=fake.device,
+            name=name,
+        )
+        self._recorder.storages[self._recorder.key_of(uploaded)].role = Role.INPUT
+
+
+def _constant(joint: Joint, node: fx.Node) -> torch.Tensor:
+    constant = getattr(joint.graph_module, str(node.target))
+    if not isinstance(constant, torch.Tensor):
+        raise RequestError(
+            f"the model uses {node.target}, a {type(constant).__name__}, inside its forward pass",
+            hint="Only plain tensor operations can be captured.",
+        )
+    return constant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One part of a batch: `suffix` keeps the names of its values apart, `weight` is its share of the rows."""
+
+    rows: range
+    suffix: str
+    weight: float
+    alone: bool
+
+    @classmethod
+    def of(cls, parts: tuple[range, ...], index: int) -> "_Part":
+        rows, total = parts[index], parts[-1].stop
+        suffix = f"_part_{index}" if index else ""
+        return cls(rows=rows, suffix=suffix, weight=len(rows) / total, alone=len(parts) == 1)
+
+
+class _Replay:
+    """Walks one traced graph once, node by node, on the recorder's fakes; adds to `gradients`."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        joint: Joint,
+        state: dict[str, torch.Tensor],
+        first_names: dict[str, str],
+        uploads: _Uploads,
+        part: _Part,
+        gradients: Gradients,
+    ) -> None:
+        self._recorder = recorder
+        self._joint = joint
+        self._state = state
+        self._first_names = first_names
+        self._uploads = uploads
+        self._part = part
+        self._gradients = gradients
+        self._env: dict[fx.Node, Any] = {}
+        self._stage = Stage.FORWARD
+        self._contributions, self._last_of = self._sort_gradients()
+
+    def run(self) -> "_Replay":
+        for node in self._joint.nodes:
+            if node.op == "placeholder":
+                self._place(node)
+            elif node.op == "get_attr":
+                self._env[node] = self._uploads.of(self._joint, node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op != "output":
+                raise GraphError(f"the traced step has a node of kind {node.op}: {node.format_node()}")
+            for name in self._last_of.get(node, ()):
+                self._collect(name)
+        if self.loss.dim() != 0:
+            raise RequestError(
+                f"the loss has shape {tuple(self.loss.shape)}", hint="It must be one number: reduce it."
+            )
+        return self
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """One number: of a part, by its share of the rows."""
+        loss: torch.Tensor = self._env[self._joint.loss]
+        return loss
+
+    @property
+    def outputs(self) -> torch.Tensor | None:
+        """What the module returned, where it was asked for."""
+        return None if self._joint.outputs is None else self._env[self._joint.outputs]
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The parameters that the loss depends on, in the module's order."""
+        return tuple(self._contributions)
+
+    def _place(self, node: fx.Node) -> None:
+        if node in self._joint.state:
+            self._env[node] = self._state[self._first_names[self._joint.state[node]]]
+        elif node in self._joint.inputs:
+            self._env[node] = self._input(INPUTS[self._joint.inputs[node]])
+
+    def _input(self, name: str) -> torch.Tensor:
+        whole = self._recorder.fake(name)
+        if self._part.alone:
+            return whole
+        rows = self._part.rows
+        label = f"{name}_rows_{rows.start}"
+        part: torch.Tensor = self._recorder.call(
+            Stage.FORWARD, _aten.slice.Tensor, whole, 0, rows.start, rows.stop, name=label
+        )
+        return part
+
+    def _call(self, node: fx.Node) -> None:
+        if self._stage is Stage.FORWARD and self._joint.tangents.intersection(node.all_input_nodes):
+            self._start_backward()
+        args: tuple[Any, ...] = fx.map_arg(node.args, lambda n: self._env[n])
+        kwargs: dict[str, Any] = fx.map_arg(node.kwargs, lambda n: self._env[n])
+        if node.target is operator.getitem:
+            self._env[node] = args[0][args[1]]
+        else:
+            name = node.name + self._part.suffix
+            self._env[node] = self._recorder.call(self._stage, _functional(node), *args, name=name, **kwargs)
+        for buffer, value in self._joint.updates.get(node, ()):
+            into = self._state[self._first_names[buffer]]
+            self._recorder.call(self._stage, _aten.copy_.default, into, self._env[value])
+
+    def _start_backward(self) -> None:
+        loss = self.loss
+        if not self._part.alone:
+            loss = self._recorder.call(Stage.FORWARD, _aten.mul.Tensor, loss, self._part.weight)
+            self._env[self._joint.loss] = loss
+        self._stage = Stage.BACKWARD
+        for tangent in self._joint.tangents:
+            self._env[tangent] = self._tangent(loss, tangent.name + self._part.suffix)
+
+    def _tangent(self, loss: torch.Tensor, name: str) -> torch.Tensor:
+        tangent: torch.Tensor = self._recorder.call(
+            Stage.BACKWARD, _aten.ones_like.default, loss, pin_memory=False, name=name
+        )
+        if not self._part.alone:
+            tangent = self._recorder.call(Stage.BACKWARD, _aten.mul.Tensor, tangent, self._part.weight)
+        return tangent
+
+    def _sort_gradients(self) -> tuple[dict[str, list[fx.Node]], dict[fx.Node, list[str]]]:
+        """What adds up to each parameter's gradient, in order of computation, and after which node it is whole."""
+        position = {node: k for k, node in enumerate(self._joint.nodes)}
+        contributions: dict[str, list[fx.Node]] = {}
+        for name, node in self._joint.gradients:
+            contributions.setdefault(self._first_names[name], []).append(node)
+        last_of: dict[fx.Node, list[str]] = {}
+        for name, nodes in contributions.items():
+            nodes.sort(key=position.__getitem__)
+            last_of.setdefault(nodes[-1], []).append(name)
+        return contributions, last_of
+
+    def _collect(self, name: str) -> None:
+        """Contributions are added as eager's engine does: in the order in which they are computed."""
+        first, *others = (self._env[node] for node in self._contributions[name])
+        gradient: torch.Tensor = first
+        for other in others:
+            gradient = self._recorder.call(Stage.BACKWARD, _aten.add.Tensor, gradient, other)
+        if self._part.alone:
+            self._gradients.put(name, gradient)
+        else:
+            self._gradients.add(name, gradient)
+
+
+def _functional(node: fx.Node) -> Callable[..., Any]:
+    if not is_operator(node.target) or not callable(node.target):
+        raise RequestError(
+            f"the model uses {node.target}, which cannot be captured",
+            detail=node.format_node() or "",
+            hint="Only plain tensor operations can be captured.",
+        )
+    return node.target

@@ -1,0 +1,1 @@
+"""Measures, predicts and corrects the latencies of a step's operators."""

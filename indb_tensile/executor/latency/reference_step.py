@@ -1,0 +1,65 @@
+"""The reference step: how much slower this machine is than the GPU that its emulated device stands for.
+
+A small residual network at a size that keeps a GPU busy: each convolution takes it some 50 us, many times what
+starting one takes. All operators of the step count, those bound by arithmetic and those bound by memory, forward,
+backward and update, in the shares in which a training has them; here it takes a few tenths of a second.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from indb_tensile.executor.capture.capture import CapturedStep, capture_training
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
+from indb_tensile.scheduler.timing.machines import Machine, Pace, latencies
+
+_GRANT_BYTES = 1 << 30
+_RUNS = 3
+_ROWS, _PIXELS, _CLASSES = 8, 56, 1000
+
+
+def measure_pace(machine: Machine) -> Pace:
+    """Run the reference step's operators here, each for itself, and ask the machine's roofline for the same.
+
+    The fastest of a few runs counts: others may be using the processor, and what is measured stays.
+    """
+    step = reference_step()
+    return min((pace_of(step, machine) for _ in range(_RUNS)), key=lambda pace: pace.here_ns)
+
+
+def pace_of(step: CapturedStep, machine: Machine) -> Pace:
+    """The same with any captured step."""
+    measured = calibrate((step,), unknown_signatures((step,), {}), {}, _GRANT_BYTES).measured
+    return Pace(
+        here_ns=sum(measured[operator.signature][0] for operator in step.graph.operators),
+        there_ns=sum(latencies(step.graph, machine)),
+    )
+
+
+def reference_step() -> CapturedStep:
+    """The step, captured; it is the same on every machine."""
+    with torch.device("meta"):
+        module = nn.Sequential(
+            *(_Residual(64) for _ in range(2)),
+            nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False),
+            _Residual(128),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(128, _CLASSES),
+        )
+        x = torch.empty(_ROWS, 64, _PIXELS, _PIXELS)
+        y = torch.empty(_ROWS, dtype=torch.int64)
+    return capture_training(module, functional.cross_entropy, x, y, OptimizerSettings(kind="adam"))
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.norms[1](self.second(torch.relu(self.norms[0](self.first(x)))))
+        return torch.relu(x + made)

@@ -1,0 +1,379 @@
+"""Compiles a captured step and a plan into one straight-line function.
+
+Values are local variables, every operator is one call, a release is a `del`, and what the plan says of a
+boundary stands between two calls: no look-up, no lock and no interpreter loop per operator. The timed
+variant is the same lines with a clock reading at each boundary.
+"""
+
+import linecache
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
+from indb_tensile.errors import InvariantError
+from indb_tensile.executor.capture.aten import entry_point
+from indb_tensile.executor.capture.capture import CapturedStep, Kind
+from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
+from indb_tensile.executor.run.pieces import Piece
+from indb_tensile.executor.run.state import State
+from indb_tensile.executor.run.timeline import Boundary, Gap, Timeline, unroll
+from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.executor.run.wiring import Line, Turn, Wiring, wire
+from indb_tensile.scheduler.graph import Stage, TensorId
+from indb_tensile.scheduler.plan import Plan
+
+# Arguments of the compiled function.
+_SIGNATURE = "def iterate(rate, first, carried, returned, times, stalls):"
+
+Iterate = Callable[..., int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """One step under one plan. `plain` and `timed` exist once the program is bound to a state.
+
+    `idle` are persistent tensors of the plan's graph that it never accesses.
+    `validated` and `invalidated` are the host copies that an iteration makes and makes stale. `buffers` are the host
+    copies of tensors that do not persist, `staging` those of the batch and constants. Where the device's memory is
+    the host's, these are `ready` as they are, and an upload writes them there.
+    """
+
+    step: CapturedStep
+    plan: Plan
+    timeline: Timeline
+    wiring: Wiring
+    idle: frozenset[TensorId]
+    validated: frozenset[Piece]
+    invalidated: frozenset[Piece]
+    plain_lines: tuple[str, ...]
+    timed_lines: tuple[str, ...]
+    constants: tuple[Any, ...]
+    buffers: dict[TensorId, HostBuffer] = field(default_factory=dict)
+    staging: dict[str, HostBuffer] = field(default_factory=dict)
+    ready: dict[str, torch.Tensor] = field(default_factory=dict)
+    plain: Iterate | None = None
+    timed: Iterate | None = None
+
+    @property
+    def source(self) -> str:
+        """The plain variant as Python text."""
+        return "\n".join(self.plain_lines)
+
+    def pieces(self, tensors: Iterable[TensorId]) -> frozenset[Piece]:
+        """What these tensors of the plan's graph are of the state, where they persist."""
+        return _pieces(self.wiring, tensors)
+
+
+def _pieces(wiring: Wiring, tensors: Iterable[TensorId]) -> frozenset[Piece]:
+    return frozenset(wiring.pieces[t] for t in tensors if t in wiring.pieces)
+
+
+def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on_host: bool = False) -> Program:
+    """Write both variants; nothing is allocated. `located` ones say at which position they are.
+
+    `on_host` is for a device whose memory is the host's: what is uploaded is written there.
+
+    Raises InvariantError where the plan breaks its own rules, GraphError where its order would change a result.
+    """
+    timeline = unroll(step.graph, plan)
+    wiring = wire(step, plan, timeline.home)
+    plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host)
+    timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host)
+    return Program(
+        step=step,
+        plan=plan,
+        timeline=timeline,
+        wiring=wiring,
+        idle=frozenset(wiring.pieces).difference(
+            t for one in wiring.graph.operators for t in (*one.reads, *one.writes)
+        ),
+        validated=_pieces(wiring, timeline.validated),
+        invalidated=_pieces(wiring, timeline.invalidated),
+        plain_lines=plain.write(),
+        timed_lines=timed.write(),
+        constants=tuple(plain.constants),
+    )
+
+
+def bind(
+    program: Program,
+    state: State,
+    device: Device,
+    lanes: Lanes,
+    clock: Clock = perf_counter_ns,
+    position: memoryview | None = None,
+    *,
+    rate_in_memory: bool = False,
+) -> None:
+    """Give the program its tensors, its device, and the word where it says its position.
+
+    The state must be at the program's home. With `rate_in_memory` iterations are given the learning rate as a tensor
+    of one number, which they read on the device.
+    """
+    wiring = program.wiring
+    scope: dict[str, Any] = {
+        "move": device.move,
+        "wait": device.compute_after,
+        "copy_out": lanes.copy_out,
+        "copy_in": lanes.copy_in,
+        "clock": clock,
+        "at": position,
+        "ready": program.ready,
+        "set_grad": torch.set_grad_enabled,
+        "movable": _movable,
+        "cut": _cut,
+    }
+    scope |= {f"c{i}": constant for i, constant in enumerate(program.constants)}
+    scope |= {
+        f"f{i}": entry_point(_reading_rate(one.kernel) if rate_in_memory else one.kernel.target)
+        for i, one in enumerate(program.step.steps)
+    }
+    scope |= {f"w{i}": entry_point(call.target) for i, call in enumerate(_views(program.step))}
+    scope |= {local: state.tensors[name] for name, local in wiring.fixed.items()}
+    scope |= {local: state.flat(piece) for local, piece in wiring.cut.items()}
+    scope |= {f"s{i}": state.storage(piece) for i, piece in wiring.pieces.items()}
+    scope |= {f"h{i}": state.host[piece] for i, piece in wiring.pieces.items() if piece in state.host}
+    scope |= {f"h{i}": buffer for i, buffer in program.buffers.items()}
+    scope |= {f"u_{name}": buffer for name, buffer in program.staging.items()}
+    for line in wiring.hoisted:
+        _hoist(line, scope)
+    program.plain = _compiled(program.plain_lines, scope, "plain")
+    program.timed = _compiled(program.timed_lines, scope, "timed")
+
+
+def _reading_rate(call: Call) -> Any:
+    """The same operator, taking the learning rate as a tensor where it takes one."""
+    target: Any = call.target
+    return target.overloadpacket.tensor_lr if Runtime.LEARNING_RATE in call.kwargs.values() else target
+
+
+def _cut(value: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """These elements of a dense tensor, in the order of its memory."""
+    return value.as_strided((stop - start,), (1,), value.storage_offset() + start)
+
+
+def _movable(value: torch.Tensor, size_bytes: int) -> torch.UntypedStorage:
+    """The storage of a value that the plan moves; its size must be the graph's, or a copy would overrun it."""
+    storage = value.untyped_storage()
+    if storage.nbytes() != size_bytes or not storage.resizable():
+        raise InvariantError(
+            f"a storage of {storage.nbytes()} bytes cannot be moved as the planned {size_bytes}",
+            detail=f"tensor of shape {tuple(value.shape)} and {value.dtype}, resizable: {storage.resizable()}",
+        )
+    return storage
+
+
+def _hoist(line: Line, scope: dict[str, Any]) -> None:
+    """Views of persistent tensors that are at home are made once: moving a storage leaves them valid."""
+
+    def given(item: Any) -> Any:
+        if isinstance(item, Ref):
+            return scope[line.given[item.name]]
+        if isinstance(item, list | tuple):
+            return type(item)(given(part) for part in item)
+        return item
+
+    call = line.call
+    made = call.target(*given(call.args), **{k: given(v) for k, v in call.kwargs.items()})
+    for name, tensor in zip(call.results, [made] if call.single else made, strict=True):
+        if name is not None:
+            scope[line.made[name]] = tensor
+
+
+def _compiled(lines: tuple[str, ...], scope: dict[str, Any], variant: str) -> Iterate:
+    text = "\n".join(lines) + "\n"
+    filename = f"<step program {id(scope):x} {variant}>"
+    # So that a traceback shows the line of the operator that failed.
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    local: dict[str, Any] = {}
+    exec(compile(text, filename, "exec"), scope, local)  # noqa: S102 - text of our own making
+    iterate: Iterate = local["iterate"]
+    weakref.finalize(iterate, linecache.cache.pop, filename, None)  # plans come and go
+    return iterate
+
+
+def _views(step: CapturedStep) -> tuple[Call, ...]:
+    """Every call that makes views, each once."""
+    return tuple({id(call): call for call in step.views.values()}.values())
+
+
+class _Writer:
+    """Writes one variant, line by line."""
+
+    def __init__(
+        self,
+        step: CapturedStep,
+        plan: Plan,
+        timeline: Timeline,
+        wiring: Wiring,
+        *,
+        timed: bool,
+        located: bool,
+        on_host: bool,
+    ) -> None:
+        self._on_host = on_host
+        self._step = step
+        self._plan = plan
+        self._timeline = timeline
+        self._wiring = wiring
+        self._timed = timed
+        self._located = located
+        self._lines: list[str] = []
+        self._view_number = {id(call): i for i, call in enumerate(_views(step))}
+        self._carried = {id(g): i for i, g in enumerate((*timeline.outgoing, *timeline.incoming))}
+        self._outgoing = {id(g) for g in timeline.outgoing}
+        self._ticket = {id(g): f"t{i}" for i, g in enumerate(_gaps(timeline))}
+        self._moved = timeline.swapped.difference(wiring.pieces)
+        self._live: dict[str, None] = {}
+        self._records = True  # what the iteration starts with
+        self.constants: list[Any] = []
+
+    def write(self) -> tuple[str, ...]:
+        self._emit("stall = 0")
+        for gap in (*self._timeline.outgoing, *self._timeline.incoming):
+            self._emit(f"{self._ticket[id(gap)]} = carried[{self._carried[id(gap)]}]")
+        for k, turn in enumerate(self._wiring.turns):
+            self._clock(k)
+            self._locate(k)
+            self._boundary(self._timeline.boundaries[k])
+            self._turn(turn)
+            self._release(turn)
+            self._leave(self._timeline.boundaries[k])
+        self._close()
+        return (_SIGNATURE, *(f"    {line}" for line in self._lines))
+
+    def _emit(self, line: str) -> None:
+        self._lines.append(line)
+
+    def _clock(self, k: int) -> None:
+        if self._timed:
+            self._emit(f"times[{k}] = clock()")
+            self._emit(f"stalls[{k}] = stall")
+
+    def _locate(self, k: int) -> None:
+        if self._located:
+            self._emit(f"at[0] = {k}")
+
+    def _boundary(self, boundary: Boundary) -> None:
+        for gap in boundary.frees:
+            if gap.swap.copies:
+                self._await(gap, carried=id(gap) in self._outgoing)
+            self._emit(f"s{gap.tensor}.resize_(0)")
+        if boundary.freed_bytes or boundary.taken_bytes:
+            self._emit(f"move({boundary.freed_bytes}, {boundary.taken_bytes})")
+        for gap in boundary.ins:
+            size_bytes = self._size(gap.tensor)
+            self._emit(f"s{gap.tensor}.resize_({size_bytes})")
+            self._emit(f"{self._ticket[id(gap)]} = copy_in(s{gap.tensor}.data_ptr(), h{gap.tensor}, {size_bytes})")
+        for gap in boundary.needs:
+            self._await(gap, carried=id(gap) in self._carried and id(gap) not in self._outgoing)
+
+    def _size(self, tensor: TensorId) -> int:
+        return self._wiring.graph.tensors[tensor].size_bytes
+
+    def _await(self, gap: Gap, *, carried: bool) -> None:
+        wait = f"stall += wait({self._ticket[id(gap)]})"
+        self._emit(f"if {self._ticket[id(gap)]} is not None: {wait}" if carried else wait)
+
+    def _turn(self, turn: Turn) -> None:
+        self._record_gradients(turn.step.kernel.stage)
+        for line in turn.views:
+            self._view(line)
+        if turn.kernel is not None:
+            self._call(f"f{turn.operator}", turn.kernel)
+            if turn.kernel.call.stage is Stage.UPLOAD:
+                self._upload(turn)
+        for line in turn.after:
+            self._view(line)
+        for name, local in turn.returns:
+            slot = 0 if name == self._step.loss else 1
+            self._emit(f"returned[{slot}].copy_({local}, non_blocking=True)")
+        for tensor, local in turn.arrived:
+            if tensor in self._moved:
+                self._emit(f"s{tensor} = movable({local}, {self._size(tensor)})")
+                self._live[f"s{tensor}"] = None
+
+    def _record_gradients(self, stage: Stage) -> None:
+        """Forward runs with gradients on, as in eager, the second time too: some kernels choose their path by it."""
+        wanted = stage in (Stage.UPLOAD, Stage.FORWARD)
+        if self._step.kind is Kind.TRAINING and wanted != self._records:
+            self._records = wanted
+            self._emit(f"set_grad({wanted})")
+
+    def _view(self, line: Line) -> None:
+        self._call(f"w{self._view_number[id(line.call)]}", line)
+
+    def _upload(self, turn: Turn) -> None:
+        """Copy what the operator has made room for, and wait for it: what a plan's foretold time counts on."""
+        (name,) = turn.step.kernel.makes
+        for tensor, local in turn.arrived:
+            if self._on_host:
+                self._emit(f"{local}.copy_(ready[{name!r}])")
+                continue
+            self._emit(f"stall += wait(copy_in({local}.data_ptr(), u_{name}, {self._size(tensor)}))")
+
+    def _call(self, function: str, line: Line) -> None:
+        call = line.call
+        arguments = [self._text(arg, line) for arg in call.args]
+        arguments += [f"{key}={self._text(arg, line)}" for key, arg in call.kwargs.items()]
+        text = f"{function}({', '.join(arguments)})"
+        self._live.update(dict.fromkeys(line.made.values()))
+        if not line.made:
+            self._emit(text)
+        elif call.single:
+            self._emit(f"{next(iter(line.made.values()))} = {text}")
+        else:
+            results = ", ".join("_" if name is None else line.made.get(name, "_") for name in call.results)
+            self._emit(f"{results}{',' if len(call.results) == 1 else ''} = {text}")
+
+    def _text(self, item: Any, line: Line) -> str:
+        if isinstance(item, Ref):
+            return line.given[item.name]
+        if isinstance(item, Runtime):
+            return "rate" if item is Runtime.LEARNING_RATE else "first"
+        if item is None or isinstance(item, bool | int):
+            return repr(item)
+        if isinstance(item, list | tuple) and any(True for _ in refs(item)):
+            return f"[{', '.join(self._text(part, line) for part in item)}]"
+        self.constants.append(item)
+        return f"c{len(self.constants) - 1}"
+
+    def _release(self, turn: Turn) -> None:
+        if self._plan.release:
+            self._delete([*turn.dying, *(f"s{t}" for t in turn.gone if t in self._moved)])
+
+    def _delete(self, names: Sequence[str]) -> None:
+        if names:
+            self._emit(f"del {', '.join(names)}")
+            for name in names:
+                self._live.pop(name)
+
+    def _leave(self, boundary: Boundary) -> None:
+        for gap in boundary.outs:
+            if gap.swap.copies:
+                copy = f"copy_out(h{gap.tensor}, s{gap.tensor}.data_ptr(), {self._size(gap.tensor)})"
+                self._emit(f"{self._ticket[id(gap)]} = {copy}")
+
+    def _close(self) -> None:
+        self._delete(tuple(self._live))
+        self._locate(len(self._wiring.turns))
+        self._boundary(self._timeline.boundaries[-1])
+        self._clock(len(self._wiring.turns))
+        for gap in (*self._timeline.outgoing, *self._timeline.incoming):
+            self._emit(f"carried[{self._carried[id(gap)]}] = {self._ticket[id(gap)]}")
+        self._emit("return stall")
+
+
+def _gaps(timeline: Timeline) -> Iterator[Gap]:
+    for boundary in timeline.boundaries:
+        yield from boundary.outs
+
+
+def empty_carried(program: Program) -> list[Ticket | None]:
+    """Room for the tickets of copies that run on from one iteration into the next."""
+    return [None] * (len(program.timeline.outgoing) + len(program.timeline.incoming))

@@ -1,0 +1,281 @@
+"""Runs a job's steps under the plans it is given: one iteration per call, with the memory the plan names."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+
+import torch
+
+from indb_tensile.device.device import Clock, Device, Ticket
+from indb_tensile.errors import ComputationError, InvariantError
+from indb_tensile.executor.capture.capture import CapturedStep, Kind, check_alike
+from indb_tensile.executor.capture.replay import INPUTS
+from indb_tensile.executor.latency.gpu_clock import EventClock
+from indb_tensile.executor.latency.sampled_iterations import Measurement, Sample, summed_up
+from indb_tensile.executor.run.cuda_graphs import Graphs, rate_word
+from indb_tensile.executor.run.host_results import Landing, Results
+from indb_tensile.executor.run.placer import Placer
+from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
+from indb_tensile.executor.run.repeats import Repeats
+from indb_tensile.executor.run.state import State
+from indb_tensile.executor.run.state_moves import Residency
+from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.rewrite import captured_latency
+
+_SAMPLES_KEPT = 64  # more change little, and an hour of them must not pile up
+
+
+class Runner:
+    """One job on one device. Nothing is on the device before `adopt` and after `close`."""
+
+    def __init__(
+        self,
+        device: Device,
+        state: State,
+        steps: tuple[CapturedStep, ...],
+        *,
+        sample_every: int = 16,
+        sample_after_ns: int | None = None,
+        clock: Clock = perf_counter_ns,
+        placer: Placer | None = None,
+        operator_clock: EventClock | None = None,
+        check: Callable[[], None] | None = None,
+        graphs: Graphs | None = None,
+    ) -> None:
+        """`steps` come in the order of the plans: the training step first.
+
+        `placer` puts the tensors where the plans say; without one they are in ordinary memory. `operator_clock` times
+        operators that run while the host is ahead of them; without one `clock` does. `check` raises what the device
+        has to say where torch tells of an error of it in words of its own. With `graphs` iterations that are not
+        timed are recorded and launched as one, where the plan allows it.
+
+        Every `sample_every`-th training iteration is timed, and so is one that starts `sample_after_ns` or more after
+        the last one that was: long iterations are few while a plan is followed, and timing costs them nothing.
+        """
+        check_alike(steps)
+        _check_sized(steps)
+        self._device = device
+        self._state = state
+        self._steps = steps
+        self._clock = clock
+        self._operator_clock = operator_clock
+        self._check = check
+        # On a GPU in any case: whether iterations are recorded changes no bit.
+        in_memory = graphs is not None or state.device.type == "cuda"
+        self._rate = rate_word(state.device) if in_memory else None
+        self._landing = Landing(pinned=state.device.type == "cuda", reused=graphs is not None)
+        self._sample_every = sample_every
+        self._sample_after_ns = sample_after_ns
+        self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
+        self._lanes = state.lanes = Lanes(device)
+        self._placer = placer or Placer()
+        self._repeats = None if graphs is None else Repeats(graphs, device, self._lanes, state, self._placer, clock)
+        self._residency = Residency(device, self._lanes, state, self._placer)
+        self._programs: tuple[Program, ...] = ()
+        self._current: Program | None = None
+        self._carried: list[Ticket | None] = []
+        self._samples: deque[Sample] = deque(maxlen=_SAMPLES_KEPT)
+        self._iterations = 0
+        self.generation = 0
+
+    def adopt(self, plans: tuple[Plan, ...], generation: int, grant_bytes: int | None = None) -> None:
+        """Follow these plans, one per step, from now on; moves to the first step's home at once.
+
+        When it returns, memory that only the old plans needed has been given back. Called between iterations.
+        Raises InvariantError for a plan that breaks its rules; the old plans then stay.
+        """
+        if len(plans) != len(self._steps):
+            raise InvariantError(f"{len(plans)} plans were given for {len(self._steps)} steps")
+        located = self._placer.position is not None
+        programs = tuple(
+            compile_program(s, plan, located=located, on_host=self._device.is_host)
+            for s, plan in zip(self._steps, plans, strict=True)
+        )
+        self._leave()
+        if self._repeats is not None:
+            self._repeats.forget()
+        self._placer.adopt(programs, grant_bytes)
+        self._residency.exchange(self._programs, programs)
+        self._programs, self.generation = programs, generation
+        self._samples.clear()
+        self._sampled_ns = self._clock()  # the first iteration under new plans is no sample of the others
+        self._enter(programs[0])
+        self._device.trim()
+        self._device.reset_high_water()  # what the old plans needed is not to be held against these
+
+    def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
+        """One iteration of the training step for this batch size; returns the loss, on the host."""
+        program = self._program(Kind.TRAINING, x)
+        whole = program is self._programs[0]  # the last, smaller batch is no sample of an iteration
+        self._iterations += whole
+        timed = whole and (self._iterations % self._sample_every == 0 or self._is_due())
+        (loss,) = self._run(program, x, y, lr, timed=timed)
+        self._state.steps += 1
+        return loss
+
+    def _is_due(self) -> bool:
+        return self._sample_after_ns is not None and self._clock() - self._sampled_ns >= self._sample_after_ns
+
+    def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss and the model's outputs for a batch, on the host; the state does not change."""
+        loss, outputs = self._run(self._program(Kind.EVALUATION, x), x, y, 0.0, timed=False)
+        return loss, outputs
+
+    def measured(self) -> Measurement | None:
+        """What was sampled since the last call; None where nothing was. Starts a new high-water mark."""
+        if not self._samples:
+            return None
+        samples = tuple(self._samples)
+        self._samples.clear()
+        peak_bytes = self._device.usage().high_water_bytes
+        self._device.reset_high_water()
+        launched_ns = () if self._repeats is None else self._repeats.take_times(self._programs[0])
+        return summed_up(samples, launched_ns, peak_bytes, on_gpu=self._operator_clock is not None)
+
+    @property
+    def launched(self) -> int:
+        """How many iterations ran as one graph."""
+        return 0 if self._repeats is None else self._repeats.launched
+
+    def close(self) -> None:
+        """Give everything back: to the device and to the host pool. The state can still be exported."""
+        self._lanes.drain()
+        if self._repeats is not None:
+            self._repeats.forget()
+        self._current = None
+        self._residency.give_up(self._programs)
+        self._placer.close()
+        self._programs = ()
+
+    def _program(self, kind: Kind, x: torch.Tensor) -> Program:
+        for program in self._programs:
+            if program.step.kind is kind and program.step.batch_size == x.shape[0]:
+                return program
+        known = [f"{s.kind} of {s.batch_size}" for s in self._steps]
+        raise InvariantError(
+            f"no {kind} step for a batch of {x.shape[0]} has a plan",
+            detail=f"captured: {', '.join(known)}; plans adopted: {len(self._programs)}",
+        )
+
+    def _run(
+        self, program: Program, x: torch.Tensor, y: torch.Tensor, lr: float, *, timed: bool
+    ) -> tuple[torch.Tensor, ...]:
+        if program is not self._current or self._state.changed:
+            self._leave()
+            self._enter(program)
+        self._stage(program, (x, y))
+        rate = lr if self._rate is None else self._rate.fill_(lr)
+        self._state.whole = False
+        with self._naming_culprits(program):
+            returned = None
+            if self._repeats is not None and not timed:
+                returned = self._repeats.launch(
+                    program,
+                    self._carried,
+                    lambda into: self._queue(program, rate, into),
+                    lambda: self._landing.room(program.step),
+                )
+            if returned is None:
+                returned = self._run_itself(program, rate, timed=timed)
+        self._state.whole = True
+        self._residency.finished(program)
+        return returned
+
+    def _stage(self, program: Program, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        for name, tensor in zip(INPUTS, batch, strict=True):
+            shape = program.step.values[name]
+            if tuple(tensor.shape) != shape.shape or tensor.dtype != shape.dtype:
+                raise InvariantError(
+                    f"batch {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
+                    f"the step was captured for {shape.dtype} of shape {shape.shape}"
+                )
+            self._residency.fill(program, name, tensor)
+
+    def _run_itself(self, program: Program, rate: float | torch.Tensor, *, timed: bool) -> Results:
+        """Operator by operator."""
+        returned, before = self._landing.room(program.step), None if self._repeats is None else self._placer.served
+        start_ns = 0 if self._repeats is None else self._clock()
+        self._queue(program, rate, returned, timed=timed)
+        if self._state.device.type == "cuda":  # the host was ahead of it, and goes on with what it has computed
+            torch.cuda.current_stream(self._state.device).synchronize()
+        if self._repeats is not None:
+            self._repeats.ran(program, before, start_ns)
+        return self._landing.take(returned)
+
+    def _queue(self, program: Program, rate: float | torch.Tensor, returned: Results, *, timed: bool = False) -> None:
+        training = program.step.kind is Kind.TRAINING
+        with torch.set_grad_enabled(training), self._placer.running(program):
+            # Forward runs with gradients on, as in eager: some kernels choose their path by it. No tensor here
+            # requires a gradient, so nothing is recorded.
+            if timed:
+                self._run_timed(program, rate, returned)
+            else:
+                assert program.plain is not None
+                program.plain(rate, self._state.steps == 0, self._carried, returned, None, None)
+
+    @contextmanager
+    def _naming_culprits(self, program: Program) -> Iterator[None]:
+        """Name the operator whose kernel broke the device. The host was ahead: it may have been an earlier one."""
+        try:
+            try:
+                yield
+            except RuntimeError:
+                if self._check is not None:
+                    self._check()
+                raise
+        except ComputationError as error:
+            operators, position = program.wiring.graph.operators, self._placer.position
+            last = operators[-1 if position is None else min(position[0], len(operators) - 1)]
+            step = f"the {program.step.kind} step for {program.step.batch_size} rows"
+            raise ComputationError(
+                f"{step}, in operator {last.name} or one before it: {error.message}", hint=error.hint
+            ) from error
+
+    def _run_timed(self, program: Program, rate: float | torch.Tensor, returned: Results) -> None:
+        assert program.timed is not None
+        count = len(program.wiring.turns)
+        times, stalls = [0] * (count + 1), [0] * (count + 1)
+        stall_ns = program.timed(rate, self._state.steps == 0, self._carried, returned, times, stalls)
+        started_ns = times[0]
+        if self._operator_clock is not None:
+            times = self._operator_clock.read(times)
+        taken_ns = [times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count)]
+        latency_ns = captured_latency(taken_ns, program.plan)
+        self._sampled_ns = started_ns if self._operator_clock is None else self._clock()
+        self._samples.append(Sample(latency_ns, times[-1] - times[0], stall_ns))
+
+    def _leave(self) -> None:
+        """Between two programs no copy is under way."""
+        self._lanes.drain()
+        self._current = None
+
+    def _enter(self, program: Program) -> None:
+        self._residency.go_home(program)
+        if program.plain is None:
+            clock = self._operator_clock or self._clock
+            bind(
+                program,
+                self._state,
+                self._device,
+                self._lanes,
+                clock,
+                self._placer.position,
+                rate_in_memory=self._rate is not None,
+            )
+        self._carried = empty_carried(program)
+        self._residency.start_outgoing(program, self._carried)
+        self._state.changed = False
+        self._current = program
+        if self._repeats is not None:
+            self._repeats.enter(program)
+
+
+def _check_sized(steps: tuple[CapturedStep, ...]) -> None:
+    for step in steps:
+        if step.opaque:
+            raise InvariantError(
+                f"the size of {min(step.opaque)} has not been measured",
+                hint="Calibrate the steps, or apply what is known, before they run.",
+            )

@@ -1,0 +1,281 @@
+"""Moves the state between the homes of two programs, and keeps the host buffers that plans need."""
+
+import torch
+
+from indb_tensile.device.device import Device, Ticket
+from indb_tensile.errors import DeviceMemoryError
+from indb_tensile.executor.run.pieces import Piece
+from indb_tensile.executor.run.placer import Placer
+from indb_tensile.executor.run.program import Program
+from indb_tensile.executor.run.state import HOST, State, bytes_of
+from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.scheduler.graph import Stage, TensorId
+from indb_tensile.scheduler.host_memory import pooled_bytes
+
+
+class Residency:
+    """Where each piece of a state is. Between programs first everything goes out, then everything comes in.
+
+    A state's first bytes come to the device by way of the host pool; where its memory is the host's, by themselves.
+    """
+
+    def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer) -> None:
+        self._device = device
+        self._placer = placer
+        self._lanes = lanes
+        self._state = state
+        self._wanted: frozenset[Piece] = frozenset()  # those whose host buffer the plans need
+
+    def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
+        """Take the host buffers of new programs, after giving back those that only the old ones needed.
+
+        The bytes of a piece that only the old programs kept in its buffer must come to the device. Where the pool is
+        pinned memory, it has room for one set of programs, the old or the new, so these bytes wait in ordinary
+        memory. Where the pool is a file, they wait in the file, unless its limit leaves no room for both.
+        """
+        _free_buffers(self._device, old)
+        self._wanted = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
+        unwanted = sorted(set(self._state.host) - self._wanted)
+        waiting = {piece for piece in unwanted if self._device.is_host and self._is_only_in_buffer(piece)}
+        for piece in unwanted:
+            if piece not in waiting:
+                self._put_aside(piece)
+        try:
+            self._fit(new)
+        except DeviceMemoryError:
+            if not waiting:
+                raise
+            for piece in sorted(waiting):
+                self._put_aside(piece)
+            self._fit(new)
+        for piece in sorted(self._wanted):
+            self._buffer(piece)
+        for program in new:
+            self._allocate(program)
+
+    def go_home(self, program: Program) -> None:
+        """Make exactly the program's home resident: the peak is never above the larger of both homes."""
+        state = self._state
+        home, anew = self._home(program), self._cut_anew(program)
+        self._send_out(sorted(state.resident - home))
+        for tensor, pieces in anew.items():
+            self._cut(tensor, pieces)
+        self._placer.arrange(program, state)
+        self._bring_in(sorted(home - state.resident))
+        self._sow()
+        for piece in sorted((program.pieces(program.timeline.copied) & state.resident) - state.valid):
+            self._copy_out(piece)
+        self._lanes.drain()
+
+    def start_outgoing(self, program: Program, carried: list[Ticket | None]) -> None:
+        """Start the copies out that a steady iteration finds under way."""
+        for slot, gap in enumerate(program.timeline.outgoing):
+            piece = program.wiring.pieces[gap.tensor]
+            if gap.swap.copies and piece not in self._state.valid:
+                carried[slot] = self._copy_out(piece)
+
+    def finished(self, program: Program) -> None:
+        """Note which host copies an iteration made and which it made stale."""
+        self._state.valid -= program.invalidated
+        self._state.valid |= program.validated
+
+    def give_up(self, programs: tuple[Program, ...]) -> None:
+        """Keep the state's bytes as plain host tensors; give back all memory of the device and the pool."""
+        state = self._state
+        for tensor, pieces in state.pieces.items():
+            self._retire(tensor, pieces)
+        for piece in list(state.host):
+            self._drop_buffer(piece)
+        _free_buffers(self._device, programs)
+        used_bytes = self._device.usage().used_bytes
+        if used_bytes:
+            self._device.move(used_bytes, 0)
+
+    def _home(self, program: Program) -> frozenset[Piece]:
+        """What has to be resident. What the step never accesses stays cut as it is."""
+        idle = program.idle & program.timeline.home
+        kept = {piece for tensor in idle for piece in self._state.pieces[tensor]}
+        return program.pieces(program.timeline.home - idle) | kept
+
+    def _cut_anew(self, program: Program) -> dict[TensorId, tuple[Piece, ...]]:
+        """The storages that the program wants cut otherwise than they are."""
+        wanted: dict[TensorId, list[Piece]] = {}
+        for tensor, piece in sorted(program.wiring.pieces.items()):
+            if tensor not in program.idle:
+                wanted.setdefault(piece.tensor, []).append(piece)
+        return {t: tuple(pieces) for t, pieces in wanted.items() if tuple(pieces) != self._state.pieces[t]}
+
+    def _cut(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
+        old = self._state.pieces[tensor]
+        self._state.cut(tensor, pieces)
+        for piece in old:
+            if piece in self._state.host and piece not in self._wanted and piece not in pieces:
+                self._drop_buffer(piece)
+
+    def _fit(self, programs: tuple[Program, ...]) -> None:
+        """Resize the pool for these programs and for the buffers that are in it. Raises DeviceMemoryError."""
+        moved = self._device.host_pack()
+        self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
+        self._device.host_fit(self._coming_bytes(programs))
+
+    def _is_only_in_buffer(self, piece: Piece) -> bool:
+        state = self._state
+        return piece in state.valid and piece in state.pieces[piece.tensor] and piece not in state.resident
+
+    def _put_aside(self, piece: Piece) -> None:
+        """Give up a host buffer; bytes that are nowhere else go where those of a state without a plan are."""
+        state = self._state
+        if piece in state.pieces[piece.tensor] and piece not in state.resident:
+            state.seeds[piece] = self._lanes.read(state.host[piece], piece.size_bytes)
+        self._drop_buffer(piece)
+
+    def _coming_bytes(self, programs: tuple[Program, ...]) -> int:
+        """What the programs' host buffers take, and what of the state passes through the pool at a time."""
+        passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
+        kept = [piece.size_bytes for piece in self._wanted.difference(self._state.host)]
+        sizes = [size for program in programs for size in self._buffers(program).values()]
+        return sum(map(pooled_bytes, [passing_bytes, *kept, *sizes]))
+
+    def _retire(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
+        state = self._state
+        for piece in pieces:
+            if piece in state.resident:
+                state.seeds[piece] = bytes_of(state.storage(piece)).to(HOST, copy=True)
+                state.storage(piece).resize_(0)
+                state.resident.discard(piece)
+            elif piece in state.valid:
+                state.seeds[piece] = self._lanes.read(state.host[piece], piece.size_bytes)
+
+    def _send_out(self, leaving: list[Piece]) -> None:
+        state = self._state
+        for piece in leaving:
+            if piece not in state.valid:
+                self._copy_out(piece)
+        self._lanes.drain()
+        for piece in leaving:
+            state.storage(piece).resize_(0)
+        state.resident.difference_update(leaving)
+        freed_bytes = sum(piece.size_bytes for piece in leaving)
+        if freed_bytes:
+            self._device.move(freed_bytes, 0)
+
+    def _bring_in(self, coming: list[Piece]) -> None:
+        state = self._state
+        taken_bytes = sum(piece.size_bytes for piece in coming)
+        if taken_bytes:
+            self._device.move(0, taken_bytes)
+        for together in _batches(coming):
+            for piece in together:
+                self._placer.take(piece, state.storage(piece))
+                if self._device.is_host and piece not in state.valid:
+                    self._plant(piece)
+                    continue
+                self._buffer(piece)
+                self._lanes.copy_in(state.storage(piece).data_ptr(), state.host[piece], piece.size_bytes)
+            self._lanes.drain()
+            state.resident.update(together)
+            for piece in together:
+                if piece not in self._wanted and piece in state.host:
+                    self._drop_buffer(piece)
+
+    def _plant(self, piece: Piece) -> None:
+        """Write bytes that are nowhere yet to the device's memory, which is the host's."""
+        memory, seed = bytes_of(self._state.storage(piece)), self._state.seeds.pop(piece, None)
+        if seed is None:
+            memory.zero_()
+        else:
+            memory.copy_(seed)
+
+    def _sow(self) -> None:
+        """What is not at home and has no place yet goes to its buffer."""
+        state = self._state
+        for piece in sorted(self._wanted - state.resident - state.valid):
+            if piece in state.pieces[piece.tensor]:
+                self._seed(piece)
+
+    def _seed(self, piece: Piece) -> None:
+        state = self._state
+        seed = state.seeds.pop(piece, None)
+        if seed is None:
+            seed = torch.zeros(piece.size_bytes, dtype=torch.uint8)
+        self._lanes.write(state.host[piece], seed)
+        state.valid.add(piece)
+
+    def _copy_out(self, piece: Piece) -> Ticket:
+        state = self._state
+        self._buffer(piece)
+        state.valid.add(piece)
+        return self._lanes.copy_out(state.host[piece], state.storage(piece).data_ptr(), piece.size_bytes)
+
+    def _buffer(self, piece: Piece) -> None:
+        """A host buffer; what is nowhere else yet puts its bytes there, unless it may come to be on the device."""
+        state = self._state
+        if piece not in state.host:
+            state.host[piece] = self._device.host_allocate(piece.size_bytes)
+            if not self._device.is_host and piece not in state.resident and piece in state.pieces[piece.tensor]:
+                self._seed(piece)
+
+    def _drop_buffer(self, piece: Piece) -> None:
+        self._device.host_free(self._state.host.pop(piece))
+        self._state.valid.discard(piece)
+
+    def _allocate(self, program: Program) -> None:
+        for owner, size_bytes in self._buffers(program).items():
+            buffer = self._device.host_allocate(size_bytes)
+            if isinstance(owner, str):
+                program.staging[owner] = buffer
+            else:
+                program.buffers[owner] = buffer
+        for name, constant in program.step.constants.items():
+            self.fill(program, name, constant)
+
+    def fill(self, program: Program, name: str, tensor: torch.Tensor) -> None:
+        """Keep ready what an upload will copy: in its host buffer, which an empty one has not."""
+        dense = tensor.detach().contiguous()
+        if self._device.is_host:
+            program.ready[name] = dense
+        elif name in program.staging:
+            self._lanes.write(program.staging[name], dense)
+
+    def _buffers(self, program: Program) -> dict[TensorId | str, int]:
+        """The sizes of a program's own host buffers: of tensors that it moves, and, by name, of what it uploads.
+
+        Where the device's memory is the host's, uploads need none.
+        """
+        step = program.step
+        sizes: dict[TensorId | str, int] = {}
+        for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
+            sizes[tensor] = program.wiring.graph.tensors[tensor].size_bytes
+        for name in () if self._device.is_host else _uploads(program):
+            sizes[name] = step.graph.tensors[step.tensor_of[step.values[name].storage]].size_bytes
+        return sizes
+
+
+def _batches(pieces: list[Piece]) -> list[list[Piece]]:
+    """So many at a time as the largest alone takes of the host pool: a state may be more than all of that."""
+    most_bytes = max((piece.size_bytes for piece in pieces), default=0)
+    found: list[list[Piece]] = []
+    room_bytes = 0
+    for piece in pieces:
+        if piece.size_bytes > room_bytes:
+            found.append([])
+            room_bytes = most_bytes
+        found[-1].append(piece)
+        room_bytes -= piece.size_bytes
+    return found
+
+
+def _uploads(program: Program) -> list[str]:
+    """The values that an iteration copies from the host: the batch and constants of the model."""
+    step = program.step
+    names = [name for one in step.steps if one.kernel.stage is Stage.UPLOAD for name in one.kernel.results if name]
+    return [name for name in names if step.values[name].storage in step.tensor_of]
+
+
+def _free_buffers(device: Device, programs: tuple[Program, ...]) -> None:
+    for program in programs:
+        for buffer in (*program.buffers.values(), *program.staging.values()):
+            device.host_free(buffer)
+        program.buffers.clear()
+        program.staging.clear()
+        program.ready.clear()

@@ -1,0 +1,229 @@
+"""Wires a captured step in the order in which a plan runs it: what each call is given, and what it makes.
+
+An operator that runs again makes new values, and whoever comes later is given those. A view is made right before the
+first kernel that needs it, and once more where what it looks at was made again. A part of an update is given its
+part of every tensor that the update walks through, element by element. Nothing of this is left to the run: a value
+is a local variable, and what stands for it in each call is text.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.executor.capture.capture import CapturedStep, Step
+from indb_tensile.executor.capture.record import Call, StorageKey, refs
+from indb_tensile.executor.run.pieces import Piece, pieces_of
+from indb_tensile.executor.run.timeline import lifetimes
+from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.rewrite import captured_order, effective, own_state, part_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A call, the text that stands for each value it is given, and the variable of each that it makes."""
+
+    call: Call
+    given: dict[str, str]
+    made: dict[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """What runs at one position of the plan's order.
+
+    There is no kernel where an update is too small to be cut: its first part is all of it. `returns` are values for
+    the host and where they are. `arrived` are tensors of the graph that are there from now on, each with a value in
+    it. `dying` are variables that nothing mentions later, `gone` tensors that nothing accesses later.
+    """
+
+    operator: OpIndex
+    step: Step
+    views: tuple[Line, ...] = ()
+    kernel: Line | None = None
+    after: tuple[Line, ...] = ()
+    returns: tuple[tuple[str, str], ...] = ()
+    arrived: tuple[tuple[TensorId, str], ...] = ()
+    dying: list[str] = field(default_factory=list)
+    gone: list[TensorId] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """One step under one plan. `graph` is the graph that runs, `pieces` its persistent tensors.
+
+    `fixed` are the variables of persistent values, `cut` those of pieces; both are there before the step starts.
+    `hoisted` are views of them that are made once.
+    """
+
+    graph: StepGraph
+    turns: tuple[Turn, ...]
+    pieces: dict[TensorId, Piece]
+    fixed: dict[str, str]
+    cut: dict[str, Piece]
+    hoisted: tuple[Line, ...]
+
+
+def wire(step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> Wiring:
+    """Follow the plan's order. Persistent tensors at `home` are never away while a view of them is made.
+
+    Raises GraphError for an order that would change a result.
+    """
+    return _Wirer(step, plan, home).run()
+
+
+class _Wirer:
+    """One walk along the order: where each value is at the moment."""
+
+    def __init__(self, step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> None:
+        self._step = step
+        self._executions = plan.executions or captured_order(step.graph)
+        self._graph = effective(step.graph, plan)
+        self._pieces = pieces_of(step.graph, plan)
+        self._own = own_state(step.graph)
+        self._number = {name: i for i, name in enumerate(step.values)}
+        self._times: dict[str, int] = {}  # how often each value was made
+        self._fixed = {v.name: f"v{self._number[v.name]}" for s in step.layout for v in s.values}
+        self._settled = {name for name in self._fixed if step.tensor_of.get(step.values[name].storage) in home}
+        self._storage_made: dict[StorageKey, int] = {}
+        # The variable of each value, and how often its storage had been made then.
+        self._now: dict[str, tuple[str, int]] = {name: (local, 0) for name, local in self._fixed.items()}
+        self._mentioned: dict[str, int] = {}  # the last turn that mentions each variable
+        self._views: list[Line] = []  # of the present turn
+        self._hoisted: list[Line] = []
+        self._cut: dict[str, Piece] = {}
+        self._arrived: set[TensorId] = set(self._pieces)
+        self._done: set[OpIndex] = set()
+
+    def run(self) -> Wiring:
+        turns = tuple(self._turn(k, execution) for k, execution in enumerate(self._executions))
+        for local, k in self._mentioned.items():
+            turns[k].dying.append(local)
+        for tensor, (_, k) in lifetimes(self._graph).items():
+            turns[k].gone.append(tensor)
+        return Wiring(
+            graph=self._graph,
+            turns=turns,
+            pieces=self._pieces,
+            fixed=self._fixed,
+            cut=self._cut,
+            hoisted=tuple(self._hoisted),
+        )
+
+    def _turn(self, k: int, execution: Execution) -> Turn:
+        one = self._step.steps[execution.operator]
+        given = {name: self._find(name, k) for name in one.kernel.arguments}
+        views = self._take_views()
+        kernel = self._kernel(k, execution, one.kernel, given)
+        again = execution.operator in self._done
+        self._done.add(execution.operator)
+        returned = [] if again else [(name, self._find(name, k)) for name in one.returns]
+        return Turn(
+            operator=execution.operator,
+            step=one,
+            views=views,
+            kernel=kernel,
+            after=self._take_views(),
+            returns=tuple(returned),
+            arrived=tuple(self._arrivals(k, execution, one.kernel)),
+        )
+
+    def _kernel(self, k: int, execution: Execution, call: Call, given: dict[str, str]) -> Line | None:
+        if execution.parts == 1:
+            return self._make(k, call, given)
+        found = self._in_part(k, execution, call, given)
+        return None if found is None else Line(call=call, given=found, made={})
+
+    # --- values ------------------------------------------------------------------------------------------------
+
+    def _find(self, name: str, k: int) -> str:
+        """The variable in which turn k finds this value, after views that have to be made for it."""
+        storage = self._step.values[name].storage
+        local, made = self._now.get(name, ("", -1))
+        if made != self._storage_made.get(storage, 0):
+            call = self._step.views.get(name)
+            if call is None:
+                raise InvariantError(f"the storage of {name} was made again, and nothing looks at it as {name} does")
+            self._view(call, k)
+            local = self._now[name][0]
+        if local in self._mentioned:
+            self._mentioned[local] = k
+        return local
+
+    def _view(self, call: Call, k: int) -> None:
+        given = {name: self._find(name, k) for name in call.arguments}
+        if self._settled.issuperset(given):
+            self._hoisted.append(self._make(None, call, given))
+            self._settled.update(call.makes)
+        else:
+            self._views.append(self._make(k, call, given))
+
+    def _take_views(self) -> tuple[Line, ...]:
+        found = tuple(self._views)
+        self._views.clear()
+        return found
+
+    def _make(self, k: int | None, call: Call, given: dict[str, str]) -> Line:
+        """The call's line in turn k, or before the step starts."""
+        known = {self._step.values[name].storage for name in given}
+        for storage in dict.fromkeys(self._step.values[name].storage for name in call.makes):
+            if storage not in known and storage in self._step.tensor_of:
+                self._storage_made[storage] = self._storage_made.get(storage, 0) + 1
+        made = {name: self._variable(name) for name in call.makes}
+        for name, local in made.items():
+            self._now[name] = (local, self._storage_made.get(self._step.values[name].storage, 0))
+            if k is not None:
+                self._mentioned[local] = k
+        return Line(call=call, given=given, made=made)
+
+    def _variable(self, name: str) -> str:
+        again = self._times[name] = self._times.get(name, -1) + 1
+        return f"v{self._number[name]}_{again}" if again else f"v{self._number[name]}"
+
+    # --- tensors -----------------------------------------------------------------------------------------------
+
+    def _arrivals(self, k: int, execution: Execution, call: Call) -> Iterable[tuple[TensorId, str]]:
+        """The tensors that this operator writes first, each with a value in it."""
+        captured = self._step.graph.operators[execution.operator].writes
+        here = dict(zip(captured, self._graph.operators[k].writes, strict=True))
+        for name in call.makes:
+            tensor = here.get(self._step.tensor_of.get(self._step.values[name].storage, TensorId(-1)))
+            if tensor is not None and tensor not in self._arrived:
+                self._arrived.add(tensor)
+                yield tensor, self._now[name][0]
+
+    # --- parts -------------------------------------------------------------------------------------------------
+
+    def _in_part(self, k: int, execution: Execution, call: Call, given: dict[str, str]) -> dict[str, str] | None:
+        """What a part of an update is given; None where it has nothing to do."""
+        shape = self._step.values[next(refs(call.args)).name]
+        count = math.prod(shape.shape)
+        span = self._span(execution, count * shape.dtype.itemsize)
+        if span is None:
+            return given if execution.part == 0 else None
+        start, stop = (min(end // shape.dtype.itemsize, count) for end in span)
+        operator = self._step.graph.operators[execution.operator]
+        here = dict(zip(operator.reads, self._graph.operators[k].reads, strict=True))
+        found = dict(given)
+        for name in given:
+            tensor = self._step.tensor_of.get(self._step.values[name].storage)
+            if tensor in self._own[execution.operator]:
+                found[name] = self._piece(name, self._pieces[here[tensor]], span, execution)
+            elif math.prod(self._step.values[name].shape) == count:  # all but the count of steps
+                found[name] = f"cut({given[name]}, {start}, {stop})"
+        return found
+
+    def _span(self, execution: Execution, size_bytes: int) -> tuple[int, int] | None:
+        """Which bytes of each tensor this part walks through; None where they are too few to be cut."""
+        own = self._own[execution.operator]
+        size_bytes = max((self._step.graph.tensors[t].size_bytes for t in own), default=size_bytes)
+        sizes = [part_bytes(size_bytes, part, execution.parts) for part in range(execution.part + 1)]
+        return (sum(sizes[:-1]), sum(sizes)) if sizes[0] else None
+
+    def _piece(self, name: str, piece: Piece, span: tuple[int, int], execution: Execution) -> str:
+        if (piece.start_bytes, piece.stop_bytes) != span:
+            raise InvariantError(f"{name} is cut at {piece}, its update at {span}")
+        local = f"{self._fixed[name]}_p{execution.part}"
+        self._cut[local] = piece
+        return local

@@ -1,0 +1,239 @@
+"""Estimates the memory for the rows of a training before they are read: from statistics, sizes and types.
+
+The rows are in memory twice, but never twice in full: as columns while they are read and the encoders are fitted,
+then as tensors, whose pages replace those of the columns (encoding.py). In addition the rows of the test part are
+kept as they were read, so that another version of the model can be evaluated on them.
+
+Statistics are estimates. The estimate refuses a table that cannot fit before hours are spent on reading it. The
+actual size is also checked while the table is read (columnstore.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from indb_tensile.errors import HostMemoryError, MemoryLimitError
+from indb_tensile.learning.columns import Column, ColumnKind, CopyEncoding
+from indb_tensile.learning.columnstore import stored_bytes
+from indb_tensile.learning.encoders import FIT_BLOCK_NUMBERS
+from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.sizes import size
+
+_MIB = 1024 * 1024
+# Per row: the hash, the position among the rows with a target, the position in the part, and temporary memory.
+_ROW_BYTES = 8 + 8 + 8 + 8
+_TARGET_BYTES = 8
+# Upper bound of the memory for blocks that are decoded or encoded and of memory that the C library does not return.
+_WORK_BYTES = 64 * _MIB
+# Most numbers that a timestamp is encoded as: epoch, sine and cosine of month, weekday and hour, and an indicator.
+_TIME_NUMBERS = 8
+# Temporary memory while an encoder is fitted. Encoders are fitted one column at a time.
+_FIT_BYTES = 40  # per training row of a scalar column: the float64 value and intermediate results
+_FIT_ELEMENT_BYTES = 8  # per element of one-dimensional arrays: the copy of the training rows
+_FIT_BLOCK_BYTES = 32  # per element of the block whose means are being computed
+_FIT_WHOLE_BYTES = 24  # per element of arrays with two or more dimensions, which have one common mean
+_TEXT_BYTES = 57  # size of a str object without its characters
+_SHARED_TEXTS = 65_536  # up to this number of different texts, equal texts share one object (copybinary.py)
+_ARRAY_HEADER_BYTES = 24  # header of a stored array of one dimension
+_POINTER_BYTES = 18  # size in the statistics of a value that is stored out of line (TOAST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnStatistics:
+    """The statistics of ANALYZE for one column: mean width of stored values, distinct values, share of NULLs."""
+
+    width_bytes: float
+    distinct: float
+    null_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """The size and the columns of a table as PostgreSQL's statistics give them before the table is read.
+
+    `analyzed` is true if ANALYZE or VACUUM counted the rows; otherwise `rows` is estimated from the size on disk.
+    `columns` has no entry for a column without statistics. `shapes` contains the shapes of arrays, once a first array
+    has been read.
+    """
+
+    rows: int
+    analyzed: bool
+    stored_bytes: int
+    columns: Mapping[str, ColumnStatistics]
+    wires: Mapping[str, CopyEncoding]
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def seen(self, shapes: Mapping[str, tuple[int, ...]]) -> "Statistics":
+        """Return a copy that has these shapes of arrays, which are known after the first rows were read."""
+        return replace(self, shapes=shapes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowMemoryLimits:
+    """The memory that a trainer may use for rows.
+
+    `limit_bytes` is the setting's limit, `host_bytes` is all memory of the machine, and `free_bytes` is free now.
+    """
+
+    limit_bytes: int
+    host_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """The estimated memory for the rows of a training.
+
+    `columns_bytes` is the size of all columns. `kept_bytes` is the size of those columns that stay in memory until
+    all rows are encoded: texts and the target. Texts are Python objects, so their memory cannot be returned page by
+    page.
+    """
+
+    statistics: Statistics
+    columns_bytes: int
+    kept_bytes: int
+    encoded_bytes: int
+    held_out_bytes: int
+    fit_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the largest estimate of memory at any time.
+
+        The peak occurs while encoders are fitted, when encoding begins, or when encoding ends.
+        """
+        at_start = self.columns_bytes + self.held_out_bytes
+        at_end = self.kept_bytes + self.encoded_bytes + self.held_out_bytes
+        work = min(_WORK_BYTES, self.columns_bytes + self.encoded_bytes)
+        return max(self.columns_bytes + self.fit_bytes, at_start, at_end) + self.statistics.rows * _ROW_BYTES + work
+
+    def figures(self) -> dict[str, Any]:
+        """Return the estimate as plain data for the job's history."""
+        return {
+            "rows": self.statistics.rows,
+            "analyzed": self.statistics.analyzed,
+            "stored_bytes": self.statistics.stored_bytes,
+            "columns_bytes": self.columns_bytes,
+            "encoded_bytes": self.encoded_bytes,
+            "held_out_bytes": self.held_out_bytes,
+            "peak_bytes": self.peak_bytes,
+        }
+
+    def check(self, table: str, memory: RowMemoryLimits) -> None:
+        """Raise an error if the rows do not fit into memory.
+
+        Raises MemoryLimitError if the rows can never fit, HostMemoryError if they do not fit now.
+        """
+        needs = f"the rows of table {table} need about {size(self.peak_bytes)} of memory"
+        if self.peak_bytes > memory.limit_bytes:
+            raise MemoryLimitError(
+                f"{needs}, more than the {size(memory.limit_bytes)} that a trainer may use for them "
+                "(read_limit_bytes)",
+                detail=f"{self._detail()} {size(memory.free_bytes)} are free now.",
+                hint=f"{self._hint()}, or let the administrator raise TENSILE_READ_LIMIT_BYTES.",
+            )
+        if self.peak_bytes > memory.host_bytes:
+            raise MemoryLimitError(
+                f"{needs}, more than the {size(memory.host_bytes)} that the machine or its container has",
+                detail=f"{self._detail()} {size(memory.free_bytes)} are free now.",
+                hint=f"{self._hint()}, or give the machine or the container more memory.",
+            )
+        if self.peak_bytes > memory.free_bytes:
+            raise HostMemoryError(
+                f"{needs}, and {size(memory.free_bytes)} are free now",
+                detail=f"{self._detail()} The limit for a trainer is {size(memory.limit_bytes)} (read_limit_bytes).",
+                hint=f"{self._hint()}, let fewer jobs run at a time (max_jobs), or give the machine more memory.",
+            )
+
+    def _detail(self) -> str:
+        basis = (
+            "by its statistics" if self.statistics.analyzed else "guessed from its size, since it was never analyzed"
+        )
+        return (
+            f"About {self.statistics.rows} rows, {basis}: {size(self.columns_bytes)} as they are read, "
+            f"{size(self.encoded_bytes)} encoded, {size(self.held_out_bytes)} held out for evaluation; on disk "
+            f"the table takes {size(self.statistics.stored_bytes)}."
+        )
+
+    def _hint(self) -> str:
+        analyze = "" if self.statistics.analyzed else "Run ANALYZE on the table, so that its rows are known; "
+        advice = "leave columns out with exclude, train on a sample (create table ... as select ... tablesample)"
+        return analyze + advice if analyze else advice[0].upper() + advice[1:]
+
+
+def estimate_memory(
+    statistics: Statistics, *, target: str, described: Sequence[Column], options: FeatureOptions, test_size: float
+) -> MemoryEstimate:
+    """Estimate the memory for the columns of `statistics.wires` in a training with this target.
+
+    Key columns that are not features are read but not stored. An array column counts as zero while its shape is
+    unknown, that is, while neither statistics nor a value give the shape; it is counted after its first array has
+    arrived.
+    """
+    rows, keys = statistics.rows, {column.name for column in described if column.primary_key}
+    stored_names = [name for name in statistics.wires if name not in keys or name == target]
+    columns = {name: _column_bytes(statistics, name) for name in stored_names}
+    texts = sum(columns[name] for name in stored_names if statistics.wires[name].kind is ColumnKind.TEXT)
+    width = sum(_encoded_numbers(statistics, name, options) for name in stored_names if name != target)
+    columns_bytes, train_rows = sum(columns.values()), round(rows * (1 - test_size))
+    return MemoryEstimate(
+        statistics=statistics,
+        columns_bytes=columns_bytes,
+        kept_bytes=texts + columns.get(target, 0),
+        encoded_bytes=rows * (4 * width + _TARGET_BYTES),
+        held_out_bytes=round(test_size * columns_bytes),
+        fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),
+    )
+
+
+def _fit_bytes(statistics: Statistics, name: str, train_rows: int) -> int:
+    """Return the memory that fitting this column's encoder needs in addition to the column."""
+    numbers, shape = train_rows * _elements(statistics, name), statistics.shapes.get(name, ())
+    if not numbers:
+        return train_rows * _FIT_BYTES
+    if len(shape) > 1:
+        return numbers * _FIT_WHOLE_BYTES
+    return numbers * _FIT_ELEMENT_BYTES + min(numbers, FIT_BLOCK_NUMBERS) * _FIT_BLOCK_BYTES
+
+
+def _column_bytes(statistics: Statistics, name: str) -> int:
+    """Return the memory of the column as it is read."""
+    wire, analyzed, rows = statistics.wires[name], statistics.columns.get(name), statistics.rows
+    mask_bytes = rows if analyzed is not None and analyzed.null_share > 0 else 0
+    if wire.kind is ColumnKind.TEXT:
+        width_bytes, distinct = (32.0, 0.0) if analyzed is None else (analyzed.width_bytes, analyzed.distinct)
+        texts = distinct if distinct <= _SHARED_TEXTS else rows
+        return round(8 * rows + texts * (_TEXT_BYTES + width_bytes)) + mask_bytes
+    return (
+        rows * stored_bytes(wire) * (_elements(statistics, name) if wire.kind is ColumnKind.ARRAY else 1) + mask_bytes
+    )
+
+
+def _elements(statistics: Statistics, name: str) -> int:
+    """Return the number of elements in one array of the column; 0 for other columns and for unknown shapes."""
+    wire, analyzed, shape = statistics.wires[name], statistics.columns.get(name), statistics.shapes.get(name)
+    if wire.kind is not ColumnKind.ARRAY:
+        return 0
+    if shape is not None:
+        return int(np.prod(shape))
+    if analyzed is None or analyzed.width_bytes <= _POINTER_BYTES or not wire.item:
+        return 0
+    return max(0, round((analyzed.width_bytes - _ARRAY_HEADER_BYTES) / np.dtype(wire.item).itemsize))
+
+
+def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions) -> int:
+    """Return how many numbers of an encoded row come from this column."""
+    analyzed, kind = statistics.columns.get(name), statistics.wires[name].kind
+    indicator = int(options.rule(name, kind) == "indicator")
+    match kind:
+        case ColumnKind.TEXT:
+            categories = options.most_categories(name)
+            return 2 + (categories if analyzed is None else min(categories, round(analyzed.distinct)))
+        case ColumnKind.INTEGER | ColumnKind.FLOAT | ColumnKind.BOOLEAN:
+            return 1 + indicator
+        case ColumnKind.ARRAY:
+            return _elements(statistics, name) + indicator
+        case _:
+            return _TIME_NUMBERS

@@ -1,0 +1,166 @@
+"""Metrics of a model's quality, computed by scikit-learn, and the direction in which each metric is better."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn import metrics
+
+from indb_tensile.errors import RequestError
+from indb_tensile.job import Task
+from indb_tensile.learning.preprocessor import Preprocessor
+
+HIGHER_IS_BETTER: dict[str, bool] = {
+    "loss": False,  # the function that training minimises
+    "accuracy": True,
+    "balanced_accuracy": True,
+    "f1_macro": True,
+    "log_loss": False,
+    "roc_auc": True,
+    "r2": True,
+    "rmse": False,
+    "mae": False,
+}
+
+METRICS: dict[Task, tuple[str, ...]] = {
+    Task.CLASSIFICATION: ("accuracy", "balanced_accuracy", "f1_macro", "log_loss", "roc_auc"),
+    Task.REGRESSION: ("r2", "rmse", "mae"),
+}
+
+Array = npt.NDArray[Any]
+
+_METRIC_BLOCK_NUMBERS = 1 << 20  # network outputs that are processed at a time
+_MOST_IN_MEMORY = 1 << 25  # probabilities: 256 MB
+
+
+def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preprocessor) -> dict[str, float]:
+    """Return every metric that these rows define. Regression metrics are in the target's own unit.
+
+    `outputs` are the network's, shape (rows, outputs); `targets` are encoded. With more than two classes `roc_auc` is
+    the mean, over the classes that occur, of the area for that class against all others. Undefined metrics are left
+    out: `roc_auc` if a single class occurs, `r2` if all targets are equal, and every metric if there are no rows.
+    """
+    if not len(targets):
+        return {}
+    if task is Task.CLASSIFICATION:
+        return _classification(outputs, targets)
+    target = preprocessor.target
+    return _regression(target.restore(outputs), target.restore(targets))
+
+
+def default_metric(task: Task) -> str:
+    """Return the metric that versions are compared by if the request names none."""
+    return METRICS[task][0]
+
+
+def check_metric(task: Task, metric: str | None) -> str:
+    """Return the metric to compare versions by.
+
+    Raises RequestError for a metric that the task does not have.
+    """
+    if metric is None:
+        return default_metric(task)
+    if metric not in METRICS[task]:
+        hint = f"Metrics of {task}: {', '.join(METRICS[task])}."
+        raise RequestError(f'unknown metric "{metric}" for {task}', hint=hint)
+    return metric
+
+
+def better(metric: str, new: Mapping[str, float], old: Mapping[str, float]) -> bool:
+    """Return whether `new` is better than `old`; an undefined or non-finite value is never better."""
+    ours, theirs = new.get(metric, np.nan), old.get(metric, np.nan)
+    if not np.isfinite(theirs):
+        return bool(np.isfinite(ours))
+    return bool(ours > theirs) if HIGHER_IS_BETTER[metric] else bool(ours < theirs)
+
+
+def probabilities(outputs: Array) -> npt.NDArray[np.float64]:
+    """Return the softmax of each row.
+
+    A result that is too large for memory is mapped to a temporary file without a name.
+    """
+    if outputs.size <= _METRIC_BLOCK_NUMBERS:
+        return _softmax(outputs)
+    if outputs.size <= _MOST_IN_MEMORY:
+        result = np.empty(outputs.shape)
+    else:
+        with tempfile.TemporaryFile(prefix="tensile-chance-") as file:  # the mapping outlives the open file
+            result = np.memmap(file, np.float64, "w+", shape=outputs.shape)
+    for rows in _blocks(outputs):
+        result[rows] = _softmax(outputs[rows])
+    return result
+
+
+def _softmax(outputs: Array) -> npt.NDArray[np.float64]:
+    shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
+    normal: npt.NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return normal
+
+
+def _blocks(outputs: Array) -> Iterator[slice]:
+    """Return slices that together cover all rows."""
+    step = max(1, _METRIC_BLOCK_NUMBERS // max(1, outputs.shape[1]))
+    return (slice(start, start + step) for start in range(0, len(outputs), step))
+
+
+def _log_loss(class_probabilities: Array, targets: Array) -> float:
+    """Return the mean of -log(p), where p is the probability of each row's own class.
+
+    The result equals scikit-learn's `log_loss`, which would make several copies of all probabilities.
+    """
+    least = np.finfo(np.float64).eps
+    own_probabilities = np.array(class_probabilities[np.arange(len(targets)), targets], np.float64)
+    return float(-np.log(own_probabilities.clip(least, 1 - least)).mean())
+
+
+def _classification(outputs: Array, targets: Array) -> dict[str, float]:
+    """Return every metric of a classification that these rows define."""
+    if not all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
+        # The network diverged. Equal outputs stand for it, since scikit-learn refuses values that are not finite.
+        outputs = np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)
+    class_probabilities = probabilities(outputs)
+    predicted = outputs.argmax(axis=1)
+    present = np.unique(targets)
+    values = {
+        "accuracy": float(metrics.accuracy_score(targets, predicted)),
+        # Equals scikit-learn's balanced accuracy, which also warns about classes that do not occur.
+        "balanced_accuracy": float(
+            metrics.recall_score(targets, predicted, labels=present, average="macro", zero_division=0)
+        ),
+        "f1_macro": float(metrics.f1_score(targets, predicted, average="macro", zero_division=0)),
+        "log_loss": _log_loss(class_probabilities, targets),
+    }
+    if len(present) > 1:
+        # Of two classes only the second is scored, since the first has the same area.
+        scored = present[1:] if outputs.shape[1] == 2 else present
+        values["roc_auc"] = float(
+            np.mean([_one_against_rest(class_probabilities[:, c], targets == c) for c in scored])
+        )
+    return values
+
+
+def _one_against_rest(scores: Array, positive: Array) -> float:
+    """Return the area under the ROC curve of one class.
+
+    The area is the probability that a row of the class gets a higher probability than another row; ties count half.
+    The result equals scikit-learn's `roc_auc_score` without its checks, which take a millisecond per class.
+    """
+    ours, others = scores[positive], np.sort(scores[~positive])
+    ranks = np.searchsorted(others, ours, "left") + np.searchsorted(others, ours, "right")
+    return float(ranks.sum() / (2 * len(ours) * len(others)))
+
+
+def _regression(predicted: Array, targets: Array) -> dict[str, float]:
+    varied = len(targets) > 1 and targets.min() != targets.max()
+    if not np.isfinite(predicted).all():
+        worst = {"rmse": float("inf"), "mae": float("inf")}
+        return {"r2": float("-inf"), **worst} if varied else worst
+    values = {
+        "rmse": float(metrics.root_mean_squared_error(targets, predicted)),
+        "mae": float(metrics.mean_absolute_error(targets, predicted)),
+    }
+    if varied:
+        values = {"r2": float(metrics.r2_score(targets, predicted)), **values}
+    return values

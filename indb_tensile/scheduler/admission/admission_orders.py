@@ -1,0 +1,189 @@
+"""What `admission.decide` can order: done in their order by the controller's loop."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
+from indb_tensile.scheduler.admission.facts import Measurement
+from indb_tensile.scheduler.admission.pool import Fault, PlanReason, TrainerId
+from indb_tensile.scheduler.admission.questions import Question
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.timing.simulate import Forecast
+
+
+class Manner(StrEnum):
+    """How a trainer is ended. SIGKILL follows after a grace in any case."""
+
+    LET_EXIT = "let it exit"
+    TERMINATE = "terminate"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnTrainer:
+    """Start a spare trainer."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimNext:
+    """Ask the queue for a job of an owner who is not `passed_over` (oids of roles); the answer is a Claim."""
+
+    passed_over: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignJob:
+    """Give this job to this trainer, with a slot of the ledger."""
+
+    trainer: TrainerId
+    job: ClaimedJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGrant:
+    """Let the ledger grant this trainer so much from now on."""
+
+    trainer: TrainerId
+    grant_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantCalibration:
+    """Let this trainer run its unknown operators; the ledger already grants the bytes."""
+
+    trainer: TrainerId
+    grant_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendPlans:
+    """Hand over a plan; the ledger already grants the larger of the old and the new peak."""
+
+    trainer: TrainerId
+    generation: int
+    grant_bytes: int
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTrainer:
+    """See that this trainer goes away; the answer is an Exit."""
+
+    trainer: TrainerId
+    manner: Manner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseTrainer:
+    """The process is gone: kill what is left of its group, then free its slot and its memory."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPlanner:
+    """Have the planner think about this; the answer is an Answered. One at a time."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailJob:
+    """Write that the job failed, and why."""
+
+    job: JobId
+    claim: ClaimToken
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueJob:
+    """Put the job back into the queue, or fail it where its faults are too many; `blame` says whether this is one."""
+
+    job: JobId
+    claim: ClaimToken
+    reason: str
+    blame: Blame
+    fault: Fault | None = None
+    waits_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJob:
+    """Write that the job was cancelled."""
+
+    job: JobId
+    claim: ClaimToken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetWaitsFor:
+    """Write what the job waits for; None when it does not."""
+
+    job: JobId
+    claim: ClaimToken
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPlan:
+    """Write down a plan that was sent, and why it was made."""
+
+    job: JobId
+    claim: ClaimToken
+    generation: int
+    reason: PlanReason
+    grant_bytes: int
+    plan: JobPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordForecast:
+    """Write down what the simulator says now of the plan that is followed already: its operators' times changed."""
+
+    job: JobId
+    claim: ClaimToken
+    generation: int
+    forecast: Forecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordAdoption:
+    """Write down that the trainer follows a plan."""
+
+    job: JobId
+    claim: ClaimToken
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMeasurement:
+    """Write down what iterations under a plan took."""
+
+    job: JobId
+    claim: ClaimToken
+    measurement: Measurement
+
+
+Order = (
+    SpawnTrainer
+    | ClaimNext
+    | AssignJob
+    | SetGrant
+    | GrantCalibration
+    | SendPlans
+    | EndTrainer
+    | ReleaseTrainer
+    | AskPlanner
+    | FailJob
+    | RequeueJob
+    | CancelJob
+    | SetWaitsFor
+    | RecordPlan
+    | RecordForecast
+    | RecordAdoption
+    | RecordMeasurement
+)

@@ -1,0 +1,84 @@
+"""One decision in the making: the pool as it will be, and the orders so far."""
+
+from dataclasses import replace
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.admission.admission_orders import EndTrainer, Manner, Order, SetGrant, SetWaitsFor
+from indb_tensile.scheduler.admission.pool import Member, Outcome, Planner, PlanReason, Pool, Stage
+from indb_tensile.scheduler.workload import Workload
+
+
+class Draft:
+    """One decision in the making: the pool as it will be, and the orders so far."""
+
+    def __init__(self, pool: Pool, planner: Planner) -> None:
+        self.pool = pool
+        self.planner = planner
+        self.orders: list[Order] = []
+
+    def order(self, order: Order) -> None:
+        """Add an order to the end."""
+        self.orders.append(order)
+
+    def put(self, member: Member) -> Member:
+        """Replace the member of the same claim."""
+        claim = member.job.claim
+        members = tuple(member if m.job.claim == claim else m for m in self.pool.members)
+        self.pool = replace(self.pool, members=members)
+        return member
+
+    def grant(self, member: Member, grant_bytes: int) -> Member:
+        """Let the ledger grant this member so much. Raises InvariantError where a rise exceeds the budget.
+
+        What a lower grant gives back is nobody's before the ledger says so.
+        """
+        if grant_bytes == member.granted_bytes or member.trainer is None:
+            return member
+        if grant_bytes - member.held_bytes > self.pool.free_bytes:
+            raise InvariantError(
+                f"job {member.job.job}: a grant of {grant_bytes} bytes instead of {member.held_bytes} exceeds the "
+                f"budget of {self.pool.budget_bytes} bytes, of which {self.pool.held_bytes} are held"
+            )
+        self.order(SetGrant(trainer=member.trainer, grant_bytes=grant_bytes))
+        held_bytes = max(member.held_bytes, grant_bytes)
+        return self.put(replace(member, granted_bytes=grant_bytes, held_bytes=held_bytes))
+
+    def end(self, member: Member, outcome: Outcome, manner: Manner) -> None:
+        """See the trainer out; what became of the job is written when it is gone and its memory is free."""
+        if member.trainer is None:
+            raise InvariantError(f"job {member.job.job} has no trainer to end")
+        self.order(EndTrainer(trainer=member.trainer, manner=manner))
+        self.put(replace(member, stage=Stage.ENDING, outcome=outcome, target=None))
+
+    def wait(self, member: Member, text: str | None) -> Member:
+        """Say what the member waits for, where that is news."""
+        if member.waits_for == text:
+            return member
+        self.order(SetWaitsFor(job=member.job.job, claim=member.job.claim, text=text))
+        return self.put(replace(member, waits_for=text))
+
+    def plan_anew(self, reason: PlanReason) -> None:
+        """All jobs are to be planned anew, with the latencies known now; drift adds nothing to what is due already.
+
+        What is measured meanwhile waits for the next time: a question that changed with every report would never
+        be answered in time.
+        """
+        if self.pool.due is not None and reason is PlanReason.DRIFT:
+            return
+        for member in self.pool.members:
+            if member.workload is not None:
+                self.put(replace(member, workload=corrected(member)))
+        self.pool = replace(self.pool, due=reason)
+
+
+def corrected(member: Member) -> Workload:
+    """What the member runs, with the training step's latencies as corrected by measurements."""
+    workload = planned(member)
+    return replace(workload, latency_ns=(member.corrected_ns, *workload.latency_ns[1:]))
+
+
+def planned(member: Member) -> Workload:
+    """What the member runs, with the latencies that it was planned with, or is to be."""
+    if member.workload is None:
+        raise InvariantError(f"job {member.job.job} is {member.stage} without a workload")
+    return member.workload

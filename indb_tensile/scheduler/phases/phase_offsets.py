@@ -1,0 +1,298 @@
+"""Jobs side by side in phases: when each may start an iteration so that their loads together keep to a budget.
+
+After Zico's time shift (Lim et al., "Zico: Efficient GPU Memory Sharing for Concurrent DNN Training", section 5):
+before each iteration a job waits for the least time after which its load, going through the iteration, fits beside
+what the other jobs' iterations still hold. Zico does that for two jobs; nothing in it depends on two, so here it is
+done for any number. An iteration whose start has been settled is never moved: a job that asks later goes round it.
+
+Time. Jobs whose operators take turns on one device slow each other alike, so all that run advance at the same pace,
+and which of their operators meet does not depend on how many run. The schedule is therefore made in *pace*,
+nanoseconds of work as if alone; the clock follows from how many jobs run at each moment.
+
+Phases hold only where they are enforced: gates.py says at which operators jobs wait for each other.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import accumulate
+
+import numpy as np
+
+from indb_tensile.scheduler.phases.cycle import Curve, Cycle, curve, cycle
+from indb_tensile.scheduler.phases.gates import Round, gates, unrolled
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.timing.schedule import Gate, Schedule
+from indb_tensile.scheduler.timing.simulate import Compute
+
+__all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "least_start"]
+
+_MOST_STARTS = 32  # of each job, within which a schedule repeats, or is cut into rounds
+_ASKED = 16  # operators that do not fit, of which the least delay is asked at a time
+_MOST_OF_LONGEST = 8  # iterations of the longest job in such a round
+_LITTLE = {Compute.OVERLAP: 0.005, Compute.TURNS: 0.05}  # denser, to be worth one more iteration of all in a round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """A schedule that repeats itself every `round_ns`. Times are the clock's, from the round's start.
+
+    A job whose iterations are far shorter than the longest job's is at its peak all the time and has no gates; it
+    starts once. Where that does not fit, all jobs take turns by iteration.
+    """
+
+    start_ns: tuple[tuple[int, ...], ...]  # by job, the start of each of its iterations in a round
+    delay_ns: tuple[int, ...]  # by job, how long it waits in a round: the time shifts
+    gates: tuple[Gate, ...]
+    round_ns: int
+    peak_bytes: int  # of the loads together
+    density: float = 0.0  # how many iterations run beside each other, on average, were they as quick as alone
+
+    def schedule(self, jobs: Sequence[int], budget_bytes: int) -> Schedule:
+        """What enforces it, for jobs of these names."""
+        iterations = tuple(len(starts) for starts in self.start_ns)
+        return Schedule(jobs=tuple(jobs), iterations=iterations, gates=self.gates, budget_bytes=budget_bytes)
+
+    @property
+    def offset_ns(self) -> tuple[int, ...]:
+        """When each job starts first."""
+        return tuple(starts[0] for starts in self.start_ns)
+
+
+def interleave(
+    cycles: Sequence[Cycle],
+    *,
+    budget_bytes: int,
+    compute: Compute = Compute.TURNS,
+    progress_ns: Sequence[int | None] = (),
+) -> Shift | Infeasible:
+    """The schedule in which every iteration starts as soon as it fits, once that repeats itself.
+
+    `progress_ns` says how far each job is in an iteration that is under way already (None: it is not), where the
+    jobs or the budget change while they run; such an iteration is not stopped, whatever the budget.
+    """
+    needed = least_budget(cycles)
+    if needed > budget_bytes:
+        reason = f"one job's iteration beside what {len(cycles) - 1} others keep between theirs"
+        return Infeasible(needed_bytes=needed, budget_bytes=budget_bytes, reason=reason)
+    if not cycles:
+        return Shift(start_ns=(), delay_ns=(), gates=(), round_ns=0, peak_bytes=0)
+    progress = tuple(progress_ns) or (None,) * len(cycles)
+    phased = _long_ones(cycles)
+    if len(phased) < len(cycles):
+        shift = _beside_short_ones(cycles, phased, budget_bytes, compute, progress)
+        if isinstance(shift, Shift):
+            return shift
+        cycles = exclusive(cycles, budget_bytes)
+    repeating = _Starts(cycles, budget_bytes, progress).repeating()
+    found = [*([repeating] if repeating is not None else []), *_rounds(cycles, budget_bytes)]
+    return _shift(cycles, _best(cycles, found, _LITTLE[compute]), budget_bytes, compute)
+
+
+def exclusive(cycles: Sequence[Cycle], budget_bytes: int) -> list[Cycle]:
+    """The jobs as if each iteration took all that the others do not keep: none runs beside another.
+
+    One that needs even more stays as it is.
+    """
+    idle = sum(own.idle_bytes for own in cycles)
+    rest = [max(own.peak_bytes, budget_bytes - (idle - own.idle_bytes)) for own in cycles]
+    return [replace(own, load_bytes=(most,) * len(own.load_bytes)) for own, most in zip(cycles, rest, strict=True)]
+
+
+def least_budget(cycles: Sequence[Cycle]) -> int:
+    """What jobs need together at the least: one at a time runs, the others keep what they keep between iterations."""
+    idle = sum(c.idle_bytes for c in cycles)
+    return max((idle - c.idle_bytes + c.peak_bytes for c in cycles), default=0)
+
+
+# --- jobs so short that they are left alone ----------------------------------------------------------------------
+
+
+def _long_ones(cycles: Sequence[Cycle]) -> list[int]:
+    """The jobs to phase: a round would have too many iterations of the others, which need little as a rule."""
+    longest_ns = max(own.period_ns for own in cycles)
+    return [job for job, own in enumerate(cycles) if own.period_ns * _MOST_STARTS >= longest_ns]
+
+
+def _beside_short_ones(
+    cycles: Sequence[Cycle],
+    phased: Sequence[int],
+    budget_bytes: int,
+    compute: Compute,
+    progress_ns: Sequence[int | None],
+) -> Shift | Infeasible:
+    """A schedule of the other jobs in what short ones leave at their peaks; those go on as they like."""
+    short_bytes = sum(own.peak_bytes for job, own in enumerate(cycles) if job not in phased)
+    shift = interleave(
+        [cycles[job] for job in phased],
+        budget_bytes=budget_bytes - short_bytes,
+        compute=compute,
+        progress_ns=[progress_ns[job] for job in phased],
+    )
+    if isinstance(shift, Infeasible):
+        return shift
+    place = {job: number for number, job in enumerate(phased)}
+    return Shift(
+        start_ns=tuple(shift.start_ns[place[job]] if job in place else (0,) for job in range(len(cycles))),
+        delay_ns=tuple(shift.delay_ns[place[job]] if job in place else 0 for job in range(len(cycles))),
+        gates=tuple(replace(g, job=phased[g.job], after_job=phased[g.after_job]) for g in shift.gates),
+        round_ns=shift.round_ns,
+        peak_bytes=shift.peak_bytes + short_bytes,
+        density=shift.density,
+    )
+
+
+# --- the least delay -------------------------------------------------------------------------------------------
+
+
+def least_start(own: Cycle, others: Curve, from_ns: int, budget_bytes: int) -> int:
+    """The first time from which on this job's iteration fits beside what the others hold (Zico's equation 1).
+
+    Where it does not fit, nothing changes until the others have come down to what its load there leaves: the start
+    moves on by exactly that much, and the same is asked again.
+    """
+    offset = np.array([0, *accumulate(own.duration_ns)], dtype=np.int64)
+    begin, end = offset[:-1], offset[1:]
+    room = budget_bytes - np.array(own.load_bytes, dtype=np.int64)
+    start_ns = from_ns
+    while True:
+        later = start_ns
+        first = np.searchsorted(others.times_ns, begin + start_ns, side="right") - 1
+        stop = np.searchsorted(others.times_ns, end + start_ns, side="left")
+        beside = np.append(others.bytes, 0)  # an end for the last range
+        most = np.maximum.reduceat(beside, np.stack((first, stop), axis=1).ravel())[::2]
+        places = np.flatnonzero(most > room)
+        for place in places[:: 1 + len(places) // _ASKED].tolist():
+            over = others.bytes[first[place] : stop[place]] > room[place]
+            last = int(first[place]) + int(np.flatnonzero(over)[-1])
+            fits = others.bytes[last:] <= room[place]
+            later = max(later, int(others.times_ns[last + int(np.argmax(fits))]) - int(begin[place]))
+        if later == start_ns:
+            return start_ns
+        start_ns = later
+
+
+# --- the schedule ----------------------------------------------------------------------------------------------
+
+
+class _Starts:
+    """The iterations' starts, settled one after the other in the order in which jobs ask for them."""
+
+    def __init__(self, cycles: Sequence[Cycle], budget_bytes: int, progress_ns: Sequence[int | None]) -> None:
+        self._cycles = cycles
+        self._budget = budget_bytes
+        self.started: list[tuple[int, int]] = []
+        self._last = [0] * len(cycles)  # each job's latest start
+        self._running: list[tuple[int, int]] = []
+        self._asking: list[tuple[int, int]] = []
+        for job, done_ns in enumerate(progress_ns):
+            if done_ns is not None:
+                self._running.append((-done_ns, job))
+                self._last[job] = -done_ns
+            heappush(self._asking, (0 if done_ns is None else cycles[job].period_ns - done_ns, job))
+
+    def settle(self) -> tuple[int, int]:
+        """The next job that asks gets the start of its next iteration."""
+        now_ns, job = heappop(self._asking)
+        self._running = [(s, j) for s, j in self._running if s + self._cycles[j].period_ns > now_ns]
+        without = [c if number != job else _nothing(c) for number, c in enumerate(self._cycles)]
+        others = curve(without, [(s, j) for s, j in self._running if j != job])
+        start_ns = least_start(self._cycles[job], others, now_ns, self._budget)
+        self.started.append((start_ns, job))
+        self._running.append((start_ns, job))
+        self._last[job] = start_ns
+        heappush(self._asking, (start_ns + self._cycles[job].period_ns, job))
+        return start_ns, job
+
+    def repeating(self) -> Round | None:
+        """Settle starts until all jobs stand to each other as they did before; None where they never do."""
+        seen: dict[tuple[int, ...], tuple[int, int]] = {}
+        for _ in range(_MOST_STARTS * len(self._cycles)):
+            start_ns, job = self.settle()
+            if job == 0 and len({j for _, j in self.started}) == len(self._cycles):
+                state = tuple(last - start_ns for last in self._last)
+                if state in seen:
+                    return self._round(*seen[state], start_ns)
+                seen[state] = (len(self.started), start_ns)
+        return None
+
+    def _round(self, settled: int, first_ns: int, stop_ns: int) -> Round:
+        """What has been settled since the same state; a start far ahead stands for one in each round."""
+        length_ns = stop_ns - first_ns
+        inside = sorted((first_ns + (s - first_ns) % length_ns, j) for s, j in self.started[settled:])
+        return Round(tuple(inside), first_ns, length_ns)
+
+
+def _nothing(own: Cycle) -> Cycle:
+    return Cycle(load_bytes=(0,) * len(own.load_bytes), duration_ns=own.duration_ns, idle_bytes=0)
+
+
+def _rounds(cycles: Sequence[Cycle], budget_bytes: int) -> Iterator[Round]:
+    """Schedules that begin anew every few iterations of the longest job, when all are done."""
+    longest = max(range(len(cycles)), key=lambda job: (cycles[job].period_ns, -job))
+    for most in range(1, _MOST_OF_LONGEST + 1):
+        starts = _Starts(cycles, budget_bytes, (None,) * len(cycles))
+        while sum(job == longest for _, job in starts.started) < most or len({j for _, j in starts.started}) < len(
+            cycles
+        ):
+            starts.settle()
+        end_ns = max(s + cycles[j].period_ns for s, j in starts.started)
+        yield Round(tuple(sorted(starts.started)), 0, end_ns)
+
+
+def _best(cycles: Sequence[Cycle], found: Sequence[Round], little: float) -> Round:
+    """The densest, where each further iteration of every job, with gates of its own, has to bring a little."""
+    return max(found, key=lambda one: _density(cycles, one) * (1 - little * len(one.started) / len(cycles)))
+
+
+def _density(cycles: Sequence[Cycle], planned: Round) -> float:
+    return sum(cycles[job].period_ns for _, job in planned.started) / planned.length_ns
+
+
+# --- what it comes to ------------------------------------------------------------------------------------------
+
+
+def _shift(cycles: Sequence[Cycle], planned: Round, budget_bytes: int, compute: Compute) -> Shift:
+    clock = _Clock(cycles, planned, compute)
+    starts: list[list[int]] = [[] for _ in cycles]
+    for start_ns, job in planned.started:
+        starts[job].append(clock.at(start_ns))
+    busy = [
+        sum(clock.at(s + cycles[j].period_ns) - clock.at(s) for s, j in planned.started if j == job)
+        for job in range(len(cycles))
+    ]
+    together = curve(cycles, unrolled(planned, max(c.period_ns for c in cycles)))
+    inside = (together.times_ns >= planned.first_ns) & (together.times_ns < planned.first_ns + planned.length_ns)
+    return Shift(
+        start_ns=tuple(map(tuple, starts)),
+        delay_ns=tuple(clock.round_ns - ns for ns in busy),
+        gates=gates(cycles, planned, budget_bytes),
+        round_ns=clock.round_ns,
+        peak_bytes=int(together.bytes[inside].max()),
+        density=_density(cycles, planned),
+    )
+
+
+class _Clock:
+    """From pace to the clock's time, which goes as many times slower as jobs run that take turns."""
+
+    def __init__(self, cycles: Sequence[Cycle], planned: Round, compute: Compute) -> None:
+        self._first_ns, self._length_ns = planned.first_ns, planned.length_ns
+        changes: dict[int, int] = {0: 0, planned.length_ns: 0}
+        for start_ns, job in unrolled(planned, max(c.period_ns for c in cycles)):
+            for time_ns, change in ((start_ns, 1), (start_ns + cycles[job].period_ns, -1)):
+                inside = min(max(time_ns - planned.first_ns, 0), planned.length_ns)
+                changes[inside] = changes.get(inside, 0) + change
+        self._times = sorted(changes)
+        running = [*accumulate(changes[time] for time in self._times)]
+        spans = [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
+        slower = compute is Compute.TURNS
+        self._clock = [0, *accumulate(s * max(1, n if slower else 1) for s, n in zip(spans, running, strict=False))]
+        self._slower = [max(1, n if slower else 1) for n in running]
+        self.round_ns = self._clock[-1]
+
+    def at(self, pace_ns: int) -> int:
+        """The time on the clock since the round's start; a later round's for what is past its end."""
+        rounds, rest_ns = divmod(pace_ns - self._first_ns, self._length_ns)
+        place = int(np.searchsorted(self._times, rest_ns, side="right")) - 1
+        return rounds * self.round_ns + self._clock[place] + (rest_ns - self._times[place]) * self._slower[place]

@@ -1,0 +1,102 @@
+"""A simulated timeline as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+Each job is a process of the trace, with four rows and a counter: its operators, what it waits for before them, its
+copies to the host, its copies to the device, and the bytes it has on the device. Uploads stand among the waits, since
+a job waits for its batch from asking to having it. The lanes are shared between jobs: where two jobs copy at the same
+time, both rows show the copy for as long as it takes beside the other.
+
+The format is the "JSON Object Format" of the Trace Event Format: times in microseconds, `X` a stretch, `C` a counter,
+`M` a name.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.memory.peak import load
+from indb_tensile.scheduler.rewrite import captured_order, effective
+from indb_tensile.scheduler.timing.simulate import Event, EventKind, JobRun
+
+_OPERATORS, _WAITS, _TO_HOST, _TO_DEVICE = range(1, 5)
+_ROWS = {_OPERATORS: "operators", _WAITS: "waits", _TO_HOST: "copies to the host", _TO_DEVICE: "copies to the device"}
+_ROW_OF = {
+    EventKind.COMPUTE: _OPERATORS,
+    EventKind.SWAP_OUT: _TO_HOST,
+    EventKind.SWAP_IN: _TO_DEVICE,
+}
+_NS_PER_US = 1_000
+
+
+def trace_events(runs: Sequence[JobRun], names: Sequence[str], events: Sequence[Event]) -> str:
+    """The trace of these events, which `simulate.timeline` made of these runs; its first event is at 0."""
+    jobs = [_job(run) for run in runs]
+    start_ns = min((event.start_ns for event in events), default=0)
+    found = [item for number, name in enumerate(names) for item in _names(number, name)]
+    for event in events:
+        found += _event(jobs[event.job], event, start_ns)
+    lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in found)
+    return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a job runs, and how much it holds at each of its operators."""
+
+    graph: StepGraph
+    first_runs: frozenset[int]  # positions at which an operator, or a part of one, runs for the first time
+    load_bytes: tuple[int, ...]
+
+
+def _job(run: JobRun) -> _Job:
+    first: dict[tuple[int, int], int] = {}
+    for position, execution in enumerate(run.plan.executions or captured_order(run.graph)):
+        first.setdefault((execution.operator, execution.part), position)
+    return _Job(effective(run.graph, run.plan), frozenset(first.values()), load(run.graph, run.plan))
+
+
+def _names(number: int, name: str) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "pid": number, "name": "process_name", "args": {"name": f"job {number}: {name}"}}
+    yield {"ph": "M", "pid": number, "name": "process_sort_index", "args": {"sort_index": number}}
+    for row, title in _ROWS.items():
+        yield {"ph": "M", "pid": number, "tid": row, "name": "thread_name", "args": {"name": title}}
+        yield {"ph": "M", "pid": number, "tid": row, "name": "thread_sort_index", "args": {"sort_index": row}}
+
+
+def _event(job: _Job, event: Event, start_ns: int) -> Iterator[dict[str, Any]]:
+    start_us = (event.start_ns - start_ns) / _NS_PER_US
+    yield {
+        "ph": "X",
+        "pid": event.job,
+        "tid": _ROW_OF.get(event.kind, _WAITS),
+        "name": _title(job, event),
+        "cat": event.kind.value,
+        "ts": start_us,
+        "dur": (event.end_ns - event.start_ns) / _NS_PER_US,
+        "args": _details(job, event),
+    }
+    if event.kind is EventKind.COMPUTE:
+        held = job.load_bytes[event.operator]
+        yield {"ph": "C", "pid": event.job, "name": "device memory", "ts": start_us, "args": {"bytes": held}}
+
+
+def _title(job: _Job, event: Event) -> str:
+    operator = job.graph.operators[event.operator]
+    if event.kind is EventKind.COMPUTE:
+        return operator.name
+    if event.tensor is None:
+        return event.kind.value
+    return f"{event.kind.value} of {job.graph.tensors[event.tensor].name}"
+
+
+def _details(job: _Job, event: Event) -> dict[str, Any]:
+    operator = job.graph.operators[event.operator]
+    details: dict[str, Any] = {"operator": event.operator, "stage": operator.stage.value}
+    if event.kind is EventKind.COMPUTE:
+        details["recomputed"] = event.operator not in job.first_runs
+        details["workspace_bytes"] = operator.workspace_bytes
+    if event.tensor is not None:
+        details["tensor"] = event.tensor
+        details["size_bytes"] = job.graph.tensors[event.tensor].size_bytes
+    return details

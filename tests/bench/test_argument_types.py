@@ -1,0 +1,33 @@
+import argparse
+
+import pytest
+
+from indb_tensile.bench.harness.argument_types import portion, whole
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--batch", type=whole())
+    parser.add_argument("--kills", type=whole(0))
+    parser.add_argument("--budgets", type=portion, nargs="+")
+    return parser
+
+
+def test_what_is_in_range_is_a_number() -> None:
+    given = _parser().parse_args(["--batch", "3", "--kills", "0", "--budgets", "0", "0.25", "1"])
+    assert vars(given) == {"batch": 3, "kills": 0, "budgets": [0.0, 0.25, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--batch", "0"), "argument --batch: '0' is no whole number from 1 on"),
+        (("--batch=-3",), "argument --batch: '-3' is no whole number from 1 on"),
+        (("--kills", "many"), "argument --kills: 'many' is no whole number from 0 on"),
+        (("--budgets", "0.5", "nan"), "argument --budgets: 'nan' is no share: a number from 0 to 1 is needed"),
+        (("--budgets", "1.5"), "argument --budgets: '1.5' is no share: a number from 0 to 1 is needed"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_by_the_options_name(arguments: tuple[str, ...], told: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match=told):
+        _parser().parse_args(arguments)

@@ -1,0 +1,34 @@
+"""What a controller measured of its link replaces what one measured before, and can be watched."""
+
+import pytest
+
+from indb_tensile.catalog.device_links import save_links
+from indb_tensile.scheduler.link import Copying, Link, Way
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+MEASURED = tuple(
+    Copying(way=way, beside=beside, size_bytes=1_000, latency_ns=9_000, copy_ns=4_000 if beside else 2_000)
+    for way in Way
+    for beside in (False, True)
+)
+
+
+def test_the_last_measurement_of_a_device_is_shown_with_what_it_is_set_to(database: Database) -> None:
+    link = Link(out_bytes_per_s=600_000_000, in_bytes_per_s=500_000_000)
+    with database.connect("tensile_worker") as connection, database.connect("alice") as alice:
+        save_links(connection, "here", "cpu", MEASURED, link)
+        save_links(connection, "here", "cpu", MEASURED[:2], link)
+        save_links(connection, "there", "cpu", MEASURED[2:], None)
+        rows = alice.execute(
+            """select host, way, beside, size_bytes, latency_us, copy_us, mb_per_s, emulated_mb_per_s,
+                      measured_at > now() - interval '1 minute'
+                 from tensile.stat_link order by host, way, beside"""
+        ).fetchall()
+    assert rows == [
+        ("here", "out", False, 1000, 9, 2, 500, 600, True),
+        ("here", "out", True, 1000, 9, 4, 250, 600, True),
+        ("there", "in", False, 1000, 9, 2, 500, None, True),
+        ("there", "in", True, 1000, 9, 4, 250, None, True),
+    ]

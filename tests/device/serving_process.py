@@ -1,0 +1,196 @@
+"""What test_serving.py looks at, from inside a process with the shim preloaded."""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from indb_tensile import _native
+from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.errors import DeviceError
+from tests.device.preloaded import answer
+
+_MIB = 1 << 20
+
+
+class _Arena:
+    """A private one, and its range of addresses."""
+
+    def __init__(self, limit_bytes: int = 1 << 30) -> None:
+        self.hook_address = _native.private_arena(limit_bytes)
+        self._range = (ctypes.c_uint64 * 5).from_address(self.hook_address)[3:5]
+        serving = Serving.of(self.hook_address)
+        assert serving is not None
+        self.serving = serving
+
+    def holds(self, address: int) -> bool:
+        return bool(self._range[0] <= address < self._range[1])
+
+
+_arena = _Arena()
+
+
+@contextlib.contextmanager
+def _served() -> Iterator[_Arena]:
+    with _arena.serving.on():
+        yield _arena
+
+
+def environment_of_children() -> list[str | None]:
+    """Here, in a child that was started anew, and in what it preloads."""
+    shown = subprocess.run((sys.executable, "-c", _SHOW), capture_output=True, text=True, check=True)
+    return [os.environ.get("LD_PRELOAD"), *shown.stdout.split()]
+
+
+_SHOW = """
+import ctypes, os
+print(os.environ.get("LD_PRELOAD"), hasattr(ctypes.CDLL(None), "tensile_shim_serve"))
+"""
+
+
+def tensors() -> list[bool]:
+    """Before, while and after they are served."""
+    before = torch.ones(1000)
+    with _served() as arena:
+        made = [torch.ones(1000), torch.ones(30, 40) @ torch.ones(40, 50), torch.arange(5).to(torch.float64)]
+    after = torch.ones(1000)
+    return [arena.holds(t.data_ptr()) for t in (before, *made, after)]
+
+
+def another_librarys_scratch() -> dict[str, int]:
+    """A direct call of the same function, and what oneDNN takes for a convolution it has not seen."""
+    address = ctypes.c_void_p()
+    with _served() as arena:
+        before = arena.serving.served()
+        ctypes.CDLL(None).posix_memalign(ctypes.byref(address), 64, 4096)
+        direct = arena.serving.served()
+        torch.nn.functional.conv2d(torch.ones(4, 16, 33, 33), torch.ones(32, 16, 3, 3))
+        after = arena.serving.served()
+    inside = arena.holds(address.value or 0)
+    ctypes.CDLL(None).free(address)
+    return {
+        "inside": int(inside),
+        "direct": direct.others - before.others,
+        "direct served": direct.unplanned - before.unplanned,
+        "by a convolution": after.others - direct.others,
+    }
+
+
+def resized() -> list[Any]:
+    """Inside, and the bytes used, after growing, shrinking and growing again."""
+    found: list[Any] = []
+    storage = torch.empty(0, dtype=torch.uint8).untyped_storage()
+    before = _arena.serving.served().used_bytes
+    for size_bytes in (1000, 0, 70_000, 10, 0):
+        with _served() as arena:
+            storage.resize_(size_bytes)
+        used_bytes = arena.serving.served().used_bytes - before
+        found.append([arena.holds(storage.data_ptr()), used_bytes])
+    return found
+
+
+def given_back_by_another_thread() -> list[int]:
+    """Bytes used before, meanwhile and after."""
+    used = [_arena.serving.served().used_bytes]
+    with _served():
+        held = [torch.ones(1000)]
+        used.append(_arena.serving.served().used_bytes)
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+    return [*used, _arena.serving.served().used_bytes]
+
+
+def made_by_another_thread() -> list[Any]:
+    """A loader of data, while the program's thread is served; and that thread as it asks to be served."""
+    found: list[Any] = []
+
+    def load() -> None:
+        found.append(_arena.holds(torch.ones(1000).data_ptr()))
+        try:
+            _arena.serving.begin()
+        except DeviceError as error:
+            found.append(error.message)
+
+    with _served():
+        thread = threading.Thread(target=load)
+        thread.start()
+        thread.join()
+        found.append(_arena.holds(torch.ones(1000).data_ptr()))
+    return found
+
+
+def made_by_openmp() -> dict[str, int]:
+    """Four threads of a team allocate as torch does: ours while we are served, another thread's not."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    paths = {name: line.split()[-1] for line in maps for name in ("libgomp", "libc10.so") if f"/{name}" in line}
+    parallel = ctypes.CDLL(paths["libgomp"]).GOMP_parallel
+    allocate = ctypes.cast(ctypes.CDLL(paths["libc10.so"])._ZN3c109alloc_cpuEm, ctypes.c_void_p)
+
+    def team() -> None:
+        parallel(allocate, ctypes.c_void_p(64), 4, 0)
+
+    before = _arena.serving.served()
+    team()  # its threads are there before they are served
+    with _served():
+        team()
+        ours = _arena.serving.served()
+        thread = threading.Thread(target=team)
+        thread.start()
+        thread.join()
+    after = _arena.serving.served()
+    return {
+        "ours": ours.unplanned - before.unplanned,
+        "by workers": ours.elsewhere - before.elsewhere,
+        "another's": after.unplanned - ours.unplanned,
+    }
+
+
+def forked() -> list[Any]:
+    """In a child: an old tensor is dropped, a new one is ordinary, serving is refused. Nothing changes here."""
+    with _served():
+        held = [torch.ones(1000)]
+        used_bytes = _arena.serving.served().used_bytes
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            held.clear()
+            told = str(_arena.holds(torch.ones(1000).data_ptr()))
+            try:
+                _arena.serving.begin()
+            except DeviceError as error:
+                told += f" {error.message}"
+            os.write(writer, told.encode())
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+    told = os.read(reader, 1000).decode()
+    same = _arena.serving.served().used_bytes == used_bytes
+    return [status, told, same, _arena.holds(held[0].data_ptr())]
+
+
+def full() -> dict[str, Any]:
+    """An arena of one MiB, and a tensor of two."""
+    small = _Arena(_MIB)
+    before = small.serving.served()
+    with small.serving.on():
+        large = torch.ones(2 * _MIB, dtype=torch.uint8)
+        fits = torch.ones(1000)
+    after = small.serving.served()
+    return {
+        "inside": [small.holds(t.data_ptr()) for t in (large, fits)],
+        "sum": int(large.sum()),
+        "refused": after.refused - before.refused,
+        "counted": asdict(after)["used_bytes"],
+    }
+
+
+if __name__ == "__main__":
+    answer(sys.modules["__main__"])

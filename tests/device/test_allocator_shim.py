@@ -1,0 +1,69 @@
+"""Tensors are served from the arena, and nothing else is: seen from a process that was started with the shim."""
+
+from typing import Any
+
+import pytest
+
+from indb_tensile.device import allocator_shim
+from indb_tensile.device.allocator_shim import LIBRARY, Serving, preloading
+from tests.device.preloaded import ask
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    return ask("tests.device.serving_process")
+
+
+def test_children_of_a_preloaded_process_run_without_the_shim(seen: dict[str, Any]) -> None:
+    assert seen["environment_of_children"] == [None, "None", "False"]
+
+
+def test_tensors_lie_in_the_arena_while_they_are_served_and_only_then(seen: dict[str, Any]) -> None:
+    assert seen["tensors"] == [False, True, True, True, False]
+
+
+def test_scratch_of_other_libraries_is_ordinary_memory(seen: dict[str, Any]) -> None:
+    scratch = seen["another_librarys_scratch"]
+    assert scratch.pop("by a convolution") > 0
+    assert scratch == {"inside": 0, "direct": 1, "direct served": 0}
+
+
+def test_a_storage_that_is_resized_takes_and_gives_back_its_memory(seen: dict[str, Any]) -> None:
+    assert seen["resized"] == [[True, 1000], [False, 0], [True, 70_000], [True, 10], [False, 0]]
+
+
+def test_a_tensor_may_be_given_back_by_any_thread(seen: dict[str, Any]) -> None:
+    before, meanwhile, after = seen["given_back_by_another_thread"]
+    assert (meanwhile - before, after - before) == (4000, 0)
+
+
+def test_another_thread_is_not_served_and_cannot_take_over(seen: dict[str, Any]) -> None:
+    message = "torch's tensors cannot be served from the device's memory: Device or resource busy"
+    assert seen["made_by_another_thread"] == [False, message, True]
+
+
+def test_openmp_threads_are_served_as_the_thread_they_work_for(seen: dict[str, Any]) -> None:
+    assert seen["made_by_openmp"] == {"ours": 4, "by workers": 3, "another's": 0}
+
+
+def test_a_forked_child_leaves_the_arena_to_its_parent(seen: dict[str, Any]) -> None:
+    refused = "torch's tensors cannot be served from the device's memory: No child processes"
+    assert seen["forked"] == [0, f"False {refused}", True, True]
+
+
+def test_what_a_full_arena_refuses_is_ordinary_memory_and_counted(seen: dict[str, Any]) -> None:
+    assert seen["full"] == {"inside": [False, True], "sum": 2 << 20, "refused": 1, "counted": 4000}
+
+
+def test_the_shim_is_preloaded_before_whatever_else_is() -> None:
+    assert preloading({"HOME": "/"}) == {"HOME": "/", "LD_PRELOAD": str(LIBRARY)}
+    assert preloading({"LD_PRELOAD": "/a.so:/b.so"}) == {"LD_PRELOAD": f"{LIBRARY} /a.so:/b.so"}
+
+
+def test_without_the_shim_nothing_is_served_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    allocator_shim._say_missing.cache_clear()  # another test may have heard it
+    assert Serving.private() is None
+    assert Serving.of(0) is None
+    assert Serving.of(0) is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "_shim.so is not preloaded: tensors are in ordinary memory" in caplog.text

@@ -1,0 +1,61 @@
+"""What test_script.py looks at: the models of the suite, calibrated where tensors are served from an arena."""
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+
+from indb_tensile.executor.capture.allocation_script import record_script
+from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
+from tests.device.preloaded import answer, private
+from tests.executor.models import make_job
+
+KINDS = ("mlp", "cnn", "transformer", "lstm", "regression")
+
+
+def models() -> dict[str, Any]:
+    """By model and step what was measured, and whether it is the same in a second calibration."""
+    torch.set_num_threads(1)
+    return {kind: _calibrated(make_job(kind).steps) for kind in KINDS}
+
+
+def _calibrated(captured: tuple[CapturedStep, ...]) -> list[dict[str, Any]]:
+    outcome = calibrate(captured, unknown_signatures(captured, {}), {}, 1 << 30)
+    again = add_scripts(apply_known(captured, outcome.measured))
+    return [
+        {
+            "steady": all(script.steady for script in step.scripts.values()),
+            "same again": step.scripts == other.scripts,
+            "sizes": [tensor.size_bytes for tensor in step.graph.tensors],
+            "workspaces": [operator.workspace_bytes for operator in step.graph.operators],
+            "of scripts": [step.scripts[o.signature].workspace_bytes for o in step.graph.operators],
+        }
+        for step, other in zip(outcome.steps, again, strict=True)
+    ]
+
+
+def setting_up() -> dict[str, Any]:
+    """Of an operator that repeats, that keeps what its first run made, and that never repeats."""
+    serving = private()
+    (step, *_) = make_job("mlp").steps
+    call = next(one.kernel for one in step.steps if one.kernel.makes and one.kernel.single)
+    found = {}
+    for name, kept_lengths in (("repeats", ()), ("sets up", (1000,)), ("never", (1, 2, 3))):
+        lengths = iter(kept_lengths)
+        kept: list[torch.Tensor] = []
+        script = record_script(serving, call, partial(_run, kept, lengths))
+        found[name] = (script.steady, [one.size_bytes for one in script.allocations], len(kept))
+    return found
+
+
+def _run(kept: list[torch.Tensor], lengths: Iterator[int]) -> torch.Tensor:
+    kept.extend(torch.empty(length) for length in islice(lengths, 1))
+    return torch.empty(500)
+
+
+if __name__ == "__main__":
+    answer(sys.modules["__main__"])

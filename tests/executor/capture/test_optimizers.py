@@ -1,0 +1,109 @@
+"""Adagrad, RMSprop and averages of weights: captured, planned and resumed they have the bits of torch's own."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from indb_tensile.errors import RequestError
+from indb_tensile.executor.capture.optimizer import OptimizerSettings, state_name
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.scheduler.memory.peak import LIVENESS
+from tests.device.memory_device import MemoryDevice
+from tests.executor.conftest import prepared
+from tests.executor.driving import bits, drive, state_bits
+from tests.executor.eager import Eager
+from tests.executor.plans import random_plan, random_rewritten_plan
+
+SETTINGS = {
+    "adagrad": OptimizerSettings(kind="adagrad", eps=1e-10),
+    "adagrad, all options": OptimizerSettings(kind="adagrad", eps=1e-3, weight_decay=0.1, clip_norm=0.3),
+    "rmsprop": OptimizerSettings(kind="rmsprop"),
+    "rmsprop, momentum": OptimizerSettings(kind="rmsprop", momentum=0.9, alpha=0.9, weight_decay=0.1),
+    "rmsprop, centered": OptimizerSettings(kind="rmsprop", centered=True, eps=1e-3),
+    "rmsprop, all options": OptimizerSettings(
+        kind="rmsprop", momentum=0.5, centered=True, alpha=0.8, weight_decay=0.01, clip_norm=0.5
+    ),
+    "adamw, averaged": OptimizerSettings(kind="adamw", average_decay=0.9),
+    "rmsprop, averaged": OptimizerSettings(kind="rmsprop", momentum=0.9, average_decay=0.999),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("kind", ["wide", "cnn", "constant", "tied"])
+def test_every_plan_gives_the_bits_of_torchs_own(kind: str, name: str) -> None:
+    job, steps = prepared(kind, settings=SETTINGS[name])
+    eager = Eager(job)
+    expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
+    plans = [
+        (LIVENESS,) * 3,
+        tuple(random_plan(step.graph, 1, share=1.0) for step in steps),
+        tuple(random_rewritten_plan(step.graph, 2) for step in steps),
+    ]
+    for chosen in plans:
+        state = job.state()
+        runner = Runner(MemoryDevice(), state, steps)
+        runner.adopt(chosen, 1)
+        assert bits(drive(runner, job)) == expected_seen, chosen
+        assert state_bits(state.export()) == expected, chosen
+        runner.close()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_job_goes_on_from_its_checkpoint(name: str) -> None:
+    job, steps = prepared("wide", settings=SETTINGS[name])
+    eager = Eager(job)
+    drive(eager, job, 2)
+    first = job.state()
+    runner = Runner(MemoryDevice(), first, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    drive(runner, job, 1)
+    second, saved, random = job.state(), first.export(), torch.get_rng_state()
+    second.load(saved)
+    torch.set_rng_state(random)
+    runner = Runner(MemoryDevice(), second, steps)
+    runner.adopt(tuple(random_plan(step.graph, 3, share=1.0) for step in steps), 1)
+    for index, (x, y) in enumerate(job.batches):
+        runner.train(x, y, (1e-2, 5e-3, 2e-3)[index])
+    assert state_bits(second.export()) == state_bits(eager.export())
+
+
+def test_evaluation_is_by_the_averages_and_training_by_the_parameters() -> None:
+    plain, plain_steps = prepared("cnn", settings=OptimizerSettings(kind="adamw"))
+    averaged, averaged_steps = prepared("cnn", settings=SETTINGS["adamw, averaged"])
+    found: list[Any] = []
+    for job, steps in ((plain, plain_steps), (averaged, averaged_steps)):
+        state = job.state()
+        runner = Runner(MemoryDevice(), state, steps)
+        runner.adopt((LIVENESS,) * 3, 1)
+        drive(runner, job)
+        found.append((state.export(), runner.evaluate(*job.held_out)[1]))
+    (kept, outputs), (kept_too, averaged_outputs) = found
+    assert state_bits(kept) == state_bits({name: kept_too[name] for name in kept}), "averages change no training"
+    module = copy.deepcopy(averaged.module).eval()
+    names = dict(module.named_parameters())
+    weights = {name: kept_too[state_name("average", name) if name in names else name] for name in module.state_dict()}
+    module.load_state_dict(weights)
+    with torch.no_grad():
+        assert torch.equal(module(averaged.held_out[0]), averaged_outputs)
+    assert not torch.equal(outputs, averaged_outputs)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault", "hint"),
+    [
+        ({"eps": float("nan")}, "eps nan is no finite number", "at least 0"),
+        ({"weight_decay": float("inf")}, "weight_decay inf is no finite number", "at least 0"),
+        ({"kind": "adam", "momentum": 0.9}, "momentum 0.9 means nothing with optimizer adam", "sgd or rmsprop"),
+        ({"kind": "sgd", "centered": True}, "centered True means nothing with optimizer sgd", "rmsprop"),
+        ({"kind": "rmsprop", "alpha": float("nan")}, r"alpha nan is outside \[0, 1\)", "below 1"),
+        ({"average_decay": 1.0}, r"average_decay 1.0 is outside \[0, 1\)", "below 1"),
+        ({"betas": (0.9, float("nan"))}, r"betas\[1\] nan is outside", "below 1"),
+        ({"kind": "lion"}, "optimizer 'lion' is unknown", "adagrad, rmsprop"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_with_the_way_out(given: dict[str, Any], fault: str, hint: str) -> None:
+    with pytest.raises(RequestError, match=fault) as caught:
+        OptimizerSettings(**given)
+    assert hint in caught.value.hint

@@ -1,0 +1,165 @@
+"""Writes in place to views of views: whatever the nest, a captured step has the bits of the eager loop."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from indb_tensile.device.hardware import PROCESSOR_SPEED
+from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.peak import LIVENESS, floor, peak
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.planner import Workload, plan_jobs
+from indb_tensile.scheduler.timing.latency import estimate
+from tests.device.memory_device import MemoryDevice
+from tests.executor.driving import bits, drive, state_bits
+from tests.executor.eager import Eager
+from tests.executor.models import Job
+from tests.executor.plans import random_plan
+
+ROW = (4, 5, 3)
+GRANT_BYTES = 1 << 30
+
+View = tuple[str, int, int, int]
+Write = tuple[str, float]
+Nest = tuple[tuple[View, ...], Write]
+
+
+class Written(nn.Module):
+    """A linear layer whose output, or a mask of it without gradients, is written through nests of views."""
+
+    def __init__(self, nests: tuple[Nest, ...], *, masked: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 3)
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 3))
+        self.nests = nests
+        self.masked = masked
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.layer(x).clone()
+        written = torch.zeros_like(hidden).detach() if self.masked else hidden
+        kept = written[1:, 1:3]
+        for views, write in self.nests:
+            target = written
+            for view in views:
+                target = viewed(target, view, multiple=self.masked)
+            write_in_place(target, write, self.scale.detach() if self.masked else self.scale)
+        return hidden * (1 + written) + kept.sin().sum()
+
+
+def viewed(tensor: torch.Tensor, view: View, *, multiple: bool) -> torch.Tensor:
+    """A view of the tensor; numbers are taken modulo its sizes. One that cannot be made is the tensor itself."""
+    name, one, two, three = view
+    if tensor.dim() == 0:
+        return tensor
+    dim, other = one % tensor.dim(), two % tensor.dim()
+    size = tensor.shape[dim]
+    index = two % size
+    key = [slice(None)] * dim + [slice(index, index + 1 + three % (size - index), 1 + one % 2)]
+    possible: dict[str, Callable[[], torch.Tensor]] = {
+        "slice": lambda: tensor[tuple(key)],
+        "select": lambda: tensor.select(dim, index),
+        "transpose": lambda: tensor.transpose(dim, other),
+        "diagonal": lambda: tensor if dim == other else tensor.diagonal(0, dim, other),
+        "unsqueeze": lambda: tensor.unsqueeze(dim),
+        "flat": lambda: tensor.view(-1) if tensor.is_contiguous() else tensor,
+        "expand": lambda: tensor.expand(tensor.shape),  # to more elements than there are, it could not be written
+        # Autograd lets nobody write to one of several views.
+        "unbind": lambda: tensor.unbind(dim)[index] if multiple else tensor,
+        "split": lambda: torch.split(tensor, 1 + three % size, dim)[0] if multiple else tensor,
+    }
+    return possible[name]()
+
+
+def write_in_place(target: torch.Tensor, write: Write, scale: torch.Tensor) -> None:
+    """Change what the view shows."""
+    name, number = write
+    match name:
+        case "fill":
+            target.fill_(number)
+        case "copy":
+            target.copy_(scale[0] * number)
+        case "add":
+            target.add_(scale[1], alpha=number)
+        case "mul":
+            target.mul_(number)
+        case "index_put" if target.dim() > 0:
+            target[torch.zeros(1, dtype=torch.int64)] = scale[2] * number
+        case "masked_fill":
+            target.masked_fill_(target.detach() > 0, number)
+        case _:
+            target.zero_()
+
+
+VIEWS = st.tuples(
+    st.sampled_from(
+        ("slice", "slice", "select", "transpose", "diagonal", "unsqueeze", "flat", "expand", "unbind", "split")
+    ),
+    *[st.integers(0, 5)] * 3,
+)
+WRITES = st.tuples(
+    st.sampled_from(("fill", "copy", "add", "mul", "index_put", "masked_fill", "zero")),
+    st.sampled_from((0.0, 0.5, -2.0)),
+)
+NESTS = st.lists(st.tuples(st.lists(VIEWS, max_size=4).map(tuple), WRITES), min_size=1, max_size=3).map(tuple)
+
+
+def prepared(module: nn.Module) -> tuple[Job, tuple[CapturedStep, ...]]:
+    torch.manual_seed(1)
+    batches = tuple((torch.randn(rows, *ROW), torch.randn(rows, *ROW)) for rows in (5, 3))
+    job = Job(
+        module=module,
+        settings=OptimizerSettings(kind="sgd", momentum=0.9),
+        batches=(batches[0], batches[0], batches[1]),
+        held_out=batches[0],
+        loss=nn.MSELoss(),
+    )
+    captured = job.steps
+    return job, calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).steps
+
+
+def tight_plans(steps: tuple[CapturedStep, ...]) -> tuple[Plan, ...]:
+    graphs = tuple(step.graph for step in steps)
+    workload = Workload(
+        job=JobId(1), graphs=graphs, latency_ns=tuple(estimate(graph, PROCESSOR_SPEED) for graph in graphs)
+    )
+    link = Link(out_bytes_per_s=400_000_000, in_bytes_per_s=400_000_000)
+    planned = plan_jobs([workload], budget_bytes=max(map(floor, graphs)), link=link)
+    assert isinstance(planned, tuple)
+    return planned[0].plans
+
+
+def require_eager_bits(module: nn.Module) -> None:
+    job, steps = prepared(module)
+    eager = Eager(job)
+    expected_seen, expected = bits(drive(eager, job, 1)), state_bits(eager.export())
+    plans = ((LIVENESS,) * 3, tight_plans(steps), tuple(random_plan(step.graph, 1, share=1.0) for step in steps))
+    for chosen in plans:
+        device, state = MemoryDevice(), job.state()
+        runner = Runner(device, state, steps)
+        runner.adopt(chosen, 1)
+        assert bits(drive(runner, job, 1)) == expected_seen, chosen
+        assert state_bits(state.export()) == expected, chosen
+        assert device.high_water_bytes == max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+        runner.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(nests=NESTS, masked=st.booleans())
+def test_writes_through_any_nest_of_views_equal_eager_under_every_plan(nests: tuple[Nest, ...], masked: bool) -> None:
+    require_eager_bits(Written(nests, masked=masked))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_slice_of_a_slice_is_written_in_place(masked: bool) -> None:
+    views = (("slice", 0, 1, 1), ("slice", 1, 2, 1), ("transpose", 0, 2, 0))
+    require_eager_bits(Written(((views, ("fill", 0.0)),), masked=masked))

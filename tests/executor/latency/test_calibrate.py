@@ -1,0 +1,103 @@
+"""Calibration measures what it has not seen, within its grant, and touches nothing of the job."""
+
+import sys
+
+import pytest
+import torch
+
+from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.latency.calibrate import apply_known, calibrate, unknown_signatures
+from tests.executor.conftest import GRANT_BYTES
+from tests.executor.models import SHAPES, make_job
+
+
+def _workspaces(steps: tuple[CapturedStep, ...], name: str) -> list[int]:
+    return [o.workspace_bytes for step in steps for o in step.graph.operators if o.name == name]
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_every_unknown_signature_is_measured_once_and_then_known(kind: str) -> None:
+    captured = make_job(kind).steps
+    unknown = unknown_signatures(captured, {})
+    outcome = calibrate(captured, unknown, {}, GRANT_BYTES)
+    assert set(outcome.measured) == unknown
+    assert outcome.overflow_bytes == 0
+    assert unknown_signatures(captured, outcome.measured) == frozenset()
+    assert calibrate(captured, frozenset(), outcome.measured, GRANT_BYTES).measured == {}
+    assert outcome.graphs == tuple(step.graph for step in outcome.steps)
+
+
+def test_what_the_catalog_remembers_gives_the_same_graphs_as_measuring() -> None:
+    captured = make_job("lstm").steps
+    outcome = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
+    assert tuple(s.graph for s in apply_known(make_job("lstm").steps, outcome.measured)) == outcome.graphs
+
+
+def test_a_second_measurement_finds_the_same_memory() -> None:
+    captured = make_job("cnn").steps
+    unknown = unknown_signatures(captured, {})
+    first, second = (calibrate(captured, unknown, {}, GRANT_BYTES) for _ in range(2))
+    assert first.graphs == second.graphs
+
+
+def test_a_workspace_is_what_an_operator_takes_beside_its_outputs() -> None:
+    captured = make_job("cnn").steps
+    outcome = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
+    assert set(_workspaces(outcome.steps, "aten.relu.default")) == {0}
+    # Dropout draws its mask as floats before it keeps it as booleans.
+    training = outcome.graphs[0]
+    dropout = next(o for o in training.operators if o.name == "aten.native_dropout.default")
+    assert dropout.workspace_bytes == training.tensors[dropout.writes[0]].size_bytes
+    assert min(_workspaces(outcome.steps, "aten.convolution.default")) > 0
+
+
+def test_a_result_of_unknown_size_is_measured_and_remembered_under_a_signature_of_its_own() -> None:
+    training = make_job("lstm").steps[0]
+    assert training.opaque == {"mkldnn_rnn_layer_3"}
+    (key,) = training.size_signatures().values()
+    outcome = calibrate((training,), unknown_signatures((training,), {}), {}, GRANT_BYTES)
+    (measured,) = outcome.steps
+    assert measured.opaque == frozenset()
+    kept = next(t for t in measured.graph.tensors if t.name == "mkldnn_rnn_layer_3")
+    assert outcome.measured[key] == (0, kept.size_bytes)
+    assert kept.size_bytes % 4096 == 0, "oneDNN rounds its workspace to pages"
+    assert measured.graph.signature == training.graph.signature
+
+
+def test_only_what_is_unknown_runs() -> None:
+    captured = make_job("mlp").steps
+    everything = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).measured
+    missing = captured[0].graph.operators[-1].signature
+    known = {signature: figures for signature, figures in everything.items() if signature != missing}
+    assert set(calibrate(captured, frozenset({missing}), known, GRANT_BYTES).measured) == {missing}
+
+
+def test_what_does_not_fit_the_grant_is_not_run_and_the_shortfall_is_told() -> None:
+    captured = make_job("mlp").steps
+    unknown = unknown_signatures(captured, {})
+    whole = calibrate(captured, unknown, {}, GRANT_BYTES)
+    largest = max(
+        o.workspace_bytes + sum(g.tensors[t].size_bytes for t in {*o.reads, *o.writes})
+        for g in whole.graphs
+        for o in g.operators
+    )
+    assert calibrate(captured, unknown, {}, largest).overflow_bytes == 0
+    short = calibrate(captured, unknown, {}, largest - 10)
+    assert short.overflow_bytes == 10
+    assert set(short.measured) < unknown
+
+
+def test_random_numbers_go_on_as_if_nothing_had_run() -> None:
+    captured = make_job("transformer").steps
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.is_grad_enabled()
+
+
+def test_measuring_says_nothing_on_the_error_output_and_leaves_it_open(capfd: pytest.CaptureFixture[str]) -> None:
+    captured = make_job("mlp").steps
+    calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
+    sys.stderr.write("heard\n")
+    assert capfd.readouterr().err == "heard\n"

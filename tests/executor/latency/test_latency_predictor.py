@@ -1,0 +1,216 @@
+"""The predictor learns, is the same for the same samples, survives its file, and answers for any operator."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
+
+from indb_tensile.errors import DataError
+from indb_tensile.executor.capture.capture import capture_training
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.latency.latency_predictor import (
+    FEWEST_SAMPLES,
+    Predictor,
+    Sample,
+    foretell,
+    read_samples,
+    train,
+    usable,
+    write_samples,
+)
+from indb_tensile.scheduler.timing.latency import DeviceSpeed, estimate
+from indb_tensile.scheduler.timing.operator_features import Description, rooflines_ns
+from tests.scheduler.descriptions import dense, descriptions, elementwise
+
+SPEED = DeviceSpeed(flops_per_s=10**11, bytes_per_s=10**10, launch_ns=5_000)
+_COST = {"aten.relu.default": 1.5, "aten.tanh.default": 12.0, "aten.mm.default": 4.0}
+
+
+def _truth(description: Description, utilisation: float = 0.0) -> int:
+    """A device whose operators are slower than their roofline, each kind by a factor, thin products by another."""
+    factor = _COST[description.name] * (1 + utilisation)
+    if description.name == "aten.mm.default" and min(description.outputs[0].shape) < 16:
+        factor *= 5
+    return round(factor * float(rooflines_ns([description], SPEED)[0]))
+
+
+def _drawn(count: int, seed: int, *, crowded: bool = False) -> list[Sample]:
+    source = random.Random(seed)
+    samples = []
+    for _ in range(count):
+        name = source.choice(sorted(_COST))
+        if name == "aten.mm.default":
+            description = dense(*(round(2 ** source.uniform(1, 11)) for _ in range(3)))
+        else:
+            description = elementwise(round(2 ** source.uniform(4, 24)), name)
+        utilisation = float(crowded and source.random() < 0.5)
+        latency_ns = round(_truth(description, utilisation) * source.uniform(0.9, 1.1))
+        samples.append(Sample(description=description, latency_ns=latency_ns, utilisation=utilisation))
+    return samples
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return train(_drawn(800, seed=1, crowded=True), SPEED)
+
+
+def _r2(samples: list[Sample], latency_ns: np.ndarray) -> float:
+    measured = np.log([sample.latency_ns for sample in samples])
+    return float(1 - ((measured - np.log(latency_ns)) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
+
+
+def test_operators_that_it_never_saw_are_foretold_far_better_than_by_the_roofline(predictor: Predictor) -> None:
+    fresh = _drawn(300, seed=2)
+    wanted = [sample.description for sample in fresh]
+    roofline = _r2(fresh, rooflines_ns(wanted, SPEED))
+    assert roofline < 0.8
+    assert _r2(fresh, predictor.predict(wanted)) > 0.97
+
+
+def test_a_busy_device_is_slower(predictor: Predictor) -> None:
+    wanted = [sample.description for sample in _drawn(100, seed=3)]
+    ratio = predictor.predict(wanted, utilisation=1.0) / predictor.predict(wanted)
+    assert 1.6 < np.median(ratio) < 2.4
+
+
+def test_a_kind_that_it_never_saw_stays_within_the_ratios_it_saw(predictor: Predictor) -> None:
+    unknown = replace(elementwise(1 << 20), name="aten.unheard_of.default")
+    ratio = predictor.predict([unknown])[0] / rooflines_ns([unknown], SPEED)[0]
+    assert 0.25 < ratio < 50
+
+
+def test_equal_samples_and_seeds_give_equal_models_and_leave_the_random_numbers_alone() -> None:
+    samples = _drawn(60, seed=4)
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    first, second, other = (train(samples, SPEED, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.to_bytes() == second.to_bytes()
+    assert first.to_bytes() != other.to_bytes()
+
+
+def test_a_model_survives_its_file_bit_for_bit(predictor: Predictor) -> None:
+    data = predictor.to_bytes()
+    again = Predictor.from_bytes(data)
+    wanted = [sample.description for sample in _drawn(200, seed=5)]
+    assert again.to_bytes() == data
+    assert np.array_equal(again.predict(wanted, 0.5), predictor.predict(wanted, 0.5))
+    assert (again.speed, again.kinds, again.samples) == (SPEED, tuple(sorted(_COST)), 800)
+    assert len(data) < 5_000_000
+
+
+@given(st.lists(descriptions(), max_size=4), st.floats(0, 1))
+def test_any_operator_takes_a_positive_finite_time(several: list[Description], utilisation: float) -> None:
+    found = _PREDICTOR.predict(several, utilisation)
+    assert found.shape == (len(several),)
+    assert found.dtype == np.int64
+    assert (found >= 1).all()
+
+
+@given(st.lists(descriptions(), min_size=1, max_size=4), st.data())
+def test_a_graph_is_the_prediction_of_each_of_its_operators(several: list[Description], data: st.DataObject) -> None:
+    graph = data.draw(st.lists(st.sampled_from(several), min_size=1, max_size=12))
+    alone = np.array([_PREDICTOR.predict([description])[0] for description in graph])
+    # Rows of a product are summed in another order when there are more of them.
+    assert np.allclose(_PREDICTOR.predict(graph), alone, rtol=1e-4, atol=1)
+
+
+_PREDICTOR = train(_drawn(FEWEST_SAMPLES, seed=6), SPEED)
+
+
+def test_samples_survive_being_written_and_what_is_none_is_refused() -> None:
+    samples = _drawn(20, seed=8, crowded=True)
+    assert read_samples(write_samples(samples)) == samples
+    for text in ("{", "[1, 2]", '[1, 0.0, "{}"]', '["x", 0.0, "{}"]', "7", "null"):
+        with pytest.raises(DataError):
+            read_samples(text)
+
+
+def test_a_graph_is_estimated_without_a_predictor_and_foretold_with_one() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 5))
+    x, y = torch.empty(8, 6), torch.empty(8, dtype=torch.int64)
+    step = capture_training(module, torch.nn.CrossEntropyLoss(), x, y, OptimizerSettings())
+    described = [step.descriptions[operator.signature] for operator in step.graph.operators]
+    assert foretell(step.graph, step.descriptions, SPEED, None) == estimate(step.graph, SPEED)
+    found = foretell(step.graph, step.descriptions, SPEED, _PREDICTOR)
+    assert found == tuple(_PREDICTOR.predict(described).tolist())
+
+
+def test_a_predictor_that_cannot_be_read_is_none_and_said_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert usable(b"garbage") is None
+    assert "estimated, not predicted" in caplog.text
+    again = usable(_PREDICTOR.to_bytes())
+    assert again is not None
+    assert again.to_bytes() == _PREDICTOR.to_bytes()
+
+
+def test_too_few_samples_are_refused() -> None:
+    with pytest.raises(DataError, match="49 measured operators are too few"):
+        train(_drawn(FEWEST_SAMPLES - 1, seed=7), SPEED)
+
+
+def _changed(**arrays: np.ndarray | None) -> bytes:
+    kept = {**load(_PREDICTOR.to_bytes()), **arrays}
+    return save({name: array for name, array in kept.items() if array is not None})
+
+
+def _about(**changes: object) -> bytes:
+    about = json.loads(load(_PREDICTOR.to_bytes())["about"].tobytes()) | changes
+    return _changed(about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
+
+
+def _wrong_files() -> dict[str, bytes]:
+    whole = load(_PREDICTOR.to_bytes())
+    return {
+        "nothing": b"",
+        "noise": bytes(range(256)) * 8,
+        "a huge header": (2**60).to_bytes(8, "little") + b"{}",
+        "half a file": _PREDICTOR.to_bytes()[:-100],
+        "no description": _changed(about=None),
+        "a description that is no JSON": _changed(about=np.zeros(7, dtype=np.uint8)),
+        "a description of something else": _changed(about=np.frombuffer(b"[]", dtype=np.uint8)),
+        "another format": _about(format=2),
+        "endless ratios": _about(ratios=[0.0, float("inf")]),
+        "ratios that are none": _about(ratios=[float("nan"), 1.0]),
+        "no speed": _about(speed=[0, 1, 1]),
+        "another kind more": _about(kinds=[*_COST, "aten.more.default"]),
+        "weights that are no numbers": _changed(weight0=np.full_like(whole["weight0"], np.nan)),
+        "weights of 64 bits": _changed(weight0=whole["weight0"].astype(np.float64)),
+        "other features": _changed(centre=whole["centre"][:-1], spread=whole["spread"][:-1]),
+        "no spread": _changed(spread=np.zeros_like(whole["spread"])),
+        "a layer less": _changed(weight2=None, bias2=None),
+        "a bias less": _changed(bias1=None),
+    }
+
+
+@pytest.mark.parametrize("what", _wrong_files())
+def test_a_file_that_is_no_predictor_is_refused_with_the_way_out(what: str) -> None:
+    with pytest.raises(DataError, match=r"no latency predictor of format 1: ") as caught:
+        Predictor.from_bytes(_wrong_files()[what])
+    assert caught.value.hint == "Remove it: a controller trains another one."
+
+
+def test_weights_beyond_all_measure_give_times_within_the_ratios() -> None:
+    huge = np.full_like(load(_PREDICTOR.to_bytes())["weight1"], 3e38)
+    found = Predictor.from_bytes(_changed(weight1=huge))
+    wanted = [dense(8, 16, 32), elementwise(1 << 30)]
+    ratio = np.log(found.predict(wanted) / rooflines_ns(wanted, SPEED))
+    assert (ratio > found.ratios[0] - 0.01).all()
+    assert (ratio < found.ratios[1] + 0.01).all()
+
+
+@given(st.integers(0, 100_000), st.integers(0, 255))
+def test_a_file_with_one_wrong_byte_is_refused_or_answers_with_finite_times(position: int, value: int) -> None:
+    data = bytearray(_PREDICTOR.to_bytes())
+    data[position % len(data)] = value
+    try:
+        found = Predictor.from_bytes(bytes(data))
+    except DataError:
+        return
+    assert (found.predict([dense(8, 16, 32), elementwise(1 << 30)]) >= 1).all()

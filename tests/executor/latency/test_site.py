@@ -1,0 +1,120 @@
+"""Operators measured in a GPU's memory that may be too small: by doubles of its allocator and of its clock."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+import torch
+
+from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.executor.latency.calibrate import Site, add_scripts, calibrate, calibrate_on, unknown_signatures
+from tests.executor.models import make_job
+
+GRANT_BYTES = 10 << 20
+
+
+class FakeServing:
+    """Serves nothing; the n-th operator is refused memory, and fails, or does without it."""
+
+    alone = True
+
+    def __init__(self, refuse_at: int = 0, needed_bytes: int = 0, grantable_bytes: int = 0, *, fails: bool) -> None:
+        self.runs = 0
+        self._refuse_at, self._fails = refuse_at, fails
+        self._answer = needed_bytes, grantable_bytes
+        self._refused = 0, 0
+
+    def record(self) -> None: ...
+
+    def recorded(self) -> tuple[()]:
+        return ()
+
+    def trim(self) -> None: ...
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        self.runs += 1
+        if self.runs == self._refuse_at:
+            self._refused = self._answer
+            if self._fails:
+                raise torch.OutOfMemoryError("the job's regions have no 123 bytes in one piece for torch")
+        yield
+
+    def refusal(self) -> tuple[int, int]:
+        answer, self._refused = self._refused, (0, 0)
+        return answer
+
+
+class FakeTimer:
+    """Every call takes the same."""
+
+    def time_ns(self, run: Callable[[], object]) -> int:
+        run()
+        return 1234
+
+
+@contextmanager
+def measured_on(serving: FakeServing) -> Iterator[None]:
+    calibrate_on(
+        Site(
+            device=torch.device("cpu"),
+            serving=cast(Serving, serving),
+            timer=FakeTimer(),
+            refusal=serving.refusal,
+        )
+    )
+    try:
+        yield
+    finally:
+        calibrate_on(None)
+
+
+def _calibrated(serving: FakeServing) -> Any:
+    steps = make_job("mlp").steps
+    with measured_on(serving):
+        return calibrate(steps, unknown_signatures(steps, {}), {}, GRANT_BYTES)
+
+
+def test_a_call_is_timed_by_the_devices_own_clock() -> None:
+    found = _calibrated(FakeServing(fails=False))
+    assert {latency_ns for latency_ns, _ in found.measured.values()} == {1234}
+    assert found.overflow_bytes == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_operator_that_is_refused_memory_asks_for_a_larger_grant_whether_or_not_it_does_without(
+    *, fails: bool
+) -> None:
+    found = _calibrated(FakeServing(3, GRANT_BYTES + 5_000_000, GRANT_BYTES + 5_000_000, fails=fails))
+    assert (found.overflow_bytes, found.measured) == (5_000_000, {})
+
+
+def test_memory_that_is_only_in_pieces_asks_for_a_region_more() -> None:
+    assert _calibrated(FakeServing(1, GRANT_BYTES - 5, GRANT_BYTES - 5, fails=True)).overflow_bytes == 1 << 20
+
+
+def test_what_the_whole_device_could_not_hold_is_refused_to_every_run_alike() -> None:
+    assert _calibrated(FakeServing(3, 1 << 50, 0, fails=False)).overflow_bytes == 0
+    assert _calibrated(FakeServing(3, 1 << 50, 0, fails=True)).overflow_bytes > 1 << 49
+
+
+def test_what_fails_for_another_reason_is_told() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        _calibrated(FakeServing(3, 0, 0, fails=True))
+
+
+def test_an_operator_that_cannot_be_recorded_beside_others_has_no_script() -> None:
+    steps = make_job("mlp").steps
+    whole, short = FakeServing(fails=False), FakeServing(1, 5, 5, fails=True)
+    with measured_on(whole):
+        everything = {key for step in add_scripts(steps) for key in step.scripts}
+    with measured_on(short):
+        assert len({key for step in add_scripts(steps) for key in step.scripts}) == len(everything) - 1
+
+
+def test_scratch_on_a_gpu_is_aligned_as_torchs_own_allocator_does() -> None:
+    steps = make_job("mlp").steps
+    with measured_on(FakeServing(fails=False)):
+        scripts = [script for step in add_scripts(steps) for script in step.scripts.values()]
+    assert {script.alignment_bytes for script in scripts} == {512}

@@ -1,0 +1,179 @@
+"""Plans that run operators again, in another order or in parts: every bit is that of a plain PyTorch loop."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from indb_tensile.errors import GraphError
+from indb_tensile.executor.capture.capture import CapturedStep, loaded_by_host
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.run.program import compile_program
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.scheduler.graph import OpIndex, Stage
+from indb_tensile.scheduler.memory.peak import LIVENESS, peak
+from indb_tensile.scheduler.plan import Execution, Plan
+from tests.device.fake_device import FakeDevice
+from tests.device.memory_device import MemoryDevice
+from tests.executor.conftest import prepared
+from tests.executor.driving import bits, drive, state_bits
+from tests.executor.eager import Eager
+from tests.executor.models import SHAPES
+from tests.executor.plans import random_plan, random_rewritten_plan
+
+SETTINGS = (
+    OptimizerSettings(),
+    OptimizerSettings(kind="adamw", weight_decay=0.1, clip_norm=0.1),
+    OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=0.01),
+    OptimizerSettings(kind="sgd"),
+)
+
+# Every model with two optimizers, two models with every optimizer.
+CASES = [(kind, s) for kind in SHAPES for s in (SETTINGS if kind in ("wide", "cnn") else SETTINGS[::2])]
+
+
+def _rewritten(steps: tuple[CapturedStep, ...], seed: int, share: float = 0.5) -> tuple[Plan, ...]:
+    return tuple(random_rewritten_plan(step.graph, seed * 10 + k, share) for k, step in enumerate(steps))
+
+
+def _peak(steps: tuple[CapturedStep, ...], plans: tuple[Plan, ...]) -> int:
+    return max(peak(step.graph, plan) for step, plan in zip(steps, plans, strict=True))
+
+
+@pytest.mark.parametrize(("kind", "settings"), CASES, ids=[f"{k}-{s.kind}-{s.momentum}" for k, s in CASES])
+def test_every_order_gives_the_bits_of_the_eager_loop_at_exactly_its_peak(
+    kind: str, settings: OptimizerSettings
+) -> None:
+    job, steps = prepared(kind, settings=settings)
+    eager = Eager(job)
+    expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
+    for seed in range(6):
+        chosen = _rewritten(steps, seed, share=(0.0, 0.4, 1.0)[seed % 3])
+        device, state = MemoryDevice(), job.state()
+        runner = Runner(device, state, steps)
+        runner.adopt(chosen, 1)
+        assert bits(drive(runner, job)) == expected_seen, seed
+        assert state_bits(state.export()) == expected, seed
+        assert device.high_water_bytes == _peak(steps, chosen)
+        runner.close()
+        assert (device.used_bytes, device.buffers) == (0, {})
+        assert state_bits(state.export()) == expected, "what was given back to the host has the same bits"
+
+
+@pytest.mark.parametrize("kind", ["wide", "cnn", "lstm", "transformer", "stretched"])
+def test_batches_in_parts_and_half_precision_run_in_other_orders_too(kind: str) -> None:
+    job, steps = prepared(kind, settings=SETTINGS[1], passes=Passes(micro_batch_size=3, precision="bfloat16"))
+    eager = Eager(job)
+    expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
+    for seed in range(3):
+        chosen = _rewritten(steps, seed)
+        device, state = MemoryDevice(), job.state()
+        runner = Runner(device, state, steps)
+        runner.adopt(chosen, 1)
+        assert bits(drive(runner, job)) == expected_seen, seed
+        assert state_bits(state.export()) == expected, seed
+        assert device.high_water_bytes == _peak(steps, chosen)
+
+
+@pytest.mark.parametrize("is_host", [False, True])
+@pytest.mark.parametrize("kind", ["wide", "cnn", "lstm", "transformer"])
+def test_plans_of_many_orders_in_turn_change_nothing_and_never_exceed_the_larger_peak(
+    kind: str, is_host: bool
+) -> None:
+    job, steps = prepared(kind, settings=SETTINGS[0])
+    eager = Eager(job)
+    device, state = MemoryDevice(is_host=is_host), job.state()
+    if is_host:
+        steps = tuple(map(loaded_by_host, steps))
+    runner = Runner(device, state, steps)
+    sequence = [_rewritten(steps, seed, share=seed % 2) for seed in range(20, 26)]
+    plain = [tuple(random_plan(step.graph, seed) for step in steps) for seed in (1, 2)]
+    sequence = [*sequence[:3], (LIVENESS,) * 3, plain[0], *sequence[3:], plain[1]]
+    before = 0
+    for generation, chosen in enumerate(sequence):
+        device.reset_high_water()
+        runner.adopt(chosen, generation)
+        assert device.high_water_bytes <= max(before, _peak(steps, chosen))
+        device.reset_high_water()
+        assert bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
+        assert device.high_water_bytes == _peak(steps, chosen)
+        assert state_bits(state.export()) == state_bits(eager.export())
+        before = _peak(steps, chosen)
+
+
+@pytest.mark.parametrize("is_host", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_checkpoint_loaded_under_a_plan_in_parts_replaces_every_piece(seed: int, is_host: bool) -> None:
+    job, steps = prepared("wide", settings=SETTINGS[0])
+    eager, state = Eager(job), job.state()
+    if is_host:
+        steps = tuple(map(loaded_by_host, steps))
+    runner = Runner(MemoryDevice(is_host=is_host), state, steps)
+    initial = state.export()
+    runner.adopt(_rewritten(steps, seed, share=1.0), 1)
+    drive(runner, job)
+    state.load(initial)
+    assert state_bits(state.export()) == state_bits(initial)
+    assert bits(drive(runner, job)) == bits(drive(eager, job))
+    assert state_bits(state.export()) == state_bits(eager.export())
+
+
+def test_latencies_of_an_order_are_those_of_the_captured_operators() -> None:
+    """Every reading of the clock is a microsecond after the one before."""
+    job, steps = prepared("wide", settings=SETTINGS[0])
+    plan = random_rewritten_plan(steps[0].graph, 3, 0.0)
+    clock = iter(range(0, 10**12, 1_000))
+    device = FakeDevice(1 << 24, 1 << 24)  # no copy takes any time
+    runner = Runner(device, job.state(), steps, sample_every=1, clock=lambda: next(clock))
+    runner.adopt((plan, *_rewritten(steps[1:], 0)), 1)
+    runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    parts = {e.operator: e.parts for e in plan.executions}
+    # What starting parts costs by the model, more than a microsecond each, is not the operator's.
+    assert measured.latency_ns == tuple(0 if parts[OpIndex(k)] > 1 else 1_000 for k in range(len(parts)))
+    assert measured.iteration_ns == 1_000 * len(plan.executions)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_only_operators_that_say_so_draw_random_numbers(kind: str) -> None:
+    """Any other may run again. The clock is read between operators, and looks at the generator instead."""
+    job, steps = prepared(kind)
+    states: list[bytes] = []
+
+    def clock() -> int:
+        states.append(torch.get_rng_state().numpy().tobytes())
+        return len(states)
+
+    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=1, clock=clock)
+    runner.adopt((LIVENESS,) * 3, 1)
+    states.clear()
+    runner.train(*job.batches[0], 0.01)
+    drawn = [before != after for before, after in pairwise(states)]
+    assert drawn == [operator.random for operator in steps[0].graph.operators]
+
+
+def test_an_order_that_would_change_a_result_is_refused_and_the_old_plans_stay() -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    backwards = tuple(Execution(operator=OpIndex(k)) for k in reversed(range(len(steps[0].graph.operators))))
+    with pytest.raises(GraphError, match="needs"):
+        runner.adopt((Plan(policy="bad", executions=backwards), LIVENESS, LIVENESS), 2)
+    assert runner.generation == 1
+    runner.train(*job.batches[0], 0.01)
+
+
+def test_forward_operators_run_with_gradients_on_whenever_they_run() -> None:
+    step = prepared("cnn")[1][0]
+    program = compile_program(step, random_rewritten_plan(step.graph, 2, 0.0))
+    recording, seen = True, set()
+    for line in program.plain_lines:
+        if "set_grad(" in line:
+            recording = "True" in line
+        for k, operator in enumerate(step.graph.operators):
+            if f"f{k}(" in line:
+                assert recording == (operator.stage in (Stage.UPLOAD, Stage.FORWARD))
+                seen.add((operator.stage, recording))
+    assert len(seen) == len(Stage)

@@ -1,0 +1,496 @@
+"""Results never change: whatever the plan, every bit is that of a plain PyTorch loop."""
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate, chain, repeat
+
+import pytest
+import torch
+
+from indb_tensile.device.device import REGION_BYTES, CpuDevice, Device, EmulatedDevice, Ledger, Ticket
+from indb_tensile.device.hardware import PROCESSOR_SPEED
+from indb_tensile.errors import ComputationError, DeviceMemoryError, InvariantError
+from indb_tensile.executor.capture.capture import loaded_by_host
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.executor.run.state import State, restore_rng_state, rng_state
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.host_memory import host_bytes
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA, floor, peak, resident_at_start
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.planner import Workload, plan_jobs
+from indb_tensile.scheduler.timing.latency import estimate
+from tests.device.fake_device import FakeDevice
+from tests.device.memory_device import MemoryDevice
+from tests.executor.conftest import prepared
+from tests.executor.driving import bits, drive, state_bits
+from tests.executor.eager import Eager
+from tests.executor.models import SHAPES
+from tests.executor.plans import random_plan, random_rewritten_plan
+
+SETTINGS = (
+    OptimizerSettings(),
+    OptimizerSettings(kind="adamw", weight_decay=0.1, clip_norm=0.1),
+    OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=0.01, clip_norm=0.5),
+    OptimizerSettings(kind="sgd"),
+)
+
+
+def _plans(steps: tuple[object, ...], seed: int) -> tuple[Plan, ...]:
+    return tuple(random_plan(step.graph, seed * 10 + k) for k, step in enumerate(steps))  # type: ignore[attr-defined]
+
+
+# Every model with two optimizers, every optimizer with two models.
+CASES = [(kind, s) for kind in SHAPES for s in (SETTINGS if kind in ("mlp", "cnn") else SETTINGS[1:3])]
+
+
+@pytest.mark.parametrize(("kind", "settings"), CASES, ids=[f"{k}-{s.kind}-{s.clip_norm}" for k, s in CASES])
+def test_every_plan_gives_the_bits_of_the_eager_loop_at_exactly_its_peak(
+    kind: str, settings: OptimizerSettings
+) -> None:
+    job, steps = prepared(kind, settings=settings)
+    eager = Eager(job)
+    expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
+    plans = [(LIVENESS,) * 3, (VANILLA,) * 3, *(_plans(steps, seed) for seed in range(4))]
+    for chosen in plans:
+        device, state = MemoryDevice(), job.state()
+        runner = Runner(device, state, steps)
+        runner.adopt(chosen, 1)
+        assert {piece.tensor for piece in state.resident} == resident_at_start(steps[0].graph, chosen[0])
+        seen = bits(drive(runner, job))
+        assert seen == expected_seen, chosen
+        assert state_bits(state.export()) == expected, chosen
+        assert device.high_water_bytes == max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+        runner.close()
+        assert device.used_bytes == 0
+        assert not device.buffers
+        assert state_bits(state.export()) == expected, "what was given back to the host has the same bits"
+
+
+IN_PARTS = Passes(micro_batch_size=3)
+IN_HALF = Passes(precision="bfloat16")
+IN_BOTH = Passes(micro_batch_size=4, precision="bfloat16")
+PASSES = [
+    *((kind, IN_PARTS) for kind in SHAPES),
+    *((kind, IN_HALF) for kind in ("cnn", "transformer")),
+    *((kind, IN_BOTH) for kind in ("mlp", "lstm")),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"), PASSES, ids=[f"{k}-{p.micro_batch_size}-{p.precision}" for k, p in PASSES]
+)
+def test_batches_in_parts_and_half_precision_give_the_bits_of_eager_accumulation_and_autocast(
+    kind: str, passes: Passes
+) -> None:
+    job, steps = prepared(kind, settings=SETTINGS[2], passes=passes)
+    eager = Eager(job)
+    expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
+    for chosen in ((LIVENESS,) * 3, _plans(steps, 0)):
+        device, state = MemoryDevice(), job.state()
+        runner = Runner(device, state, steps)
+        runner.adopt(chosen, 1)
+        assert bits(drive(runner, job)) == expected_seen, chosen
+        assert state_bits(state.export()) == expected, chosen
+        assert device.high_water_bytes == max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+        runner.close()
+
+
+def _emulated(link_bytes_per_s: int) -> Iterator[Device]:
+    with Ledger.create(64 * REGION_BYTES, REGION_BYTES, link_bytes_per_s, link_bytes_per_s) as ledger:
+        slot, epoch = ledger.claim_slot(os.getpid())
+        ledger.grant(slot, 32 * REGION_BYTES)
+        with EmulatedDevice(ledger.fd, slot, epoch, 1 << 24) as device:
+            yield device
+
+
+def _cpu() -> Iterator[Device]:
+    with Ledger.create(64 * REGION_BYTES, REGION_BYTES, 1, 1) as ledger:
+        slot, epoch = ledger.claim_slot(os.getpid())
+        ledger.grant(slot, 32 * REGION_BYTES)
+        with CpuDevice(ledger.fd, slot, epoch, 1 << 24, tempfile.gettempdir()) as device:
+            yield device
+
+
+def _in_memory() -> Iterator[Device]:
+    yield FakeDevice(1 << 24, 1 << 24)
+
+
+# A slow link makes copies late everywhere, a fast one almost nowhere.
+DEVICES: dict[str, Callable[[], Iterator[Device]]] = {
+    "fake": _in_memory,
+    "cpu": _cpu,
+    "slow link": partial(_emulated, 20_000_000),
+    "fast link": partial(_emulated, 20_000_000_000),
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("kind", ["cnn", "lstm"])
+def test_every_device_gives_the_same_bits_at_the_same_peak(kind: str, name: str) -> None:
+    job, steps = prepared(kind)
+    eager = Eager(job)
+    expected_seen = bits(drive(eager, job))
+    with contextmanager(DEVICES[name])() as device:
+        if device.is_host:
+            steps = tuple(map(loaded_by_host, steps))
+        for seed in (1, 2):
+            chosen = tuple(random_plan(step.graph, seed, share=1.0) for step in steps)
+            state = job.state()
+            runner = Runner(device, state, steps)
+            device.reset_high_water()
+            runner.adopt(chosen, 1)
+            assert bits(drive(runner, job)) == expected_seen
+            assert state_bits(state.export()) == state_bits(eager.export())
+            assert device.usage().high_water_bytes == max(
+                peak(s.graph, p) for s, p in zip(steps, chosen, strict=True)
+            )
+            runner.close()
+            assert device.usage().used_bytes == 0
+
+
+class _Ahead(MemoryDevice):
+    """Once `ahead` it is only told what computation comes after which copy; a host that waits itself is found out."""
+
+    ahead = False
+
+    def wait(self, ticket: Ticket) -> int:
+        assert not self.ahead, "the host waited for a copy in the middle of training"
+        return super().wait(ticket)
+
+    def compute_after(self, ticket: Ticket) -> int:
+        return super().wait(ticket)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "lstm"])
+def test_the_host_waits_for_no_copy_in_an_iteration_nor_between_two(kind: str) -> None:
+    job, steps = prepared(kind)
+    device = _Ahead()
+    runner = Runner(device, job.state(), steps[:1])
+    runner.adopt((random_plan(steps[0].graph, 1, share=1.0),), 1)
+    runner.train(*job.batches[0], 0.01)
+    device.ahead, copied_bytes = True, device.copied_bytes
+    for _ in range(3):
+        runner.train(*job.batches[0], 0.01)
+    assert device.copied_bytes > copied_bytes + 3 * sum(tensor.nbytes for tensor in job.batches[0])
+    device.ahead = False
+    runner.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "transformer", "lstm"])
+def test_other_seeds_and_plans_that_swap_every_gap_change_nothing(kind: str, seed: int) -> None:
+    job, steps = prepared(kind, seed)
+    eager = Eager(job)
+    expected_seen = bits(drive(eager, job))
+    chosen = tuple(random_plan(step.graph, seed, share=1.0) for step in steps)
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt(chosen, 1)
+    assert bits(drive(runner, job)) == expected_seen
+    assert state_bits(state.export()) == state_bits(eager.export())
+    assert device.copied_bytes > 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", ["wide", "cnn", "transformer", "lstm"])
+def test_the_planners_plans_keep_their_budget_and_the_bits(kind: str, seed: int, share: float) -> None:
+    job, steps = prepared(kind, seed=seed)
+    eager = Eager(job)
+    graphs = tuple(step.graph for step in steps)
+    floors = [floor(graph) for graph in graphs]
+    liveness = [peak(graph, LIVENESS) for graph in graphs]
+    budget_bytes = max(floors) + round(share * (max(liveness) - max(floors)))
+    workload = Workload(
+        job=JobId(1), graphs=graphs, latency_ns=tuple(estimate(graph, PROCESSOR_SPEED) for graph in graphs)
+    )
+    link = Link(out_bytes_per_s=400_000_000, in_bytes_per_s=400_000_000)
+    planned = plan_jobs([workload], budget_bytes=budget_bytes, link=link)
+    assert isinstance(planned, tuple)
+    assert all(plan.executions for plan in planned[0].plans[:2])
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt(planned[0].plans, 1)
+    assert bits(drive(runner, job)) == bits(drive(eager, job))
+    assert state_bits(state.export()) == state_bits(eager.export())
+    assert device.high_water_bytes == planned[0].peak_bytes <= budget_bytes
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_where_memory_is_the_hosts_nothing_is_copied_over_a_link_without_need(kind: str) -> None:
+    job, steps = prepared(kind)
+    steps = tuple(map(loaded_by_host, steps))
+    device, eager = MemoryDevice(is_host=True), Eager(job)
+    runner = Runner(device, job.state(), steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    assert bits(drive(runner, job)) == bits(drive(eager, job))
+    assert (device.copied_bytes, device.buffers) == (0, {})
+
+
+def test_nothing_is_on_the_device_before_a_plan_is_adopted() -> None:
+    job, steps = prepared("mlp")
+    device = MemoryDevice()
+    runner = Runner(device, job.state(), steps)
+    assert (device.used_bytes, device.high_water_bytes, device.buffers) == (0, 0, {})
+    with pytest.raises(InvariantError, match="no training step for a batch of 8 has a plan"):
+        runner.train(*job.batches[0], 0.1)
+
+
+@pytest.mark.parametrize("is_host", [False, True])
+@pytest.mark.parametrize("kind", ["cnn", "lstm"])
+def test_new_plans_in_mid_training_change_nothing_and_never_exceed_the_larger_peak(kind: str, is_host: bool) -> None:
+    job, steps = prepared(kind)
+    if is_host:
+        steps = tuple(map(loaded_by_host, steps))
+    eager = Eager(job)
+    device, state = MemoryDevice(is_host=is_host), job.state()
+    runner = Runner(device, state, steps)
+    sequence = [(LIVENESS,) * 3, *(_plans(steps, seed) for seed in range(20, 26)), (VANILLA,) * 3]
+    before = 0
+    for generation, chosen in enumerate(sequence):
+        after = max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+        device.reset_high_water()
+        runner.adopt(chosen, generation)
+        assert device.high_water_bytes <= max(before, after)
+        assert device.used_bytes == sum(
+            steps[0].graph.tensors[t].size_bytes for t in resident_at_start(steps[0].graph, chosen[0])
+        )
+        device.reset_high_water()
+        assert bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
+        assert device.high_water_bytes == after
+        before = after
+    assert state_bits(state.export()) == state_bits(eager.export())
+
+
+def test_memory_of_the_old_plan_is_given_back_before_adopt_returns() -> None:
+    job, steps = prepared("mlp")
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    kept_bytes = device.used_bytes
+    chosen = tuple(random_plan(step.graph, 5, share=1.0) for step in steps)
+    runner.adopt(chosen, 2)
+    assert device.used_bytes < kept_bytes
+    device.granted_bytes = max(peak(s.graph, p) for s, p in zip(steps, chosen, strict=True))
+    drive(runner, job)
+    assert runner.generation == 2
+
+
+def test_beyond_the_grant_the_device_refuses_and_everything_is_given_back() -> None:
+    job, steps = prepared("mlp")
+    device, state = MemoryDevice(peak(steps[0].graph, LIVENESS) - 1), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    with pytest.raises(DeviceMemoryError):
+        runner.train(*job.batches[0], 0.1)
+    with pytest.raises(InvariantError, match="failed half way"):
+        state.export()
+    runner.close()
+    assert device.used_bytes == 0
+    assert not device.buffers
+
+
+@pytest.mark.parametrize("kind", ["cnn", "transformer"])
+def test_a_job_goes_on_from_its_checkpoint_with_equal_bits(kind: str) -> None:
+    job, steps = prepared(kind)
+    first = job.state()
+    runner = Runner(MemoryDevice(), first, steps)
+    runner.adopt(_plans(steps, 1), 1)
+    drive(runner, job)
+    saved, random = first.export(), rng_state()
+    expected_seen = bits([runner.train(x, y, 0.01) for x, y in job.batches])
+    restore_rng_state(random)
+    second = job.state()
+    second.load(saved)
+    runner = Runner(MemoryDevice(), second, steps)
+    runner.adopt(_plans(steps, 2), 1)
+    assert bits([runner.train(x, y, 0.01) for x, y in job.batches]) == expected_seen
+    assert state_bits(second.export()) == state_bits(first.export())
+
+
+@pytest.mark.parametrize("is_host", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_checkpoint_loaded_under_an_adopted_plan_replaces_every_host_copy(seed: int, is_host: bool) -> None:
+    job, steps = prepared("mlp")
+    eager, state = Eager(job), job.state()
+    runner = Runner(MemoryDevice(is_host=is_host), state, steps)
+    runner.adopt(_plans(steps, seed), 1)
+    initial = state.export()
+    drive(runner, job)
+    state.load(initial)
+    assert bits(drive(runner, job)) == bits(drive(eager, job))
+    assert state_bits(state.export()) == state_bits(eager.export())
+
+
+def test_sampled_iterations_give_a_latency_for_every_operator_that_adds_up() -> None:
+    job, steps = prepared("cnn")
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps, sample_every=2)
+    runner.adopt(_plans(steps, 3), 1)
+    assert runner.measured() is None
+    for _ in range(2):
+        runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert len(measured.latency_ns) == len(steps[0].graph.operators)
+    assert measured.samples == 1
+    # The memory device says that a wait took a nanosecond per byte: counted as stall, not as an operator's.
+    assert measured.stall_ns > 0
+    assert sum(measured.latency_ns) == measured.iteration_ns - measured.stall_ns
+    assert measured.peak_bytes == peak(steps[0].graph, _plans(steps, 3)[0])
+    assert runner.measured() is None
+    assert device.high_water_bytes == device.used_bytes
+
+
+@pytest.mark.parametrize(("after_ns", "samples"), [(0, 3), (1 << 62, 0), (None, 0)])
+def test_long_iterations_are_all_sampled(after_ns: int | None, samples: int) -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=1_000, sample_after_ns=after_ns)
+    runner.adopt((LIVENESS,) * 3, 1)
+    for _ in range(3):
+        runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert (0 if measured is None else measured.samples) == samples
+
+
+def test_one_slow_sample_among_many_is_not_hidden() -> None:
+    """Every reading of the clock is a nanosecond after the one before, but the last of the second iteration."""
+    job, steps = prepared("mlp")
+    count = len(steps[0].graph.operators)
+    clock = accumulate(chain(repeat(1, 2 * count + 2), (301,), repeat(1)))
+    device = FakeDevice(1 << 24, 1 << 24)  # no copy takes any time
+    runner = Runner(device, job.state(), steps, sample_every=1, clock=lambda: next(clock))
+    runner.adopt((LIVENESS,) * 3, 1)
+    for _ in range(3):
+        runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert measured.latency_ns == (*repeat(1, count - 1), 101)
+
+
+def test_only_whole_batches_are_sampled() -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps, sample_every=2)
+    runner.adopt((LIVENESS,) * 3, 1)
+    for batch in (job.batches[0], job.batches[-1]) * 2:  # full, tail, full, tail: every second one is a tail
+        runner.train(*batch, 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert measured.samples == 1
+
+
+def test_timed_iterations_give_the_same_bits() -> None:
+    job, steps = prepared("transformer")
+    eager, state = Eager(job), job.state()
+    runner = Runner(MemoryDevice(), state, steps, sample_every=1)
+    runner.adopt(_plans(steps, 4), 1)
+    assert bits(drive(runner, job)) == bits(drive(eager, job))
+    assert state_bits(state.export()) == state_bits(eager.export())
+
+
+def test_a_batch_of_another_shape_is_refused_with_both_shapes() -> None:
+    job, steps = prepared("mlp")
+    runner = Runner(MemoryDevice(), job.state(), steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    x, y = job.batches[0]
+    with pytest.raises(InvariantError, match=r"batch x is torch.float32 of shape \(8, 7\)"):
+        runner.train(torch.zeros(8, 7), y, 0.1)
+    with pytest.raises(InvariantError, match=r"batch y is torch.int32"):
+        runner.train(x, y.int(), 0.1)
+
+
+def test_a_batch_in_any_memory_order_is_uploaded_as_it_reads() -> None:
+    job, steps = prepared("mlp")
+    eager, state = Eager(job), job.state()
+    runner = Runner(MemoryDevice(), state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    x, y = job.batches[0]
+    transposed = x.t().contiguous().t()
+    assert not transposed.is_contiguous()
+    assert bits([runner.train(transposed, y, 0.1)]) == bits([eager.train(x, y, 0.1)])
+
+
+def test_steps_of_unmeasured_size_do_not_run() -> None:
+    job, _ = prepared("lstm")
+    with pytest.raises(InvariantError, match="has not been measured"):
+        Runner(MemoryDevice(), job.state(), job.steps)
+
+
+def test_the_learning_rate_is_an_input_of_every_iteration() -> None:
+    job, steps = prepared("mlp", settings=OptimizerSettings(kind="sgd"))
+    state = State.create(job.module, job.settings)
+    runner = Runner(MemoryDevice(), state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    before = state.export()
+    loss = runner.train(*job.batches[0], 0.0)
+    after = state.export()
+    assert math.isfinite(float(loss))
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "steps")
+    runner.train(*job.batches[0], 0.1)
+    assert not torch.equal(state.export()["0.weight"], before["0.weight"])
+
+
+def test_who_broke_the_device_is_named_by_its_operator_whatever_words_torch_has_for_it() -> None:
+    class Broken(MemoryDevice):
+        def move(self, freed_bytes: int, taken_bytes: int) -> None:
+            if freed_bytes == 0:
+                return  # the state comes before any step runs
+            raise RuntimeError("CUDA error: misaligned address")
+
+    def check() -> None:
+        raise ComputationError("waiting: cuX failed: CUDA_ERROR_MISALIGNED_ADDRESS", hint="look at it")
+
+    job, steps = prepared("mlp")
+    runner = Runner(Broken(), job.state(), steps, check=check)
+    runner.adopt((LIVENESS,) * 3, 1)
+    with pytest.raises(ComputationError) as raised:
+        runner.train(*job.batches[0], 0.1)
+    assert re.fullmatch(
+        r"the training step for 8 rows, in operator \S+ or one before it: waiting: cuX failed: \S+_ADDRESS",
+        raised.value.message,
+    )
+    assert raised.value.hint == "look at it"
+
+
+def test_the_high_water_mark_of_a_plan_is_its_own_whatever_came_before() -> None:
+    job, steps = prepared("mlp")
+    device = MemoryDevice()
+    runner = Runner(device, job.state(), steps, sample_every=1)
+    runner.adopt((VANILLA,) * 3, 1)
+    runner.train(*job.batches[0], 0.01)
+    runner.adopt((LIVENESS,) * 3, 2)
+    runner.train(*job.batches[0], 0.01)
+    measured = runner.measured()
+    assert measured is not None
+    assert measured.peak_bytes == peak(steps[0].graph, LIVENESS) < peak(steps[0].graph, VANILLA)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_plans_keep_to_the_host_pool_that_they_were_planned_for_also_on_the_way_from_one_to_the_next(
+    seed: int,
+) -> None:
+    """What a job and the next plan's own need at most is all the machine has: not a page more for the change."""
+    job, steps = prepared("cnn")
+    graphs = [step.graph for step in steps]
+    sequence = [tuple(random_rewritten_plan(graph, seed + more) for graph in graphs) for more in (0, 10, 20)]
+    limit_bytes = max(host_bytes(graphs, plans) for plans in sequence)
+    eager = Eager(job)
+    with Ledger.create(64 * REGION_BYTES, REGION_BYTES, 10**12, 10**12, host_bytes=limit_bytes) as ledger:
+        slot, epoch = ledger.claim_slot(1)
+        ledger.grant(slot, 64 * REGION_BYTES)
+        with EmulatedDevice(ledger.fd, slot, epoch, 1 << 30) as device:
+            runner = Runner(device, job.state(), steps)
+            for generation, plans in enumerate(sequence):
+                runner.adopt(plans, generation)
+                assert 0 < ledger.usage(slot).host_bytes <= host_bytes(graphs, plans)
+                assert bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
+            assert ledger.usage(slot).host_bytes <= host_bytes(graphs, sequence[-1])
+            runner.close()

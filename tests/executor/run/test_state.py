@@ -1,0 +1,112 @@
+"""A state is read and written wherever its bytes are, and nothing moves for it."""
+
+import pytest
+import torch
+from torch import nn
+
+from indb_tensile.errors import DataError
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.executor.run.state import State
+from indb_tensile.scheduler.memory.peak import LIVENESS
+from tests.device.memory_device import MemoryDevice
+from tests.executor.conftest import prepared
+from tests.executor.plans import random_plan
+
+
+def test_a_new_state_has_the_modules_values_and_empty_optimizer_state() -> None:
+    job, _ = prepared("cnn")
+    exported = job.state().export()
+    for name, value in job.module.state_dict().items():
+        assert torch.equal(exported[name], value)
+    assert not exported["optimizer/exp_avg/0.weight"].any()
+    assert exported["steps"] == 0
+
+
+def test_a_state_has_its_own_memory_and_the_module_keeps_its() -> None:
+    job, steps = prepared("mlp")
+    before = {name: value.clone() for name, value in job.module.state_dict().items()}
+    state = job.state()
+    runner = Runner(MemoryDevice(), state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    runner.train(*job.batches[0], 0.1)
+    assert all(torch.equal(before[name], value) for name, value in job.module.state_dict().items())
+    assert not torch.equal(state.export()["0.weight"], before["0.weight"])
+
+
+def test_some_values_are_exported_by_name() -> None:
+    job, _ = prepared("cnn")
+    state = job.state()
+    whole, names = state.export(), set(job.module.state_dict())
+    some = state.export(names)
+    assert set(some) == names
+    assert all(torch.equal(some[name], whole[name]) for name in names)
+    assert state.export([]) == {}
+
+
+def test_exporting_while_tensors_are_away_moves_nothing() -> None:
+    job, steps = prepared("cnn")
+    device, state = MemoryDevice(), job.state()
+    runner = Runner(device, state, steps)
+    runner.adopt(tuple(random_plan(step.graph, 7, share=1.0) for step in steps), 1)
+    runner.train(*job.batches[0], 0.1)
+    away = {piece for pieces in state.pieces.values() for piece in pieces} - state.resident
+    assert away
+    usage, resident, copied = device.usage(), set(state.resident), device.copied_bytes
+    exported = state.export()
+    assert (device.usage(), state.resident, device.copied_bytes) == (usage, resident, copied)
+    assert all(exported[v.name].shape == v.shape for piece in away for v in state.layout[piece.tensor].values)
+    assert all(state.storage(piece).nbytes() == 0 for piece in away), "what is away has no memory"
+    assert all(state.storage(piece).nbytes() == piece.size_bytes for piece in resident)
+
+
+def test_exported_tensors_are_copies_ready_to_be_written_to_a_file() -> None:
+    job, _ = prepared("stretched")
+    state = job.state()
+    exported = state.export()
+    assert all(value.is_contiguous() for value in exported.values())
+    exported["weight"].zero_()
+    assert torch.equal(state.export()["weight"], job.module.state_dict()["weight"])
+
+
+def test_a_checkpoint_of_another_model_is_refused() -> None:
+    state = State.create(nn.Linear(3, 2), OptimizerSettings())
+    other = State.create(nn.Linear(3, 2, bias=False), OptimizerSettings())
+    with pytest.raises(DataError, match="another model: 3 names differ, first bias"):
+        state.load(other.export())
+    with pytest.raises(DataError, match=r"weight is torch.float32 of shape \(2, 4\)"):
+        state.load(State.create(nn.Linear(4, 2), OptimizerSettings()).export())
+
+
+def test_loading_gives_back_what_was_exported_wherever_it_goes() -> None:
+    job, steps = prepared("cnn")
+    state = job.state()
+    wanted = {name: torch.randn_like(v) if v.is_floating_point() else v + 3 for name, v in state.export().items()}
+    runner = Runner(MemoryDevice(), state, steps)
+    for seed in range(3):
+        runner.adopt(tuple(random_plan(step.graph, seed, share=1.0) for step in steps), seed)
+        state.load({name: value + seed for name, value in wanted.items()})
+        assert all(torch.equal(value, wanted[name] + seed) for name, value in state.export().items())
+
+
+def test_values_that_share_a_storage_stay_together() -> None:
+    module = nn.Module()
+    whole = torch.arange(6, dtype=torch.float32)
+    module.register_buffer("left", whole[:4])
+    module.register_buffer("right", whole[2:])
+    module.weight = nn.Parameter(torch.ones(2))
+    state = State.create(module, OptimizerSettings(kind="sgd"))
+    assert [s.size_bytes for s in state.layout] == [8, 24]
+    exported = state.export()
+    assert exported["left"].tolist() == [0, 1, 2, 3]
+    assert exported["right"].tolist() == [2, 3, 4, 5]
+
+
+def test_a_parameter_without_elements_has_no_storage_and_is_still_there() -> None:
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.ones(2))
+    module.empty = nn.Parameter(torch.ones(0, 3))
+    state = State.create(module, OptimizerSettings(kind="sgd"))
+    assert [s.name for s in state.layout] == ["weight"]
+    assert state.export()["empty"].shape == (0, 3)
+    state.load(state.export())

@@ -1,0 +1,121 @@
+"""Metrics and their direction."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from indb_tensile.errors import RequestError
+from indb_tensile.job import Task
+from indb_tensile.learning.columns import ColumnKind
+from indb_tensile.learning.encoders import Numbers
+from indb_tensile.learning.model_metrics import (
+    HIGHER_IS_BETTER,
+    METRICS,
+    better,
+    check_metric,
+    default_metric,
+    evaluate,
+    probabilities,
+)
+from indb_tensile.learning.preprocessor import Preprocessor, Recipe
+from indb_tensile.learning.targets import TargetEncoding
+
+
+def preprocessor(target: TargetEncoding) -> Preprocessor:
+    numbers = Numbers(names=("a",), mean=(0.0,), scale=(1.0,), fill=(0.0,))
+    recipe = Recipe(
+        format=1, features=("a",), numbers=numbers, texts=(), times=(), arrays=(), target=target, input_shape=(1,)
+    )
+    return Preprocessor(recipe)
+
+
+CLASSES = preprocessor(TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=("a", "b")))
+THREE = preprocessor(TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=("a", "b", "c")))
+VALUES = preprocessor(TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, mean=100.0, scale=10.0))
+
+
+def test_classification_is_judged_by_hand_counted_figures() -> None:
+    outputs = np.log(np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.7, 0.3]]))
+    found = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 0, 1, 1]), CLASSES)
+    assert found == pytest.approx(
+        {
+            "accuracy": 0.75,
+            "balanced_accuracy": 0.75,
+            "f1_macro": (0.8 + 2 / 3) / 2,
+            "log_loss": -np.log([0.9, 0.6, 0.8, 0.3]).mean(),
+            "roc_auc": 0.75,
+        }
+    )
+
+
+def test_regression_is_judged_in_the_targets_own_unit() -> None:
+    outputs = np.array([[0.0], [1.0], [1.0]], np.float32)
+    targets = np.array([[0.0], [1.0], [2.0]], np.float32)
+    found = evaluate(Task.REGRESSION, outputs, targets, VALUES)
+    assert found == pytest.approx({"r2": 0.5, "rmse": 10 / 3**0.5, "mae": 10 / 3})
+
+
+def test_what_the_rows_do_not_define_is_left_out() -> None:
+    one = evaluate(Task.CLASSIFICATION, np.array([[1.0, 0.0]]), np.array([0]), CLASSES)
+    assert set(one) == {"accuracy", "balanced_accuracy", "f1_macro", "log_loss"}
+    assert one["balanced_accuracy"] == 1
+    same = evaluate(Task.CLASSIFICATION, np.eye(3), np.zeros(3, np.int64), THREE)
+    assert "roc_auc" not in same
+    flat = evaluate(Task.REGRESSION, np.zeros((2, 1)), np.zeros((2, 1)), VALUES)
+    assert flat == {"rmse": 0.0, "mae": 0.0}
+    assert evaluate(Task.CLASSIFICATION, np.zeros((0, 2)), np.zeros(0), CLASSES) == {}
+
+
+def test_a_network_that_diverged_is_judged_and_not_refused() -> None:
+    worst = evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.array([[0.0], [1.0]]), VALUES)
+    assert worst == {"r2": float("-inf"), "rmse": float("inf"), "mae": float("inf")}
+    flat = evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.zeros((2, 1)), VALUES)
+    assert flat == {"rmse": float("inf"), "mae": float("inf")}
+    chance = evaluate(Task.CLASSIFICATION, np.full((2, 2), np.nan), np.array([0, 1]), CLASSES)
+    assert chance["log_loss"] == pytest.approx(np.log(2))
+
+
+@given(st.integers(2, 5), st.integers(2, 40), st.integers(0, 2**32 - 1), st.booleans())
+def test_the_area_under_the_roc_curve_is_that_of_scikit_learn(classes: int, rows: int, seed: int, ties: bool) -> None:
+    source = np.random.default_rng(seed)
+    outputs = source.integers(0, 3, (rows, classes)) if ties else source.normal(size=(rows, classes))
+    targets = np.concatenate([np.arange(classes), source.integers(0, classes, rows)])
+    outputs = np.concatenate([source.normal(size=(classes, classes)), outputs])
+    chance = probabilities(outputs)
+    names = TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=tuple("abcde"[:classes]))
+    found = evaluate(Task.CLASSIFICATION, outputs, targets, preprocessor(names))["roc_auc"]
+    if classes == 2:
+        assert found == pytest.approx(roc_auc_score(targets, chance[:, 1]))
+    else:
+        assert found == pytest.approx(roc_auc_score(targets, chance, multi_class="ovr", average="macro"))
+
+
+def test_a_class_that_does_not_occur_is_left_out_of_the_area_under_the_roc_curve() -> None:
+    outputs = np.log(np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1], [0.55, 0.35, 0.1]]))
+    found = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 1, 0, 1]), THREE)["roc_auc"]
+    assert found == pytest.approx((0.75 + 0.75) / 2)
+
+
+def test_every_metric_has_a_direction_and_the_default_is_one_of_its_task() -> None:
+    assert {name for names in METRICS.values() for name in names} | {"loss"} == set(HIGHER_IS_BETTER)
+    assert [default_metric(task) for task in Task] == ["accuracy", "r2"]
+    assert check_metric(Task.REGRESSION, "mae") == "mae"
+    with pytest.raises(RequestError, match='unknown metric "accuracy" for regression') as caught:
+        check_metric(Task.REGRESSION, "accuracy")
+    assert caught.value.hint == "Metrics of regression: r2, rmse, mae."
+
+
+def test_better_follows_the_direction_and_nothing_beats_only_nothing() -> None:
+    assert better("r2", {"r2": -0.1}, {"r2": -0.9})
+    assert better("rmse", {"rmse": 1.0}, {"rmse": 2.0})
+    assert not better("accuracy", {"accuracy": 0.5}, {"accuracy": 0.5})
+    assert better("r2", {"r2": -5.0}, {})
+    assert not better("r2", {}, {"r2": -5.0})
+    assert not better("rmse", {"rmse": float("nan")}, {})
+
+
+def test_probabilities_of_large_outputs_are_finite_and_sum_to_one() -> None:
+    found = probabilities(np.array([[1e4, 0.0], [0.0, 0.0]], np.float32))
+    assert found.tolist() == [[1, 0], [0.5, 0.5]]

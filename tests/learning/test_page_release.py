@@ -1,0 +1,38 @@
+"""Pages of arrays are given back while the arrays live."""
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+
+from indb_tensile.learning.page_release import discard
+
+ROWS = 1 << 21
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_pages_of_some_rows_are_given_back_and_the_others_stay() -> None:
+    values = np.arange(1, ROWS + 1, dtype=np.int64)
+    before = resident_bytes()
+    discard(values, 0, ROWS // 2)
+    assert resident_bytes() < before - values.nbytes // 4
+    assert (values[ROWS // 2 :] == np.arange(ROWS // 2 + 1, ROWS + 1)).all()
+    assert not values[mmap.PAGESIZE // 8 : ROWS // 2 - mmap.PAGESIZE // 8].any()
+
+
+def test_rows_within_a_page_are_left_alone() -> None:
+    values = np.arange(64, dtype=np.int64)
+    discard(values, 0, 64)
+    assert values.tolist() == list(range(64))
+
+
+def test_objects_views_and_strided_arrays_are_left_alone() -> None:
+    texts = np.array(["a"] * 10_000, object)
+    whole = np.ones((10_000, 2))
+    for values in (texts, whole[:, 0], whole[10:]):
+        expected = values.copy()
+        discard(values, 0, len(values))
+        assert (values == expected).all()

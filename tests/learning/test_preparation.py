@@ -1,0 +1,252 @@
+"""From a specification to everything a training loop needs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from indb_tensile.errors import DataError, MissingError, RequestError
+from indb_tensile.job import Relation, Task
+from indb_tensile.learning import datasets
+from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.preparation import Part, assemble, batch_plan, batches, ordered_batches, prepare
+from tests.conftest import Database
+from tests.learning.tables import sample, score, spec, table, train
+
+
+def part(rows: int) -> Part:
+    return Part(x=torch.zeros(rows, 1), y=torch.zeros(rows))
+
+
+def parsed(**given: Any) -> TrainingSettings:
+    return TrainingSettings.parse(given, 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "epochs", "metric", "least"),
+    [
+        ("digits", Task.CLASSIFICATION, 8, "accuracy", 0.95),
+        ("breast_cancer", Task.CLASSIFICATION, 40, "accuracy", 0.93),
+        ("diabetes", Task.REGRESSION, 40, "r2", 0.35),
+    ],
+)
+def test_the_default_network_learns_the_sample_data(
+    name: str, task: Task, epochs: int, metric: str, least: float
+) -> None:
+    prepared = assemble(sample(name), spec(datasets.target(name), task, hyperparams={"epochs": epochs}))
+    before = score(prepared, prepared.test)[metric]
+    train(prepared)
+    assert before < least <= score(prepared, prepared.test)[metric]
+
+
+def test_a_prepared_job_is_of_one_piece() -> None:
+    prepared = assemble(sample("digits"), spec("label"))
+    assert prepared.architecture["type"] == "cnn"
+    assert (prepared.input_shape, prepared.outputs, prepared.task) == ((1, 8, 8), 10, Task.CLASSIFICATION)
+    parts = (prepared.train, prepared.valid, prepared.test)
+    assert sum(part.rows for part in parts) == 1797
+    assert {part.x.dtype for part in parts} == {torch.float32}
+    assert {part.y.dtype for part in parts} == {torch.int64}
+    assert prepared.train.x.shape == (prepared.train.rows, 1, 8, 8)
+    assert len(prepared.held_out["label"].values) == prepared.test.rows
+    assert isinstance(prepared.loss, nn.CrossEntropyLoss)
+    assert (prepared.metric, prepared.unlabeled_rows) == ("accuracy", 0)
+
+
+IRIS = sample("iris")
+
+
+@pytest.mark.parametrize(
+    ("given", "stops", "chosen"),
+    [
+        ({}, True, ("batch_size", "epochs", "early_stop")),
+        ({"early_stop": {}}, True, ("batch_size", "epochs")),
+        ({"early_stop": {"on": False}}, False, ("batch_size", "epochs")),
+        ({"hyperparams": {"epochs": 9}}, False, ("batch_size", "early_stop")),
+        ({"hyperparams": {"epochs": 9}, "early_stop": {}}, True, ("batch_size",)),
+        ({"hyperparams": {"batch_size": 9}}, True, ("epochs", "early_stop")),
+        ({"split": {"valid_size": 0}}, False, ("batch_size", "epochs", "early_stop")),
+        ({"split": {"valid_size": 0.001}}, False, ("batch_size", "epochs", "early_stop")),
+    ],
+)
+def test_training_stops_early_unless_epochs_are_given_or_few_rows_validate(
+    given: dict[str, Any], stops: bool, chosen: tuple[str, ...]
+) -> None:
+    prepared = assemble(IRIS, spec("target", **given))
+    assert (prepared.early_stop.patience is not None, prepared.chosen) == (stops, chosen)
+    assert prepared.settings == TrainingSettings.parse(given.get("hyperparams", {}), prepared.train.rows)
+
+
+def test_early_stopping_without_validation_rows_is_refused() -> None:
+    with pytest.raises(RequestError, match="early_stop needs validation rows, and the split's valid_size is 0"):
+        assemble(IRIS, spec("target", early_stop={}, split={"valid_size": 0}))
+    few = table([("a", "double precision"), ("y", "double precision")], [(1.0, 1.0), (2.0, 2.0), (3.0, 4.0)])
+    with pytest.raises(DataError, match="none of the rows falls to the validation part") as caught:
+        assemble(few, spec("y", Task.REGRESSION, early_stop={"patience": 2}))
+    assert '{"on": false}' in caught.value.hint
+    assemble(IRIS, spec("target", early_stop={"on": False}, split={"valid_size": 0}))
+
+
+def test_a_regression_has_one_output_and_a_column_of_targets() -> None:
+    prepared = assemble(sample("diabetes"), spec("target", Task.REGRESSION))
+    assert prepared.train.y.shape == (prepared.train.rows, 1)
+    assert prepared.train.y.dtype == torch.float32
+    assert float(prepared.train.y.mean()) == pytest.approx(0, abs=1e-6)
+    assert isinstance(prepared.loss, nn.MSELoss)
+
+
+def test_the_same_specification_prepares_the_same_bits() -> None:
+    first, second = (assemble(sample("iris"), spec("target", hyperparams={"seed": 5})) for _ in range(2))
+    assert torch.equal(first.train.x, second.train.x)
+    for a, b in zip(first.module.parameters(), second.module.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_rows_without_a_target_take_no_part() -> None:
+    rows = [(i, float(i), None if i % 5 == 0 else float(i)) for i in range(100)]
+    described = [("id", "bigint"), ("a", "double precision"), ("y", "double precision")]
+    prepared = assemble(table(described, rows), spec("y", Task.REGRESSION))
+    assert prepared.unlabeled_rows == 20
+    assert prepared.train.rows + prepared.valid.rows + prepared.test.rows == 80
+    assert torch.isfinite(prepared.train.y).all()
+
+
+def test_a_required_value_that_is_missing_is_named_by_the_tables_row() -> None:
+    rows = [(i, None if i in (3, 30) else float(i), None if i == 3 else "ab"[i % 2]) for i in range(40)]
+    with pytest.raises(DataError, match='column "a", row 31: the value is missing') as caught:
+        assemble(table(NUMBERS, rows), spec("y", preprocess={"missing": {"a": "error"}}))
+    assert caught.value.detail == "1 rows have no finite value there."
+
+
+@given(st.integers(2, 300), st.integers(1, 64), st.integers(0, 5), st.integers(0, 3))
+def test_an_epoch_shows_each_row_once_but_at_most_one(rows: int, size: int, epoch: int, seed: int) -> None:
+    settings = parsed(batch_size=size, seed=seed)
+    listed = list(batches(part(rows), epoch, settings))
+    plan = batch_plan(rows, settings)
+    assert [len(batch) for batch in listed] == [plan.full_rows] * plan.full + [plan.tail_rows] * (plan.tail_rows > 0)
+    assert plan.steps == len(listed)
+    assert all(len(batch) > 1 for batch in listed) or size == 1
+    seen = torch.cat(listed).tolist()
+    assert len(seen) == len(set(seen)) >= rows - 1
+    assert all(torch.equal(a, b) for a, b in zip(listed, batches(part(rows), epoch, settings), strict=True))
+
+
+def test_epochs_and_seeds_shuffle_differently() -> None:
+    def first(epoch: int, seed: int) -> list[int]:
+        return next(batches(part(100), epoch, parsed(batch_size=100, seed=seed))).tolist()
+
+    assert len({tuple(first(epoch, seed)) for epoch in range(4) for seed in range(4)}) == 16
+    assert sorted(first(0, 0)) == list(range(100))
+
+
+def test_a_last_batch_of_one_row_leaves_out_another_row_each_epoch() -> None:
+    settings = parsed(batch_size=4)
+    left = {
+        min(set(range(9)) - set(torch.cat(list(batches(part(9), epoch, settings))).tolist())) for epoch in range(9)
+    }
+    assert len(left) > 1
+
+
+def test_a_validation_pass_shows_every_row_in_order() -> None:
+    assert [batch.tolist() for batch in ordered_batches(part(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert list(ordered_batches(part(0), 2)) == []
+
+
+NUMBERS = [("id", "bigint"), ("a", "double precision"), ("y", "text")]
+FEW = [(i, float(i), "ab"[i % 2]) for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"target": "z"}, 'column "z" does not exist'),
+        ({"metric": "r2"}, 'unknown metric "r2" for classification'),
+        ({"early_stop": {"metric": "rmse"}}, 'early_stop: unknown metric "rmse"'),
+        ({"hyperparams": {"lr": 1}}, 'unknown parameter "lr"'),
+        ({"split": {"test_size": 2}}, '"test_size" is 2'),
+        ({"preprocess": {"x": 2}}, 'unknown option "x"'),
+        ({"architecture": {"type": "cnn"}}, "cnn needs images"),
+        ({"architecture": {"type": "mlp", "input_shape": [2]}}, r"input_shape \[2\] holds 2 numbers"),
+        (
+            {"architecture": {"type": "mlp", "batch_norm": True}, "hyperparams": {"batch_size": 1}},
+            "cannot learn from batches of one row",
+        ),
+        (
+            {"architecture": {"type": "mlp", "batch_norm": True}, "hyperparams": {"micro_batch_size": 1}},
+            "cannot learn from batches of one row",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(given: dict[str, Any], fault: str) -> None:
+    with pytest.raises(RequestError, match=fault):
+        assemble(table(NUMBERS, FEW), spec(**{"target": "y", **given}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        ([], "the table has no rows"),
+        (FEW[:2], "2 rows with a target"),
+        ([(i, float(i), None) for i in range(9)], "is NULL in all 9 rows"),
+        ([(i, float(i), "a") for i in range(40)], "single class a"),
+        ([(i, 1.0, "ab"[i % 2]) for i in range(40)], "nothing to learn from"),
+    ],
+)
+def test_a_table_that_cannot_be_learned_from_is_refused(rows: list[Any], fault: str) -> None:
+    with pytest.raises(DataError, match=fault) as caught:
+        assemble(table(NUMBERS, rows), spec("y"))
+    assert caught.value.hint
+
+
+def test_an_array_column_that_is_always_null_has_no_shape() -> None:
+    rows = [(i, float(i), "ab"[i % 2], None) for i in range(40)]
+    with pytest.raises(DataError, match='column "v" is NULL in all 40 rows'):
+        assemble(table([*NUMBERS, ("v", "real[]")], rows), spec("y"))
+
+
+@pytest.mark.postgres
+def test_a_table_in_postgresql_is_prepared_as_the_same_table_in_memory(database: Database) -> None:
+    with database.connect() as connection:
+        columns = ", ".join(f"{name} {kind}" for name, kind in datasets.columns("digits"))
+        connection.execute(f"create table digits ({columns}, primary key (id))")
+        with connection.cursor() as cursor, cursor.copy("copy digits from stdin") as copy:
+            for row in datasets.rows("digits"):
+                copy.write_row(row)
+        found = connection.execute("select 'digits'::regclass::oid").fetchone()
+        assert found is not None
+        relation = Relation(oid=found[0], schema="public", name="digits")
+        asked = spec("label")
+        real = prepare(connection, type(asked)(**{**fields_of(asked), "relation": relation}))
+        with pytest.raises(MissingError):
+            prepare(connection, type(asked)(**{**fields_of(asked), "relation": relation, "target": "nothing"}))
+    memory = assemble(sample("digits"), asked)
+    assert np.array_equal(real.train.x.numpy(), memory.train.x.numpy())
+    assert torch.equal(real.test.y, memory.test.y)
+    assert len(real.data_digest) == 64
+
+
+def fields_of(asked: Any) -> dict[str, Any]:
+    return {name: getattr(asked, name) for name in type(asked).__dataclass_fields__}
+
+
+def test_the_column_that_divides_the_rows_is_no_feature_unless_it_orders_them_and_is_named() -> None:
+    described = [("id", "bigint"), ("x", "int"), ("at", "int"), ("tested", "boolean"), ("y", "double precision")]
+    read = table(described, [[row, row % 7, row, row % 4 == 0, float(row % 5)] for row in range(80)])
+
+    def features(**given: Any) -> tuple[str, ...]:
+        return assemble(read, spec("y", Task.REGRESSION, **given)).preprocessor.recipe.features
+
+    last, column = {"last": 0.2, "by": "at"}, {"column": "tested"}
+    assert features(split=last) == ("x", "tested")
+    assert features(split=last, features=("x", "at")) == ("x", "at")
+    assert features(split=column) == ("x", "at")
+    with pytest.raises(RequestError, match='"tested" says which rows test, and is also a feature'):
+        features(split=column, features=("x", "tested"))
+    with pytest.raises(RequestError, match='column "y" is the target'):
+        features(split={"last": 0.2, "by": "y"})
+    with pytest.raises(MissingError, match='split: column "gone" does not exist'):
+        features(split={"last": 0.2, "by": "gone"}, features=("x",))

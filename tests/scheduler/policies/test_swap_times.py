@@ -1,0 +1,106 @@
+"""When chosen swaps leave and return under a limit."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges.check import faults
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.peak import gaps, peak
+from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.policies.swap_times import empty_load, schedule
+from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from tests.scheduler.strategies import graphs, latencies, links
+
+SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs(), links(), st.data())
+def test_any_gaps_can_be_swapped_within_any_limit_that_their_absence_keeps(
+    graph: StepGraph, link: Link, data: st.DataObject
+) -> None:
+    every = gaps(graph)
+    chosen = [gap for gap in every if data.draw(st.booleans())]
+    least = int(empty_load(graph, chosen).max())
+    limit = least + data.draw(st.integers(-3, 60))
+    latency_ns = data.draw(latencies(graph))
+    plan = schedule(graph, latency_ns, link, chosen, limit_bytes=limit, policy="any")
+    assert faults(graph, plan, limit_bytes=max(limit, least)) == ()
+    assert plan == schedule(graph, latency_ns, link, chosen, limit_bytes=limit, policy="any")
+
+
+def test_a_copy_leaves_at_once_and_returns_as_late_as_nobody_waits() -> None:
+    """20 bytes take 20 us; operators take 100 us."""
+    assert _swaps(100_000, limit=50) == (_swap(free_at=2, in_at=4),)
+
+
+def test_an_operator_waits_for_memory_and_a_copy_back_for_room() -> None:
+    """The copy out ends at 30 us and operator 2 would start at 20; the copy back may start only with operator 4."""
+    graph, plan = _graph(), Plan(policy="any", swaps=_swaps(10_000, limit=50))
+    assert plan.swaps == (_swap(free_at=2, in_at=4),)
+    assert peak(graph, plan) == 50
+    (forecast,) = simulate((JobRun(graph=graph, plan=plan, latency_ns=(10_000,) * 6),), SLOW)
+    assert (forecast.stall_out_ns, forecast.stall_in_ns, forecast.iteration_ns) == (10_000, 10_000, 80_000)
+
+
+def test_what_would_have_to_return_before_it_is_gone_stays() -> None:
+    """The copy out ends at 35 us, the copy back would start at 55; both are boundary 3, at 45 us."""
+    assert _swaps(15_000, limit=70) == ()
+    assert _swaps(20_000, limit=70) == (_swap(free_at=2, in_at=4),)
+
+
+def test_copies_of_one_direction_run_one_after_the_other_in_the_order_of_accesses() -> None:
+    """The copies out end at 280 and 310 us; to be there at 800 and 700 us, those back start at 620 and 590."""
+    tensors = tuple(
+        Tensor(id=TensorId(i), name="ab"[i], size_bytes=size, role=Role.ACTIVATION)
+        for i, size in enumerate((180, 30))
+    )
+    uses = {0: ((), (0,)), 1: ((), (1,)), 7: ((1,), ()), 8: ((0,), ())}
+    operators = tuple(_operator(k, *uses.get(k, ((), ()))) for k in range(9))
+    graph = StepGraph(tensors=tensors, operators=operators)
+    plan = schedule(graph, (100_000,) * 9, SLOW, gaps(graph), limit_bytes=10**6, policy="any")
+    assert [(s.out_after, s.free_at, s.in_at, s.needed_by) for s in plan.swaps] == [(0, 3, 6, 8), (1, 4, 5, 7)]
+
+
+def test_a_persistent_tensor_is_gone_across_the_end_of_the_iteration() -> None:
+    """It is used by operators 1 and 2 only; 50 bytes leave from 300 us on and are needed 300 us later."""
+    tensors = (Tensor(id=TensorId(0), name="p", size_bytes=50, role=Role.PARAMETER),)
+    operators = tuple(_operator(k, (0,) if k in (1, 2) else (), ()) for k in range(5))
+    graph = StepGraph(tensors=tensors, operators=operators)
+    plan = schedule(graph, (100_000,) * 5, SLOW, gaps(graph), limit_bytes=10**6, policy="any")
+    away = Swap(tensor=TensorId(0), out_after=OpIndex(2), free_at=OpIndex(4), in_at=OpIndex(0), needed_by=OpIndex(1))
+    assert plan == Plan(policy="any", swaps=(away,))
+    assert faults(graph, plan) == ()
+
+
+def _swaps(operator_ns: int, *, limit: int) -> tuple[Swap, ...]:
+    graph = _graph()
+    chosen = [gap for gap in gaps(graph) if gap.tensor == 0]
+    return schedule(graph, (operator_ns,) * 6, SLOW, chosen, limit_bytes=limit, policy="any").swaps
+
+
+def _swap(*, free_at: int, in_at: int) -> Swap:
+    return Swap(
+        tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(free_at), in_at=OpIndex(in_at), needed_by=OpIndex(5)
+    )
+
+
+def _graph() -> StepGraph:
+    """Activations of 20, 10 and 40 bytes, made by operators 0, 1, 2 and read by 5, 4, 3: a peak of 70."""
+    tensors = tuple(
+        Tensor(id=TensorId(i), name="abc"[i], size_bytes=size, role=Role.ACTIVATION)
+        for i, size in enumerate((20, 10, 40))
+    )
+    operators = tuple(_operator(k, () if k < 3 else (5 - k,), (k,) if k < 3 else ()) for k in range(6))
+    return StepGraph(tensors=tensors, operators=operators)
+
+
+def _operator(index: int, reads: tuple[int, ...], writes: tuple[int, ...]) -> Operator:
+    return Operator(
+        name=f"op{index}",
+        signature=f"op{index}",
+        stage=Stage.FORWARD,
+        reads=tuple(TensorId(t) for t in reads),
+        writes=tuple(TensorId(t) for t in writes),
+    )

@@ -1,0 +1,163 @@
+"""Simulated jobs at gates: by hand, and with operators that take another time than they were planned for."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.judges import check
+from indb_tensile.scheduler.judges.cuts import Steps
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak
+from indb_tensile.scheduler.phased_plans import phased
+from indb_tensile.scheduler.phases.cycle import cycle_of
+from indb_tensile.scheduler.phases.phase_offsets import least_budget
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.policies import POLICIES
+from indb_tensile.scheduler.timing.schedule import Gate, Schedule
+from indb_tensile.scheduler.timing.simulate import Compute, Event, EventKind, Forecast, JobRun, simulate, timeline
+from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.strategies import links, workloads
+
+LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
+
+
+def test_a_job_waits_at_its_gate_until_the_other_has_come_far_enough() -> None:
+    """Operators of 50, 200, 50 ns. The second ones take turns: 400 ns a round, of which a job waits 100."""
+    gates = (_gate(0, 1, 1, -1, 1), _gate(1, 1, 0, 0, 1))
+    schedule = Schedule(jobs=(0, 1), iterations=(1, 1), gates=gates, budget_bytes=50)
+    runs = (_hill(), _hill())
+    expected = Forecast(
+        iteration_ns=400,
+        compute_ns=300,
+        stall_out_ns=0,
+        stall_in_ns=0,
+        upload_ns=0,
+        peak_bytes=40,
+        out_bytes=0,
+        in_bytes=0,
+        gate_ns=100,
+    )
+    assert simulate(runs, LINK, schedules=(schedule,)) == (expected, expected)
+    waits = [e for e in timeline(runs, LINK, schedules=(schedule,)) if e.kind is EventKind.GATE]
+    assert {(e.operator, e.end_ns - e.start_ns) for e in waits} == {(1, 100)}
+
+
+def test_gates_cost_nothing_where_jobs_take_turns_anyway() -> None:
+    gates = (_gate(0, 1, 1, -1, 1), _gate(1, 1, 0, 0, 1))
+    schedule = Schedule(jobs=(0, 1), iterations=(1, 1), gates=gates, budget_bytes=50)
+    found = simulate((_hill(), _hill()), LINK, compute=Compute.TURNS, schedules=(schedule,))
+    assert [f.iteration_ns for f in found] == [600, 600]
+
+
+def test_a_job_that_runs_twice_a_round_waits_in_one_of_its_iterations() -> None:
+    """Job 1 has 100 ns operators; its second iteration of each round follows job 0's only one, of 300 ns."""
+    short = JobRun(graph=_hill().graph, plan=LIVENESS, latency_ns=(10, 10, 10))
+    gates = (
+        _gate(0, 0, 1, -1, 2),
+        Gate(job=1, iteration=1, operator=0, after_job=0, after_iteration=0, after_operator=2),
+    )
+    schedule = Schedule(jobs=(0, 1), iterations=(1, 2), gates=gates, budget_bytes=80)
+    long, twice = simulate((_hill(), short), LINK, schedules=(schedule,))
+    assert (long.iteration_ns, long.gate_ns) == (330, 30)
+    assert twice.iteration_ns == 165
+
+
+def test_jobs_that_wait_for_each_other_are_a_fault() -> None:
+    gates = (_gate(0, 1, 1, 0, 1), _gate(1, 1, 0, 0, 1))
+    schedule = Schedule(jobs=(0, 1), iterations=(1, 1), gates=gates, budget_bytes=50)
+    with pytest.raises(InvariantError, match="all jobs wait at gates for each other: 0 for 1, 1 for 0"):
+        simulate((_hill(), _hill()), LINK, schedules=(schedule,))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(workloads(graphs_each=1), min_size=2, max_size=3),
+    links(),
+    links(),
+    st.floats(0, 0.95),
+    st.sampled_from(("liveness", "tensile+", "zico", "capuchin")),
+    st.sampled_from(list(Compute)),
+    st.data(),
+)
+def test_the_budget_is_kept_whatever_time_operators_and_copies_take(
+    jobs: list[Workload],
+    link: Link,
+    real_link: Link,
+    fraction: float,
+    policy: str,
+    compute: Compute,
+    data: st.DataObject,
+) -> None:
+    plans = POLICIES[policy](jobs, budget_bytes=sum(liveness_peak(w.graphs[0]) for w in jobs) * 2 // 3, link=link)
+    cycles = [cycle_of(w, chosen, link) for w, chosen in zip(jobs, plans, strict=True)]
+    least, most = least_budget(cycles), sum(own.peak_bytes for own in cycles)
+    budget = least + int((most - least) * fraction)
+    found = phased(jobs, plans, budget_bytes=budget, link=link, compute=compute, policy=policy)
+    assert not isinstance(found, Infeasible)
+    runs = [
+        JobRun(graph=w.graphs[0], plan=chosen[0], latency_ns=data.draw(_other(w.latency_ns[0])))
+        for w, chosen in zip(jobs, plans, strict=True)
+    ]
+    steps = [check.steps([(run.graph, run.plan)]) for run in runs]
+    events = timeline(runs, real_link, compute=compute, schedules=found.schedules)
+    assert _most_bytes(events, steps) <= budget
+
+
+def _other(latency_ns: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:
+    """From a quarter to four times what was expected, each operator by itself."""
+    quarters = st.tuples(*(st.integers(1, 16) for _ in latency_ns))
+    return quarters.map(lambda q: tuple(1 + ns * quarter // 4 for ns, quarter in zip(latency_ns, q, strict=True)))
+
+
+def _most_bytes(events: Sequence[Event], steps: Sequence[Steps]) -> int:
+    """The most that jobs hold at once in this timeline, in which a job always does something or waits."""
+    changes = []
+    for event in events:
+        held = _held(event, steps[event.job])
+        if held is not None:
+            changes += [(event.start_ns, held), (event.end_ns, -held)]
+    most = total = 0
+    for _, change in sorted(changes):
+        total += change
+        most = max(most, total)
+    return most
+
+
+def _held(event: Event, own: Steps) -> int | None:
+    if event.kind in (EventKind.SWAP_OUT, EventKind.SWAP_IN):
+        return None
+    if event.kind is EventKind.LATE_OUT:  # nothing is given back yet
+        return own.running_bytes[event.operator - 1]
+    if event.kind is EventKind.GATE:
+        return own.waiting_bytes[event.operator]
+    return own.running_bytes[event.operator]
+
+
+def _hill() -> JobRun:
+    """10, 40 and 10 bytes: the second operator needs a workspace."""
+    tensor = Tensor(id=TensorId(0), name="a", size_bytes=10, role=Role.ACTIVATION)
+    uses: tuple[tuple[tuple[TensorId, ...], tuple[TensorId, ...], int], ...] = (
+        ((), (tensor.id,), 0),
+        ((tensor.id,), (), 30),
+        ((tensor.id,), (), 0),
+    )
+    operators = tuple(
+        Operator(name="op", signature="op", stage=Stage.FORWARD, reads=reads, writes=writes, workspace_bytes=more)
+        for reads, writes, more in uses
+    )
+    return JobRun(graph=StepGraph(tensors=(tensor,), operators=operators), plan=LIVENESS, latency_ns=(50, 200, 50))
+
+
+def _gate(job: int, operator: int, after_job: int, after_iteration: int, after_operator: int) -> Gate:
+    return Gate(
+        job=job,
+        iteration=0,
+        operator=operator,
+        after_job=after_job,
+        after_iteration=after_iteration,
+        after_operator=after_operator,
+    )

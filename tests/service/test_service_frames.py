@@ -1,0 +1,40 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.serving.service_frames import MAX_FRAME_BYTES, FrameBuffer, ProtocolError, frame
+
+
+def bodies_of(buffer: FrameBuffer) -> list[bytes]:
+    return list(iter(buffer.take, None))
+
+
+@given(bodies=st.lists(st.binary(max_size=40), max_size=6), cut_bytes=st.integers(1, 50))
+def test_bodies_come_out_as_they_went_in_however_the_bytes_are_cut(bodies: list[bytes], cut_bytes: int) -> None:
+    stream = b"".join(frame(body) for body in bodies)
+    buffer = FrameBuffer()
+    taken: list[bytes] = []
+    for begin in range(0, len(stream), cut_bytes):
+        buffer.feed(stream[begin : begin + cut_bytes])
+        taken += bodies_of(buffer)
+    assert taken == bodies
+
+
+def test_an_incomplete_frame_is_kept_until_the_rest_arrives() -> None:
+    buffer = FrameBuffer()
+    buffer.feed(frame(b"whole") + frame(b"half")[:6])
+    assert bodies_of(buffer) == [b"whole"]
+    buffer.feed(frame(b"half")[6:])
+    assert bodies_of(buffer) == [b"half"]
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_it_arrives() -> None:
+    buffer = FrameBuffer()
+    buffer.feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(ProtocolError, match=f"announces {MAX_FRAME_BYTES + 1} bytes"):
+        buffer.take()
+
+
+def test_a_body_that_is_too_long_is_not_sent() -> None:
+    with pytest.raises(ProtocolError, match="exceeds"):
+        frame(bytes(MAX_FRAME_BYTES + 1))

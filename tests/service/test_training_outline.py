@@ -1,0 +1,130 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from indb_tensile.errors import DataError, MissingError, RequestError
+from indb_tensile.job import JobSpec, Relation, Task
+from indb_tensile.learning.columns import ColumnData, ColumnKind
+from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.preprocessor import fit
+from indb_tensile.learning.targets import TargetEncoding
+from worker.serving.requests import ColumnStatistics, Shares
+from worker.serving.training_outline import outline, width
+
+SPEC = JobSpec(
+    model="m",
+    relation=Relation(oid=1, schema="public", name="t"),
+    target="label",
+    task=Task.CLASSIFICATION,
+    architecture={"type": "mlp", "hidden": [16]},
+    hyperparams={"batch_size": 32},
+)
+LABEL = ColumnStatistics(name="label", kind="text", distinct=3)
+PIXELS = ColumnStatistics(name="pixels", kind="array", ndims=2, shape=(8, 8))
+
+
+def data(kind: ColumnKind, values: npt.NDArray[Any]) -> ColumnData:
+    return ColumnData(kind=kind, values=values, missing=np.arange(len(values)) == 3)
+
+
+@pytest.mark.parametrize("options", [{}, {"missing": dict.fromkeys("nbdwv", "indicator")}, {"categories": 2}])
+def test_a_column_is_as_wide_as_the_encoders_make_it(options: dict[str, Any]) -> None:
+    columns = {
+        "n": data(ColumnKind.FLOAT, np.arange(9.0)),
+        "b": data(ColumnKind.BOOLEAN, np.arange(9) % 2 == 0),
+        "d": data(ColumnKind.DATE, np.arange(9.0) * 86_400),
+        "w": data(ColumnKind.TIME, np.arange(9.0) * 86_400),
+        "t": data(ColumnKind.TEXT, np.array(list("abcdeabcd"), object)),
+        "v": data(ColumnKind.ARRAY, np.arange(108.0).reshape(9, 3, 4)),
+    }
+    statistics = [
+        ColumnStatistics(name=name, kind=column.kind.value, distinct=5, shape=column.shape)
+        for name, column in columns.items()
+    ]
+    parsed = FeatureOptions.parse(options)
+    fitted = fit(
+        columns,
+        target=TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT),
+        features=tuple(columns),
+        options=parsed,
+        train=np.arange(9),
+    )
+    assert sum(width(column, parsed) for column in statistics) == len(fitted.outputs)
+
+
+def test_the_network_and_its_batches_follow_from_columns_and_rows() -> None:
+    columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
+    found = outline(SPEC, [*columns, LABEL], rows=1000)
+    assert (found.input_shape, found.outputs) == ((3,), 3)
+    assert found.batches == (32, 700 % 32)
+    x, y = found.batch(5)
+    assert (x.shape, y.shape, x.device.type, y.dtype) == ((5, 3), (5,), "meta", torch.int64)
+    assert {parameter.device.type for parameter in found.module.parameters()} == {"meta"}
+
+
+def test_rows_train_as_time_or_a_column_divides_them() -> None:
+    columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
+
+    def batches(split: dict[str, Any], shares: Shares | None = None) -> tuple[int, ...]:
+        return outline(replace(SPEC, split=split), [*columns, LABEL], 1000, shares).batches
+
+    assert batches({"last": 0.2, "by": "at"}) == (32, 650 % 32)
+    assert batches({"column": "part"}, Shares(test=0.3, valid=0.1)) == (32, 600 % 32)
+    assert batches({"column": "part", "valid_size": 0.5}, Shares(test=0.3, valid=0.0)) == (32, 350 % 32)
+
+
+def test_images_keep_their_shape_for_a_cnn_and_become_one_for_auto() -> None:
+    for architecture in ({"type": "cnn"}, {"type": "auto"}):
+        found = outline(replace(SPEC, architecture=architecture), [PIXELS, LABEL], rows=500)
+        assert found.input_shape == (1, 8, 8)
+
+
+def test_a_regression_has_one_output_and_float_targets() -> None:
+    spec = replace(SPEC, task=Task.REGRESSION, target="value")
+    columns = [ColumnStatistics(name="a", kind="integer"), ColumnStatistics(name="value", kind="float")]
+    found = outline(spec, columns, rows=100)
+    assert found.outputs == 1
+    assert found.batch(4)[1].shape == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "columns", "rows", "error", "fault"),
+    [
+        (SPEC, [PIXELS], 100, MissingError, "no statistics of the target"),
+        (SPEC, [LABEL], 100, RequestError, "no column is left"),
+        (SPEC, [ColumnStatistics(name="pixels", kind="array"), LABEL], 100, DataError, "its shape is unknown"),
+        (SPEC, [PIXELS, LABEL], 2, DataError, "2 rows, too few"),
+        (replace(SPEC, architecture={"type": "rnn"}), [PIXELS, LABEL], 100, RequestError, 'unknown type "rnn"'),
+        (replace(SPEC, hyperparams={"epoch": 1}), [PIXELS, LABEL], 100, RequestError, "epoch"),
+        (
+            replace(SPEC, architecture={"type": "layers", "layers": [{"type": "conv2d", "out": 4, "kernel": 9}]}),
+            [LABEL, ColumnStatistics(name="a", kind="float")],
+            100,
+            RequestError,
+            "does not fit",
+        ),
+        (
+            replace(SPEC, architecture={"type": "layers", "layers": [{"type": "linear", "out": 7}]}),
+            [LABEL, ColumnStatistics(name="a", kind="float")],
+            100,
+            RequestError,
+            "gives \\[7\\] per row",
+        ),
+        (
+            replace(SPEC, architecture={"type": "cnn", "input_shape": [1, 4, 4]}),
+            [LABEL, PIXELS],
+            100,
+            RequestError,
+            "holds 16 numbers, the features give 64",
+        ),
+    ],
+)
+def test_what_could_not_be_trained_is_refused(
+    spec: JobSpec, columns: list[ColumnStatistics], rows: int, error: type[RequestError], fault: str
+) -> None:
+    with pytest.raises(error, match=fault):
+        outline(spec, columns, rows)

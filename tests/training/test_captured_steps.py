@@ -1,0 +1,68 @@
+"""A job's steps start from what is foretold, and leave what the predictor learns from."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from indb_tensile.catalog import predictors
+from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.predictors import StoredPredictor
+from indb_tensile.device.hardware import PROCESSOR_SPEED, emulated_kind
+from indb_tensile.executor.latency.latency_predictor import Predictor, Sample, foretell, train
+from indb_tensile.scheduler.timing.latency import estimate
+from indb_tensile.scheduler.timing.operator_features import read_description
+from tests.conftest import Database
+from tests.executor.models import BATCH, make_job
+from tests.scheduler.descriptions import elementwise
+from worker.captured_steps import CapturedSteps
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def session(database: Database) -> Iterator[Session]:
+    with Session(database.dsn("tensile_worker"), application_name="test") as made:
+        yield made
+
+
+def _predictor() -> Predictor:
+    return train(
+        [Sample(description=elementwise(1 << k % 20), latency_ns=9_000 << k % 20) for k in range(60)], PROCESSOR_SPEED
+    )
+
+
+def _steps(session: Session) -> CapturedSteps:
+    made = CapturedSteps(make_job("mlp").steps[:1], BATCH)
+    made.look_up(session)
+    return made
+
+
+def test_operators_are_estimated_until_a_predictor_is_stored_and_measured_once_known(session: Session) -> None:
+    steps = _steps(session)
+    graph, described = steps.graphs[0], steps.captured[0].descriptions
+    assert steps.latency_ns == (estimate(graph, PROCESSOR_SPEED),)
+    found = _predictor()
+    stored = StoredPredictor(model=found.to_bytes(), survey=b"", samples=60, history=0)
+    session.run(lambda c: predictors.save_predictor(c, emulated_kind(), stored))
+    foretold = foretell(graph, described, PROCESSOR_SPEED, found)
+    assert _steps(session).latency_ns == (foretold,)
+
+    steps = _steps(session)
+    assert steps.calibrate(session, 1 << 30) == 0
+    assert steps.latency_ns != (foretold,)
+    assert _steps(session).latency_ns == steps.latency_ns
+    rows = session.run(lambda c: c.execute("select signature, predicted_ns from tensile.op_latency").fetchall())
+    assert dict(rows) == {o.signature: ns for o, ns in zip(graph.operators, foretold, strict=True)}
+
+
+def test_what_was_measured_is_described_for_the_predictor(session: Session) -> None:
+    torch.manual_seed(0)
+    steps = _steps(session)
+    steps.calibrate(session, 1 << 30)
+    history = session.run(lambda c: predictors.history(c, emulated_kind()))
+    described = {read_description(text): ns for text, ns in history}
+    wanted = steps.captured[0].descriptions
+    assert described == {
+        wanted[o.signature]: ns for o, ns in zip(steps.graphs[0].operators, steps.latency_ns[0], strict=True)
+    }

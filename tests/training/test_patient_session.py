@@ -1,0 +1,129 @@
+"""A trainer's connection waits for the database, whatever keeps it from its work."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from indb_tensile.catalog.connection import Connection, UnreachableError, may_pass
+from indb_tensile.catalog.fault_origin import is_database_fault
+from indb_tensile.errors import DatabaseError, LostClaimError
+from tests.conftest import Database
+from worker.training.patient_session import LONGEST_PAUSE_S, PatientSession
+
+pytestmark = pytest.mark.postgres
+
+
+def steady(database: Database, pause: Callable[[float], None] = lambda _: None) -> PatientSession:
+    return PatientSession(database.dsn("tensile_worker"), application_name="test", pause=pause)
+
+
+def one(connection: Connection) -> int:
+    row = connection.execute("select 1").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_connection_that_is_refused_at_first_is_made_later(database: Database) -> None:
+    with database.connect() as postgres:
+        postgres.execute("alter role tensile_worker connection limit 0")
+        pauses: list[float] = []
+
+        def lift(pause_s: float) -> None:
+            pauses.append(pause_s)
+            if len(pauses) == 3:
+                postgres.execute("alter role tensile_worker connection limit -1")
+
+        try:
+            with steady(database, lift) as session:
+                assert session.run(one) == 1
+        finally:
+            postgres.execute("alter role tensile_worker connection limit -1")
+    assert pauses == [0.1, 0.2, 0.4]
+
+
+def test_a_connection_that_breaks_is_made_anew_and_the_work_done_again(database: Database) -> None:
+    with steady(database) as session, database.connect() as postgres:
+        pid = session.run(lambda c: c.info.backend_pid)
+        postgres.execute("select pg_terminate_backend(%s)", (pid,))
+        assert session.run(one) == 1
+
+
+class Failing:
+    """Raises these, one after another, and then does its work."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def __call__(self, connection: Connection) -> int:
+        if self.errors:
+            raise self.errors.pop(0)
+        return one(connection)
+
+
+def test_what_may_pass_is_waited_for_with_growing_pauses_and_signs_of_life(database: Database) -> None:
+    pauses: list[float] = []
+    signs: list[None] = []
+    session = PatientSession(
+        database.dsn("tensile_worker"),
+        application_name="test",
+        pause=pauses.append,
+        alive=lambda: signs.append(None),
+    )
+    with session:
+        errors = [
+            psycopg.errors.DiskFull("full"),
+            psycopg.errors.LockNotAvailable("locked"),
+            UnreachableError("gone"),
+        ]
+        assert session.run(Failing(*errors * 4)) == 1
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1], len(pauses), len(signs)) == (0.1, LONGEST_PAUSE_S, 12, 12)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [LostClaimError("lost"), psycopg.errors.UndefinedColumn("no such column"), DatabaseError("bytes are missing")],
+)
+def test_what_will_not_pass_is_raised_at_once(database: Database, error: Exception) -> None:
+    with (
+        steady(database, lambda _: pytest.fail("there is nothing to wait for")) as session,
+        pytest.raises(type(error)),
+    ):
+        session.run(Failing(error))
+
+
+def test_once_tries_once_on_the_same_connection(database: Database) -> None:
+    with steady(database, lambda _: pytest.fail("it shall not wait")) as session:
+        assert session.once.run(one) == 1
+        assert session.once.run(lambda c: c.info.backend_pid) == session.run(lambda c: c.info.backend_pid)
+        with pytest.raises(psycopg.errors.DiskFull):
+            session.once.run(Failing(psycopg.errors.DiskFull("full")))
+
+
+@pytest.mark.parametrize(
+    ("error", "passes", "databases"),
+    [
+        (psycopg.errors.DiskFull("x"), True, True),
+        (psycopg.errors.TooManyConnections("x"), True, True),
+        (psycopg.errors.AdminShutdown("x"), True, True),
+        (psycopg.errors.CannotConnectNow("x"), True, True),
+        (psycopg.errors.DeadlockDetected("x"), True, True),
+        (psycopg.errors.LockNotAvailable("x"), True, True),
+        (psycopg.errors.ReadOnlySqlTransaction("x"), True, True),
+        (psycopg.OperationalError("the connection is lost"), True, True),
+        (psycopg.errors.UndefinedColumn("x"), False, True),
+        (psycopg.errors.InsufficientPrivilege("x"), False, True),
+        (psycopg.errors.NumericValueOutOfRange("x"), False, False),
+        (psycopg.errors.CheckViolation("x"), False, False),
+        (UnreachableError("x"), True, True),
+        (DatabaseError("x"), False, True),
+        (LostClaimError("x"), False, False),
+        (ValueError("x"), False, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_faults_of_the_database_are_told_from_those_of_the_job(
+    error: Exception, passes: bool, databases: bool
+) -> None:
+    assert (may_pass(error), is_database_fault(error)) == (passes, databases)

@@ -1,0 +1,81 @@
+"""What a trainer tells of its own choices, and of columns that are little use."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indb_tensile.job import Task
+from indb_tensile.learning.preparation import assemble
+from tests.learning.tables import sample, spec, table
+from worker.training.training_events import in_words, tell_columns, tell_settings, training_facts
+
+IRIS = sample("iris")
+
+
+class Kept:
+    """A diary that keeps what is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def tell(self, kind: str, detail: Any) -> None:
+        self.told.append((kind, detail))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {},
+            "batch_size 16, at most 429 epochs (batch_size and epochs chosen for {rows} training rows); "
+            "training stops after 86 epochs without a better validation loss",
+        ),
+        (
+            {"hyperparams": {"epochs": 9}},
+            "batch_size 16, 9 epochs (batch_size chosen for {rows} training rows); training does not stop early",
+        ),
+        (
+            {"hyperparams": {"epochs": 9, "batch_size": 8}, "early_stop": {"patience": 2, "metric": "accuracy"}},
+            "batch_size 8, at most 9 epochs; training stops after 2 epochs without a better validation accuracy",
+        ),
+        (
+            {"split": {"valid_size": 0}, "hyperparams": {"batch_size": 64}},
+            "batch_size 64, 500 epochs (epochs chosen for {rows} training rows); "
+            "training does not stop early, as the validation part has 0 rows",
+        ),
+    ],
+)
+def test_settings_are_told_in_one_sentence(given: dict[str, Any], words: str) -> None:
+    prepared = assemble(IRIS, spec("target", **given))
+    assert in_words(prepared) == words.format(rows=prepared.train.rows)
+
+
+def test_what_was_chosen_is_told_and_repeats_the_training_when_given() -> None:
+    prepared = assemble(IRIS, spec("target"))
+    diary = Kept()
+    tell_settings(diary, prepared)
+    ((kind, detail),) = diary.told
+    assert (kind, detail["train_rows"], detail["chosen"]) == (
+        "settings", prepared.train.rows, ["batch_size", "epochs", "early_stop"],
+    )  # fmt: skip
+    facts = training_facts(prepared)
+    again = assemble(IRIS, spec("target", hyperparams=facts["hyperparams"], early_stop=facts["early_stop"]))
+    assert (again.settings, again.early_stop) == (prepared.settings, prepared.early_stop)
+
+
+def test_columns_of_too_many_texts_are_warned_about_by_name() -> None:
+    described = [("id", "bigint"), ("many", "text"), ("own", "text"), ("few", "text"), ("y", "double precision")]
+    drawn = np.random.default_rng(0).integers(0, 50, 600)
+    rows = [[i, f"m{drawn[i]}", f"own {i}", f"f{i % 3}", float(drawn[i])] for i in range(600)]
+    prepared = assemble(table(described, rows), spec("y", Task.REGRESSION))
+    diary = Kept()
+    tell_columns(diary, prepared)
+    assert [(kind, detail["column"], detail["distinct"]) for kind, detail in diary.told] == [
+        ("warning", "many", 50), ("warning", "own", prepared.train.rows),
+    ]  # fmt: skip
+    many, own = (detail["message"] for _, detail in diary.told)
+    assert many.startswith('column "many" has 50 different texts, more than the 32 categories of preprocess: ')
+    assert many.endswith(" of its rows count as (other)")
+    assert "nothing can be learned" in own
+    assert 0.2 < diary.told[0][1]["other_share"] < 0.6

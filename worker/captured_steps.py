@@ -1,0 +1,159 @@
+"""Captures the steps of one job, and collects the latencies of their operators on this kind of device.
+
+A step is the sequence of operators that one batch runs in training or validation, captured as a graph.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from indb_tensile.catalog import plans, predictors
+from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.plans import OpMeasurement
+from indb_tensile.device.backend import CPU, EMULATED, kind_of, speed_of
+from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training, loaded_by_host
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.latency.calibrate import apply_known, calibrate, unknown_signatures
+from indb_tensile.executor.latency.latency_predictor import Predictor, foretell, usable
+from indb_tensile.executor.run.precision import keyed
+from indb_tensile.executor.run.state import HOST
+from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.preparation import Prepared, batch_plan
+from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.timing.operator_features import write_description
+
+
+class CapturedSteps:
+    """The captured training step, the last, smaller batch if there is one, and the validation pass, in this order."""
+
+    def __init__(
+        self, captured: tuple[CapturedStep, ...], evaluation_rows: int, device: str = EMULATED, threads: int = 1
+    ) -> None:
+        self.captured = captured
+        self.kind = kind_of(device, threads)
+        self._speed = speed_of(device)
+        self.evaluation_rows = evaluation_rows
+        self._known: dict[str, tuple[int, int]] = {}  # latency in ns and workspace in bytes, by signature
+        self._predictor: Predictor | None = None
+
+    @classmethod
+    def capture(
+        cls,
+        prepared: Prepared,
+        device: str = EMULATED,
+        threads: int = 1,
+        place: torch.device = HOST,
+    ) -> "CapturedSteps":
+        """Capture every graph that the job's epochs run, for the device of this name (device/backend.py).
+
+        `place` is the device on which torch computes them.
+        """
+        settings = optimizer_settings(prepared.settings)
+        plan = batch_plan(prepared.train.rows, prepared.settings)
+        module, loss, part = prepared.module, prepared.loss, prepared.train
+        sizes = (plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,)
+        passes = Passes(micro_batch_size=prepared.settings.micro_batch_size, precision=prepared.settings.precision)
+        trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
+        rows = plan.full_rows
+        evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
+        captured = tuple(keyed(step, passes.precision, place) for step in (*trained, evaluated))
+        if device == CPU:
+            captured = tuple(map(loaded_by_host, captured))
+        return cls(captured, rows, device, threads)
+
+    @property
+    def graphs(self) -> tuple[StepGraph, ...]:
+        """The step graphs, in order."""
+        return tuple(step.graph for step in self.captured)
+
+    @property
+    def latency_ns(self) -> tuple[tuple[int, ...], ...]:
+        """The best known latency of each operator: measured on this kind of device, else predicted."""
+        return tuple(self._latency(step) for step in self.captured)
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """The signatures of operators that have never been measured on this kind of device."""
+        return unknown_signatures(self.captured, self._known)
+
+    def look_up(self, session: Session) -> None:
+        """Load from the catalog what earlier jobs measured about these operators, and the latency predictor."""
+        latencies = session.run(lambda c: plans.known_latencies(c, self.kind, self.unknown))
+        self._apply_measured(latencies)
+        stored = session.run(lambda c: predictors.load_predictor(c, self.kind)) if self.unknown else None
+        self._predictor = None if stored is None else usable(stored.model)
+
+    def calibrate(self, session: Session, grant_bytes: int) -> int:
+        """Run each unknown operator once within `grant_bytes`, and record its latency and workspace in the catalog.
+
+        Returns the bytes by which the grant was too small, or 0. If the grant was too small, nothing is recorded.
+        """
+        predicted = self._predictions()
+        outcome = calibrate(self.captured, self.unknown, self._known, grant_bytes)
+        if outcome.overflow_bytes:
+            return outcome.overflow_bytes
+        names = {key: f"size of {name}" for step in self.captured for name, key in step.size_signatures().items()}
+        names |= {o.signature: o.name for graph in self.graphs for o in graph.operators}
+        rows = [
+            OpMeasurement(
+                signature=signature,
+                name=names[signature],
+                latency_ns=latency_ns,
+                workspace_bytes=workspace_bytes,
+                predicted_ns=predicted.get(signature),
+            )
+            for signature, (latency_ns, workspace_bytes) in outcome.measured.items()
+        ]
+        descriptions = self._descriptions(outcome.measured)
+        session.run(lambda c: predictors.describe(c, descriptions))
+        session.run(lambda c: plans.record_latencies(c, self.kind, rows))
+        self.captured = outcome.steps
+        self._apply_measured(outcome.measured)
+        return 0
+
+    def _apply_measured(self, measured: dict[str, tuple[int, int]]) -> None:
+        self._known |= measured
+        self.captured = apply_known(self.captured, self._known)
+
+    def _latency(self, step: CapturedStep) -> tuple[int, ...]:
+        pairs = zip(step.graph.operators, self._predicted(step), strict=True)
+        return tuple(
+            self._known[o.signature][0] if o.signature in self._known else prediction for o, prediction in pairs
+        )
+
+    def _predicted(self, step: CapturedStep) -> tuple[int, ...]:
+        return foretell(step.graph, step.descriptions, self._speed, self._predictor)
+
+    def _predictions(self) -> dict[str, int]:
+        return {
+            o.signature: prediction
+            for step in self.captured
+            for o, prediction in zip(step.graph.operators, self._predicted(step), strict=True)
+        }
+
+    def _descriptions(self, measured: Iterable[str]) -> dict[str, str]:
+        """Return the descriptions of the measured operators, from which the predictor learns."""
+        descriptions = {key: description for step in self.captured for key, description in step.descriptions.items()}
+        return {key: write_description(descriptions[key]) for key in measured if key in descriptions}
+
+
+def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:
+    """Return the hyper-parameters that are captured into the step. The learning rate is not one of them."""
+    return OptimizerSettings(
+        kind=settings.optimizer,
+        momentum=settings.momentum,
+        betas=settings.betas,
+        alpha=settings.alpha,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
+        centered=settings.centered,
+        clip_norm=settings.clip_norm,
+        average_decay=settings.average_decay,
+    )
+
+
+def parameters_of(module: torch.nn.Module) -> int:
+    """Return the number of trained parameters of the module."""
+    return sum(parameter.numel() for parameter in module.parameters())

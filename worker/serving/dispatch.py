@@ -1,0 +1,128 @@
+"""Dispatches requests: predictions and evaluations run in this process, requests that may take long in the analyst.
+
+The event loop serves all connections. So that they are not delayed, long frames are decoded one per turn of the loop,
+and a long answer is encoded in pieces.
+"""
+
+import asyncio
+import os
+from typing import Any, Protocol
+
+from indb_tensile.errors import InvariantError
+
+from .evaluation_requests import Evaluations
+from .identity import IdentityCheck
+from .model_cache import ModelCache
+from .prediction_batches import Batches
+from .requests import AnyRequest, Evaluate, Header, Ping, Predict, encode, header_of, parse, success, success_of
+from .service_frames import MAX_FRAME_BYTES, ProtocolError
+
+_OWN_VERBS = frozenset({"predict", "evaluate", "ping"})
+_LONG_BYTES = 1 << 16  # of a frame: decoding it takes half a millisecond or more
+_PIECE_NUMBERS = 20_000  # of one piece of an answer: encoding it takes about 10 ms
+
+
+class Analyst(Protocol):
+    """The process that answers requests that may take long."""
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process, or None if none runs."""
+        ...
+
+    async def ask(self, body: bytes) -> bytes:
+        """Return the body of the answer to the request with this body."""
+        ...
+
+
+class RequestDispatcher:
+    """Answers requests: takes the body of a request and returns the body of its answer."""
+
+    def __init__(
+        self, *, gate: IdentityCheck, residents: ModelCache, batches: Batches, analyst: Analyst, code_version: str
+    ) -> None:
+        self._gate = gate
+        self._residents = residents
+        self._batches = batches
+        self._evaluations = Evaluations(batches)
+        self._analyst = analyst
+        self._code_version = code_version
+        self._long = asyncio.Lock()
+
+    async def handle(self, body: bytes, connection: int) -> bytes:
+        """Return the answer. Raises TensileError with the message for the client."""
+        header, request = await self._read(body)
+        await self._gate.check(header.asks)
+        match request:
+            case None:
+                return await self._analyst.ask(body)
+            case Predict():
+                model = await self._residents.get(request.version)
+                owner = self._residents.owner(request.version)
+                return await _encode_values(
+                    await self._batches.predict(
+                        request.version, model, request.marked_rows, request.kind, owner=owner
+                    )
+                )
+            case Evaluate():
+                model = await self._residents.get(request.version)
+                owner = self._residents.owner(request.version)
+                return success(await self._evaluations.add(connection, request, model, owner=owner))
+            case Ping():
+                return success(self._state())
+            case other:
+                raise InvariantError(f"the front has no answer to {type(other).__name__}")
+
+    def forget(self, connection: int) -> None:
+        """Drop the evaluations of a connection that has ended."""
+        self._evaluations.forget(connection)
+
+    def close(self) -> None:
+        """End the thread that computes metrics."""
+        self._evaluations.close()
+
+    async def _read(self, body: bytes) -> tuple[Header, AnyRequest | None]:
+        """Return the header, and the request if this process answers it."""
+        if len(body) < _LONG_BYTES:
+            return _parse(body)
+        async with self._long:  # one long frame per turn of the loop
+            await asyncio.sleep(0)
+            return _parse(body)
+
+    def _state(self) -> dict[str, Any]:
+        counters = self._batches.counters
+        return {
+            "version": self._code_version,
+            "pid": os.getpid(),
+            "analyst_pid": self._analyst.pid,
+            "models": list(self._residents.versions),
+            "resident_bytes": self._residents.size_bytes,
+            "requests": counters.requests,
+            "batches": counters.batches,
+            "rows": counters.rows,
+        }
+
+
+def _parse(body: bytes) -> tuple[Header, AnyRequest | None]:
+    header = header_of(body)
+    return header, parse(body) if header.verb in _OWN_VERBS else None
+
+
+async def _encode_values(values: list[Any]) -> bytes:
+    """Encode the answer to a prediction. Raises ProtocolError if it is larger than a frame may be."""
+    width = len(values[0]) if values and isinstance(values[0], list | dict) else 1
+    step = max(1, _PIECE_NUMBERS // max(1, width))
+    if len(values) <= step:
+        return success({"values": values})
+    pieces: list[bytes] = []
+    size_bytes = 0
+    for begin in range(0, len(values), step):
+        pieces.append(encode(values[begin : begin + step])[1:-1])
+        size_bytes += len(pieces[-1])
+        if size_bytes > MAX_FRAME_BYTES:
+            raise ProtocolError(
+                f"the answer to {len(values)} rows exceeds the {MAX_FRAME_BYTES} bytes that a frame may have",
+                hint="Ask for fewer rows at a time.",
+            )
+        await asyncio.sleep(0)
+    return success_of(b'{"values":[' + b",".join(pieces) + b"]}")

@@ -1,0 +1,136 @@
+"""Builds a training in outline, from statistics of the columns alone: its network and the sizes of its batches.
+
+No rows are read and no tensors are allocated: the network is built on the meta device.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from indb_tensile.errors import DataError, MissingError, RequestError
+from indb_tensile.job import JobSpec, Task
+from indb_tensile.learning import architectures
+from indb_tensile.learning.columns import ColumnKind
+from indb_tensile.learning.encoders import TIME_PARTS
+from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.preparation import batch_plan
+from indb_tensile.learning.splits import Split
+
+from .requests import ColumnStatistics, Shares
+
+Shape = tuple[int, ...]
+
+_FEWEST_ROWS = 3  # two to train, because a standard deviation needs two, and one to test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOutline:
+    """The module and the batch sizes to capture.
+
+    `batches` are the sizes of the training steps: full ones, then the last, smaller one, if any. A validation pass
+    has the size of the full ones.
+    """
+
+    module: nn.Module
+    input_shape: Shape
+    outputs: int
+    task: Task
+    settings: TrainingSettings
+    batches: tuple[int, ...]
+
+    def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `x` and `y` of a batch, on the meta device."""
+        x = torch.empty((rows, *self.input_shape), device="meta")
+        if self.task is Task.CLASSIFICATION:
+            return x, torch.empty(rows, dtype=torch.int64, device="meta")
+        return x, torch.empty((rows, 1), device="meta")
+
+    @property
+    def loss(self) -> nn.Module:
+        """The loss that training minimises."""
+        return nn.CrossEntropyLoss() if self.task is Task.CLASSIFICATION else nn.MSELoss()
+
+
+def outline(
+    spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: Shares | None = None
+) -> TrainingOutline:
+    """Return the training that this specification describes. Raises RequestError if it cannot be built.
+
+    `shares` are the shares of rows that test and validate, if a column of the table says which rows do.
+    """
+    architectures.check(spec.architecture)
+    split = Split.parse(spec.split)
+    by_name = {column.name: column for column in columns}
+    if spec.target not in by_name:
+        raise MissingError(f'there are no statistics of the target "{spec.target}"')
+    features = [column for column in columns if column.name != spec.target]
+    input_shape = _input_shape(spec, features)
+    train_rows = _expected_rows(rows, split, shares)
+    settings = TrainingSettings.parse(spec.hyperparams, train_rows)
+    architecture: Mapping[str, Any] = spec.architecture
+    if architecture["type"] == "auto":
+        architecture = architectures.default(input_shape, rows=train_rows)
+    outputs = 1 if spec.task is Task.REGRESSION else max(2, by_name[spec.target].distinct or 0)
+    plan = batch_plan(train_rows, settings)
+    return TrainingOutline(
+        module=architectures.build_without_memory(architecture, input_shape, outputs),
+        input_shape=input_shape,
+        outputs=outputs,
+        task=spec.task,
+        settings=settings,
+        batches=(plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,),
+    )
+
+
+def width(column: ColumnStatistics, options: FeatureOptions) -> int:
+    """Return how many input numbers a column becomes, as `learning/encoders.py` encodes it."""
+    indicator = int(options.rule(column.name, ColumnKind(column.kind)) == "indicator")
+    match column.kind:
+        case ColumnKind.TEXT:
+            # Two more: one for all other texts, and one for missing values.
+            return min(column.distinct or 0, options.most_categories(column.name)) + 2
+        case ColumnKind.DATE | ColumnKind.TIME:
+            return len(TIME_PARTS[ColumnKind(column.kind)]) + indicator
+        case ColumnKind.ARRAY:
+            return math.prod(column.shape) + indicator
+        case _:
+            return 1 + indicator
+
+
+def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
+    if not features:
+        raise RequestError("no column is left to learn from")
+    for column in features:
+        if column.kind == ColumnKind.ARRAY and not column.shape:
+            raise DataError(
+                f'column "{column.name}" holds no array in the sampled rows: its shape is unknown',
+                hint="Fill it, or leave it out with exclude.",
+            )
+    options = FeatureOptions.parse(spec.preprocess)
+    arrays = tuple(column.shape for column in features if column.kind == ColumnKind.ARRAY)
+    flat = sum(width(column, options) for column in features)
+    shape = architectures.natural_shape(spec.architecture, arrays, len(features) == 1 and bool(arrays))
+    if shape is None:
+        return (flat,)
+    if math.prod(shape) != flat:
+        raise RequestError(f"input_shape {list(shape)} holds {math.prod(shape)} numbers, the features give {flat}")
+    return shape
+
+
+def _expected_rows(rows: int, split: Split, shares: Shares | None) -> int:
+    """Return the number of training rows to expect.
+
+    It is exact if the rows are split in order; otherwise it is the mean over random splits.
+    """
+    test_share, valid_share = split.last or split.test_size, split.valid_size
+    if split.column is not None and shares is not None:
+        test_share, valid_share = shares.test, shares.valid or split.valid_size * (1 - shares.test)
+    train = rows - round(rows * test_share) - round(rows * valid_share)
+    if rows < _FEWEST_ROWS or train < _FEWEST_ROWS - 1:
+        raise DataError(f"the table has {rows} rows, too few to train and test on", hint="Insert rows.")
+    return train

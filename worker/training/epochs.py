@@ -1,0 +1,336 @@
+"""Trains the epochs of one job: batches, validation, early stopping, checkpoints, and changes of plans."""
+
+import logging
+import math
+import time
+from collections.abc import Collection
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from indb_tensile.catalog import plans
+from indb_tensile.catalog.jobs import Progress
+from indb_tensile.catalog.plans import OpMeasurement
+from indb_tensile.device.hardware import trim_heap
+from indb_tensile.errors import InvariantError
+from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.executor.run.state import STEPS_NAME, State, restore_rng_state, rng_state
+from indb_tensile.job import Phase
+from indb_tensile.learning.artifacts import CheckpointView
+from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.earlystop import EarlyStop
+from indb_tensile.learning.hyperparams import learning_rate
+from indb_tensile.learning.model_metrics import evaluate
+from indb_tensile.learning.preparation import Part, Prepared, batch_plan, batches, ordered_batches
+from indb_tensile.learning.tensorstream import TensorSpec
+from indb_tensile.messages import Adopt, Adopted, Measured, TrainerLink
+
+from ..captured_steps import CapturedSteps
+from .best_weights import BestWeights
+from .checkpoint_retry import CheckpointRetry
+from .checkpointing import Checkpointing
+from .inbox import Inbox
+from .losses import Losses
+from .progress_writer import PROGRESS_S, ProgressWriter
+from .publication import Trained
+from .remaining import EVALUATION_SHARE, Position, Remaining, Work
+
+log = logging.getLogger("trainer")
+
+MEASURED_S = 1.0  # between two reports of latencies to the controller
+REMEMBERED_S = 10.0  # between two reports of latencies to the catalog
+
+
+@dataclass(kw_only=True)
+class EpochLoop:
+    """Trains from the job's checkpoint, or from the start, to the last epoch."""
+
+    prepared: Prepared
+    state: State
+    runner: Runner
+    link: TrainerLink
+    inbox: Inbox
+    diary: ProgressWriter
+    steps: CapturedSteps
+    checkpointing: Checkpointing
+    epochs_done: int = 0
+    early_stop: EarlyStop = field(init=False)
+    best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
+    _feed: BatchPrefetcher = field(default_factory=BatchPrefetcher)
+    _keeping: CheckpointRetry = field(init=False)
+    _best: BestWeights = field(init=False)
+    _measured_at: float = 0.0
+    _recorded_at: float = field(default_factory=time.monotonic)
+    _validated_s: float = math.inf  # duration of the last validation
+    _rows_trained: int = 0
+    _seconds_trained: float = 0.0
+    _remaining: Remaining = field(init=False)
+    _done_at: float = 0.0  # end of the last step, or of the last end of an epoch
+
+    def __post_init__(self) -> None:
+        self.early_stop = self.prepared.early_stop
+        self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
+        self._keeping = CheckpointRetry(self.checkpointing, self.diary)
+        self._remaining = Remaining(self._work())
+
+    def go(self) -> None:
+        """Train all remaining epochs. Epochs before the checkpoint are not trained again."""
+        self._resume()
+        self.diary.enter(Phase.TRAINING)
+        self.diary.signs.begin()
+        started = self._done_at = time.monotonic()
+        with self._feed:
+            while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
+                loss = self._train_epoch()
+                self._close_epoch(loss)
+        waiting, taken_s = self._feed.waiting, time.monotonic() - started
+        log.info(
+            "job %s: waited %.3g s of %.3g for its %d batches",
+            self.diary.job.job,
+            waiting.waited_s,
+            taken_s,
+            waiting.batches,
+        )
+
+    def trained(self) -> Trained:
+        """Return the result to publish.
+
+        With early stopping these are the weights of the best epoch, else those of the last one.
+        """
+        best_epoch = self.early_stop.best_epoch + 1 if self._best else self.epochs_done
+        weights = self._best.read() if self._best else self._weights(self.prepared.module.state_dict())
+        self._best.close()
+        return Trained(weights=weights, epochs=self.epochs_done, best_epoch=best_epoch)
+
+    def _train_epoch(self) -> float:
+        """Train on all training rows once. Returns the mean loss over them."""
+        prepared, epoch = self.prepared, self.epochs_done
+        per_epoch = batch_plan(prepared.train.rows, prepared.settings).steps
+        total_steps = per_epoch * prepared.settings.epochs
+        losses = Losses()
+        orders = batches(prepared.train, epoch, prepared.settings)
+        with closing(self._feed.batches((prepared.train.x, prepared.train.y), orders)) as loaded:
+            for step, (rows, (x, y)) in enumerate(loaded):
+                self._adopt_plans()
+                started = time.monotonic() - self._feed.waiting.latest_s
+                rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
+                losses.add(self.runner.train(x, y, rate), len(rows))
+                self._rows_trained += len(rows)
+                self._seconds_trained += time.monotonic() - started
+                self._measure()
+                self._remaining.stepped(self._elapsed_s())
+                first_of_all = epoch == 0 and step == 0
+                progress = self._progress(step + 1, per_epoch, losses.mean())
+                self.diary.report(progress, at_once=first_of_all)
+        return losses.mean()
+
+    def _close_epoch(self, loss: float) -> None:
+        """Validate, store the best weights, report, and save a checkpoint if one is due."""
+        figures: dict[str, float | None] = {"loss": loss}
+        if self.prepared.valid.rows:
+            if self._validated_s >= PROGRESS_S:  # a phase too short to be seen is not worth a write at each epoch
+                self.diary.enter(Phase.VALIDATING)
+            started = time.monotonic()
+            valid_loss, metrics = self._validate(self.prepared.valid)
+            self._validated_s = time.monotonic() - started
+            figures |= {"valid_loss": valid_loss, **metrics}
+            watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
+            self._observe(watched)
+        if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
+            self._best.keep(self._weights)
+        self.epochs_done += 1
+        steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
+        progress = self._progress(steps, steps, loss, figures)
+        self.diary.report(progress, at_once=True)
+        self._save_checkpoint()
+        self.diary.enter(Phase.TRAINING)
+        self._remaining.closed(self._elapsed_s())
+
+    def _observe(self, watched: float | None) -> None:
+        """Pass the epoch's metric to early stopping.
+
+        After the first epoch, report once if the metric is undefined.
+        """
+        if watched is None and self.epochs_done == 0:
+            undefined = f"{self.early_stop.metric} is not defined on the {self.prepared.valid.rows} validation rows"
+            outcome = "so early stopping counts no epoch and the last one is published"
+            self.diary.tell("metric_undefined", {"reason": f"{undefined}, {outcome}"})
+        self.early_stop = self.early_stop.observe(self.epochs_done, watched)
+
+    def _validate(self, part: Part) -> tuple[float, dict[str, float]]:
+        """Return mean loss and metrics on these rows, computed by the evaluation step."""
+        outputs = self.outputs(part)
+        loss = float(self.prepared.loss(outputs, part.y))
+        metrics = evaluate(self.prepared.task, outputs.numpy(), part.y.numpy(), self.prepared.preprocessor)
+        return loss, metrics
+
+    def outputs(self, part: Part) -> torch.Tensor:
+        """Return the network's outputs for these rows, in order.
+
+        The evaluation step has one batch size. A smaller last batch is padded with copies of its first row, and the
+        outputs of the copies are dropped. In evaluation mode the rows of a batch do not affect each other.
+        """
+        size = self.steps.evaluation_rows
+        orders = tuple(ordered_batches(part, size))
+        padded = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in orders)
+        parts = []
+        with closing(self._feed.batches((part.x, part.y), padded)) as loaded:
+            for rows, (_, (x, y)) in zip(orders, loaded, strict=True):
+                self._adopt_plans()
+                _, outputs = self.runner.evaluate(x, y)
+                parts.append(outputs[: len(rows)])
+                self.diary.signs.give()
+        return torch.cat(parts)
+
+    def _adopt_plans(self) -> None:
+        """Adopt the plans that the controller has sent since the last iteration."""
+        while (message := self.inbox.poll()) is not None:
+            if not isinstance(message, Adopt):
+                raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
+            self.runner.adopt(message.plans, message.generation, message.grant_bytes)
+            trim_heap()
+            self.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
+
+    def _measure(self) -> None:
+        """Report the latencies of iterations to the controller, and less often those of operators to the catalog."""
+        now = time.monotonic()
+        if now < self._measured_at + MEASURED_S:
+            return
+        measured = self.runner.measured()
+        if measured is None:
+            return
+        self._measured_at = now
+        self.link.send(
+            Measured(
+                job=self.diary.job.job,
+                generation=self.runner.generation,
+                latency_ns=measured.latency_ns,
+                iteration_ns=measured.iteration_ns,
+                stall_ns=measured.stall_ns,
+                peak_bytes=measured.peak_bytes,
+            )
+        )
+        if now >= self._recorded_at + REMEMBERED_S:
+            self._recorded_at = now
+            self._record_latencies(measured.latency_ns, measured.samples)
+
+    def _record_latencies(self, latency_ns: tuple[int, ...], samples: int) -> None:
+        operators = self.steps.graphs[0].operators
+        rows = [
+            OpMeasurement(
+                signature=o.signature,
+                name=o.name,
+                latency_ns=ns,
+                workspace_bytes=o.workspace_bytes,
+                samples=samples,
+            )
+            for o, ns in zip(operators, latency_ns, strict=True)
+        ]
+        self.diary.remember(lambda c: plans.record_latencies(c, self.steps.kind, rows))
+
+    def _progress(
+        self, step: int, steps: int, loss: float, figures: dict[str, float | None] | None = None
+    ) -> Progress:
+        settings, metric = self.prepared.settings, self.prepared.metric
+        done = figures is not None
+        epoch = self.epochs_done if done else self.epochs_done + 1
+        position = Position(epochs=self.epochs_done, steps=0 if done else step)
+        earliest = self.early_stop.earliest_end(self.epochs_done)
+        rate = self._rows_trained / self._seconds_trained if self._seconds_trained else None
+        return Progress(
+            epoch=epoch,
+            epochs=settings.epochs,
+            step=step,
+            steps=steps,
+            loss=loss,
+            valid_loss=figures.get("valid_loss") if figures else None,
+            metric_name=metric,
+            metric=figures.get(metric) if figures else None,
+            samples_per_s=rate,
+            eta_s=self._remaining.seconds(position),
+            eta_earliest_s=None if earliest is None else self._remaining.seconds(position, epochs=earliest),
+            figures=figures or {},
+        )
+
+    def _work(self) -> Work:
+        prepared, rows = self.prepared, self.steps.evaluation_rows
+        trained_ns, evaluated_ns = (sum(ns) for ns in (self.steps.latency_ns[0], self.steps.latency_ns[-1]))
+        share = evaluated_ns / trained_ns if trained_ns else EVALUATION_SHARE
+        return Work(
+            epochs=prepared.settings.epochs,
+            steps=batch_plan(prepared.train.rows, prepared.settings).steps,
+            valid_batches=-(-prepared.valid.rows // rows),
+            test_batches=-(-prepared.test.rows // rows),
+            evaluation_share=share,
+        )
+
+    def _elapsed_s(self) -> float:
+        """Return the seconds since the last call, at the last step or the last end of an epoch."""
+        previous_at, self._done_at = self._done_at, time.monotonic()
+        return self._done_at - previous_at
+
+    def _weights(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+        """Return copies of these parameters and buffers of the module.
+
+        For a parameter that is averaged it is the average, because the averages are validated and published.
+        """
+        averages = {name: state_name(AVERAGE, name) for name in names}
+        stored = {
+            name: average_name if average_name in self.state.tensors else name
+            for name, average_name in averages.items()
+        }
+        values = self.state.export(stored.values())
+        return {name: values[average_name] for name, average_name in stored.items() if average_name in values}
+
+    def _save_checkpoint(self) -> None:
+        """Save a checkpoint if one is due. If that fails, training continues."""
+        if self.epochs_done < self.prepared.settings.epochs:
+            self._keeping.save(self._checkpoint, self.epochs_done)
+
+    def _checkpoint(self) -> CheckpointView:
+        """Return a view of the state and the best weights. It reads one tensor at a time while it is saved."""
+        state, best, module = self.state, self._best, set(self.prepared.module.state_dict())
+        current_tensors = state.tensors | {STEPS_NAME: torch.tensor(state.steps)}
+        current_names = {f"{'weights' if name in module else 'optimizer'}/{name}": name for name in current_tensors}
+        best_specs = {f"weights/{_BEST}{name}": spec for name, spec in best.specs.items()}
+        generator = rng_state(state.device)
+
+        def read(name: str) -> torch.Tensor:
+            if name == _RANDOM:
+                return generator
+            if name in best_specs:
+                return best.tensor(name.removeprefix(f"weights/{_BEST}"))
+            return state.export((current_names[name],))[current_names[name]]
+
+        specs = {name: TensorSpec.of(current_tensors[own]) for name, own in current_names.items()} | best_specs
+        position = {
+            "epochs_done": self.epochs_done,
+            "early_stop": self.early_stop.to_json(),
+            "data_digest": self.prepared.data_digest,
+        }
+        return CheckpointView(specs=specs | {_RANDOM: TensorSpec.of(generator)}, read=read, position=position)
+
+    def _resume(self) -> None:
+        """Resume from a checkpoint if there is one for the same rows.
+
+        If the table has changed since, training starts again: otherwise part of it would use other rows.
+        """
+        checkpoint = self.diary.session.waiting(lambda: self.checkpointing.load(self.prepared.data_digest))
+        if checkpoint is None:
+            return
+        position = checkpoint.position
+        best = {name: tensor for name, tensor in checkpoint.weights.items() if name.startswith(_BEST)}
+        current = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
+        self.state.load(current | checkpoint.optimizer)
+        restore_rng_state(checkpoint.random["torch"], self.state.device)
+        if best:
+            self._best.keep(lambda names: {name: best[_BEST + name] for name in names})
+        self.early_stop = EarlyStop.from_json(position["early_stop"])
+        self.epochs_done = int(position["epochs_done"])
+
+
+_RANDOM = "random/torch"
+_BEST = "best/"  # no module path starts with this, because layers are numbered

@@ -1,0 +1,73 @@
+"""Tells the user which settings a training chose, and which text columns have too many distinct values."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from indb_tensile.learning.encoders import TextFacts
+from indb_tensile.learning.preparation import Prepared
+
+
+class Telling(Protocol):
+    """The method of `Diary` that is used here."""
+
+    def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
+        """Add an event to the job's history."""
+        ...
+
+
+def tell_settings(diary: Telling, prepared: Prepared) -> None:
+    """Add an event with the settings of the training, as text and as data."""
+    rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
+    diary.tell("settings", {"message": in_words(prepared), **rows, **training_facts(prepared)})
+
+
+def tell_columns(diary: Telling, prepared: Prepared) -> None:
+    """Add a warning for each text column with too many distinct values."""
+    for facts in prepared.preprocessor.text_facts:
+        message = warning_about(facts)
+        if message is not None:
+            about = {"column": facts.name, "distinct": facts.distinct, "categories": facts.categories}
+            diary.tell("warning", {"message": message, **about, "other_share": round(facts.other_share, 4)})
+
+
+def training_facts(prepared: Prepared) -> dict[str, Any]:
+    """Return the settings as a request that repeats the training on other rows.
+
+    `chosen` lists the settings that were chosen from the number of rows.
+    """
+    return {
+        "hyperparams": prepared.settings.to_hyperparams(),
+        "early_stop": prepared.early_stop.to_request(),
+        "chosen": list(prepared.chosen),
+    }
+
+
+def in_words(prepared: Prepared) -> str:
+    """Return a sentence with batch size, epochs and early stopping, and with the settings that were chosen."""
+    settings, chosen = prepared.settings, prepared.chosen
+    stop = prepared.early_stop
+    most = "at most " if stop.patience is not None else ""
+    by_rows = " and ".join(name for name in chosen if name != "early_stop")
+    why = f" ({by_rows} chosen for {prepared.train.rows} training rows)" if by_rows else ""
+    if stop.patience is not None:
+        ending = f"; training stops after {stop.patience} epochs without a better validation {stop.metric}"
+    elif {"epochs", "early_stop"} <= set(chosen):
+        ending = f"; training does not stop early, as the validation part has {prepared.valid.rows} rows"
+    else:
+        ending = "; training does not stop early"
+    return f"batch_size {settings.batch_size}, {most}{settings.epochs} epochs{why}{ending}"
+
+
+def warning_about(facts: TextFacts) -> str | None:
+    """Return a warning about a text column, or None."""
+    if facts.nearly_unique:
+        return (
+            f'column "{facts.name}" has {facts.distinct} different texts in {facts.known_rows} training rows: nearly '
+            "every row has a text of its own, from which nothing can be learned; leave it out with exclude"
+        )
+    if facts.other_rows:
+        return (
+            f'column "{facts.name}" has {facts.distinct} different texts, more than the {facts.categories} '
+            f"categories of preprocess: {facts.other_share:.1%} of its rows count as (other)"
+        )
+    return None
