@@ -156,15 +156,20 @@ missing_test_packages() {
   ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || printf 'libfaketime '
 }
 
+# Install what the extra `$1` of pyproject.toml lists, apart from the package itself.
+install_extra() {
+  wanted=$(.venv/bin/python -c 'import sys, tomllib
+for tool in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]]: print(tool)' "$1")
+  if ! fresh "$1" "$wanted"; then
+    say "install the tools of the extra $1"
+    # shellcheck disable=SC2086
+    pip_install $wanted
+    printf '%s' "$wanted" >".venv/.$1"
+  fi
+}
+
 # Install what the test command needs in addition to setup.
 install_test_tools() {
   install_packages missing_test_packages
-  tools=$(.venv/bin/python -c 'import tomllib
-for tool in tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"]: print(tool)')
-  if ! fresh test "$tools"; then
-    say "install the tools of the test command"
-    # shellcheck disable=SC2086
-    pip_install $tools
-    printf '%s' "$tools" >.venv/.test
-  fi
+  install_extra test
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the tests that take longer than the test command may: tests marked nightly, chaos tests, and the soak test that
+# Runs the tests that take longer than the test command may: tests marked nightly, the manual, chaos tests, and the soak test that
 # kills hundreds of trainers. Sets everything up as tests/run.sh does. The exit code is 1 if any test fails.
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,6 +12,8 @@ code=0
 
 say "tests that take long"
 .venv/bin/python -m pytest --numprocesses 2 --dist loadfile -m nightly || code=1
+say "the manual: dead links and references"
+sh docs/build.sh || code=1
 say "chaos: 500 events at a lease of 6 s"
 $tensile bench chaos --lease 6 --events 500 --seed "${SEED:-1}" || code=1
 say "chaos: 100 events at the default lease"

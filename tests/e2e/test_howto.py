@@ -1,7 +1,6 @@
 """What the page of how-tos says is typed as it stands there."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +12,12 @@ from safetensors.numpy import load_file
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import temporary_cluster
+from tests.docs.pages import ROOT, Page
 from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
 
-PAGE = (Path(__file__).parents[2] / "docs" / "howto.md").read_text(encoding="utf-8")
+PAGE = Page(ROOT / "docs" / "user" / "howto.md")
 BIN = Path(sys.executable).parent
 SMALL = """
 select tensile_load_dataset('digits');
@@ -25,9 +25,9 @@ select tensile_create_model('digits', '{"type": "mlp", "hidden": [16]}', '{"epoc
 """
 
 
-def blocks(language: str) -> list[str]:
-    """The page's blocks of this language, as its fences name it, in their order."""
-    return re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+def blocks(info: str) -> list[str]:
+    """The page's blocks whose fences say this, in their order."""
+    return [f"{block.text}\n" for block in PAGE.blocks if block.info == info]
 
 
 def shell(service: Service, command: str, directory: Path) -> str:
@@ -95,8 +95,3 @@ def test_the_statements_of_an_uninstallation_leave_nothing_of_ours() -> None:
             assert (schemas, roles, functions) == ([], [], [("tensile_of_mine",)])
             assert superuser.execute("select count(*) from kept").fetchone() == (0,)
             superuser.execute("select public.tensile_of_mine()")
-
-
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(docs/[a-z]+\.md)`", PAGE))))
-def test_pages_that_are_named_are_there(path: str) -> None:
-    assert (Path(__file__).parents[2] / path).exists()

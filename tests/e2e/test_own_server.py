@@ -1,4 +1,4 @@
-"""The README's way onto a server of one's own: init as a superuser, passwords for worker and reader, a controller."""
+"""The manual's way onto a server of one's own: init as a superuser, passwords for worker and reader, a controller."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ def until(condition: Callable[[], object], process: "subprocess.Popen[bytes]", l
         time.sleep(0.05)
 
 
-def test_a_database_of_ones_own_is_set_up_as_the_readme_says(cluster: Cluster, superuser: psycopg.Connection) -> None:
+def test_a_database_of_ones_own_is_set_up_as_the_manual_says(cluster: Cluster, superuser: psycopg.Connection) -> None:
     tensile("init", "--dsn", cluster.dsn(database=NAME))
     superuser.execute(f"alter role tensile_worker password '{PASSWORD}'")
     superuser.execute(f"alter role tensile_reader password '{PASSWORD}2'")

@@ -1,4 +1,4 @@
-"""The reference page says what the tables say that check the options."""
+"""The reference pages are what their command makes from the tables, the catalog and the command line."""
 
 from pathlib import Path
 from typing import Any
@@ -6,19 +6,35 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from indb_tensile.cli.reference import reference
+from indb_tensile.catalog.connection import connect
+from indb_tensile.cli.reference import command_page, reference
 from indb_tensile.config import setting_rules
 from indb_tensile.errors import InvariantError
 from indb_tensile.reference import meanings
-from indb_tensile.reference.page import COMMAND, catalog_settings, page, takes
+from indb_tensile.reference.catalog_pages import catalog_pages
+from indb_tensile.reference.page import COMMAND, catalog_settings, page, pages, takes
 from indb_tensile.sql_api import options
 from tests.conftest import Database
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
-def test_the_page_is_what_its_command_makes_now() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page() + "\n", f"make it again: {COMMAND}"
+@pytest.mark.parametrize("name", pages())
+def test_a_page_of_options_is_what_its_command_makes_now(name: str) -> None:
+    assert (REFERENCE / name).read_text(encoding="utf-8") == pages()[name], f"make it again: {COMMAND}"
+
+
+def test_the_page_of_the_command_line_is_what_its_command_makes_now() -> None:
+    assert (REFERENCE / "cli.md").read_text(encoding="utf-8") == command_page(), f"make it again: {COMMAND}"
+
+
+@pytest.mark.postgres
+def test_the_pages_of_functions_and_views_are_what_their_command_makes_now(database: Database) -> None:
+    with connect(database.dsn(), application_name="test") as connection:
+        made = catalog_pages(connection)
+    assert {name: (REFERENCE / name).read_text(encoding="utf-8") for name in made} == made, (
+        f"make it again: {COMMAND}"
+    )
 
 
 def test_the_command_line_prints_the_page() -> None:

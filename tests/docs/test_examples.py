@@ -1,0 +1,102 @@
+"""The SQL of the user's manual runs as it stands there."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from indb_tensile.cluster import Cluster
+from tests.conftest import Database, fresh_database
+from tests.docs.pages import ROOT, Block, Page
+from tests.docs.sessions import Piece, pieces, run, typed
+from tests.e2e.conftest import Service, service_on
+
+pytestmark = pytest.mark.postgres
+
+# docs/user/howto.md has a test of its own, which looks at what its statements leave.
+NAMES = ["README.md", *(f"docs/user/{path.name}" for path in sorted((ROOT / "docs" / "user").glob("*.md")))]
+PAGES = [Page(ROOT / name) for name in NAMES if not name.endswith("howto.md")]
+WITH_SQL = [page for page in PAGES if list(pieces(page))]
+SCHEMA = """
+create schema demo authorization demo;
+grant usage on schema demo to tensile_reader;
+alter role demo in database {database} set search_path = demo, public;
+"""
+SMALL = """
+set client_min_messages = warning;
+select tensile_load_dataset('digits');
+select tensile_load_dataset('breast_cancer');
+select tensile_load_dataset('diabetes');
+select tensile_create_model('digits', '{"type": "mlp", "hidden": [16]}', '{"epochs": 2}');
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(cluster: Cluster, template: str) -> Iterator[Service]:
+    """A database with a controller, the sample tables that the pages start from, and two versions of a model."""
+    with fresh_database(cluster, template) as database, service_on(database) as service:
+        service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 << 20)}
+        service.connection.execute(SCHEMA.format(database=database.name).encode())
+        service.start()
+        with database.connect("demo") as demo:
+            for statement in SMALL.strip().splitlines():
+                demo.execute(statement.encode())
+            for _version in range(2):
+                row = demo.execute("select tensile_train('digits', 'digits', deploy => 'always')").fetchone()
+                assert row is not None
+                assert service.until_ended(row[0]) == ["succeeded"]
+        yield service
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in WITH_SQL])
+def test_the_statements_of_a_page_run_as_written(page: Page, trained: Service) -> None:
+    run(page, trained.database)
+
+
+def test_every_function_has_a_section_with_its_arguments_and_an_example(database: Database) -> None:
+    page = Page(ROOT / "docs" / "user" / "functions.md")
+    text = page.path.read_text(encoding="utf-8")
+    with database.connect() as connection:
+        functions = connection.execute(
+            "select proname, proargnames[1:pronargs] from pg_proc where pronamespace = 'public'::regnamespace "
+            "and proname like 'tensile\\_%' order by proname"
+        ).fetchall()
+    shared = _section(text, "Arguments of a training")
+    faults = []
+    for name, arguments in functions:
+        section = _section(text, name)
+        if f"{name}(" not in section or ("```sql" not in section and "```psql" not in section):
+            faults.append(f"{name} has no section with an example")
+        named = section + (shared if "#arguments-of-a-training" in section else "")
+        faults += [
+            f"{name}: {argument} is not explained" for argument in arguments or () if f"`{argument}`" not in named
+        ]
+    assert faults == []
+
+
+def test_every_view_has_an_example(database: Database) -> None:
+    page = Page(ROOT / "docs" / "user" / "views.md")
+    statements = "\n".join(piece.text for piece in pieces(page))
+    with database.connect() as connection:
+        views = connection.execute(
+            "select viewname from pg_views where schemaname = 'tensile' order by viewname"
+        ).fetchall()
+    assert [name for (name,) in views if f"tensile.{name}" not in statements] == []
+
+
+def test_a_typed_session_is_taken_apart() -> None:
+    session = "demo=> select 1;\n 1\ndemo=> select\ndemo-> x;\nERROR:  no x\nHINT:  Use y."
+    assert list(typed(Block(info="psql", line=7, text=session))) == [
+        Piece(user="demo", line=7, text="select 1;"),
+        Piece(user="demo", line=9, text="select\nx;", error=("ERROR:  no x", "HINT:  Use y.")),
+    ]
+
+
+def _section(text: str, heading: str) -> str:
+    """The text below a heading of the second or third level, to the next heading."""
+    lines = text.splitlines()
+    starts = [n for n, line in enumerate(lines) if line.lstrip("#").strip() == heading and line.startswith("##")]
+    if not starts:
+        return ""
+    rest = lines[starts[0] + 1 :]
+    ends = [n for n, line in enumerate(rest) if line.startswith(("## ", "### "))]
+    return "\n".join(rest[: ends[0]] if ends else rest)
