@@ -37,4 +37,4 @@ def _blocks(text: str) -> dict[str, LiteralString]:
     return {name: cast(LiteralString, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-_STATEMENTS = _blocks(Path(__file__).with_name("relation.sql").read_text())
+_STATEMENTS = _blocks(Path(__file__).with_name("relation_reader.sql").read_text())

@@ -47,7 +47,7 @@ before such an operator; windows that reach beyond keep S, and what runs again f
 count of its own. So the least of the r bounds, one for each zone with S / r, is a bound. The zones are cut where
 little is held between two peaks (`_zones`); a graph with one peak has one zone, and nothing changes.
 
-What it leaves out (bench/RESULTS.md, "The least overhead and the bound"): within a zone one moment is looked at by
+What it leaves out (docs/results.md, "The least overhead and the bound"): within a zone one moment is looked at by
 itself, so a lane may serve each moment as if no other needed it, and what was made again takes no memory of its own
 before it is read. Plans for an overhead of 10 % are up to twice the bound; how much of that is the bound is open.
 
