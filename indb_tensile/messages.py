@@ -4,20 +4,18 @@ A trainer whose socket is closed by the controller exits at once, so no trainer 
 """
 
 import socket
-import struct
 import threading
 from typing import Any
 
 import msgspec
 
+from indb_tensile import framing
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, JobId, Phase, Slot
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.plan import Plan
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-
-_LENGTH = struct.Struct(">I")
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -153,11 +151,11 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyMessage)
 
 
 def encode(message: Message) -> bytes:
-    """Encode the message as one frame: its length in four bytes, most significant first, then msgpack."""
+    """Encode the message in msgpack, as one frame."""
     body = _encoder.encode(message)
     if len(body) > MAX_MESSAGE_BYTES:
         raise InvariantError(f"a {type(message).__name__} of {len(body)} bytes exceeds {MAX_MESSAGE_BYTES}")
-    return _LENGTH.pack(len(body)) + body
+    return framing.frame(body)
 
 
 class TrainerLink:
@@ -175,10 +173,10 @@ class TrainerLink:
 
     def receive(self) -> Message | None:
         """Return the next message, or None if the controller has closed the connection."""
-        header = self._read(_LENGTH.size)
+        header = self._read(framing.HEADER_BYTES)
         if header is None:
             return None
-        body = self._read(_LENGTH.unpack(header)[0])
+        body = self._read(framing.body_bytes(header))
         return None if body is None else decode(body)
 
     def _read(self, size_bytes: int) -> bytes | None:

@@ -31,9 +31,8 @@ from indb_tensile.controller.fork_client import (
     RunningForkServer,
     control_pair,
 )
+from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.log import start_log
-
-from .parent_death import die_with_parent
 
 _FAILED = 70  # exit code of an internal error
 _NAME_CHARACTERS = 15  # longest name of a process: TASK_COMM_LEN in linux/sched.h, less the terminating zero

@@ -18,6 +18,7 @@ from indb_tensile import config
 from indb_tensile.catalog import predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.catalog.predictors import StoredPredictor
+from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import DataError, TensileError
@@ -25,8 +26,6 @@ from indb_tensile.executor.latency.latency_predictor import Sample, read_samples
 from indb_tensile.executor.latency.survey import survey
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.timing.operator_features import read_description
-
-from .parent_death import die_with_parent
 
 _GROWTH = 1.25  # the measurements of jobs must grow by this factor, and by _GROWTH_LEAST, before training again
 _GROWTH_LEAST = 200

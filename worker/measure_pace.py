@@ -12,13 +12,12 @@ import torch
 from indb_tensile import config
 from indb_tensile.catalog import device_speed
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
+from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.hardware import emulated_kind
 from indb_tensile.errors import TensileError
 from indb_tensile.executor.latency.reference_step import measure_pace
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.timing.machines import machine
-
-from .parent_death import die_with_parent
 
 log = logging.getLogger("pace")
 

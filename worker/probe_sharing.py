@@ -6,10 +6,9 @@ Prints the reason of a failure. Exit codes are those of the controller.
 
 import sys
 
+from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.cuda import CudaRegions
 from indb_tensile.errors import TensileError
-
-from .parent_death import die_with_parent
 
 
 def main() -> int:

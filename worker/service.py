@@ -22,13 +22,13 @@ from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.controller.fork_client import ForkServer
+from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.controller.service_process import ANSWERING_VARIABLE
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import ModelVersionId
 from indb_tensile.log import start_log
 
 from .forkserver import nursery
-from .parent_death import die_with_parent
 from .serving import analyst, settings
 from .serving.analyst_process import AnalystProcess
 from .serving.answers import Answers

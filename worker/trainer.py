@@ -15,13 +15,13 @@ import torch
 
 from indb_tensile import config
 from indb_tensile.catalog.fault_origin import is_database_fault
+from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.cuda import CudaRegions, ordinal
 from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, StorageError, TensileError
 from indb_tensile.job import Blame, JobId
 from indb_tensile.log import start_log
 from indb_tensile.messages import Assign, Failed, Finished, Ready, TrainerLink
 
-from .parent_death import die_with_parent
 from .training import niceness
 from .training.inbox import Inbox
 from .training.run import TrainingRun

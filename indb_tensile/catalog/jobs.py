@@ -223,11 +223,6 @@ def set_waits_for(connection: Connection, job: JobId, claim: ClaimToken, reason:
     _guarded(connection, "set_waits_for", job, claim, reason=reason)
 
 
-def set_queue_reason(connection: Connection, job: JobId, reason: str | None) -> None:
-    """Write why a queued job is not claimed. Does nothing if the job is no longer queued."""
-    connection.execute(query("set_queue_reason"), {"job": job, "reason": reason})
-
-
 def report_progress(connection: Connection, job: JobId, claim: ClaimToken, progress: Progress) -> None:
     """Write the progress of the job."""
     names = list(progress.figures)

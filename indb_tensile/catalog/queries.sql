@@ -190,11 +190,6 @@ update tensile.jobs set waits_for = %(reason)s
  where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
 returning job_id
 
--- set_queue_reason --
--- No worker has claimed a queued job, so the update carries no claim. Unchanged rows are not written.
-update tensile.jobs set waits_for = %(reason)s
- where job_id = %(job)s and state = 'queued' and waits_for is distinct from %(reason)s
-
 -- report_progress --
 with mine as (
   select job_id from tensile.jobs where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')

@@ -2,12 +2,11 @@
 
 import contextlib
 import socket
-import struct
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.framing import FrameBuffer
 from indb_tensile.messages import MAX_MESSAGE_BYTES, Message, decode, encode
 
-_LENGTH = struct.Struct(">I")
 _PART_BYTES = 1 << 20
 
 
@@ -17,7 +16,7 @@ class TrainerFrames:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
-        self._received = bytearray()
+        self._received = FrameBuffer(MAX_MESSAGE_BYTES, _refusal)
         self._unsent = bytearray()
         self.closed = False  # true after either end was closed
 
@@ -50,7 +49,7 @@ class TrainerFrames:
         """Return all messages that are complete. Raises InvariantError for bytes that are no message."""
         self._read()
         messages: list[Message] = []
-        while (body := self._next_body()) is not None:
+        while (body := self._received.take()) is not None:
             messages.append(decode(body))
         return messages
 
@@ -68,18 +67,9 @@ class TrainerFrames:
                 return
             except OSError:
                 part = b""
-            self._received += part
+            self._received.feed(part)
             self.closed = not part
 
-    def _next_body(self) -> bytes | None:
-        if len(self._received) < _LENGTH.size:
-            return None
-        size_bytes: int = _LENGTH.unpack_from(self._received)[0]
-        if size_bytes > MAX_MESSAGE_BYTES:
-            raise InvariantError(f"a trainer announced a message of {size_bytes} bytes, over {MAX_MESSAGE_BYTES}")
-        end = _LENGTH.size + size_bytes
-        if len(self._received) < end:
-            return None
-        body = bytes(self._received[_LENGTH.size : end])
-        del self._received[:end]
-        return body
+
+def _refusal(size_bytes: int) -> InvariantError:
+    return InvariantError(f"a trainer announced a message of {size_bytes} bytes, over {MAX_MESSAGE_BYTES}")

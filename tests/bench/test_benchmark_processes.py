@@ -7,12 +7,12 @@ import pytest
 
 PROGRAM = """
 import sys
-from indb_tensile.bench.harness.benchmark_processes import alone
+from indb_tensile.bench.harness.benchmark_processes import run_each_alone
 code = int(sys.argv[1])
 if "--models" in sys.argv:
     print(sys.argv[-1], flush=True)
     sys.exit(code if sys.argv[-1] == "vgg16" else 1)
-alone(["vgg16", "lstm"])
+run_each_alone(["vgg16", "lstm"])
 """
 
 

@@ -20,8 +20,8 @@ PROGRAM = """
 import os, sys
 sys.meta_path = [finder for finder in sys.meta_path if isinstance(finder, type)]  # without an editable installation's
 sys.path.insert(0, sys.argv[1])
-from indb_tensile.cli.state_directory import find_place
-found = find_place(os.environ)
+from indb_tensile.cli.state_directory import find_state_directory
+found = find_state_directory(os.environ)
 print(found.directory, found.reason, sep="\\n")
 """
 

@@ -144,11 +144,11 @@ def test_a_network_that_fits_is_prepared_as_without_a_bound() -> None:
 _REFUSED = """
 import resource
 from indb_tensile.errors import MemoryLimitError
-from indb_tensile.learning.requirements import Room
+from indb_tensile.learning.requirements import AvailableMemory
 from indb_tensile.learning.preparation import assemble
 from tests.learning.tables import sample, spec
 
-room = Room(device_bytes=600 << 20, limited=False, host_pool_bytes=8 << 30, host_bytes=1 << 40, free_bytes=1 << 40)
+room = AvailableMemory(device_bytes=600 << 20, limited=False, host_pool_bytes=8 << 30, host_bytes=1 << 40, free_bytes=1 << 40)
 assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [64]}), room)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

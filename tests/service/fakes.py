@@ -13,7 +13,7 @@ import numpy as np
 from indb_tensile.errors import RequestError
 from worker.serving.answers import SCORE, Scored
 from worker.serving.identity import DatabaseIdentity
-from worker.serving.service_frames import FrameBuffer, frame
+from worker.serving.service_frames import RequestBuffer, frame
 
 DEADLINE_S = 120.0
 IDENTITY = DatabaseIdentity(installation="01234567-89ab-cdef-0123-456789abcdef", server_start="1")
@@ -58,7 +58,7 @@ class Client:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(DEADLINE_S)
         self._socket.connect(str(path))
-        self._buffer = FrameBuffer()
+        self._buffer = RequestBuffer()
         self.greeting: dict[str, Any] | None = None
 
     def ask(self, verb: str, **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from worker.serving.service_frames import MAX_FRAME_BYTES, FrameBuffer, ProtocolError, frame
+from worker.serving.service_frames import MAX_FRAME_BYTES, ProtocolError, RequestBuffer, frame
 
 from .fakes import IDENTITY, Client
 from .test_server import Running, predict
@@ -91,7 +91,7 @@ def test_any_stream_of_bytes_disturbs_nobody_else(served: Running, stream: bytes
 
 @given(bodies=st.lists(st.binary(max_size=50), max_size=8), cuts=st.lists(st.integers(1, 40), max_size=30))
 def test_frames_come_out_as_they_went_in_however_they_are_cut(bodies: list[bytes], cuts: list[int]) -> None:
-    stream, buffer = b"".join(map(frame, bodies)), FrameBuffer()
+    stream, buffer = b"".join(map(frame, bodies)), RequestBuffer()
     found = []
     for cut in (*cuts, len(stream)):
         buffer.feed(stream[:cut])
@@ -103,7 +103,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(bodies: list[bytes
 
 @given(stream=st.binary(max_size=100))
 def test_the_frame_parser_gives_bodies_or_refuses(stream: bytes) -> None:
-    buffer = FrameBuffer()
+    buffer = RequestBuffer()
     buffer.feed(stream)
     taken = 0
     try:

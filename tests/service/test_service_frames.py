@@ -2,17 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.serving.service_frames import MAX_FRAME_BYTES, FrameBuffer, ProtocolError, frame
+from worker.serving.service_frames import MAX_FRAME_BYTES, ProtocolError, RequestBuffer, frame
 
 
-def bodies_of(buffer: FrameBuffer) -> list[bytes]:
+def bodies_of(buffer: RequestBuffer) -> list[bytes]:
     return list(iter(buffer.take, None))
 
 
 @given(bodies=st.lists(st.binary(max_size=40), max_size=6), cut_bytes=st.integers(1, 50))
 def test_bodies_come_out_as_they_went_in_however_the_bytes_are_cut(bodies: list[bytes], cut_bytes: int) -> None:
     stream = b"".join(frame(body) for body in bodies)
-    buffer = FrameBuffer()
+    buffer = RequestBuffer()
     taken: list[bytes] = []
     for begin in range(0, len(stream), cut_bytes):
         buffer.feed(stream[begin : begin + cut_bytes])
@@ -21,7 +21,7 @@ def test_bodies_come_out_as_they_went_in_however_the_bytes_are_cut(bodies: list[
 
 
 def test_an_incomplete_frame_is_kept_until_the_rest_arrives() -> None:
-    buffer = FrameBuffer()
+    buffer = RequestBuffer()
     buffer.feed(frame(b"whole") + frame(b"half")[:6])
     assert bodies_of(buffer) == [b"whole"]
     buffer.feed(frame(b"half")[6:])
@@ -29,7 +29,7 @@ def test_an_incomplete_frame_is_kept_until_the_rest_arrives() -> None:
 
 
 def test_a_frame_that_announces_too_much_is_refused_before_it_arrives() -> None:
-    buffer = FrameBuffer()
+    buffer = RequestBuffer()
     buffer.feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(ProtocolError, match=f"announces {MAX_FRAME_BYTES + 1} bytes"):
         buffer.take()

@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
+from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.log import start_log
 
-from ..parent_death import die_with_parent
 from . import settings
 from .analyst_process import FD_VARIABLE
 from .dataset import dataset
 from .explain import Explainer
 from .requests import AnyRequest, Dataset, Explain, failure, parse, success
-from .service_frames import FrameBuffer, frame
+from .service_frames import RequestBuffer, frame
 from .store import Store
 
 _RECEIVE_BYTES = 1 << 18
@@ -65,7 +65,7 @@ class AnalystDispatcher:
 
 
 def _serve(link: socket.socket, answer: Callable[[AnyRequest], Any]) -> None:
-    buffer = FrameBuffer()
+    buffer = RequestBuffer()
     while data := link.recv(_RECEIVE_BYTES):
         buffer.feed(data)
         while (body := buffer.take()) is not None:

@@ -15,7 +15,7 @@ from indb_tensile.errors import InvariantError, TensileError
 from .endpoint import Endpoint
 from .peer import peer_uid, user_name
 from .requests import failure
-from .service_frames import FrameBuffer, ProtocolError, frame
+from .service_frames import ProtocolError, RequestBuffer, frame
 
 _MAX_WAITING = 8  # requests of one connection in memory; reading continues up to here, to notice a disconnect
 
@@ -113,7 +113,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._buffer = FrameBuffer()
+        self._buffer = RequestBuffer()
         self._bodies: deque[bytes | ProtocolError] = deque()
         self._transport: asyncio.Transport | None = None
         self._broken = False  # the start of the next frame is unknown

@@ -1,17 +1,15 @@
-"""Frames on the service's socket: four bytes of length, most significant first, then one JSON document.
+"""Frames on the service's socket (framing.py): each holds one JSON document.
 
 The first frame of a connection is the service's greeting. After that, the service sends one answer for each frame of
 the client.
 """
 
-import struct
-
+from indb_tensile import framing
 from indb_tensile.errors import RequestError
+from indb_tensile.framing import FrameBuffer
 
 PROTOCOL = 2  # version of greeting and requests; the bridge function refuses any other version
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # the event loop decodes a frame as a whole; other connections wait meanwhile
-
-_LENGTH = struct.Struct(">I")
 
 
 class ProtocolError(RequestError):
@@ -27,36 +25,18 @@ def frame(body: bytes) -> bytes:
             f"a frame of {len(body)} bytes exceeds the {MAX_FRAME_BYTES} that one may have",
             hint="Ask for fewer rows at a time.",
         )
-    return _LENGTH.pack(len(body)) + body
+    return framing.frame(body)
 
 
-class FrameBuffer:
-    """Collects received bytes and splits them into the bodies of frames."""
+class RequestBuffer(FrameBuffer):
+    """Collects the bytes of one connection and splits them into requests; `take` raises ProtocolError."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        super().__init__(MAX_FRAME_BYTES, _refusal)
 
-    def feed(self, data: bytes) -> None:
-        """Append received bytes."""
-        self._bytes += data
 
-    def take(self) -> bytes | None:
-        """Return the next complete body, or None while it is incomplete.
-
-        Raises ProtocolError for a length beyond MAX_FRAME_BYTES. The start of the next frame is then unknown, so the
-        connection must be closed.
-        """
-        if len(self._bytes) < _LENGTH.size:
-            return None
-        (size_bytes,) = _LENGTH.unpack_from(self._bytes)
-        if size_bytes > MAX_FRAME_BYTES:
-            raise ProtocolError(
-                f"a frame announces {size_bytes} bytes, more than the {MAX_FRAME_BYTES} that one may have",
-                hint="Ask for fewer rows at a time.",
-            )
-        end = _LENGTH.size + size_bytes
-        if len(self._bytes) < end:
-            return None
-        body = bytes(memoryview(self._bytes)[_LENGTH.size : end])
-        del self._bytes[:end]
-        return body
+def _refusal(size_bytes: int) -> ProtocolError:
+    return ProtocolError(
+        f"a frame announces {size_bytes} bytes, more than the {MAX_FRAME_BYTES} that one may have",
+        hint="Ask for fewer rows at a time.",
+    )

@@ -3,22 +3,20 @@
 The test starts it as the controller starts a trainer. It finds its slot in the ledger by its own process id.
 """
 
-import ctypes
 import os
-import signal
 import time
 
 from indb_tensile import _native, config
+from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.device import Ledger
 
 DAMAGED = 3  # exit code of a victim that read bytes other than those it wrote
-_PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 60.0
 
 
 def main() -> int:
     """Allocate until the process is killed, or until a byte has changed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    die_with_parent()
     device_fd = config.inherited_descriptors(os.environ).device_fd
     with Ledger.attach(device_fd) as ledger:
         slot, epoch = _claim(ledger)
