@@ -148,7 +148,8 @@ from indb_tensile.learning.requirements import AvailableMemory
 from indb_tensile.learning.preparation import assemble
 from tests.learning.tables import sample, spec
 
-room = AvailableMemory(device_bytes=600 << 20, limited=False, host_pool_bytes=8 << 30, host_bytes=1 << 40, free_bytes=1 << 40)
+host = {"host_pool_bytes": 8 << 30, "host_bytes": 1 << 40, "free_bytes": 1 << 40}
+room = AvailableMemory(device_bytes=600 << 20, limited=False, **host)
 assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [64]}), room)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
