@@ -84,22 +84,22 @@ class Repeats:
 
         All graphs are dropped together because torch 2.13 frees a stream's workspaces with any graph of the stream.
         """
-        for known in self._known.values():
-            if known.graph is not None:
-                known.graph.close()
-            known.clean, known.graph, known.returned = 0, None, ()
-            known.launched_ns.clear()
-            known.lately_ns.clear()
+        for entry in self._known.values():
+            if entry.graph is not None:
+                entry.graph.close()
+            entry.clean, entry.graph, entry.returned = 0, None, ()
+            entry.launched_ns.clear()
+            entry.lately_ns.clear()
 
     def enter(self, program: Program) -> None:
         """Keep the program's graph if the state lies where the graph recorded it; else drop all graphs.
 
         Call this after the state has moved to the program's home.
         """
-        known = self._known.get(id(program))
-        if known is None or known.graph is None:
+        entry = self._known.get(id(program))
+        if entry is None or entry.graph is None:
             return
-        if known.places != self._places() or not self._placer.places(program):
+        if entry.places != self._places() or not self._placer.places(program):
             self._drop()
 
     def launch(
@@ -114,74 +114,74 @@ class Repeats:
         `record` queues an iteration that returns into the given `results`, which are then the same in every
         iteration. `carried` are copies of the last iteration that may still run.
         """
-        known = self._known_program(program)
-        if self._is_first(program) or known.refused:
+        entry = self._known_program(program)
+        if self._is_first(program) or entry.refused:
             return None
-        if known.graph is None and (known.clean < CLEAN_RUNS or not self._record(program, known, record, results())):
+        if entry.graph is None and (entry.clean < CLEAN_RUNS or not self._record(program, entry, record, results())):
             return None
-        assert known.graph is not None
-        start_ns, returned = self._clock(), known.returned
+        assert entry.graph is not None
+        start_ns, returned = self._clock(), entry.returned
         for ticket in carried:
             if ticket is not None:
                 self._device.compute_after(ticket)
-        self._device.move(0, known.passing_bytes)
-        known.graph.launch()
-        self._device.move(known.passing_bytes, 0)
+        self._device.move(0, entry.passing_bytes)
+        entry.graph.launch()
+        self._device.move(entry.passing_bytes, 0)
         self.launched += 1
         taken_ns = self._clock() - start_ns
-        known.lately_ns.append(taken_ns)
-        if carried and len(known.launched_ns) < TRIED_RUNS:
-            self._compare(known, taken_ns)
+        entry.lately_ns.append(taken_ns)
+        if carried and len(entry.launched_ns) < TRIED_RUNS:
+            self._compare(entry, taken_ns)
         return tuple(result.clone() for result in returned)
 
     def take_times(self, program: Program) -> tuple[int, ...]:
         """Return the durations of the latest iterations that ran as a graph, each once."""
-        known = self._known.get(id(program))
-        if known is None:
+        entry = self._known.get(id(program))
+        if entry is None:
             return ()
-        times = tuple(known.lately_ns)
-        known.lately_ns.clear()
+        times = tuple(entry.lately_ns)
+        entry.lately_ns.clear()
         return times
 
-    def _compare(self, known: _ProgramRecord, taken_ns: int) -> None:
+    def _compare(self, entry: _ProgramRecord, taken_ns: int) -> None:
         """Give up a graph that is slower than the iteration that it recorded."""
-        known.launched_ns.append(taken_ns)
+        entry.launched_ns.append(taken_ns)
         if (
-            len(known.launched_ns) == TRIED_RUNS
-            and known.alone_ns is not None
-            and min(known.launched_ns) > known.alone_ns
+            len(entry.launched_ns) == TRIED_RUNS
+            and entry.alone_ns is not None
+            and min(entry.launched_ns) > entry.alone_ns
         ):
-            taken_ms, alone_ms = min(known.launched_ns) / 1e6, known.alone_ns / 1e6
+            taken_ms, alone_ms = min(entry.launched_ns) / 1e6, entry.alone_ns / 1e6
             self._drop()
-            self._refuse(known, f"{_ENDS_COPIES}: {taken_ms:.3g} ms instead of {alone_ms:.3g}")
+            self._refuse(entry, f"{_ENDS_COPIES}: {taken_ms:.3g} ms instead of {alone_ms:.3g}")
 
     def ran(self, program: Program, before: Served | None, start_ns: int) -> None:
         """Note that the program ran by itself. `before` holds the counters of allocations from before the run."""
         taken_ns = self._clock() - start_ns
-        known, after = self._known_program(program), self._placer.served
-        if known.refused or before is None or after is None:
+        entry, after = self._known_program(program), self._placer.served
+        if entry.refused or before is None or after is None:
             return
         as_planned = after.as_planned_since(before)
         if as_planned:
-            known.alone_ns = taken_ns if known.alone_ns is None else min(known.alone_ns, taken_ns)
-        known.clean = known.clean + 1 if as_planned else 0
-        known.odd = 0 if as_planned else known.odd + 1
-        if known.odd == ODD_RUNS:
-            self._refuse(known, _UNPLANNED)
+            entry.alone_ns = taken_ns if entry.alone_ns is None else min(entry.alone_ns, taken_ns)
+        entry.clean = entry.clean + 1 if as_planned else 0
+        entry.odd = 0 if as_planned else entry.odd + 1
+        if entry.odd == ODD_RUNS:
+            self._refuse(entry, _UNPLANNED)
 
     def _known_program(self, program: Program) -> _ProgramRecord:
         if id(program) not in self._known:
             step = program.step
-            known = _ProgramRecord(subject=f"the {step.kind} step for {step.batch_size} rows")
-            self._known[id(program)] = known
+            entry = _ProgramRecord(subject=f"the {step.kind} step for {step.batch_size} rows")
+            self._known[id(program)] = entry
             obstacle = self._obstacle(program)
             if obstacle:
-                self._refuse(known, obstacle)
+                self._refuse(entry, obstacle)
         return self._known[id(program)]
 
-    def _refuse(self, known: _ProgramRecord, reason: str) -> None:
-        known.refused = True
-        self._log_once(f"{known.subject} runs operator by operator, not as a CUDA graph: {reason}")
+    def _refuse(self, entry: _ProgramRecord, reason: str) -> None:
+        entry.refused = True
+        self._log_once(f"{entry.subject} runs operator by operator, not as a CUDA graph: {reason}")
 
     def _is_first(self, program: Program) -> bool:
         """Return whether this is the first training iteration, which differs because momentum starts as the first
@@ -190,14 +190,14 @@ class Repeats:
         return program.step.kind is Kind.TRAINING and self._state.steps == 0
 
     def _record(
-        self, program: Program, known: _ProgramRecord, record: Callable[[Results], None], returned: Results
+        self, program: Program, entry: _ProgramRecord, record: Callable[[Results], None], returned: Results
     ) -> bool:
-        reason = self._try_record(program, known, record, returned)
+        reason = self._try_record(program, entry, record, returned)
         if reason:
             self._drop()
-            self._refuse(known, reason)
+            self._refuse(entry, reason)
         else:
-            self._log_once(f"{known.subject} runs as a CUDA graph of {len(program.wiring.turns)} operators")
+            self._log_once(f"{entry.subject} runs as a CUDA graph of {len(program.wiring.turns)} operators")
         return not reason
 
     def _obstacle(self, program: Program) -> str:
@@ -205,7 +205,7 @@ class Repeats:
         return "" if self._placer.places(program) else "its tensors are not at planned addresses"
 
     def _try_record(
-        self, program: Program, known: _ProgramRecord, record: Callable[[Results], None], returned: Results
+        self, program: Program, entry: _ProgramRecord, record: Callable[[Results], None], returned: Results
     ) -> str:
         """Record the iteration. Return the reason why there is no graph, or an empty text."""
         self._lanes.drain()
@@ -226,8 +226,8 @@ class Repeats:
                 graph.close()  # before others take its memory
             self._restore(places, used_bytes)
             return reason or "the state does not end where it started"
-        known.graph, known.returned, known.places = graph, returned, places
-        known.passing_bytes = _passing_bytes(program)
+        entry.graph, entry.returned, entry.places = graph, returned, places
+        entry.passing_bytes = _passing_bytes(program)
         return ""
 
     def _places(self) -> dict[Piece, int]:
