@@ -389,14 +389,16 @@ def _check_sharing(step: CapturedStep, call: Call, name: str, other: str | None,
     expected = storage in call.reads
     alike = other is None or step.values[other].storage == storage
     if not empty and (shared != expected or not alike):
-        raise InvariantError(f"operator {call.target} shares the storage of {name} otherwise than it was captured")
+        raise InvariantError(f"operator {call.target} shares the storage of {name} differently than captured")
 
 
 def _check_size(step: CapturedStep, call: Call, name: str, made_bytes: int) -> None:
     tensor_id = step.tensor_of.get(step.values[name].storage)
     captured = 0 if tensor_id is None else step.graph.tensors[tensor_id].size_bytes
     if made_bytes > captured and name not in step.opaque:
-        raise InvariantError(f"operator {call.target} makes {name} of {made_bytes} bytes, captured were {captured}")
+        raise InvariantError(
+            f"operator {call.target} makes {name} of {made_bytes} bytes, more than the captured {captured}"
+        )
 
 
 # --- time ------------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def capture_evaluation(
     averaged = optimizer is not None and optimizer.average_decay is not None
     replayed = replay_step(recorder, module, loss, stored, (x, y), train=False, passes=WHOLE, averaged=averaged)
     if not isinstance(replayed.outputs, torch.Tensor):
-        raise RequestError("the model returns something else than one tensor")
+        raise RequestError("the model does not return exactly one tensor")
     with torch.no_grad():
         outputs = _copy_persistent(recorder, replayed.outputs)
         loss_value = _copy_persistent(recorder, replayed.loss)
@@ -180,8 +180,9 @@ def loaded_by_host(step: CapturedStep) -> CapturedStep:
 
 
 def _copy_persistent(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
-    """Copy an output that is a parameter or buffer, because the host reads an output after the operator that makes
-    it.
+    """Copy an output that is a parameter or buffer, because outputs are read right after the operator that makes them.
+
+    No operator of the step makes a parameter or buffer.
     """
     role = recorder.storages[recorder.key_of(output)].role
     if role in (Role.INPUT, Role.ACTIVATION):

@@ -192,9 +192,9 @@ def share_of_machine(
     budget_bytes = settings.budget_bytes if "budget_bytes" in given else capacity_bytes
     if budget_bytes > limit.size_bytes:
         raise RequestError(
-            f"budget_bytes ({variable('budget_bytes')}) is {budget_bytes}: at most {limit.size_bytes} is needed, the "
-            f"memory of {limit.whose}, of which this device takes its own",
-            hint="Set a budget that leaves memory for the database and the trainers, or give it more memory.",
+            f"budget_bytes ({variable('budget_bytes')}) is {budget_bytes}: it must be at most {limit.size_bytes}, "
+            f"the memory of {limit.whose}, from which this device takes its own",
+            hint="Set a budget that leaves memory for the database and the trainers, or add memory.",
         )
     pool_bytes = settings.host_pool_bytes
     if "host_pool_bytes" not in given:
@@ -218,15 +218,15 @@ def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -
     limit = measure()
     if settings.budget_bytes > limit.size_bytes:
         raise RequestError(
-            f"budget_bytes ({variable('budget_bytes')}) is {settings.budget_bytes}: at most {limit.size_bytes} is"
-            f" needed, the memory of {limit.whose}, of which an emulated device takes its own",
-            hint="Set a budget that leaves memory for the database and the trainers, or give it more memory.",
+            f"budget_bytes ({variable('budget_bytes')}) is {settings.budget_bytes}: it must be at most"
+            f" {limit.size_bytes}, the memory of {limit.whose}, from which an emulated device takes its own",
+            hint="Set a budget that leaves memory for the database and the trainers, or add memory.",
         )
     left_bytes = room_bytes(settings)
     if settings.memory_directory and 0 < left_bytes < settings.budget_bytes:  # 0: no device can be created at all
         log.warning(
-            "memory_directory %s has %d bytes free, less than the budget of %d: jobs go back to the queue when it is "
-            "full. Free some, enlarge it (mount -o remount,size=…), or lower budget_bytes.",
+            "memory_directory %s has %d bytes free, less than the budget of %d: jobs return to the queue when the "
+            "directory is full. Free space there, enlarge it (mount -o remount,size=…), or lower budget_bytes.",
             settings.memory_directory,
             left_bytes,
             settings.budget_bytes,
@@ -273,8 +273,8 @@ def with_host_pool(settings: Settings, most: Memory, taken_bytes: int = 0) -> Se
     if settings.host_pool_bytes <= left_bytes:
         return settings
     log.warning(
-        "host_pool_bytes (%s) is %d, more than the %d bytes that %s has beside the device's: so much is used and no "
-        "more. Set it lower, or give it more memory.",
+        "host_pool_bytes (%s) is %d, more than the %d bytes that %s has beside the device's: only these are "
+        "used. Set a lower value, or add memory.",
         variable("host_pool_bytes"),
         settings.host_pool_bytes,
         left_bytes,

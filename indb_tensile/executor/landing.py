@@ -13,7 +13,10 @@ Results = tuple[torch.Tensor, ...]
 
 
 class Landing:
-    """The result blocks of one job's steps. With `reused` each step keeps its block; else each is new."""
+    """The result blocks of one job's steps.
+
+    With `reused` each step has one block, which later iterations overwrite. Otherwise each iteration has a new block.
+    """
 
     def __init__(self, *, pinned: bool, reused: bool) -> None:
         self._pinned = pinned

@@ -65,7 +65,9 @@ class OptimizerSettings:
         for name in ("eps", "weight_decay"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
-                raise RequestError(f"{name} {value} is no finite number from 0", hint="Give a number, at least 0.")
+                raise RequestError(
+                    f"{name} {value} is not a finite number of at least 0", hint="Give a number, at least 0."
+                )
         if self.nesterov and self.momentum == 0.0:
             raise RequestError("nesterov needs a momentum", hint="Set momentum, or leave nesterov out.")
         if self.clip_norm is not None and not self.clip_norm > 0.0:

@@ -34,7 +34,7 @@ class Passes:
 
     def __post_init__(self) -> None:
         if self.micro_batch_size is not None and self.micro_batch_size < 1:
-            raise RequestError(f"a micro-batch of {self.micro_batch_size} rows is none", hint="Give at least 1.")
+            raise RequestError(f"micro_batch_size {self.micro_batch_size} is less than 1", hint="Give at least 1.")
         if self.precision not in PRECISIONS:
             known = ", ".join(PRECISIONS)
             raise RequestError(f"precision {self.precision!r} is unknown", hint=f"Use one of {known}.")

@@ -123,8 +123,8 @@ class Predictor:
             return _read(load(data))
         except (SafetensorError, ValueError, TypeError, KeyError, IndexError, UnicodeError, RecursionError) as error:
             raise DataError(
-                f"this is no latency predictor of format {FORMAT}: {type(error).__name__}: {error}",
-                hint="Remove it: a controller trains another one.",
+                f"the file is not a latency predictor of format {FORMAT}: {type(error).__name__}: {error}",
+                hint="Remove the file: a controller trains another predictor.",
             ) from error
 
 

@@ -167,7 +167,7 @@ def _movable(value: torch.Tensor, size_bytes: int) -> torch.UntypedStorage:
     storage = value.untyped_storage()
     if storage.nbytes() != size_bytes or not storage.resizable():
         raise InvariantError(
-            f"a storage of {storage.nbytes()} bytes cannot be moved as the planned {size_bytes}",
+            f"a storage of {storage.nbytes()} bytes cannot be swapped: the plan has {size_bytes} bytes",
             detail=f"tensor of shape {tuple(value.shape)} and {value.dtype}, resizable: {storage.resizable()}",
         )
     return storage

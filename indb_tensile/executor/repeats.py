@@ -34,8 +34,8 @@ ODD_RUNS = 4  # runs in a row; if memory is not where the plan places it by then
 _TIMES_KEPT = 1024
 TRIED_RUNS = 5  # of a graph that joins copies; then its fastest run is compared with the fastest run without it
 
-_UNPLANNED = "its memory is not where the plan has it"
-_ENDS_COPIES = "copies that run on into the next iteration would end with it"
+_UNPLANNED = "its memory is not at planned addresses"
+_ENDS_COPIES = "waiting for copies into the next iteration makes it slower"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -284,5 +284,5 @@ def _check_sized(steps: tuple[CapturedStep, ...]) -> None:
         if step.opaque:
             raise InvariantError(
                 f"the size of {min(step.opaque)} has not been measured",
-                hint="Calibrate the steps, or apply what is known, before they run.",
+                hint="Calibrate the steps, or apply known measurements, before they run.",
             )

@@ -71,7 +71,9 @@ class State:
         Raises InvariantError after an iteration that failed half way.
         """
         if not self.whole:
-            raise InvariantError(f"the state is of no iteration: the one after {self.steps} failed half way")
+            raise InvariantError(
+                f"the state is inconsistent: the iteration after iteration {self.steps} failed half way"
+            )
         self._wait_for_copies()
         exported = {STEPS_NAME: torch.tensor(self.steps)} if names is None or STEPS_NAME in names else {}
         for position, storage in enumerate(self.layout):

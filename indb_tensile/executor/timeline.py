@@ -101,7 +101,7 @@ def _gap(swap: Swap, count: int) -> Gap:
     gap = Gap(swap=swap, free_at=after(swap.free_at), in_at=after(swap.in_at), needed_by=after(swap.needed_by))
     if not gap.free_at < gap.in_at <= gap.needed_by:
         raise InvariantError(
-            f"swap is out of order: {swap}", hint="free_at must come before in_at, that by needed_by."
+            f"swap is out of order: {swap}", hint="free_at must be before in_at, and in_at not after needed_by."
         )
     return gap
 

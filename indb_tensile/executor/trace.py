@@ -118,14 +118,14 @@ def _reporting_errors(subject: str, x: torch.Tensor) -> Iterator[None]:
             f"{subject} cannot be computed on {batch}: {str(error).partition(chr(10))[0] or type(error).__name__}",
             detail=f"It raises {type(error).__name__} where tensors have shapes and types, and no values.",
             hint="Compute with torch's operations on tensors alone: not with numpy, addresses or nested tensors. "
-            "Mend what fails on an ordinary batch too.",
+            "Fix errors that occur on an ordinary batch too.",
         ) from error
 
 
 def _require_real_loss(loss: Any) -> None:
-    hint = "It must be one real number, a tensor: return it, reduced."
+    hint = "Return a tensor with one real number: reduce the loss."
     if not isinstance(loss, torch.Tensor):
-        raise RequestError(f"the loss is no tensor but of type {type(loss).__name__}", hint=hint)
+        raise RequestError(f"the loss is not a tensor but of type {type(loss).__name__}", hint=hint)
     if loss.is_complex():
         raise RequestError(f"the loss is complex: its type is {loss.dtype}", hint=hint)
 
@@ -251,7 +251,7 @@ def _refuse_check(_info: torch.Tensor, function: str, *, is_matrix: bool) -> Non
     """Refuse aten::_linalg_check_errors, which tracing keeps in some versions of torch and drops in others (2.11)."""
     raise RequestError(
         f"the model checks values while it computes, in torch.{function}",
-        hint="Use the operators that check nothing, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
+        hint="Use the operators without checks, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
     )
 
 
@@ -358,7 +358,7 @@ def _read_graph(graph_module: fx.GraphModule) -> Joint:
                 tangents.add(node)
             case other if type(other).__name__.endswith("TokenAOTInput"):
                 raise RequestError(
-                    "the model calls operators for what they do and not for what they return, as a print does",
+                    "the model calls operators for their side effects, as print does",
                     hint="Leave them out of its forward pass.",
                 )
             case other:

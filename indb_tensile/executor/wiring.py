@@ -145,7 +145,7 @@ class _Wirer:
         if made != self._storage_made.get(storage, 0):
             call = self._step.views.get(name)
             if call is None:
-                raise InvariantError(f"the storage of {name} was made again, and nothing looks at it as {name} does")
+                raise InvariantError(f"the storage of {name} was made again, but no view makes {name} again")
             self._view(call, k)
             local = self._now[name][0]
         if local in self._mentioned:

@@ -79,7 +79,7 @@ def test_a_model_that_cannot_be_captured_is_refused(
 @pytest.mark.parametrize(
     ("loss", "fault"),
     [
-        (lambda predicted, y: None, "the loss is no tensor but of type NoneType"),
+        (lambda predicted, y: None, "the loss is not a tensor but of type NoneType"),
         (lambda predicted, y: (predicted - y).sum().to(torch.complex64), "the loss is complex"),
         (lambda predicted, y: predicted - y, r"the loss has shape \(4, 3\)"),
     ],
