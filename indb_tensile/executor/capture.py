@@ -180,7 +180,7 @@ def loaded_by_host(step: CapturedStep) -> CapturedStep:
 
 
 def _copy_persistent(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
-    """Copy an output that is a parameter or buffer, because outputs are read right after the operator that makes them.
+    """Copy an output that is a parameter or buffer, because outputs are read right after they are made.
 
     No operator of the step makes a parameter or buffer.
     """

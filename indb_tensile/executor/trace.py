@@ -234,8 +234,8 @@ def _torch_recurrences(module: nn.Module) -> Iterator[None]:
     try:
         torch.backends.cudnn.enabled = cudnn and not any(isinstance(part, nn.RNNBase) for part in module.modules())
         for op in _RECURRENCES:
+            op.py_kernels.clear()
             op._dispatch_cache.clear()  # noqa: SLF001 - it caches the kernels just removed
-            op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernels just taken away
         for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
             _aten.gru.input.py_kernels[key] = gru
         yield
