@@ -87,19 +87,19 @@ def named(chosen: Chosen) -> str:
 def fitted(
     settings: Settings,
     gpu: Gpu,
-    given: frozenset[str],
+    configured: frozenset[str],
     *,
     free_bytes: int | None = None,
     footprint_bytes: int = FIRST_FOOTPRINT_BYTES,
 ) -> Settings:
-    """Return the settings for a GPU: each setting not named in `given` gets a default that suits the device.
+    """Return the settings for a GPU: each setting not named in `configured` gets a default that suits the device.
 
     `free_bytes` is the memory that no process uses now; None means unknown, and then all of the device's memory
     counts as free. Each of `max_jobs` trainers needs `footprint_bytes` outside the regions. If these footprints would
-    take more than half of the free memory, `max_jobs` is lowered, unless it is `given`. Raise DeviceError if the
+    take more than half of the free memory, `max_jobs` is lowered, unless it is `configured`. Raise DeviceError if the
     region size does not suit the device or if no region is left.
     """
-    region_bytes = settings.region_bytes if "region_bytes" in given else region_bytes_of(gpu)
+    region_bytes = settings.region_bytes if "region_bytes" in configured else region_bytes_of(gpu)
     if region_bytes % gpu.granularity_bytes:
         raise DeviceError(
             f"region_bytes ({variable('region_bytes')}) is {region_bytes}: {gpu.name} gives memory in units of"
@@ -108,10 +108,10 @@ def fitted(
         )
     capacity_bytes = settings.capacity_bytes
     max_jobs = settings.max_jobs
-    if "capacity_bytes" not in given:
+    if "capacity_bytes" not in configured:
         room_bytes = gpu.memory_bytes if free_bytes is None else min(free_bytes, gpu.memory_bytes)
         capacity_bytes, places = capacity_beside(room_bytes, footprint_bytes, max_jobs)
-        if "max_jobs" in given:
+        if "max_jobs" in configured:
             capacity_bytes = room_bytes - max_jobs * footprint_bytes
         else:
             max_jobs = places
@@ -123,7 +123,7 @@ def fitted(
                 hint=f"End other programs on the GPU, or set max_jobs ({variable('max_jobs')}) lower.",
             )
     capacity_bytes -= capacity_bytes % region_bytes
-    budget_bytes = min(settings.budget_bytes, capacity_bytes) if "budget_bytes" in given else capacity_bytes
+    budget_bytes = min(settings.budget_bytes, capacity_bytes) if "budget_bytes" in configured else capacity_bytes
     return replace(
         settings,
         region_bytes=region_bytes,

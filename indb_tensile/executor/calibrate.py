@@ -311,7 +311,7 @@ def allocation_profiler() -> Iterator[Any]:
     """Run torch's profiler of the host allocator without its output and warnings, in every supported version of
     torch.
     """
-    with _without_chatter(), warnings.catch_warnings():
+    with _silent_error_output(), warnings.catch_warnings():
         # Up to torch 2.12 the first use warns that a second cycle of the same profiler would lose the events of the
         # first.
         warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
@@ -320,7 +320,7 @@ def allocation_profiler() -> Iterator[Any]:
 
 
 @contextmanager
-def _without_chatter() -> Iterator[None]:
+def _silent_error_output() -> Iterator[None]:
     """Discard the error output: the profiler writes lines there that none of its settings turns off."""
     sys.stderr.flush()
     error_output, null_output = os.dup(2), os.open(os.devnull, os.O_WRONLY)

@@ -111,7 +111,7 @@ class Words:
 
 
 class CudaGraphs:
-    """Records what a device computes and copies, with a new capture from `make` for each recording.
+    """Records the computation and copies of a device, with a new capture from `make` for each recording.
 
     `serving` serves the tensors of an iteration. Without `serving`, no memory is set aside for words.
     """

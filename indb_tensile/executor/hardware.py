@@ -171,11 +171,11 @@ _SWAPPED_SHARE = 2  # of what the disk has free
 
 def share_of_machine(
     settings: Settings,
-    given: frozenset[str],
+    configured: frozenset[str],
     measure: Callable[[], Memory] = memory,
     free: Callable[[str], int] = disk_free_bytes,
 ) -> Settings:
-    """Return the settings of the CPU device: each setting not named in `given` is derived from the machine.
+    """Return the settings of the CPU device: each setting not named in `configured` is derived from the machine.
 
     The device gets half of the memory. The rest is for the database, the tables that trainers read, and the trainers
     themselves. Swapping may use half of the disk's free space. Raises RequestError for a budget larger than the
@@ -183,13 +183,13 @@ def share_of_machine(
     """
     limit = measure()
     region_bytes, capacity_bytes = settings.region_bytes, settings.capacity_bytes
-    if "capacity_bytes" not in given:
-        capacity_bytes = max(MIB, limit.size_bytes // 2, settings.budget_bytes if "budget_bytes" in given else 0)
-    if "region_bytes" not in given:
+    if "capacity_bytes" not in configured:
+        capacity_bytes = max(MIB, limit.size_bytes // 2, settings.budget_bytes if "budget_bytes" in configured else 0)
+    if "region_bytes" not in configured:
         while capacity_bytes // region_bytes > _MOST_REGIONS:
             region_bytes *= 2
     capacity_bytes = max(region_bytes, capacity_bytes - capacity_bytes % region_bytes)
-    budget_bytes = settings.budget_bytes if "budget_bytes" in given else capacity_bytes
+    budget_bytes = settings.budget_bytes if "budget_bytes" in configured else capacity_bytes
     if budget_bytes > limit.size_bytes:
         raise RequestError(
             f"budget_bytes ({variable('budget_bytes')}) is {budget_bytes}: it must be at most {limit.size_bytes}, "
@@ -197,7 +197,7 @@ def share_of_machine(
             hint="Set a budget that leaves memory for the database and the trainers, or add memory.",
         )
     pool_bytes = settings.host_pool_bytes
-    if "host_pool_bytes" not in given:
+    if "host_pool_bytes" not in configured:
         pool_bytes = max(MIB, min(pool_bytes, free(swap_directory(settings)) // _SWAPPED_SHARE))
     return replace(
         settings,
@@ -241,18 +241,18 @@ _POOL_SHARE = 2  # of the memory free beside the trainers; the other half is for
 
 def with_pinned_pool(
     settings: Settings,
-    given: frozenset[str],
+    configured: frozenset[str],
     measure: Callable[[], Memory] = memory,
     free: Callable[[], int] = free_memory_bytes,
 ) -> Settings:
-    """Return the settings of a GPU with a host pool for swapped-out data, sized by this machine unless it is `given`.
+    """Return the settings of a GPU with a host pool for swapped-out data, sized by this machine by default.
 
     Pinned memory is not available to anything else, so the pool may take half of the memory that is free now, after
     subtracting the memory of the trainers that may start. The size is a limit: a job pins only what its plan moves,
     when it moves it.
     """
     limit = measure()
-    if "host_pool_bytes" in given:
+    if "host_pool_bytes" in configured:
         return with_host_pool(settings, limit)
     free_bytes = min(free(), limit.size_bytes)
     beside_bytes = free_bytes - settings.max_jobs * _TRAINER_BYTES

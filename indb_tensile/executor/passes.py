@@ -1,4 +1,4 @@
-"""How the forward and backward pass of one step are computed: in how many parts, and in which precision.
+"""Settings for computing the forward and backward pass of one step: in how many parts, and in which precision.
 
 A batch in parts (micro-batches) needs the activations of one part at a time. Gradients add up in place, like eager's
 gradient accumulation. The loss of each part is weighted by the part's share of the rows, so a mean over rows stays a

@@ -82,13 +82,13 @@ class Placer:
         first_time, self._not_arranged = self._not_arranged, False
         kept_bytes = self._serving.kept(block_bytes, gathers=first_time) if before is not None else 0
         misplaced = [piece for piece in sorted(state.resident) if self._is_misplaced(piece, state, kept_bytes)]
-        lifted = {piece: self._lift(state.storage(piece)) for piece in misplaced}
+        host_copies = {piece: self._move_to_host(state.storage(piece)) for piece in misplaced}
         fits = self._grant_bytes is None or block_bytes <= self._grant_bytes
         if not fits or not self._serving.reserve(block_bytes, gathers=first_time):
-            self._use_ordinary_memory(block_bytes, lifted, state)
-        for piece in sorted(lifted):
+            self._use_ordinary_memory(block_bytes, host_copies, state)
+        for piece in sorted(host_copies):
             self.take(piece, state.storage(piece))
-            bytes_of(state.storage(piece)).copy_(lifted.pop(piece))
+            bytes_of(state.storage(piece)).copy_(host_copies.pop(piece))
 
     def take(self, piece: Piece, storage: torch.UntypedStorage) -> None:
         """Allocate the memory of a storage that has none, on the device."""
@@ -125,13 +125,15 @@ class Placer:
         offset = self._current.offset_of(piece)
         return address != offset or offset + piece.size_bytes > kept_bytes
 
-    def _use_ordinary_memory(self, block_bytes: int, lifted: dict[Piece, torch.Tensor], state: State) -> None:
+    def _use_ordinary_memory(self, block_bytes: int, host_copies: dict[Piece, torch.Tensor], state: State) -> None:
         """Use ordinary memory until other plans arrive, because scattered tensors would keep regions from other jobs.
 
         On a GPU there is no ordinary memory, so tensors are scattered over the regions.
         """
         assert self._serving is not None
-        lifted |= {piece: self._lift(state.storage(piece)) for piece in sorted(state.resident - lifted.keys())}
+        host_copies |= {
+            piece: self._move_to_host(state.storage(piece)) for piece in sorted(state.resident - host_copies.keys())
+        }
         self._serving.reserve(0)
         self._placed, self._current = [], None
         if self._prove is not None:
@@ -139,7 +141,7 @@ class Placer:
         where = "anywhere in the job's regions" if self._serving.alone else "in ordinary memory"
         log.warning("the device has no room for the plan's %d bytes: tensors are %s", block_bytes, where)
 
-    def _lift(self, storage: torch.UntypedStorage) -> torch.Tensor:
+    def _move_to_host(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Copy a storage to ordinary memory and return its pages to the machine, so that its bytes are in memory only
         once.
         """

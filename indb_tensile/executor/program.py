@@ -178,7 +178,7 @@ def _hoist(line: Line, scope: dict[str, Any]) -> None:
 
     def resolve(item: Any) -> Any:
         if isinstance(item, Ref):
-            return scope[line.given[item.name]]
+            return scope[line.arguments[item.name]]
         if isinstance(item, list | tuple):
             return type(item)(resolve(part) for part in item)
         return item
@@ -344,7 +344,7 @@ class _Writer:
 
     def _text(self, item: Any, line: Line) -> str:
         if isinstance(item, Ref):
-            return line.given[item.name]
+            return line.arguments[item.name]
         if isinstance(item, Runtime):
             return "rate" if item is Runtime.LEARNING_RATE else "first"
         if item is None or isinstance(item, bool | int):

@@ -84,7 +84,7 @@ class Residency:
         """Keep the state's bytes as plain host tensors, and free all memory of the device and the pool."""
         state = self._state
         for tensor, pieces in state.pieces.items():
-            self._retire(tensor, pieces)
+            self._save_pieces(tensor, pieces)
         for piece in list(state.host):
             self._drop_buffer(piece)
         _free_buffers(self._device, programs)
@@ -145,7 +145,7 @@ class Residency:
         sizes = [size for program in programs for size in self._buffers(program).values()]
         return sum(map(pooled_bytes, [passing_bytes, *buffered, *sizes]))
 
-    def _retire(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
+    def _save_pieces(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         state = self._state
         for piece in pieces:
             if piece in state.resident:

@@ -42,7 +42,7 @@ def summed_up(samples: Sequence[Sample], launched_ns: Sequence[int], peak_bytes:
     typical = median if on_gpu else fmean
     columns = zip(*(sample.latency_ns for sample in samples), strict=True)
     latency_ns = [typical(column) for column in columns]
-    stall_ns = typical([one.stall_ns for one in samples])
+    stall_ns = typical([sample.stall_ns for sample in samples])
     share = _share_of_graph(sum(latency_ns) + stall_ns, launched_ns)
     iteration_ns = fmean(launched_ns) if launched_ns else fmean(sample.iteration_ns for sample in samples)
     return Measurement(

@@ -25,7 +25,7 @@ class Line:
     """A call, the text of each argument value, and the variable of each value that the call makes."""
 
     call: Call
-    given: dict[str, str]
+    arguments: dict[str, str]
     made: dict[str, str]
 
 
@@ -114,9 +114,9 @@ class _Wirer:
 
     def _turn(self, k: int, execution: Execution) -> Turn:
         step = self._step.steps[execution.operator]
-        given = {name: self._find(name, k) for name in step.kernel.arguments}
+        texts = {name: self._find(name, k) for name in step.kernel.arguments}
         views = self._take_views()
-        kernel = self._kernel(k, execution, step.kernel, given)
+        kernel = self._kernel(k, execution, step.kernel, texts)
         again = execution.operator in self._done
         self._done.add(execution.operator)
         returned = [] if again else [(name, self._find(name, k)) for name in step.returns]
@@ -130,11 +130,11 @@ class _Wirer:
             arrived=tuple(self._arrivals(k, execution, step.kernel)),
         )
 
-    def _kernel(self, k: int, execution: Execution, call: Call, given: dict[str, str]) -> Line | None:
+    def _kernel(self, k: int, execution: Execution, call: Call, texts: dict[str, str]) -> Line | None:
         if execution.parts == 1:
-            return self._make(k, call, given)
-        arguments = self._part_arguments(k, execution, call, given)
-        return None if arguments is None else Line(call=call, given=arguments, made={})
+            return self._make(k, call, texts)
+        arguments = self._part_arguments(k, execution, call, texts)
+        return None if arguments is None else Line(call=call, arguments=arguments, made={})
 
     # --- values ------------------------------------------------------------------------------------------------
 
@@ -153,21 +153,21 @@ class _Wirer:
         return local
 
     def _view(self, call: Call, k: int) -> None:
-        given = {name: self._find(name, k) for name in call.arguments}
-        if self._settled.issuperset(given):
-            self._hoisted.append(self._make(None, call, given))
+        texts = {name: self._find(name, k) for name in call.arguments}
+        if self._settled.issuperset(texts):
+            self._hoisted.append(self._make(None, call, texts))
             self._settled.update(call.makes)
         else:
-            self._views.append(self._make(k, call, given))
+            self._views.append(self._make(k, call, texts))
 
     def _take_views(self) -> tuple[Line, ...]:
         views = tuple(self._views)
         self._views.clear()
         return views
 
-    def _make(self, k: int | None, call: Call, given: dict[str, str]) -> Line:
+    def _make(self, k: int | None, call: Call, texts: dict[str, str]) -> Line:
         """Make the call's line in turn k, or before the step starts if `k` is None."""
-        known = {self._step.values[name].storage for name in given}
+        known = {self._step.values[name].storage for name in texts}
         for storage in dict.fromkeys(self._step.values[name].storage for name in call.makes):
             if storage not in known and storage in self._step.tensor_of:
                 self._storage_made[storage] = self._storage_made.get(storage, 0) + 1
@@ -176,7 +176,7 @@ class _Wirer:
             self._now[name] = (local, self._storage_made.get(self._step.values[name].storage, 0))
             if k is not None:
                 self._mentioned[local] = k
-        return Line(call=call, given=given, made=made)
+        return Line(call=call, arguments=texts, made=made)
 
     def _variable(self, name: str) -> str:
         version = self._times[name] = self._times.get(name, -1) + 1
@@ -197,24 +197,24 @@ class _Wirer:
     # --- parts -------------------------------------------------------------------------------------------------
 
     def _part_arguments(
-        self, k: int, execution: Execution, call: Call, given: dict[str, str]
+        self, k: int, execution: Execution, call: Call, texts: dict[str, str]
     ) -> dict[str, str] | None:
         """Return the arguments of a part of an update, or None if the part has nothing to do."""
         shape = self._step.values[next(refs(call.args)).name]
         count = math.prod(shape.shape)
         span = self._span(execution, count * shape.dtype.itemsize)
         if span is None:
-            return given if execution.part == 0 else None
+            return texts if execution.part == 0 else None
         start, stop = (min(end // shape.dtype.itemsize, count) for end in span)
         operator = self._step.graph.operators[execution.operator]
         tensor_that_runs = dict(zip(operator.reads, self._graph.operators[k].reads, strict=True))
-        arguments = dict(given)
-        for name in given:
+        arguments = dict(texts)
+        for name in texts:
             tensor = self._step.tensor_of.get(self._step.values[name].storage)
             if tensor in self._own[execution.operator]:
                 arguments[name] = self._piece(name, self._pieces[tensor_that_runs[tensor]], span, execution)
             elif math.prod(self._step.values[name].shape) == count:  # true for all but the step counter
-                arguments[name] = f"cut({given[name]}, {start}, {stop})"
+                arguments[name] = f"cut({texts[name]}, {start}, {stop})"
         return arguments
 
     def _span(self, execution: Execution, size_bytes: int) -> tuple[int, int] | None:
