@@ -184,10 +184,9 @@ def torch_cuda(torch: Path | None = None) -> str | None:
 
 
 def torch_architectures() -> tuple[str, ...]:
-    """Return the architectures that the installed torch has kernels for (`sm_86`), by importing torch in a child
-    process.
+    """Return the architectures that the installed torch has kernels for (`sm_86`).
 
-    Returns an empty tuple if torch does not report them. Torch is then tried as it is.
+    A child process imports torch. Returns an empty tuple if torch does not report them. Torch is then tried as it is.
     """
     ask = "import torch; print(torch._C._cuda_getArchFlags() or '')"  # unlike get_arch_list, does not ask the driver
     try:

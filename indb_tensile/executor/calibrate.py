@@ -248,7 +248,11 @@ def _measure_memory(work: _Work, grant_bytes: int) -> tuple[dict[str, _Memory], 
 
 
 def _try_record(serving: Serving, step: CapturedStep, call: Call) -> tuple[tuple[Script, dict[str, int]] | None, int]:
-    """Record a call. Return the record, or None without room, and the bytes that all refused allocations need."""
+    """Record a call. Return the record, or None without room, and the bytes that the memory must hold to refuse
+    nothing.
+
+    If the call succeeds, allocations that the whole device could not hold do not count.
+    """
     if _site is None:
         return _record(serving, step, call), 0
     _site.refusal()
@@ -308,8 +312,9 @@ def _profiled(work: _Work) -> dict[str, _Memory]:
 
 @contextmanager
 def allocation_profiler() -> Iterator[Any]:
-    """Run torch's profiler of the host allocator without its output and warnings, in every supported version of
-    torch.
+    """Run torch's profiler of the host allocator, without the profiler's output and warnings.
+
+    Its events are the same in every supported version of torch.
     """
     with _silent_error_output(), warnings.catch_warnings():
         # Up to torch 2.12 the first use warns that a second cycle of the same profiler would lose the events of the

@@ -42,8 +42,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One operator: its kernel, and the values that the host copies after the kernel has run: results or views of
-    them.
+    """One operator: its kernel, and the values that the host copies after the kernel has run.
+
+    These values are results of the kernel or views of them.
     """
 
     kernel: Call

@@ -50,8 +50,9 @@ class Device(Protocol):
         ...
 
     def move(self, freed_bytes: int, taken_bytes: int) -> None:
-        """Return `freed_bytes` to the account, then take `taken_bytes`; raise DeviceMemoryError beyond the job's
-        grant.
+        """Return `freed_bytes` to the account, then take `taken_bytes`.
+
+        Raises DeviceMemoryError if the use would exceed the job's grant.
         """
         ...
 
@@ -95,11 +96,11 @@ class Device(Protocol):
         ...
 
     def host_fit(self, free_bytes: int) -> None:
-        """Set the free space behind the last buffer to `free_bytes`: return the excess to the machine, or add what is
-        missing.
+        """Set the free space behind the last buffer to `free_bytes`.
 
-        The device's ledger counts the pool's space of all processes, and new space must fit beside the others' space.
-        Raises DeviceMemoryError if it does not.
+        The pool returns the excess to the machine, or adds the missing space. The device's ledger counts the pool's
+        space of all processes, and new space must fit beside the others' space. Raises DeviceMemoryError if it does
+        not.
         """
         ...
 

@@ -20,7 +20,9 @@ _FILE = "trainer-footprints.json"
 
 
 def capacity_beside(room_bytes: int, footprint_bytes: int, max_jobs: int) -> tuple[int, int]:
-    """Return the bytes for jobs' regions, and the number of trainers whose footprints fit in at most half of the
+    """Divide a GPU's free memory between jobs' regions and trainers' footprints.
+
+    Returns the bytes for regions, and the number of trainers, at least 1, whose footprints fit in at most half of the
     room.
     """
     trainers = max(1, min(max_jobs, room_bytes // 2 // max(1, footprint_bytes)))

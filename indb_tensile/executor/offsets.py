@@ -26,10 +26,10 @@ _Named = tuple[int, int, str]  # size, offset and name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
-    """The allocations of each position, in order. `home` gives each persistent tensor's offset between two
-    iterations.
+    """The planned addresses of a program: the size and offset of each position's allocations, in order.
 
-    `names` are the names of all positions' allocations, one after the other, for error reports.
+    `names` are the names of all positions' allocations, one after the other, for error reports. `home` gives each
+    persistent tensor's offset between two iterations.
     """
 
     positions: tuple[tuple[Placed, ...], ...]

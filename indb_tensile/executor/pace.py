@@ -21,8 +21,7 @@ _ROWS, _PIXELS, _CLASSES = 8, 56, 1000
 
 
 def measure_pace(machine: Machine) -> Pace:
-    """Run each operator of the reference step alone, and compare the times with the estimate of the machine's
-    roofline.
+    """Run each operator of the reference step alone, and compare the time with the machine's roofline estimate.
 
     The fastest of a few runs counts, because other programs may use the processor and the result is stored.
     """

@@ -142,8 +142,9 @@ class Placer:
         log.warning("the device has no room for the plan's %d bytes: tensors are %s", block_bytes, where)
 
     def _move_to_host(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """Copy a storage to ordinary memory and return its pages to the machine, so that its bytes are in memory only
-        once.
+        """Copy a storage to ordinary memory and return its pages to the machine.
+
+        The bytes are then in memory only once.
         """
         assert self._serving is not None
         memory, address = bytes_of(storage).to(HOST, copy=True), storage.data_ptr()

@@ -44,10 +44,10 @@ def settle_precision(precision: str, place: torch.device) -> None:
 
 
 def keyed(step: CapturedStep, precision: str, place: torch.device) -> CapturedStep:
-    """Return the step with signatures that include the precision, which changes an operator's time and its bits on a
-    GPU.
+    """Return the step with signatures that include the precision.
 
-    Signatures do not change for torch's default mixture, nor on a processor, which has only one form.
+    On a GPU the precision changes an operator's time and its bits. Signatures do not change for torch's default
+    mixture, nor on a processor, which has only one form.
     """
     if place.type == "cpu" or FORMS[precision] == _TORCH_DEFAULT:
         return step

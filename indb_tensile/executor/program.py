@@ -304,10 +304,9 @@ class _Writer:
                 self._live[f"s{tensor}"] = None
 
     def _record_gradients(self, stage: Stage) -> None:
-        """Turn gradients on for forward operators, as in eager mode, because some kernels depend on the gradient
-        mode.
+        """Turn gradients on for forward operators, as in eager mode, even if the operators run a second time.
 
-        This includes forward operators that run a second time.
+        Some kernels depend on the gradient mode.
         """
         enabled = stage in (Stage.UPLOAD, Stage.FORWARD)
         if self._step.kind is Kind.TRAINING and enabled != self._records:
@@ -318,8 +317,9 @@ class _Writer:
         self._call(f"w{self._view_number[id(line.call)]}", line)
 
     def _upload(self, turn: Turn) -> None:
-        """Copy the batch to the memory that the operator has allocated, and wait: the plan's predicted time includes
-        the copy.
+        """Copy the batch to the memory that the operator has allocated, and wait for the copy.
+
+        The plan's predicted time includes the copy.
         """
         (name,) = turn.step.kernel.makes
         for tensor, local in turn.arrived:

@@ -184,8 +184,9 @@ class Repeats:
         self._log_once(f"{entry.subject} runs operator by operator, not as a CUDA graph: {reason}")
 
     def _is_first(self, program: Program) -> bool:
-        """Return whether this is the first training iteration, which differs because momentum starts as the first
-        gradient.
+        """Return whether this is the first training iteration.
+
+        It differs from all others, because momentum starts as the first gradient.
         """
         return program.step.kind is Kind.TRAINING and self._state.steps == 0
 

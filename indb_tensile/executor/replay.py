@@ -267,8 +267,10 @@ class _Replay:
         return tangent
 
     def _sort_gradients(self) -> tuple[dict[str, list[fx.Node]], dict[fx.Node, list[str]]]:
-        """Return the summands of each parameter's gradient in computation order, and the node after which each is
-        complete.
+        """Return the summands of each parameter's gradient, and the parameters whose gradient is complete after each
+        node.
+
+        Summands are in computation order.
         """
         position = {node: k for k, node in enumerate(self._joint.nodes)}
         contributions: dict[str, list[fx.Node]] = {}

@@ -137,8 +137,9 @@ class Residency:
         self._drop_buffer(piece)
 
     def _new_buffer_bytes(self, programs: tuple[Program, ...]) -> int:
-        """Return the pool bytes of the programs' new buffers, plus those of the largest piece that passes through the
-        pool.
+        """Return the pool bytes of the programs' new buffers, plus those of the largest storage.
+
+        While the state moves, its storages pass through the pool.
         """
         passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
         buffered = [piece.size_bytes for piece in self._required.difference(self._state.host)]
@@ -268,8 +269,9 @@ class Residency:
 
 
 def _batches(pieces: list[Piece]) -> list[list[Piece]]:
-    """Divide pieces into batches of at most the largest piece's size, because a state may be larger than the host
-    pool.
+    """Divide pieces into batches of at most the largest piece's size.
+
+    A state may be larger than the host pool, which has room for the largest piece.
     """
     most_bytes = max((piece.size_bytes for piece in pieces), default=0)
     batches: list[list[Piece]] = []

@@ -65,10 +65,9 @@ class State:
         return state
 
     def export(self, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:
-        """Return copies of all values, or of the values named, on the host. Nothing moves and the ledger does not
-        change.
+        """Return copies of all values, or of the values named, on the host.
 
-        Raises InvariantError after an iteration that failed half way.
+        Nothing moves and the ledger does not change. Raises InvariantError after an iteration that failed half way.
         """
         if not self.whole:
             raise InvariantError(

@@ -151,9 +151,7 @@ def lifetimes(graph: StepGraph) -> dict[TensorId, tuple[int, int]]:
 def _host_copies(
     graph: StepGraph, gaps: list[Gap], persistent: frozenset[TensorId]
 ) -> tuple[frozenset[TensorId], frozenset[TensorId], frozenset[TensorId]]:
-    """Return the host copies that must be valid at the start, that are valid at the end, and that are stale at the
-    end.
-    """
+    """Return the host copies that must be valid at the start, and those that are valid and stale at the end."""
     outs: dict[int, list[Swap]] = {}
     for gap in gaps:
         outs.setdefault(gap.swap.out_after, []).append(gap.swap)

@@ -66,10 +66,10 @@ class Wiring:
 
 
 def wire(step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> Wiring:
-    """Assign variables in the plan's order. Persistent tensors at `home` are on the device while their views are
-    made.
+    """Assign variables in the plan's order.
 
-    Raises GraphError for an order that would change a result.
+    Views of persistent tensors at `home` may be made once, because these tensors are on the device before the step
+    starts. Raises GraphError for an order that would change a result.
     """
     return _Wirer(step, plan, home).run()
 
