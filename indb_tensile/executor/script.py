@@ -87,8 +87,8 @@ class Script:
         return output_of
 
     def _fits(self, index: int, output: int) -> bool:
-        first, host = self.allocations[index], self.allocations[output]
-        return first.size_bytes <= host.size_bytes and first.released_at <= host.made_at
+        scratch, host = self.allocations[index], self.allocations[output]
+        return scratch.size_bytes <= host.size_bytes and scratch.released_at <= host.made_at
 
     def _overlap(self, index: int, other: int) -> bool:
         first, second = self.allocations[index], self.allocations[other]
