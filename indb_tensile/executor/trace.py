@@ -123,7 +123,7 @@ def _reporting_errors(subject: str, x: torch.Tensor) -> Iterator[None]:
 
 
 def _require_real_loss(loss: Any) -> None:
-    hint = "Return a tensor with one real number: reduce the loss."
+    hint = "It must be one real number, as a tensor: reduce the loss."
     if not isinstance(loss, torch.Tensor):
         raise RequestError(f"the loss is not a tensor but of type {type(loss).__name__}", hint=hint)
     if loss.is_complex():
