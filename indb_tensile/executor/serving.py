@@ -122,9 +122,10 @@ class Serving:
 
     @contextmanager
     def on(self, sheet: _native.Sheet | None = None) -> Iterator[None]:
-        """Serve this thread's allocations in the context, at the sheet's addresses where it has any.
+        """Serve this thread's allocations in the context.
 
-        Raises DeviceError if another thread is served, and in a forked child.
+        `sheet` lists the planned addresses of each position. Allocations that it does not list are placed where the
+        arena has room. Raises DeviceError if another thread is served, and in a forked child.
         """
         self.begin(sheet)
         try:
