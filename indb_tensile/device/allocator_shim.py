@@ -1,7 +1,7 @@
-"""Memory for a step program's tensors from the device's arena, through the preloaded shim (native/shim/shim.c).
+"""Serves a step program's tensors from the device's arena, through the preloaded shim (native/shim/shim.c).
 
-A trainer's CPU tensors are the emulated device's, but only while its step program runs: batches, results and
-checkpoints are the host's. So serving begins and ends around the program, on its thread.
+A trainer's CPU tensors are in the emulated device's memory only while its step program runs. Batches, results and
+checkpoints are in ordinary host memory. Serving therefore begins and ends with the program, on its thread.
 """
 
 import ctypes
@@ -20,13 +20,14 @@ from indb_tensile.errors import DeviceError
 log = logging.getLogger("executor")
 
 LIBRARY: Final = Path(_native.__file__).with_name("_shim.so")
-_PRIVATE_BYTES = 1 << 36  # of address space; memory is what is asked for
+_PRIVATE_BYTES = 1 << 36  # of address space; memory is allocated only as it is used
 
 
 def preloading(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process whose tensors are to be served: the shim comes before what else is preloaded.
+    """Return the environment for a process whose tensors are to be served: LD_PRELOAD starts with the shim.
 
-    Unchanged where the shim was not built, or lies where LD_PRELOAD, a list with spaces and colons, cannot name it.
+    Returns a copy of the environment if the shim was not built, or if LD_PRELOAD cannot contain its path, because
+    LD_PRELOAD separates paths by spaces and colons.
     """
     if not LIBRARY.exists() or not _SEPARATORS.isdisjoint(str(LIBRARY)):
         return dict(environment)
@@ -39,20 +40,20 @@ _SEPARATORS = frozenset(" :")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What became of the allocations: at their planned address, or why not."""
+    """Counters of the allocations: those at their planned address, and the reasons for the others."""
 
     planned: int
-    unplanned: int  # took what the arena found
-    mismatched: int  # of those, of another size than foreseen
-    occupied: int  # of those, with something else still at the planned address
-    elsewhere: int  # of those, by OpenMP threads
-    refused: int  # the arena had no room: ordinary memory
-    others: int  # not torch's own, like oneDNN's scratch: ordinary memory
+    unplanned: int  # placed where the arena found room
+    mismatched: int  # unplanned because the size differed from the plan's
+    occupied: int  # unplanned because the planned address was still in use
+    elsewhere: int  # unplanned because an OpenMP thread allocated
+    refused: int  # in ordinary memory, because the arena had no room
+    others: int  # in ordinary memory, because not torch's own, like oneDNN's scratch
     used_bytes: int
     high_water_bytes: int
 
     def as_planned_since(self, before: "Served") -> bool:
-        """Whether all that was allocated since lies where it was planned, and no more is there than was."""
+        """Return whether all allocations since `before` were at planned addresses, and the bytes in use are equal."""
         return (self.unplanned, self.refused, self.used_bytes) == (
             before.unplanned,
             before.refused,
@@ -62,7 +63,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One allocation. Moments count allocations and releases together; None where it is still there."""
+    """One allocation.
+
+    Times count allocations and releases together. `released_at` is None while it is not released.
+    """
 
     position: int
     size_bytes: int
@@ -72,10 +76,9 @@ class Record:
 
 
 class Serving:
-    """Serves one thread's tensors from one arena. `position[0]` is where the program is.
+    """Serves one thread's tensors from one arena. The program writes its position to `position[0]`.
 
-    Where the block is made of `pieces_address`'s (native/device/pieces.hpp) the arena is a GPU's, and there are no
-    tensors in ordinary memory.
+    If `pieces_address` (native/pieces.hpp) is set, the arena is a GPU's, and no tensors are in ordinary memory.
     """
 
     def __init__(self, hook_address: int, shim_address: int, pieces_address: int = 0) -> None:
@@ -87,16 +90,16 @@ class Serving:
 
     @classmethod
     def of(cls, hook_address: int, pieces_address: int = 0) -> "Serving | None":
-        """Serve from the arena behind a `tensile_arena_hook`; None, said once, where the shim is not preloaded."""
+        """Serve from the arena behind a `tensile_arena_hook`. Log a warning once and return None without the shim."""
         shim_address = _exported("tensile_shim_serve")
         if shim_address is None:
-            _say_missing()
+            _warn_not_preloaded()
             return None
         return cls(hook_address, shim_address, pieces_address)
 
     @classmethod
     def private(cls) -> "Serving | None":
-        """Serve from an arena of this process alone; None where the shim is not preloaded."""
+        """Serve from an arena of this process alone. Return None if the shim is not preloaded."""
         shim_address = _exported("tensile_shim_serve")
         if shim_address is None:
             return None
@@ -106,22 +109,23 @@ class Serving:
         return serving
 
     def trim(self) -> None:
-        """Give the memory of an arena of this process alone back to the machine, if nothing is in it."""
+        """Return the memory of a private arena to the machine, if nothing is in it."""
         if self._private_address:
             _native.trim_private_arena(self._private_address)
 
-    def be_strict(self, who: str) -> None:
-        """From now on whoever touches what is away, in the block, ends the process by SIGSEGV.
+    def be_strict(self, subject: str) -> None:
+        """End the process by SIGSEGV from now on if any code touches a swapped-out tensor's place in the block.
 
-        What lay there is said on the standard error output before, after `who`.
+        Before that, a report on the standard error output names what lay there; the report starts with `subject`.
         """
-        self._script.be_strict(who)
+        self._script.be_strict(subject)
 
     @contextmanager
     def on(self, sheet: _native.Sheet | None = None) -> Iterator[None]:
-        """Serve what this thread allocates meanwhile, at the sheet's addresses where it names any.
+        """Serve this thread's allocations in the context.
 
-        Raises DeviceError where another thread is served, and in a forked child.
+        `sheet` lists the planned addresses of each position. Allocations that it does not list are placed where the
+        arena has room. Raises DeviceError if another thread is served, and in a forked child.
         """
         self.begin(sheet)
         try:
@@ -130,59 +134,60 @@ class Serving:
             self.end()
 
     def begin(self, sheet: _native.Sheet | None = None) -> None:
-        """Serve from now on."""
+        """Start serving this thread's allocations."""
         failed = self._script.serve(sheet)
         if failed:
             raise DeviceError(f"torch's tensors cannot be served from the device's memory: {os.strerror(failed)}")
 
     def end(self) -> None:
-        """No longer; what was served stays where it is."""
+        """Stop serving. Served tensors stay where they are."""
         self._script.rest()
 
     def reserve(self, size_bytes: int, *, gathers: bool = False) -> bool:
-        """Have a block of this size for planned offsets; False where the arena has no room for it.
+        """Set the size of the block for planned offsets. Return False if the arena has no room for it.
 
-        Nothing may lie in it beyond what is `kept`. Raises InvariantError where something does. Who gathers has parts
-        of it that lie across regions taken anew: what the block does not need of regions can then go to other jobs.
+        Only the bytes returned by `kept` may be in use; otherwise raises InvariantError. With `gathers`, parts of the
+        block that span several regions are allocated anew, so that regions that the block no longer needs can go to
+        other jobs.
         """
         return self._script.reserve(size_bytes, gathers)
 
     def kept(self, size_bytes: int, *, gathers: bool = False) -> int:
-        """How many bytes from the block's start stay as they are when it is reserved with another size."""
+        """Return how many bytes from the block's start keep their place if the block gets another size."""
         return self._script.kept(size_bytes, gathers)
 
     def discard(self, address: int, size_bytes: int) -> None:
         """Return the memory of a range without tensors to the machine. Ignored outside the block and on a GPU.
 
-        Raises InvariantError where a tensor lies in it.
+        Raises InvariantError if a tensor lies in the range.
         """
         if not self.alone:
             self._script.discard(address, size_bytes)
 
     @property
     def block(self) -> int:
-        """The block's address, whatever its size."""
+        """The block's address, which does not depend on the block's size."""
         return self._script.block()
 
     def lend(self, address: int, size_bytes: int) -> None:
-        """Few words that no sheet names come from these bytes from now on, and count as nothing that was served.
+        """Serve small allocations that no sheet contains from these bytes. They are not counted as served.
 
-        0 bytes: such words are served as all else is. An address with 0 bytes: the memory there goes, and no word in
-        it is used any more.
+        With `size_bytes` 0, such allocations are served like all others. If an address is given as well, its memory
+        is about to be freed, and no allocation in it is used any more.
         """
         self._script.lend(address, size_bytes)
 
     def record(self) -> None:
-        """Keep every allocation from now on."""
+        """Start recording every allocation."""
         self._script.record()
 
     def recorded(self) -> tuple[Record, ...]:
-        """What was kept, in order; keeps no more."""
+        """Stop recording, and return the recorded allocations in order."""
         rows = self._script.recorded()
         return tuple(Record(*row[:4], None if row[4] == _NEVER else row[4]) for row in rows)
 
     def served(self) -> Served:
-        """The counters since the start; what was refused or others' is of the whole process."""
+        """Return the counters since the start. `refused` and `others` count for the whole process."""
         planned, unplanned, mismatched, occupied, elsewhere, used_bytes, high_water_bytes = self._script.usage()
         counters = _counters()
         return Served(
@@ -198,7 +203,7 @@ class Serving:
         )
 
     def reset_high_water(self) -> None:
-        """Start a new high-water mark at the present use."""
+        """Restart the high-water mark at the present use."""
         self._script.reset_high_water()
 
 
@@ -211,7 +216,7 @@ class _Counters(ctypes.Structure):
 
 def _counters() -> _Counters:
     counters = _Counters()
-    if _exported("tensile_shim_count") is not None:  # a GPU is served without it
+    if _exported("tensile_shim_count") is not None:  # serving a GPU needs no shim
         ctypes.CDLL(None).tensile_shim_count(ctypes.byref(counters))
     return counters
 
@@ -224,5 +229,5 @@ def _exported(name: str) -> int | None:
 
 
 @cache
-def _say_missing() -> None:
+def _warn_not_preloaded() -> None:
     log.warning("%s is not preloaded: tensors are in ordinary memory, the device only counts them", LIBRARY)

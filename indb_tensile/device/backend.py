@@ -1,10 +1,10 @@
-"""Chooses the device that a controller and its processes run on, and says what it is like.
+"""Chooses the device that a controller and its processes run on, and describes that device.
 
-`auto` takes a GPU where the driver sees one that maps its memory, and the installed torch has a CUDA that this driver
-runs and kernels for this GPU (wheels.py); everywhere else the device is this machine's own memory and processor, and
-`Cpu.reason` says why. The emulated device, for tests and
-for figures that are to mean something for a GPU, is one that must be asked for. Torch's CUDA is read off its own
-version file: importing torch takes seconds, and a controller never does.
+With `auto` the device is a GPU if three conditions hold: the driver reports a GPU that can map memory, the driver
+runs the CUDA version of the installed torch, and that torch has kernels for the GPU (wheels.py). Otherwise the device
+is this machine's own memory and processor, and `Cpu.reason` says why. The emulated device is used only on request,
+for tests and for measurements that model a GPU. The CUDA version is read from torch's version file, because importing
+torch takes seconds; a controller never imports torch.
 """
 
 import ast
@@ -27,13 +27,13 @@ from indb_tensile.scheduler.timing.latency import DeviceSpeed
 
 EMULATED: Final = "emulated"
 CPU: Final = "cpu"
-_IMPORT_S: Final = 120.0  # for torch to be imported, from a cold disk
-GPU_REGION_BYTES: Final = 64 * MIB  # the unit of grants on a GPU: 1,280 of them on one of 80 GB
+_IMPORT_S: Final = 120.0  # time limit for importing torch from a cold disk
+GPU_REGION_BYTES: Final = 64 * MIB  # the unit of grants on a GPU: 1,280 regions on a GPU with 80 GB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """No GPU is used, but this machine's own memory and processor."""
+    """The choice of this machine's own memory and processor. `reason` says why no GPU is used."""
 
     reason: str
     hint: str = ""
@@ -41,7 +41,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulated:
-    """A GPU's stand-in."""
+    """The choice of the emulated device, which stands in for a GPU. `reason` says why."""
 
     reason: str
 
@@ -51,19 +51,20 @@ Chosen = Gpu | Cpu | Emulated
 
 def choose(
     setting: str,
-    found: Gpus | NoGpu,
+    gpus: Gpus | NoGpu,
     torch_cuda: str | None,
     architectures: Callable[[], tuple[str, ...]] = tuple,
 ) -> Chosen:
-    """The device for the setting `device`. Raises DeviceError where a GPU is asked for and cannot be used.
+    """Return the device for the setting `device`. Raise DeviceError if the setting names a GPU that cannot be used.
 
-    `architectures`, asked where all else fits, are those that torch has kernels for; none are not looked at.
+    `architectures` returns the architectures that torch has kernels for. The function is called only after every
+    other check has passed; an empty result skips the check.
     """
     if setting == EMULATED:
         return Emulated(reason=f"{variable('device')} is {EMULATED}")
     if setting == CPU:
         return Cpu(reason=f"{variable('device')} is {CPU}")
-    chosen = _usable(ordinal(setting), found, torch_cuda, architectures)
+    chosen = _usable(ordinal(setting), gpus, torch_cuda, architectures)
     if isinstance(chosen, Cpu) and setting != "auto":
         raise DeviceError(
             f"device ({variable('device')}) is {setting!r}, and {chosen.reason}",
@@ -73,7 +74,7 @@ def choose(
 
 
 def named(chosen: Chosen) -> str:
-    """The setting that chooses the same again: what the processes of a controller get."""
+    """Return the setting `device` that chooses the same device again, for the processes of a controller."""
     match chosen:
         case Emulated():
             return EMULATED
@@ -86,19 +87,19 @@ def named(chosen: Chosen) -> str:
 def fitted(
     settings: Settings,
     gpu: Gpu,
-    given: frozenset[str],
+    configured: frozenset[str],
     *,
     free_bytes: int | None = None,
     footprint_bytes: int = FIRST_FOOTPRINT_BYTES,
 ) -> Settings:
-    """The settings for a GPU: what is not `given` is what the device has free, in regions that suit it.
+    """Return the settings for a GPU: each setting not named in `configured` gets a default that suits the device.
 
-    `free_bytes` is what no process uses now, None where nobody tells: then all of the device. Each of `max_jobs`
-    trainers needs `footprint_bytes` beside the regions. Where these would take more than half of what is free,
-    `max_jobs` is lowered if it is not `given`. Raises DeviceError where the region size is not the device's, or where
-    no region is left.
+    `free_bytes` is the memory that no process uses now; None means unknown, and then all of the device's memory
+    counts as free. Each of `max_jobs` trainers needs `footprint_bytes` outside the regions. If these footprints would
+    take more than half of the free memory, `max_jobs` is lowered, unless it is `configured`. Raise DeviceError if the
+    region size does not suit the device or if no region is left.
     """
-    region_bytes = settings.region_bytes if "region_bytes" in given else region_bytes_of(gpu)
+    region_bytes = settings.region_bytes if "region_bytes" in configured else region_bytes_of(gpu)
     if region_bytes % gpu.granularity_bytes:
         raise DeviceError(
             f"region_bytes ({variable('region_bytes')}) is {region_bytes}: {gpu.name} gives memory in units of"
@@ -107,10 +108,10 @@ def fitted(
         )
     capacity_bytes = settings.capacity_bytes
     max_jobs = settings.max_jobs
-    if "capacity_bytes" not in given:
+    if "capacity_bytes" not in configured:
         room_bytes = gpu.memory_bytes if free_bytes is None else min(free_bytes, gpu.memory_bytes)
         capacity_bytes, places = capacity_beside(room_bytes, footprint_bytes, max_jobs)
-        if "max_jobs" in given:
+        if "max_jobs" in configured:
             capacity_bytes = room_bytes - max_jobs * footprint_bytes
         else:
             max_jobs = places
@@ -122,7 +123,7 @@ def fitted(
                 hint=f"End other programs on the GPU, or set max_jobs ({variable('max_jobs')}) lower.",
             )
     capacity_bytes -= capacity_bytes % region_bytes
-    budget_bytes = min(settings.budget_bytes, capacity_bytes) if "budget_bytes" in given else capacity_bytes
+    budget_bytes = min(settings.budget_bytes, capacity_bytes) if "budget_bytes" in configured else capacity_bytes
     return replace(
         settings,
         region_bytes=region_bytes,
@@ -133,7 +134,10 @@ def fitted(
 
 
 def kind_of(device: str, threads: int = 1) -> str:
-    """Under which name the catalog remembers operators of a device that was `named`, run on so many threads."""
+    """Return the name under which the catalog stores latencies of operators on this device.
+
+    `device` is a result of `named`; `threads` is the number of threads that an operator uses.
+    """
     gpu = _gpu(device)
     if gpu is not None:
         return f"cuda:{gpu.name}"
@@ -141,14 +145,16 @@ def kind_of(device: str, threads: int = 1) -> str:
 
 
 def speed_of(device: str) -> DeviceSpeed:
-    """A first guess of its speed; it only has to rank operators until they are measured."""
+    """Return a first estimate of the device's speed. It only has to rank operators until they are measured."""
     gpu = _gpu(device)
     return PROCESSOR_SPEED if gpu is None else roofline(gpu)
 
 
 def roofline(gpu: Gpu) -> DeviceSpeed:
-    """The device's rates from its clocks: float32 units (128 per multiprocessor since capability 8.6, 64 before)
-    with two operations a cycle, and a memory bus with two transfers a cycle.
+    """Estimate the device's rates from its clocks.
+
+    Multiprocessors have 128 float32 units since capability 8.6 and 64 before, with two operations a cycle. The memory
+    bus makes two transfers a cycle.
     """
     units = 128 if gpu.capability >= (8, 6) else 64
     return DeviceSpeed(
@@ -159,9 +165,9 @@ def roofline(gpu: Gpu) -> DeviceSpeed:
 
 
 def torch_cuda(torch: Path | None = None) -> str | None:
-    """The CUDA version that the installed torch was built with; None without either. Does not import torch.
+    """Return the CUDA version that the installed torch was built with, or None without torch or CUDA.
 
-    `torch` is its directory, where it is not to be looked for.
+    Does not import torch. `torch` is torch's directory; by default it is looked up.
     """
     directory = torch or _torch()
     try:
@@ -171,53 +177,54 @@ def torch_cuda(torch: Path | None = None) -> str | None:
     for line in ast.parse(text).body:
         names = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
         value = getattr(line, "value", None)
-        if any(isinstance(one, ast.Name) and one.id == "cuda" for one in names) and isinstance(value, ast.Constant):
+        named_cuda = any(isinstance(name, ast.Name) and name.id == "cuda" for name in names)
+        if named_cuda and isinstance(value, ast.Constant):
             return value.value if isinstance(value.value, str) else None
     return None
 
 
 def torch_architectures() -> tuple[str, ...]:
-    """The architectures that the installed torch has kernels for (`sm_86`), as a process that imports it says.
+    """Return the architectures that the installed torch has kernels for (`sm_86`).
 
-    None where it does not say: it is then tried as it is.
+    A child process imports torch. Returns an empty tuple if torch does not report them. Torch is then tried as it is.
     """
-    ask = "import torch; print(torch._C._cuda_getArchFlags() or '')"  # get_arch_list without a look at the driver
+    ask = "import torch; print(torch._C._cuda_getArchFlags() or '')"  # unlike get_arch_list, does not ask the driver
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             (sys.executable, "-c", ask), capture_output=True, text=True, timeout=_IMPORT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return tuple(done.stdout.split()) if done.returncode == 0 else ()
+    return tuple(completed.stdout.split()) if completed.returncode == 0 else ()
 
 
 def _torch() -> Path | None:
-    found = find_spec("torch")
-    return None if found is None or found.origin is None else Path(found.origin).parent
+    spec = find_spec("torch")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _usable(
-    number: int, found: Gpus | NoGpu, torch_cuda: str | None, architectures: Callable[[], tuple[str, ...]]
+    number: int, gpus: Gpus | NoGpu, torch_cuda: str | None, architectures: Callable[[], tuple[str, ...]]
 ) -> Gpu | Cpu:
-    if isinstance(found, NoGpu):
-        return Cpu(reason=found.reason, hint=found.hint)
-    gpu = next((one for one in found.devices if one.ordinal == number), None)
+    if isinstance(gpus, NoGpu):
+        return Cpu(reason=gpus.reason, hint=gpus.hint)
+    gpu = next((device for device in gpus.devices if device.ordinal == number), None)
     if gpu is None:
-        return Cpu(reason=f"the driver sees {len(found.devices)} GPUs and none of number {number}")
+        return Cpu(reason=f"the driver sees {len(gpus.devices)} GPUs and none of number {number}")
     if not gpu.virtual_memory:
         return Cpu(reason=f"{gpu.name} cannot map its memory in regions")
     if torch_cuda is None:
         return Cpu(
             reason=f"there is {gpu.name}, but the installed torch has no CUDA",
-            hint=mend(found.driver_version, gpu.capability),
+            hint=mend(gpus.driver_version, gpu.capability),
         )
-    return _run_by_torch(gpu, found.driver_version, torch_cuda, architectures)
+    return _run_by_torch(gpu, gpus.driver_version, torch_cuda, architectures)
 
 
 def _run_by_torch(
     gpu: Gpu, driver_version: int, torch_cuda: str, architectures: Callable[[], tuple[str, ...]]
 ) -> Gpu | Cpu:
-    """The GPU, where its driver runs this torch's CUDA and torch has kernels for it."""
+    """Return the GPU if its driver runs this torch's CUDA and torch has kernels for it, else why not."""
     needed = cuda_number(torch_cuda)
     hint = mend(driver_version, gpu.capability)
     if driver_version // 1000 < needed // 1000:
@@ -239,16 +246,16 @@ def _run_by_torch(
 
 
 def region_bytes_of(gpu: Gpu) -> int:
-    """The size of regions that suits the GPU, where none is set."""
+    """Return the default size of regions on the GPU."""
     return -(-GPU_REGION_BYTES // gpu.granularity_bytes) * gpu.granularity_bytes
 
 
 @cache
 def _gpu(device: str) -> Gpu | None:
-    """What a device that was chosen once is; asked once in a process."""
+    """Return the GPU of a device name, None for other devices. The driver is probed once per process."""
     if not device.startswith("cuda"):
         return None
-    found = probe()
-    if isinstance(found, NoGpu):
-        raise DeviceError(f"{device} is gone: {found.reason}", hint=found.hint)
-    return next(one for one in found.devices if one.ordinal == ordinal(device))
+    gpus = probe()
+    if isinstance(gpus, NoGpu):
+        raise DeviceError(f"{device} is gone: {gpus.reason}", hint=gpus.hint)
+    return next(gpu for gpu in gpus.devices if gpu.ordinal == ordinal(device))

@@ -1,9 +1,9 @@
-"""How fast copies go between a device and its host: each way, alone and both at once, by size.
+"""Measures the rates of copies between a device and its host: each direction, alone and both at once, by size.
 
-A controller measures it when it starts, on the device that it rules: what a plan counts on is what this machine's
-link gives, not what is printed on it. Small copies are bound by their start, large ones by the link, so sizes go up
-by four until one copy takes so long that it tells the rate. Of a few rounds the fastest counts: others may be
-using the machine, and nothing makes a copy faster than the link is.
+A controller measures when it starts, on its own device, so that plans count on the actual rates of this machine's
+link instead of nominal ones. The start-up cost bounds small copies; the link's rate bounds large copies. Sizes
+therefore grow by a factor of four until one copy takes long enough to show the rate. The fastest of a few rounds
+counts: other programs may slow copies down, but nothing makes a copy faster than the link.
 """
 
 import os
@@ -19,28 +19,28 @@ SIZES_BYTES = tuple(1 << bits for bits in range(12, 26, 2))  # 4 KB to 16 MB
 _IN_A_ROW = 4
 _ROUNDS = 3
 _ATTEMPTS = 3
-_LONG_NS = 5_000_000  # four such copies tell the rate within a percent: nothing larger is measured
+_LONG_NS = 5_000_000  # four copies of this length show the rate within a percent: no larger size is measured
 
 Clock = Callable[[], int]
 
 
 class Copier(Protocol):
-    """The part of a device that copies: any of `device/device.py`'s that has an arena."""
+    """The part of a device that copies: any device of `executor/device.py` that has an arena."""
 
     def allocate(self, size_bytes: int) -> int:
-        """Memory of the device's."""
+        """Allocate memory of the device."""
         ...
 
     def free(self, address: int) -> None:
-        """Give it back."""
+        """Free memory of the device."""
         ...
 
     def host_allocate(self, size_bytes: int) -> HostBuffer:
-        """Memory of the host's."""
+        """Allocate a buffer in the host pool."""
         ...
 
     def host_free(self, buffer: HostBuffer) -> None:
-        """Give it back."""
+        """Free a buffer of the host pool."""
         ...
 
     def copy_out(self, host: HostBuffer, address: int, size_bytes: int) -> Ticket:
@@ -52,14 +52,14 @@ class Copier(Protocol):
         ...
 
     def wait(self, ticket: Ticket) -> int:
-        """Until it has ended."""
+        """Block until the copy has ended."""
         ...
 
 
 def measure_emulated(ledger: Ledger, nominal: Link) -> tuple[Copying, ...]:
-    """An emulated device's copies, over a slot of its ledger that is given back. Jobs may not hold all of it.
+    """Measure an emulated device's copies in a temporary slot of its ledger. Jobs must leave some memory free.
 
-    What does not come up to `nominal` is tried again before it is believed.
+    A measurement that does not reach `nominal` is repeated before the result is used.
     """
     usage = ledger.device_usage()
     free_bytes = usage.capacity_bytes - usage.granted_bytes
@@ -67,23 +67,23 @@ def measure_emulated(ledger: Ledger, nominal: Link) -> tuple[Copying, ...]:
     most_bytes = min(free_bytes // 4, free_host_bytes // 4, SIZES_BYTES[-1])
     slot, epoch = ledger.claim_slot(os.getpid())
     try:
-        # Half of it would do, were it not for what rounding to regions leaves in between.
+        # Half of this grant would do, were it not for the gaps that rounding to regions leaves.
         ledger.grant(slot, min(free_bytes, 4 * most_bytes))
         with EmulatedDevice(ledger.fd, slot, epoch, 4 * most_bytes) as device:
-            found = measure_copies(device, most_bytes)
+            copies = measure_copies(device, most_bytes)
             for _ in range(_ATTEMPTS - 1):
-                if trusted(link_of(found), nominal) is nominal:
+                if trusted(link_of(copies), nominal) is nominal:
                     break
-                found = _faster(found, measure_copies(device, most_bytes))
-            return found
+                copies = _faster(copies, measure_copies(device, most_bytes))
+            return copies
     finally:
         ledger.release_slot(slot)
 
 
 def measure_cpu(swap_directory: str, most_bytes: int = SIZES_BYTES[-1]) -> tuple[Copying, ...]:
-    """Copies between this machine's memory and a file in that directory, which is gone afterwards.
+    """Measure copies between this machine's memory and a temporary file in `swap_directory`.
 
-    Raises DeviceError where there can be none, or the disk has no room for it.
+    Raise DeviceError if no file can be made there or the disk lacks the room.
     """
     size_bytes = 4 * max(most_bytes, REGION_BYTES)
     with Ledger.create(size_bytes, REGION_BYTES, 1, 1, host_bytes=size_bytes) as ledger:
@@ -94,46 +94,46 @@ def measure_cpu(swap_directory: str, most_bytes: int = SIZES_BYTES[-1]) -> tuple
 
 
 def _faster(*measured: Iterable[Copying]) -> tuple[Copying, ...]:
-    """Of each kind of copies the fastest; only kinds that the first measurement has."""
+    """Take the fastest measurement of each kind of copy. Only kinds in the first measurement are returned."""
     first, *others = ({(row.way, row.beside, row.size_bytes): row for row in rows} for rows in measured)
     return tuple(
         replace(
             row,
-            latency_ns=min([row.latency_ns, *(o[key].latency_ns for o in others if key in o)]),
-            copy_ns=min([row.copy_ns, *(o[key].copy_ns for o in others if key in o)]),
+            latency_ns=min([row.latency_ns, *(other[key].latency_ns for other in others if key in other)]),
+            copy_ns=min([row.copy_ns, *(other[key].copy_ns for other in others if key in other)]),
         )
         for key, row in first.items()
     )
 
 
 def measure_copies(device: Copier, most_bytes: int, clock_ns: Clock = perf_counter_ns) -> tuple[Copying, ...]:
-    """Copies of each size up to `most_bytes`, through memory of the device's and the host's that is given back."""
-    found: list[Copying] = []
+    """Measure copies of each size up to `most_bytes`. The buffers on the device and the host are freed afterwards."""
+    rows: list[Copying] = []
     for size_bytes in SIZES_BYTES:
-        last_ns = max((row.copy_ns * size_bytes // row.size_bytes for row in found[-4:]), default=0)
+        last_ns = max((row.copy_ns * size_bytes // row.size_bytes for row in rows[-4:]), default=0)
         if size_bytes > most_bytes or last_ns > _LONG_NS:
             break
         with _Buffers(device, size_bytes) as buffers:
-            found += _of_size(buffers, clock_ns)
-    return tuple(found)
+            rows += _measure_size(buffers, clock_ns)
+    return tuple(rows)
 
 
 class _Buffers:
-    """One buffer on each side for each way, and copies between them."""
+    """One buffer on each side for each direction, and the copies between them."""
 
     def __init__(self, device: Copier, size_bytes: int) -> None:
         self._device = device
         self.size_bytes = size_bytes
-        self._there = {way: device.allocate(size_bytes) for way in Way}
-        self._here = {way: device.host_allocate(size_bytes) for way in Way}
-        for way in Way:  # memory is set aside on its first use, and a file that was never written is not read
-            device.wait(device.copy_out(self._here[way], self._there[way], size_bytes))
+        self._device_address = {way: device.allocate(size_bytes) for way in Way}
+        self._host_buffer = {way: device.host_allocate(size_bytes) for way in Way}
+        for way in Way:  # memory is set aside on first use, and reading a never-written file reads nothing from disk
+            device.wait(device.copy_out(self._host_buffer[way], self._device_address[way], size_bytes))
         self.wait(self.copy(Way.IN))
 
     def copy(self, way: Way) -> Ticket:
         if way is Way.OUT:
-            return self._device.copy_out(self._here[way], self._there[way], self.size_bytes)
-        return self._device.copy_in(self._there[way], self._here[way], self.size_bytes)
+            return self._device.copy_out(self._host_buffer[way], self._device_address[way], self.size_bytes)
+        return self._device.copy_in(self._device_address[way], self._host_buffer[way], self.size_bytes)
 
     def wait(self, ticket: Ticket) -> None:
         self._device.wait(ticket)
@@ -143,20 +143,22 @@ class _Buffers:
 
     def __exit__(self, *_: object) -> None:
         for way in Way:
-            self._device.free(self._there[way])
-            self._device.host_free(self._here[way])
+            self._device.free(self._device_address[way])
+            self._device.host_free(self._host_buffer[way])
 
 
-def _of_size(buffers: _Buffers, clock_ns: Clock) -> list[Copying]:
-    alone = [_fastest(buffers, (way,), clock_ns)[way] for way in Way]
-    # The faster lane's end is waited for first: else it would seem to take as long as the other.
+def _measure_size(buffers: _Buffers, clock_ns: Clock) -> list[Copying]:
+    alone = [_best_round(buffers, (way,), clock_ns)[way] for way in Way]
+    # Wait for the faster direction first. Otherwise it would appear to take as long as the slower one.
     order = tuple(row.way for row in sorted(alone, key=lambda row: row.copy_ns))
-    beside = _fastest(buffers, order, clock_ns)
+    beside = _best_round(buffers, order, clock_ns)
     return [*alone, *(beside[way] for way in Way)]
 
 
-def _fastest(buffers: _Buffers, ways: tuple[Way, ...], clock_ns: Clock) -> dict[Way, Copying]:
-    rounds = [(_row(buffers, ways, 1, clock_ns), _row(buffers, ways, _IN_A_ROW, clock_ns)) for _ in range(_ROUNDS)]
+def _best_round(buffers: _Buffers, ways: tuple[Way, ...], clock_ns: Clock) -> dict[Way, Copying]:
+    rounds = [
+        (_time_row(buffers, ways, 1, clock_ns), _time_row(buffers, ways, _IN_A_ROW, clock_ns)) for _ in range(_ROUNDS)
+    ]
     return {
         way: Copying(
             way=way,
@@ -169,8 +171,8 @@ def _fastest(buffers: _Buffers, ways: tuple[Way, ...], clock_ns: Clock) -> dict[
     }
 
 
-def _row(buffers: _Buffers, ways: tuple[Way, ...], count: int, clock_ns: Clock) -> dict[Way, int]:
-    """Nanoseconds until the last of so many copies in a row has ended, each way."""
+def _time_row(buffers: _Buffers, ways: tuple[Way, ...], count: int, clock_ns: Clock) -> dict[Way, int]:
+    """Return, per direction, the nanoseconds until the last of `count` copies in a row has ended."""
     start_ns = clock_ns()
     last = [{way: buffers.copy(way) for way in ways} for _ in range(count)][-1]
     ended: dict[Way, int] = {}

@@ -1,21 +1,21 @@
-"""The most memory and processor time that this process's control group may use, and every process that it starts.
+"""Reads the limits on memory and processor time of this process's control group.
 
-In a container this is what the container was given; beyond it the kernel kills. A group's parents bind it, too, so
-the smallest limit on the way up counts (Linux, admin-guide/cgroup-v2, `memory.max`; in version 1
-`memory.limit_in_bytes`).
-psutil tells the machine's memory alone.
+The limits bind this process and every process that it starts. In a container they are the container's limits; the
+kernel kills processes that exceed the memory limit. The limits of parent groups also apply, so the smallest limit on
+the way up counts (Linux, admin-guide/cgroup-v2, `memory.max`; in version 1 `memory.limit_in_bytes`). psutil only
+reports the machine's memory.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_BOUNDLESS_BYTES = 1 << 62  # version 1 has no word for it: as many whole pages as a signed number holds
+_BOUNDLESS_BYTES = 1 << 62  # version 1 reports "no limit" as the most whole pages that a signed number holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A control group's memory, and the file that says so."""
+    """A control group's memory limit, and the file that states the limit."""
 
     size_bytes: int
     path: Path
@@ -24,23 +24,23 @@ class Limit:
 def memory_limit(
     membership: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
 ) -> Limit | None:
-    """The smallest limit that binds this process; None where there is none or the system does not tell."""
+    """Return the smallest limit that binds this process, or None if the system reports none."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    found = [limit for line in lines for limit in _limits(line, mounted)]
-    return min(found, key=lambda limit: (limit.size_bytes, limit.path), default=None)
+    limits = [limit for line in lines for limit in _limits(line, mounted)]
+    return min(limits, key=lambda limit: (limit.size_bytes, limit.path), default=None)
 
 
 def processors(membership: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """How many processors' time the group may use; None where nothing bounds it (`cpu.max`, `cpu.cfs_quota_us`)."""
+    """Return how many processors' time the group may use, or None without a limit (`cpu.max`, `cpu.cfs_quota_us`)."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    found = [share for line in lines for place in _places(line, mounted, "cpu") if (share := _share(place))]
-    return min(found, default=None)
+    shares = [share for line in lines for place in _places(line, mounted, "cpu") if (share := _share(place))]
+    return min(shares, default=None)
 
 
 def _share(directory: Path) -> float | None:
@@ -48,17 +48,22 @@ def _share(directory: Path) -> float | None:
         words = (directory / "cpu.max").read_text(encoding="utf-8").split()
     except OSError:
         words = []
-    if len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]):  # else "max 100000"
+    if len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]):  # without a limit: "max 100000"
         return int(words[0]) / int(words[1])
     quota, period = _number(directory / "cpu.cfs_quota_us"), _number(directory / "cpu.cfs_period_us")
-    return quota / period if quota and period else None  # without a bound the quota is -1
+    return quota / period if quota and period else None  # without a limit the quota is -1
 
 
 def free_bytes(limit: Limit) -> int:
-    """What the group of this limit may still take: what the page cache holds of files on a disk can be dropped."""
+    """Return the bytes that the group may still use.
+
+    The kernel can drop cached files, so the page cache counts as free.
+    """
     used_bytes = _number(limit.path.with_name(_USAGE[limit.path.name])) or 0
-    told = _statistics(limit.path.with_name("memory.stat"))
-    cached_bytes = told.get("total_cache", told.get("file", 0)) - told.get("total_shmem", told.get("shmem", 0))
+    figures = _statistics(limit.path.with_name("memory.stat"))
+    cached_bytes = figures.get("total_cache", figures.get("file", 0)) - figures.get(
+        "total_shmem", figures.get("shmem", 0)
+    )
     return max(0, limit.size_bytes - used_bytes + max(0, cached_bytes))
 
 
@@ -66,7 +71,7 @@ _USAGE = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage
 
 
 def _statistics(path: Path) -> dict[str, int]:
-    """The lines of a memory.stat; in version 1 figures that begin with `total_` include the group's children."""
+    """Read a memory.stat. In version 1, figures that begin with `total_` include the group's children."""
     try:
         pairs = (line.partition(" ")[::2] for line in path.read_text(encoding="utf-8").splitlines())
         return {name: int(value) for name, value in pairs if value.isdecimal()}
@@ -75,10 +80,10 @@ def _statistics(path: Path) -> dict[str, int]:
 
 
 def _limits(line: str, mounted: Path) -> Iterator[Limit]:
-    """Those of one hierarchy, `number:controllers:group`, from the group up to what is mounted.
+    """Yield the limits of one hierarchy, `number:controllers:group`, from the group up to the mount point.
 
-    Where a container sees only its own part of the hierarchy, groups of the host's are not there, and its own is what
-    is mounted.
+    A container may see only its own part of the hierarchy. Then the host's groups do not exist as directories, and
+    the container's group is the mount point itself.
     """
     name = "memory.max" if line.startswith("0:") else "memory.limit_in_bytes"
     for directory in _places(line, mounted, "memory"):
@@ -88,7 +93,7 @@ def _limits(line: str, mounted: Path) -> Iterator[Limit]:
 
 
 def _places(line: str, mounted: Path, controller: str) -> Iterator[Path]:
-    """Where the files of one hierarchy may be, if the controller is one of its."""
+    """Yield the directories that may hold the files of one hierarchy, if the hierarchy has the controller."""
     number, _, rest = line.partition(":")
     controllers, _, group = rest.partition(":")
     if number == "0":

@@ -1,6 +1,7 @@
-"""An NVIDIA GPU as a trainer and a controller see it: what there is, its regions, and one job's device on it.
+"""NVIDIA GPUs as trainers and controllers see them: the devices present, their regions, and one job's device.
 
-The driver is loaded by the native library when asked for; a machine without one answers `NoGpu`, and why.
+The native library loads the driver on demand. On a machine without a usable GPU, `probe` returns `NoGpu` with the
+reason.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from indb_tensile.errors import DeviceError
 
 
 class Absence(StrEnum):
-    """Why there is no GPU to be used, as the native library says it."""
+    """The reason why no GPU can be used, as the native library reports it."""
 
     NO_DRIVER = "no driver"
     BROKEN_DRIVER = "broken driver"
@@ -32,7 +33,7 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoGpu:
-    """There is none, or none that can be used: `hint` says the way out."""
+    """No GPU can be used. `hint` says how to change that."""
 
     why: Absence
     reason: str
@@ -40,7 +41,7 @@ class NoGpu:
 
     @property
     def is_fault(self) -> bool:
-        """Something is there and does not work; otherwise there is nothing, as on most machines."""
+        """True if a GPU or driver is present but does not work; False if the machine has none."""
         return self.why not in (Absence.NO_DRIVER, Absence.NO_DEVICE)
 
 
@@ -57,7 +58,7 @@ class Gpu:
     clock_khz: int
     memory_clock_khz: int
     memory_bus_bits: int
-    copy_engines: int  # two or more copy in both directions at once
+    copy_engines: int  # with two or more engines, copies run in both directions at once
     virtual_memory: bool
     shareable: bool  # its regions can be handed to other processes
     granularity_bytes: int  # a region's size is a multiple of it
@@ -65,57 +66,64 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpus:
-    """What the driver sees, and the CUDA version that it supports: 13000 is 13.0."""
+    """The GPUs that the driver reports, and the CUDA version that the driver supports: 13000 is 13.0."""
 
     driver_version: int
     devices: tuple[Gpu, ...]
 
 
 def ordinal(name: str) -> int:
-    """The number of the GPU that is called so in the setting `device`: `cuda` is the first, as `cuda:0`."""
+    """Return the number of the GPU in the setting `device`. `cuda` means the first, like `cuda:0`."""
     return int(name.partition(":")[2] or 0)
 
 
 def probe() -> Gpus | NoGpu:
-    """The GPUs that this process may use. A process that has asked must not be forked and used on."""
+    """Return the GPUs that this process may use.
+
+    A process that has called this function must not be forked and used on.
+    """
     try:
-        found = _native.cuda_probe()
+        answer = _native.cuda_probe()
     except DeviceError as error:
         return NoGpu(why=Absence.REFUSED, reason=error.message, hint=error.hint)
-    if len(found) == 3:
-        why, reason, hint = found
+    if len(answer) == 3:
+        why, reason, hint = answer
         return NoGpu(why=Absence(why), reason=reason, hint=hint)
-    driver_version, devices = found
+    driver_version, devices = answer
     return Gpus(driver_version=driver_version, devices=tuple(Gpu(**device) for device in devices))
 
 
 class CudaBroker(_native.CudaBroker):
-    """All regions of a device, held without a context of its own: the controller's end.
+    """All regions of a device, held by the controller without a context.
 
-    `send(socket)` hands them to a trainer at the other end of a Unix stream socket, which takes them as its
-    `CudaRegions`. Raises DeviceError where the region size does not suit the device, DeviceMemoryError where it has
-    not so much.
+    `send(socket)` passes the regions to a trainer at the other end of a Unix stream socket, which receives them as
+    `CudaRegions`. Raises DeviceError if the region size does not suit the device, DeviceMemoryError if the device has
+    too little memory.
     """
 
 
 class CudaRegions(_native.CudaRegions):
-    """All the broker's regions, mapped in this process, which has the device's primary context for it.
+    """All regions of the broker, mapped into this process. The process gets the device's primary context for them.
 
-    `socket` leads to the broker and stays the caller's. `touch()` writes to each region and waits for the device.
-    Raises DeviceError where the broker ends before all have come, or the driver does not map them here.
+    `socket` is connected to the broker; the caller keeps ownership. `touch()` writes to each region and waits for the
+    device. Raises DeviceError if the broker ends before it has sent all regions, or if the driver cannot map them.
     """
 
 
 class CudaDevice(_native.CudaDevice):
     """One job's device: the protocol of `device/device.py`, and the order of computation and copies.
 
-    Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's. `regions` become this device's;
-    without them the process makes memory of its own. Beyond the protocol: `compute_on(stream)` says where computation
-    is queued, `host_prepare(size_bytes)` pins host memory ahead of the first iteration, `allow_outside(size_bytes)`
-    lets torch have so much beside the regions for what no plan foresees (`outside_bytes()` says how much it has).
-    `allocate`, `allocate_at` and `free` are ordered on the device: what is freed may be taken anew at once. Raises
-    DeviceLostError when the device, or this process's hold on it, is gone, ComputationError when what the process
-    computed took that hold from it; `check_context()` asks.
+    The object is bound to one claim of the ledger behind `ledger_fd`; the caller keeps that descriptor. The device
+    takes ownership of `regions`; without regions the process allocates memory of its own.
+
+    Methods beyond the protocol: `compute_on(stream)` sets the stream on which computation is queued.
+    `host_prepare(size_bytes)` pins host memory before the first iteration. `allow_outside(size_bytes)` allows torch
+    to allocate that many bytes outside the regions, for memory that no plan contains; `outside_bytes()` returns the
+    bytes in use there. `allocate`, `allocate_at` and `free` are ordered on the device, so memory may be reused
+    immediately after `free`.
+
+    Raises DeviceLostError if the device or this process's context is lost, and ComputationError if this process's
+    computation destroyed the context; `check_context()` tests for both.
     """
 
     def __init__(
@@ -140,7 +148,7 @@ class CudaDevice(_native.CudaDevice):
     host_read = native_host_read
 
     def compute_after(self, ticket: Ticket) -> int:
-        """The computing stream waits, and the host goes on."""
+        """Make the computing stream wait for the copy. The host does not wait, so the function returns 0."""
         self._compute_after(ticket)
         return 0
 

@@ -1,13 +1,13 @@
 """The device as a trainer sees it: an account of bytes, an arena of memory, and two copy lanes to the host.
 
-The account says how much a job may use and does, tensor by tensor as its plan says; the arena says where, in whole
-regions that pass from job to job. They are joined where a tensor's storage is: what allocates in the arena is told
-nothing of plans, and `move` nothing of addresses. Each `move` tells the arena what is used from then on, and the
-arena keeps the most by which it held more: 0 bytes unaccounted for says that no step used memory that its plan did
-not know.
+The account counts the bytes that a job may use and does use, tensor by tensor as the job's plan says. The arena gives
+addresses, in whole regions that pass from job to job. The two are compared only where a tensor's storage is moved:
+arena allocations know nothing of plans, and `move` knows nothing of addresses. Each `move` tells the arena the bytes
+in use from then on, and the arena records the largest excess over that number. If `unaccounted_bytes` is 0, no step
+has used memory that its plan did not contain.
 
-One interface, several back ends behind it: this machine's own memory with a file on disk beyond the links, the
-emulated device, a GPU, and a small in-memory fake for tests, which run through the same suite.
+All back ends share one interface and pass the same test suite: this machine's own memory, with a file on disk as the
+swap space; the emulated device; a GPU; and a small in-memory fake for tests.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from indb_tensile.job import Slot
 REGION_BYTES: Final = 1 << 20  # the unit of grants on an emulated device
 
 Ticket = NewType("Ticket", int)
-HostBuffer = NewType("HostBuffer", int)  # an address in the host pool; of a file on disk only a name
+HostBuffer = NewType("HostBuffer", int)  # an address in the host pool; for a file on disk only a name
 Clock = Callable[[], int]  # monotonic nanoseconds
 
 
@@ -46,140 +46,151 @@ class Device(Protocol):
 
     @property
     def is_host(self) -> bool:
-        """Whether its memory is the host's, which writes there itself: only swaps are copied over a link."""
+        """True if the host writes to the device's memory directly. Then only swaps are copied over a link."""
         ...
 
     def move(self, freed_bytes: int, taken_bytes: int) -> None:
-        """Give bytes back, then take bytes; raises DeviceMemoryError beyond the job's grant."""
+        """Return `freed_bytes` to the account, then take `taken_bytes`.
+
+        Raises DeviceMemoryError if the use would exceed the job's grant.
+        """
         ...
 
     def copy_out(self, host: HostBuffer, address: int, size_bytes: int) -> Ticket:
-        """Queue a copy to the host and return at once; both ranges must outlive it."""
+        """Queue a copy to the host and return at once. Both ranges must outlive the copy."""
         ...
 
     def copy_in(self, address: int, host: HostBuffer, size_bytes: int) -> Ticket:
-        """Queue a copy to the device and return at once; both ranges must outlive it."""
+        """Queue a copy to the device and return at once. Both ranges must outlive the copy."""
         ...
 
     def wait(self, ticket: Ticket) -> int:
-        """Block (without the interpreter lock) until that copy is done; return the nanoseconds waited."""
+        """Block until the copy is done, without the interpreter lock, and return the nanoseconds waited."""
         ...
 
     def compute_after(self, ticket: Ticket) -> int:
-        """What is computed from now on starts after that copy; returns the nanoseconds that the host waited."""
+        """Start later computation after the copy, and return the nanoseconds that the host waited."""
         ...
 
     def host_allocate(self, size_bytes: int) -> HostBuffer:
-        """Take a buffer from the host pool; raises DeviceMemoryError when its limit is reached."""
+        """Allocate a buffer in the host pool; raise DeviceMemoryError when the pool's limit is reached."""
         ...
 
     def host_free(self, buffer: HostBuffer) -> None:
-        """Give a buffer back to the host pool."""
+        """Free a buffer of the host pool."""
         ...
 
     def host_write(self, buffer: HostBuffer, address: int, size_bytes: int) -> None:
-        """Put these bytes of this process into a buffer that no queued copy uses."""
+        """Write bytes of this process's memory to a buffer that no queued copy uses."""
         ...
 
     def host_read(self, address: int, buffer: HostBuffer, size_bytes: int) -> None:
-        """Put the bytes of a buffer, which no queued copy writes, into memory of this process."""
+        """Read the bytes of a buffer, which no queued copy writes, into this process's memory."""
         ...
 
     def host_pack(self) -> dict[HostBuffer, HostBuffer]:
-        """Move buffers together, none of them in use by a copy, so that what is free is in one piece; where to."""
+        """Compact the buffers so that the free space is contiguous, and return each moved buffer's new address.
+
+        No copy may use a buffer meanwhile.
+        """
         ...
 
     def host_fit(self, free_bytes: int) -> None:
-        """Have so much free behind the last buffer: what is more goes back to the machine, what is missing comes.
+        """Set the free space behind the last buffer to `free_bytes`.
 
-        What was there before is counted in the device's ledger, and what is to come must have room beside what others
-        have. Raises DeviceMemoryError where it has not.
+        The pool returns the excess to the machine, or adds the missing space. The device's ledger counts the pool's
+        space of all processes, and new space must fit beside the others' space. Raises DeviceMemoryError if it does
+        not.
         """
         ...
 
     def trim(self) -> None:
-        """Give up memory of this process's own in which nothing lies, before others may be granted as much."""
+        """Return this process's unused memory to the machine, before other jobs may be granted as much."""
         ...
 
     def usage(self) -> Usage:
-        """What the ledger says of this job."""
+        """Return this job's figures from the ledger."""
         ...
 
     def reset_high_water(self) -> None:
-        """Start new high-water marks at the present use, of the arena's and of what is unaccounted for too."""
+        """Restart all high-water marks at the present use, including the arena's and the one of unaccounted bytes."""
         ...
 
 
 class ArenaDevice(Device, Protocol):
-    """A device whose memory can be had at addresses: whoever places tensors asks for it."""
+    """A device that allocates memory at addresses, for code that places tensors."""
 
     @property
     def arena_range(self) -> range:
-        """All the device's memory as addresses of this process; an offset is an address less the first."""
+        """All the device's memory as addresses of this process. An offset is an address minus the first address."""
         ...
 
     def allocate(self, size_bytes: int) -> int:
-        """The address of that much memory in the job's regions: the smallest free piece, the lowest of such.
+        """Allocate memory in the job's regions and return its address.
 
-        Raises DeviceMemoryError where no piece is large enough.
+        Takes the smallest free piece that is large enough, and the lowest of equal pieces. Raises DeviceMemoryError
+        if no piece is large enough.
         """
         ...
 
     def allocate_at(self, offset: int, size_bytes: int) -> int:
-        """The same at a planned offset. Raises InvariantError where that is in use or not the job's."""
+        """Allocate memory at a planned offset. Raise InvariantError if the range is in use or not the job's."""
         ...
 
     def free(self, address: int) -> None:
-        """Give back what was allocated, its last use being over; raises InvariantError while a copy uses it."""
+        """Free allocated memory after its last use. Raise InvariantError if a copy still uses the memory."""
         ...
 
     def arena_usage(self) -> "ArenaUsage":
-        """What is allocated, and what was set aside for it."""
+        """Return the arena's figures: allocated memory, and memory set aside for it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaUsage:
-    """One job's memory on the device: what it has, and what it has put there."""
+    """One job's memory in the arena: the regions that the job owns, and its allocations in them."""
 
     owned_bytes: int  # whole regions
-    reserved_bytes: int  # of those, what the machine has set aside memory for, on first use and until they go back
+    reserved_bytes: int  # part of the owned bytes for which the machine has set memory aside, from first use on
     allocated_bytes: int  # sizes rounded up to the alignment
-    requested_bytes: int  # the same as they were asked for
+    requested_bytes: int  # sizes before rounding
     high_water_bytes: int  # of allocated_bytes
     reserved_high_water_bytes: int
     largest_free_bytes: int  # in one piece
     fallbacks: int  # allocations through the hook for which there was no room
-    unaccounted_bytes: int  # the most by which requested_bytes passed what `move` had said is used
+    unaccounted_bytes: int  # the largest excess of requested_bytes over the use that `move` had stated
 
 
 class RegionState(IntEnum):
-    """What a region of the device is at this moment."""
+    """The present state of one region of the device."""
 
     FREE = 0
-    EMPTY = 1  # it has an owner, who holds nothing in it: the controller may take it back
+    EMPTY = 1  # the region has an owner but holds nothing, so the controller may take the region back
     USED = 2
-    WIPING = 3  # on its way back: the controller is giving its bytes to the machine
+    WIPING = 3  # the controller is returning the region's memory to the machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """One region's word in the ledger. An owner of an epoch that is over is dead: the region is in quarantine."""
+    """One region's entry in the ledger.
+
+    If the owner's epoch has ended, the owner is dead and the region in quarantine.
+    """
 
     state: RegionState
-    backed: bool = False  # the machine has set memory aside for all of it
+    backed: bool = False  # the machine has set memory aside for the whole region
     slot: Slot = Slot(0)  # noqa: RUF009 - no call: a NewType of int
     epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUsage:
-    """One process's bytes in the host pool; sizes count rounded up to 64 bytes, in a file on disk to 4,096."""
+    """One process's bytes in the host pool. Sizes are rounded up to 64 bytes, in a file on disk to 4,096."""
 
     limit_bytes: int
     used_bytes: int
     high_water_bytes: int
-    resident_bytes: int  # faulted in, or reserved on disk; stays for reuse until `host_fit`
+    resident_bytes: int  # faulted in, or reserved on disk; reused, and returned only by `host_fit`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,39 +201,39 @@ class SlotUsage:
     epoch: int
     pid: int
     granted_bytes: int
-    held_bytes: int  # regions: above the grant while those that are due back hold something
+    held_bytes: int  # owned regions; more than the grant while regions to be returned are not empty
     used_bytes: int
     high_water_bytes: int
-    host_bytes: int  # of the pinned host pool
+    host_bytes: int  # in the pinned host pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneUsage:
-    """One link between host and device, over all processes since the ledger was made."""
+    """One link between host and device. The figures cover all processes since the ledger was made."""
 
     bytes_per_s: int
-    free_ns: int  # monotonic clock at which what is reserved so far will have passed
+    free_ns: int  # monotonic clock: the time at which all copies reserved so far will have passed
     reserved_ns: int
     reserved_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUsage:
-    """The device as a whole."""
+    """The figures of the whole device."""
 
     capacity_bytes: int
     region_bytes: int
     granted_bytes: int
     used_bytes: int
     high_water_bytes: int  # of all jobs together at one moment, since the ledger was made
-    host_bytes: int  # pinned host memory that jobs have
+    host_bytes: int  # pinned host memory of all jobs
     host_limit_bytes: int
     out_lane: LaneUsage
     in_lane: LaneUsage
 
 
 class _Native(Protocol):
-    """What the native back ends say of themselves, in tuples."""
+    """The figures of the native back ends, as tuples."""
 
     def _slot(self) -> tuple[int, int, int, int, int, int, int, int]: ...
     def _arena(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
@@ -230,22 +241,22 @@ class _Native(Protocol):
     def _host(self) -> tuple[int, int, int, int]: ...
 
 
-# Methods of every native back end. A class of the native library takes no second base class.
+# Methods that all native back ends share. A class of the native library cannot take a second base class.
 
 
 def native_arena_range(self: _Native) -> range:
-    """All the device's memory as addresses of this process."""
+    """Return all the device's memory as addresses of this process."""
     return range(*self._arena_range())
 
 
 def native_usage(self: _Native) -> Usage:
-    """What the ledger says of this job."""
+    """Return this job's figures from the ledger."""
     _, _, _, granted_bytes, _, used_bytes, high_water_bytes, _ = self._slot()
     return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
 
 
 def native_arena_usage(self: _Native) -> ArenaUsage:
-    """What is allocated, and what was set aside for it."""
+    """Return the arena's figures: allocated memory, and memory set aside for it."""
     (owned, reserved, allocated, requested, high_water, reserved_high_water, largest, fallbacks, unaccounted) = (
         self._arena()
     )
@@ -263,7 +274,7 @@ def native_arena_usage(self: _Native) -> ArenaUsage:
 
 
 def native_host_usage(self: _Native) -> HostUsage:
-    """What this process holds of the host pool."""
+    """Return this process's figures of the host pool."""
     limit_bytes, used_bytes, high_water_bytes, resident_bytes = self._host()
     return HostUsage(
         limit_bytes=limit_bytes,
@@ -274,12 +285,12 @@ def native_host_usage(self: _Native) -> HostUsage:
 
 
 def native_host_write(_: object, buffer: HostBuffer, address: int, size_bytes: int) -> None:
-    """Put these bytes of this process into a buffer in host memory."""
+    """Write bytes of this process's memory to a buffer in host memory."""
     ctypes.memmove(buffer, address, size_bytes)
 
 
 def native_host_read(_: object, address: int, buffer: HostBuffer, size_bytes: int) -> None:
-    """Put the bytes of a buffer in host memory elsewhere."""
+    """Read the bytes of a buffer in host memory into this process's memory."""
     ctypes.memmove(address, buffer, size_bytes)
 
 
@@ -289,30 +300,32 @@ class _Allocating(Protocol):
 
 
 def machine_prove(self: _Allocating, size_bytes: int) -> None:
-    """Raise DeviceLostError where the machine has not the memory for so much more, whatever was granted."""
-    taken = []
+    """Raise DeviceLostError if the machine lacks memory for `size_bytes` more, whatever was granted."""
+    addresses = []
     try:
         for _ in range(0, size_bytes, REGION_BYTES):
-            taken.append(self.allocate(REGION_BYTES))
+            addresses.append(self.allocate(REGION_BYTES))
     except DeviceMemoryError:
-        pass  # the job's regions are full: the machine is not to blame
+        pass  # the job's regions are full, which is no fault of the machine
     finally:
-        for address in taken:
+        for address in addresses:
             self.free(address)
 
 
 class EmulatedDevice(_native.EmulatedDevice):
-    """A GPU's stand-in: memory in a file that all map, copies by two threads at the links' rates.
+    """A stand-in for a GPU: memory in a shared file, and copies by two threads at the links' rates.
 
-    Bound to one claim of the ledger behind `ledger_fd`, which stays the caller's and may be closed afterwards.
-    Raises DeviceError when the claim's epoch is over, here and at every move. Beyond the protocol: `done(ticket)`
-    asks without blocking, `drain()` waits for all copies, `close()` drains and ends the copying threads, which
-    the end of the process does too. The pool's limit is this process's own, and the
-    ledger's that of all together. Strict, it fills what is freed with a
-    pattern, and touching whole pages that are not allocated ends the process by SIGSEGV. `hook_address()` is that of
-    a `tensile_arena_hook` (native/arena_hook.h), by which a preloaded library allocates here for as long as the
-    process lives. A forked child does not have the device's memory. Where the ledger has none, whatever concerns the
-    arena raises DeviceError.
+    The object is bound to one claim of the ledger behind `ledger_fd`; the caller keeps that descriptor and may close
+    it afterwards. The constructor and every `move` raise DeviceError if the claim's epoch has ended.
+
+    Methods beyond the protocol: `done(ticket)` tests a copy without blocking, `drain()` waits for all copies, and
+    `close()` drains and ends the copying threads, as does the end of the process. `hook_address()` returns the
+    address of a `tensile_arena_hook` (native/arena_hook.h), by which a preloaded library allocates here for as long
+    as the process lives.
+
+    `host_pool_bytes` limits this process; the ledger limits all processes together. In strict mode freed memory is
+    filled with a pattern, and touching whole unallocated pages ends the process by SIGSEGV. A forked child does not
+    have the device's memory. If the ledger has no memory, all methods of the arena raise DeviceError.
     """
 
     def __init__(
@@ -329,7 +342,7 @@ class EmulatedDevice(_native.EmulatedDevice):
         super().__init__(ledger_fd, slot, epoch, host_pool_bytes, chunk_bytes, alignment_bytes, strict)
         _open_devices.add(self)
 
-    is_host = False  # as a GPU's is not
+    is_host = False  # like a GPU
     arena_range = property(native_arena_range)
     arena_usage = native_arena_usage
     usage = native_usage
@@ -338,10 +351,10 @@ class EmulatedDevice(_native.EmulatedDevice):
     host_read = native_host_read
     prove = machine_prove
 
-    compute_after = _native.EmulatedDevice.wait  # computation is the calling thread
+    compute_after = _native.EmulatedDevice.wait  # the calling thread computes, so the thread itself waits
 
     def trim(self) -> None:
-        """Nothing: its memory is everybody's."""
+        """Do nothing: all processes share the device's memory."""
 
     def __enter__(self) -> Self:
         return self
@@ -351,13 +364,13 @@ class EmulatedDevice(_native.EmulatedDevice):
 
 
 class CpuDevice(_native.CpuDevice):
-    """The machine's own memory and processor at their full speed, with a file on disk beyond the links.
+    """The machine's own memory and processor at full speed, with a file on disk as the swap space.
 
-    As the emulated device but for the links: copies take as long as the disk takes, and a buffer of the host pool is
-    a place in a file without a name in `swap_directory`, which is gone with this process however that ends. Its
-    addresses name such places: nothing can be read or written there but by this class. A disk that is full, or fails,
-    is a DeviceLostError where the pool grows, or where a copy is waited for. `is_direct()` says whether copies pass
-    the page cache by.
+    It works like the emulated device except for the links: copies take as long as the disk takes. A buffer of the
+    host pool is a range of an unnamed file in `swap_directory`. The file disappears when this process ends for any
+    reason. Buffer addresses name ranges of the file, so only this class can read and write them. A full or failing
+    disk raises DeviceLostError when the pool grows or when a copy is waited for. `is_direct()` returns whether copies
+    bypass the page cache.
     """
 
     def __init__(
@@ -381,10 +394,10 @@ class CpuDevice(_native.CpuDevice):
     host_usage = native_host_usage
     prove = machine_prove
 
-    compute_after = _native.CpuDevice.wait  # computation is the calling thread
+    compute_after = _native.CpuDevice.wait  # the calling thread computes, so the thread itself waits
 
     def trim(self) -> None:
-        """Nothing: its memory is everybody's."""
+        """Do nothing: all processes share the device's memory."""
 
     def __enter__(self) -> Self:
         return self
@@ -394,14 +407,14 @@ class CpuDevice(_native.CpuDevice):
 
 
 class Ledger:
-    """The device's account of bytes and regions in shared memory, and that memory: the controller's end of it.
+    """The controller's end of the device: the account of bytes and regions in shared memory, and the memory itself.
 
-    Trainers get its descriptor (`fd`) and their claim. Grants are whole regions and never exceed the capacity in
-    all; a job's use never exceeds its grant; whatever a killed process had comes back by `release_slot`.
+    Trainers get the descriptor (`fd`) and their claim. Grants are whole regions, and their sum never exceeds the
+    capacity. A job's use never exceeds its grant. `release_slot` takes back everything that a killed process had.
     """
 
     def __init__(self, native: _native.Ledger) -> None:
-        self._held: _native.Ledger | None = native
+        self._handle: _native.Ledger | None = native
 
     @classmethod
     def create(
@@ -413,12 +426,13 @@ class Ledger:
         memory_directory: str | None = "",
         host_bytes: int | None = None,
     ) -> Self:
-        """A new device; the rates are those of its links, from device to host and from host to device.
+        """Create a device. The rates are those of its links, from device to host and from host to device.
 
-        Its memory is a file without a name: the system's own, or one in a directory such as /dev/shm, whose size
-        bounds it. None: processes have private memory and only bytes are counted. The machine sets memory aside
-        when a region is first used, not before. Raises DeviceError where a region is no multiple of a page.
-        `host_bytes` is what the pinned host memory of all processes keeps to; None: what each keeps to alone.
+        The memory is an unnamed file: the system's own, or one in a directory such as /dev/shm, whose size limits it.
+        With `memory_directory` None, processes have private memory and only bytes are counted. The machine sets
+        memory aside when a region is first used. Raises DeviceError if the region size is not a multiple of a page.
+        `host_bytes` limits the pinned host memory of all processes together; None leaves only the limit of each
+        process.
         """
         return cls(
             _native.Ledger.create(
@@ -428,57 +442,66 @@ class Ledger:
 
     @classmethod
     def attach(cls, fd: int) -> Self:
-        """The device behind an inherited descriptor, which stays the caller's. Raises DeviceError if it is none."""
+        """Attach to the device behind an inherited descriptor, which the caller keeps.
+
+        Raise DeviceError if it is not one.
+        """
         return cls(_native.Ledger.attach(fd))
 
     @property
     def fd(self) -> int:
-        """The descriptor to hand to trainers (`pass_fds`); this object closes it."""
+        """The descriptor to pass to trainers (`pass_fds`). This object closes the descriptor."""
         return self._open.fd()
 
     def claim_slot(self, pid: int) -> tuple[Slot, int]:
-        """A free slot and its epoch. Raises DeviceError when all are taken."""
+        """Claim a free slot and return the slot and its epoch. Raise DeviceError if no slot is free."""
         slot, epoch = self._open.claim_slot(pid)
         return Slot(slot), epoch
 
     def set_pid(self, slot: Slot, pid: int) -> None:
-        """Say which process uses the slot, where that was not known at the claim."""
+        """Set the process that uses the slot, if the process was not known at the claim."""
         self._open.set_pid(slot, pid)
 
     def grant(self, slot: Slot, size_bytes: int) -> int:
-        """Let the slot use this many bytes from now on, more or fewer than before; returns them in whole regions.
+        """Set the slot's grant to `size_bytes`, higher or lower than before, and return the grant in whole regions.
 
-        Raises DeviceMemoryError, and changes nothing, when the capacity is too small for it beside the other
-        grants, or when the slot uses more than it would be left with. A lower grant takes back empty regions; those
-        that still hold something come back when they are empty and this is called again.
+        Raises DeviceMemoryError and changes nothing if the capacity does not suffice beside the other grants, or if
+        the slot uses more than the new grant. A lower grant takes back empty regions. Regions that still hold data
+        are taken back by a later call, when they are empty.
         """
         return self._open.grant(slot, size_bytes)
 
     def revoke_slot(self, slot: Slot) -> None:
-        """End the slot's epoch, its process having died: what is left of it is refused, its regions stay its own."""
+        """End the slot's epoch after its process has died.
+
+        The slot's later calls are refused; its regions stay with it.
+        """
         self._open.revoke_slot(slot)
 
     def release_slot(self, slot: Slot) -> None:
-        """Take back all that a slot had, once nothing that maps the device is left of its process."""
+        """Take back everything that a slot had.
+
+        Call this only when no process of the slot maps the device any more.
+        """
         self._open.release_slot(slot)
 
     def regions(self) -> tuple[Region, ...]:
-        """Every region, from offset 0 on."""
+        """Return every region, in order of offset."""
         return tuple(
             Region(state=RegionState(state), backed=backed, slot=Slot(slot), epoch=epoch)
             for state, backed, slot, epoch in self._open.regions()
         )
 
     def usage(self, slot: Slot) -> SlotUsage:
-        """One claimed slot. Raises InvariantError when nobody has claimed it."""
+        """Return the figures of one claimed slot. Raise InvariantError if the slot is not claimed."""
         return _slot_usage(self._open.slot(slot))
 
     def slots(self) -> tuple[SlotUsage, ...]:
-        """All claimed slots, by number."""
+        """Return the figures of all claimed slots, by number."""
         return tuple(_slot_usage(row) for row in self._open.slots())
 
     def device_usage(self) -> DeviceUsage:
-        """The device as a whole; while jobs move bytes, not all of one instant."""
+        """Return the figures of the whole device. While jobs move bytes, the figures may be of different moments."""
         capacity_bytes, region_bytes, granted_bytes, used_bytes, high_water_bytes, host_bytes, host_limit_bytes = (
             self._open.pool()
         )
@@ -495,8 +518,8 @@ class Ledger:
         )
 
     def close(self) -> None:
-        """Close the descriptor and unmap the memory, which lives on while another process has it."""
-        self._held = None
+        """Close the descriptor and unmap the memory. The memory exists until no process maps it."""
+        self._handle = None
 
     def __enter__(self) -> Self:
         return self
@@ -506,9 +529,9 @@ class Ledger:
 
     @property
     def _open(self) -> _native.Ledger:
-        if self._held is None:
+        if self._handle is None:
             raise InvariantError("the device ledger is closed")
-        return self._held
+        return self._handle
 
 
 def _slot_usage(row: tuple[int, int, int, int, int, int, int, int]) -> SlotUsage:
@@ -535,6 +558,6 @@ _open_devices: "WeakSet[EmulatedDevice | CpuDevice]" = WeakSet()
 
 @atexit.register
 def _close_devices() -> None:
-    # While the interpreter still holds the tensors that queued copies read and write.
+    # Close before the interpreter frees the tensors that queued copies read and write.
     for device in tuple(_open_devices):
         device.close()

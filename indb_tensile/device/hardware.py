@@ -1,8 +1,7 @@
-"""What kind of device this is, under which the catalog remembers operators, a first guess of its speed, and its
-memory.
+"""Describes this machine's device: the name under which the catalog stores operators, a first speed, and its memory.
 
-The memory of an emulated device and of the processor's own is the machine's, set aside when a region is first used:
-settings that name more than there is would be believed until a job needs it.
+The memory of the emulated device and of the CPU device is the machine's own, set aside when a region is first used.
+Without the checks here, settings that exceed the machine's memory would fail only when a job uses that memory.
 """
 
 import contextlib
@@ -23,45 +22,45 @@ from indb_tensile.scheduler.timing.latency import DeviceSpeed
 
 log = logging.getLogger("controller")
 
-_MOST_REGIONS = 8192  # their words are read one by one whenever a process looks for new ones: 10 us
+_MOST_REGIONS = 8192  # a process reads every region's word when it looks for new regions: 10 us for this many
 
-# One core of a server CPU: what its vector units and its share of the memory give a float32 kernel. It only has to
-# rank operators until they are measured, which a calibration does before anything is planned.
+# One core of a server CPU: the rates that its vector units and its share of the memory give a float32 kernel. The
+# values only have to rank operators until they are measured, and calibration measures before anything is planned.
 PROCESSOR_SPEED = DeviceSpeed(flops_per_s=100_000_000_000, bytes_per_s=10_000_000_000, launch_ns=5_000)
 
 
 def emulated_kind() -> str:
-    """`emulated:` and the processor's name: operators take as long as the processor makes them."""
+    """Return `emulated:` and the processor's name, because the processor decides how long operators take."""
     return f"emulated:{processor()}"
 
 
 def cpu_kind(threads: int) -> str:
-    """`cpu:`, the processor's name and the threads that an operator runs on: what its time depends on."""
+    """Return `cpu:`, the processor's name and the threads of an operator, on which the operator's time depends."""
     return f"cpu:{processor()}, {threads} thread{'s' * (threads != 1)}"
 
 
 def cores() -> int:
-    """How many processors this process may use: those it is bound to, or as much time as its control group has."""
+    """Return how many processors this process may use: its CPU affinity, limited by its control group's quota."""
     bound = len(os.sched_getaffinity(0))
     quota = cgroup.processors()
     return bound if quota is None else max(1, min(bound, int(quota)))
 
 
 def half_of_cores() -> int:
-    """The threads of a job where nothing is set: the others are for the database, and for other jobs."""
+    """Return the default number of threads of a job. The other half is for the database and for other jobs."""
     return max(1, cores() // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What all processes here can have together, and whose limit that is."""
+    """The memory that all processes on this machine can have together, and what sets that limit."""
 
     size_bytes: int
     whose: str
 
 
 def memory() -> Memory:
-    """The machine's memory, or less where this process's control group has a limit."""
+    """Return the machine's memory, or the limit of this process's control group if that is lower."""
     machine = Memory(size_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), whose="this machine")
     limit = memory_limit()
     if limit is None or limit.size_bytes >= machine.size_bytes:
@@ -70,39 +69,39 @@ def memory() -> Memory:
 
 
 def memory_with_swap_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """The most that all processes here can ever have: a control group's limit may leave out swap space."""
+    """Return the memory limit plus swap space, because a control group's limit may leave out swap space."""
     return memory().size_bytes + _meminfo_bytes(meminfo).get("SwapTotal", 0)
 
 
 def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """What a process here could take now, swap space included."""
-    told, limit = _meminfo_bytes(meminfo), memory_limit()
-    swap_bytes = told.get("SwapFree", 0)
-    machine_bytes = told.get("MemAvailable", memory().size_bytes)
+    """Return the bytes that a process could allocate now, including swap space."""
+    meminfo_bytes, limit = _meminfo_bytes(meminfo), memory_limit()
+    swap_bytes = meminfo_bytes.get("SwapFree", 0)
+    machine_bytes = meminfo_bytes.get("MemAvailable", memory().size_bytes)
     group_bytes = machine_bytes if limit is None else cgroup.free_bytes(limit)
     return min(machine_bytes, group_bytes) + swap_bytes
 
 
 def swap_directory(settings: Settings) -> str:
-    """Where what is swapped out is kept: on the disk of `state_dir` where nothing else is set."""
+    """Return the directory for swapped-out data: by default on the disk of `state_dir`."""
     return settings.swap_directory or str(Path(settings.state_dir) / "swap")
 
 
 def disk_free_bytes(directory: str) -> int:
-    """What the disk of a directory, which need not be there yet, has free; 0 where nobody says."""
-    place = Path(directory).absolute()
-    for one in (place, *place.parents):
+    """Return the free bytes on the disk of a directory that need not exist yet; 0 if unknown."""
+    path = Path(directory).absolute()
+    for parent in (path, *path.parents):
         try:
-            found = os.statvfs(one)
+            statistics = os.statvfs(parent)
         except OSError:
             continue
-        return found.f_bavail * found.f_frsize
+        return statistics.f_bavail * statistics.f_frsize
     return 0
 
 
 def is_in_memory(directory: str) -> bool:
-    """Whether a directory is of a file system that is itself in memory: swapping to it saves none."""
-    place, found = Path(directory).absolute(), ("", "")
+    """Return whether a directory is on a file system in memory. Swapping to such a directory saves no memory."""
+    path, longest_root, file_system = Path(directory).absolute(), "", ""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -110,9 +109,9 @@ def is_in_memory(directory: str) -> bool:
     for line in lines:
         _, mounted, kind, *_ = line.split(" ")
         root = mounted.replace("\\040", " ")
-        if place.is_relative_to(root) and len(root) >= len(found[0]):
-            found = (root, kind)
-    return found[1] in ("tmpfs", "ramfs")
+        if path.is_relative_to(root) and len(root) >= len(longest_root):
+            longest_root, file_system = root, kind
+    return file_system in ("tmpfs", "ramfs")
 
 
 def _meminfo_bytes(path: Path) -> dict[str, int]:
@@ -125,24 +124,24 @@ def _meminfo_bytes(path: Path) -> dict[str, int]:
 
 
 def room_bytes(settings: Settings) -> int:
-    """What an emulated device's memory can come from now: of all there is what its file system has free."""
+    """Return the memory available to an emulated device: the machine's, and no more than its file system has free."""
     if not settings.memory_directory:
         return memory().size_bytes
     try:
-        found = os.statvfs(settings.memory_directory)
+        statistics = os.statvfs(settings.memory_directory)
     except OSError:
         return 0
-    return min(found.f_bavail * found.f_frsize, memory().size_bytes)
+    return min(statistics.f_bavail * statistics.f_frsize, memory().size_bytes)
 
 
 def trim_heap() -> None:
-    """Give memory that was freed back to the machine: the C library keeps some of it for what may be asked next."""
+    """Return freed memory to the machine. The C library otherwise keeps some of it for later allocations."""
     with contextlib.suppress(AttributeError):  # glibc's own
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def directory_fault(settings: Settings) -> str | None:
-    """Why an emulated device's memory cannot be made in the directory that is set; None where it can."""
+    """Return why an emulated device's memory cannot be created in the configured directory, or None if it can."""
     if not settings.memory_directory:
         return None
     try:
@@ -153,9 +152,9 @@ def directory_fault(settings: Settings) -> str | None:
 
 
 def address_fault(settings: Settings, limit_bytes: int | None = None) -> str | None:
-    """Why a trainer could not map an emulated device and the host pool; None where it can.
+    """Return why a trainer could not map an emulated device and the host pool, or None if it can.
 
-    `limit_bytes` is what a process may map; without it this one's own.
+    `limit_bytes` is the address space that a process may map; the default is this process's own limit.
     """
     most_bytes = resource.getrlimit(resource.RLIMIT_AS)[0] if limit_bytes is None else limit_bytes
     mapped_bytes = settings.capacity_bytes + settings.host_pool_bytes
@@ -172,33 +171,33 @@ _SWAPPED_SHARE = 2  # of what the disk has free
 
 def share_of_machine(
     settings: Settings,
-    given: frozenset[str],
+    configured: frozenset[str],
     measure: Callable[[], Memory] = memory,
     free: Callable[[str], int] = disk_free_bytes,
 ) -> Settings:
-    """The settings of the processor's own device: what is not `given` comes from what there is.
+    """Return the settings of the CPU device: each setting not named in `configured` is derived from the machine.
 
-    Half of the memory is the device's, and the rest is for the database, the tables that trainers read, and the
-    trainers themselves. Half of what the disk has free may be swapped to. Raises RequestError for a budget beyond
-    what there is.
+    The device gets half of the memory. The rest is for the database, the tables that trainers read, and the trainers
+    themselves. Swapping may use half of the disk's free space. Raises RequestError for a budget larger than the
+    machine's memory.
     """
-    most = measure()
+    limit = measure()
     region_bytes, capacity_bytes = settings.region_bytes, settings.capacity_bytes
-    if "capacity_bytes" not in given:
-        capacity_bytes = max(MIB, most.size_bytes // 2, settings.budget_bytes if "budget_bytes" in given else 0)
-    if "region_bytes" not in given:
+    if "capacity_bytes" not in configured:
+        capacity_bytes = max(MIB, limit.size_bytes // 2, settings.budget_bytes if "budget_bytes" in configured else 0)
+    if "region_bytes" not in configured:
         while capacity_bytes // region_bytes > _MOST_REGIONS:
             region_bytes *= 2
     capacity_bytes = max(region_bytes, capacity_bytes - capacity_bytes % region_bytes)
-    budget_bytes = settings.budget_bytes if "budget_bytes" in given else capacity_bytes
-    if budget_bytes > most.size_bytes:
+    budget_bytes = settings.budget_bytes if "budget_bytes" in configured else capacity_bytes
+    if budget_bytes > limit.size_bytes:
         raise RequestError(
-            f"budget_bytes ({variable('budget_bytes')}) is {budget_bytes}: at most {most.size_bytes} is needed, the "
-            f"memory of {most.whose}, of which this device takes its own",
-            hint="Set a budget that leaves memory for the database and the trainers, or give it more memory.",
+            f"budget_bytes ({variable('budget_bytes')}) is {budget_bytes}: it must be at most {limit.size_bytes}, "
+            f"the memory of {limit.whose}, from which this device takes its own",
+            hint="Set a budget that leaves memory for the database and the trainers, or add memory.",
         )
     pool_bytes = settings.host_pool_bytes
-    if "host_pool_bytes" not in given:
+    if "host_pool_bytes" not in configured:
         pool_bytes = max(MIB, min(pool_bytes, free(swap_directory(settings)) // _SWAPPED_SHARE))
     return replace(
         settings,
@@ -212,69 +211,70 @@ def share_of_machine(
 
 
 def within_machine(settings: Settings, measure: Callable[[], Memory] = memory) -> Settings:
-    """The settings of an emulated device with as much host memory as there can be beside its own.
+    """Return the settings of an emulated device, with the host pool limited to the memory that the device leaves.
 
-    Raises RequestError for a budget beyond what there is.
+    Raises RequestError for a budget larger than the machine's memory.
     """
-    most = measure()
-    if settings.budget_bytes > most.size_bytes:
+    limit = measure()
+    if settings.budget_bytes > limit.size_bytes:
         raise RequestError(
-            f"budget_bytes ({variable('budget_bytes')}) is {settings.budget_bytes}: at most {most.size_bytes} is"
-            f" needed, the memory of {most.whose}, of which an emulated device takes its own",
-            hint="Set a budget that leaves memory for the database and the trainers, or give it more memory.",
+            f"budget_bytes ({variable('budget_bytes')}) is {settings.budget_bytes}: it must be at most"
+            f" {limit.size_bytes}, the memory of {limit.whose}, from which an emulated device takes its own",
+            hint="Set a budget that leaves memory for the database and the trainers, or add memory.",
         )
     left_bytes = room_bytes(settings)
-    if settings.memory_directory and 0 < left_bytes < settings.budget_bytes:  # 0: there can be no device at all
+    if settings.memory_directory and 0 < left_bytes < settings.budget_bytes:  # 0: no device can be created at all
         log.warning(
-            "memory_directory %s has %d bytes free, less than the budget of %d: jobs go back to the queue when it is "
-            "full. Free some, enlarge it (mount -o remount,size=…), or lower budget_bytes.",
+            "memory_directory %s has %d bytes free, less than the budget of %d: jobs return to the queue when the "
+            "directory is full. Free space there, enlarge it (mount -o remount,size=…), or lower budget_bytes.",
             settings.memory_directory,
             left_bytes,
             settings.budget_bytes,
         )
-    return with_host_pool(settings, most, settings.budget_bytes)
+    return with_host_pool(settings, limit, settings.budget_bytes)
 
 
-_TRAINER_BYTES = GIB  # of a trainer's own: Python, torch, what it has read
+_TRAINER_BYTES = GIB  # a trainer's own memory: Python, torch and the data read
 _LEAST_SHARE = 8  # of all memory
-_POOL_SHARE = 2  # of what is free beside the trainers; the other half is the database's and its tables'
+_POOL_SHARE = 2  # of the memory free beside the trainers; the other half is for the database and its tables
 
 
 def with_pinned_pool(
     settings: Settings,
-    given: frozenset[str],
+    configured: frozenset[str],
     measure: Callable[[], Memory] = memory,
     free: Callable[[], int] = free_memory_bytes,
 ) -> Settings:
-    """The settings of a GPU with a host pool for what is away from it, sized by this machine unless it is `given`.
+    """Return the settings of a GPU with a host pool for swapped-out data, sized by this machine by default.
 
-    What is pinned is the machine's no more, so the pool may take half of what is free now beside the trainers that
-    may come. It is a limit: a job pins what its plan moves, and no byte ahead of that.
+    Pinned memory is not available to anything else, so the pool may take half of the memory that is free now, after
+    subtracting the memory of the trainers that may start. The size is a limit: a job pins only what its plan moves,
+    when it moves it.
     """
-    most = measure()
-    if "host_pool_bytes" in given:
-        return with_host_pool(settings, most)
-    free_bytes = min(free(), most.size_bytes)
+    limit = measure()
+    if "host_pool_bytes" in configured:
+        return with_host_pool(settings, limit)
+    free_bytes = min(free(), limit.size_bytes)
     beside_bytes = free_bytes - settings.max_jobs * _TRAINER_BYTES
-    least_bytes = min(most.size_bytes // _LEAST_SHARE, free_bytes // _POOL_SHARE)  # few jobs run on a small machine
+    least_bytes = min(limit.size_bytes // _LEAST_SHARE, free_bytes // _POOL_SHARE)  # small machines run few jobs
     pool_bytes = max(MIB, least_bytes, beside_bytes // _POOL_SHARE)
     log.info("jobs may pin %d bytes of this machine's memory (%s)", pool_bytes, variable("host_pool_bytes"))
     return replace(settings, host_pool_bytes=pool_bytes)
 
 
 def with_host_pool(settings: Settings, most: Memory, taken_bytes: int = 0) -> Settings:
-    """The settings with a host pool that fits beside what is taken of the same memory already.
+    """Return the settings with a host pool that fits beside the memory that is already taken.
 
-    It is the machine's and its control group's memory that bounds it. RLIMIT_MEMLOCK does not: the emulated pool is
-    not locked, and a GPU's driver pins pages in the kernel without charging them to it (os_lock_user_pages in
+    The limit is the memory of the machine and its control group. RLIMIT_MEMLOCK does not apply: the emulated pool is
+    not locked, and a GPU's driver pins pages in the kernel without charging them to this limit (os_lock_user_pages in
     os-mlock.c of NVIDIA's open-gpu-kernel-modules).
     """
     left_bytes = max(MIB, most.size_bytes - taken_bytes)
     if settings.host_pool_bytes <= left_bytes:
         return settings
     log.warning(
-        "host_pool_bytes (%s) is %d, more than the %d bytes that %s has beside the device's: so much is used and no "
-        "more. Set it lower, or give it more memory.",
+        "host_pool_bytes (%s) is %d, more than the %d bytes that %s has beside the device's: only these are "
+        "used. Set a lower value, or add memory.",
         variable("host_pool_bytes"),
         settings.host_pool_bytes,
         left_bytes,
@@ -284,7 +284,7 @@ def with_host_pool(settings: Settings, most: Memory, taken_bytes: int = 0) -> Se
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

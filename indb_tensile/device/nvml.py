@@ -1,11 +1,11 @@
-"""What NVIDIA's management library says of a device: its load, its memory, and which processes hold memory on it.
+"""Reads a GPU's load, memory and processes with NVIDIA's management library (NVML).
 
-It asks the kernel's driver, so it answers for all processes and needs no context; a controller asks it before it
-takes a dead trainer's memory back (quarantine), and to show how busy the device is. In a container with process ids
-of its own it still names the host's, so `processes` is only to be compared with ids of the same namespace.
+NVML asks the kernel's driver, so it reports all processes and needs no context. A controller asks it before it takes
+a dead trainer's memory back (quarantine), and to show the device's load. In a container with its own process ids NVML
+still reports the host's ids, so compare `processes` only with ids of the same namespace.
 
-Where MPS serves the device, one call names its server, another its clients: a trainer is a client, and the work of
-one that died is over only when neither names it.
+If MPS serves the device, one call lists the MPS server and another lists its clients. A trainer is a client, and a
+dead trainer's work is over only when neither call lists the trainer.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ import pynvml
 from indb_tensile.errors import DeviceError, DeviceLostError
 
 _UNKNOWN: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-_NOT_TOLD: Final = (
+_NOT_AVAILABLE: Final = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,  # a driver from before MPS had a call of its own
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,  # a driver that is older than the call for MPS clients
 )
 
 
 class Library(Protocol):
-    """The functions of `pynvml` that are used here; each raises `pynvml.NVMLError`."""
+    """The functions of `pynvml` that this module calls. Each raises `pynvml.NVMLError`."""
 
     def nvmlInit(self) -> None: ...
     def nvmlShutdown(self) -> None: ...
@@ -38,7 +38,7 @@ class Library(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoNvml:
-    """The library is not there or does not start."""
+    """NVML is not installed or does not start."""
 
     reason: str
 
@@ -48,29 +48,29 @@ class Process:
     """One process with a context on the device."""
 
     pid: int
-    used_bytes: int | None  # None where the driver does not tell
+    used_bytes: int | None  # None if the driver does not report it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A device at one moment, over all processes."""
+    """The state of a device at one moment, over all processes."""
 
     total_bytes: int
     used_bytes: int
-    busy_percent: int | None  # of the last sample period, some kernel ran; None where the device does not tell
-    memory_busy_percent: int | None  # likewise, its memory was read or written
-    processes: tuple[Process, ...] | None  # by id; None where this process may not know
+    busy_percent: int | None  # of the last sample period in which a kernel ran; None if not reported
+    memory_busy_percent: int | None  # of the last sample period in which memory was read or written
+    processes: tuple[Process, ...] | None  # by id; None if this process may not see them
 
 
 class Nvml:
-    """The library, started; `close` ends it. Made by `Nvml.start`."""
+    """The started library. `Nvml.start` makes it, and `close` ends it."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
 
     @classmethod
     def start(cls, library: Library = pynvml) -> Self | NoNvml:
-        """Start it; a machine without one, or without its driver, is told so."""
+        """Start the library, or return the reason why it does not start."""
         try:
             library.nvmlInit()
         except pynvml.NVMLError as error:
@@ -78,13 +78,13 @@ class Nvml:
         return cls(library)
 
     def read(self, uuid: str) -> Reading:
-        """The device of that UUID (`Gpu.uuid`). Raises DeviceLostError when it has gone, DeviceError otherwise."""
+        """Read the device with that UUID (`Gpu.uuid`). Raise DeviceLostError for a lost device, else DeviceError."""
         try:
             handle = self._handle(uuid)
             memory = self._library.nvmlDeviceGetMemoryInfo(handle)
-            rates = _told(self._library.nvmlDeviceGetUtilizationRates, handle)
-            found = _told(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
-            served = _told(self._library.nvmlDeviceGetMPSComputeRunningProcesses, handle)
+            rates = _query(self._library.nvmlDeviceGetUtilizationRates, handle)
+            processes = _query(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
+            mps_clients = _query(self._library.nvmlDeviceGetMPSComputeRunningProcesses, handle)
         except pynvml.NVMLError as error:
             lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
             raise (DeviceLostError if lost else DeviceError)(
@@ -95,11 +95,14 @@ class Nvml:
             used_bytes=memory.used,
             busy_percent=None if rates is None else rates.gpu,
             memory_busy_percent=None if rates is None else rates.memory,
-            processes=None if found is None else _processes([*found, *(served or ())]),
+            processes=None if processes is None else _processes([*processes, *(mps_clients or ())]),
         )
 
     def _handle(self, uuid: str) -> Any:
-        """A part of a GPU (MIG) has a UUID of its own, which the driver gives like any other and NVML writes so."""
+        """Return NVML's handle of a device, also for a part of a GPU (MIG).
+
+        A part has its own UUID. The driver reports the UUID with the prefix `GPU-`, NVML with the prefix `MIG-`.
+        """
         try:
             return self._library.nvmlDeviceGetHandleByUUID(uuid)
         except pynvml.NVMLError as error:
@@ -108,7 +111,7 @@ class Nvml:
             return self._library.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1))
 
     def close(self) -> None:
-        """End it; what it held is released however that goes."""
+        """End the library. Its resources are released even if an error is raised."""
         try:
             self._library.nvmlShutdown()
         except pynvml.NVMLError as error:
@@ -123,20 +126,20 @@ class Nvml:
         self.close()
 
 
-def _told(ask: Any, handle: Any) -> Any:
-    """The answer, or None where this device or this user gets none."""
+def _query(function: Any, handle: Any) -> Any:
+    """Return the answer, or None if this device or this user gets none."""
     try:
-        return ask(handle)
+        return function(handle)
     except pynvml.NVMLError as error:
-        if error.value in _NOT_TOLD:
+        if error.value in _NOT_AVAILABLE:
             return None
         raise
 
 
-def _processes(found: Any) -> tuple[Process, ...]:
+def _processes(rows: Any) -> tuple[Process, ...]:
     """Merge the processes by id. NVML may list a client of MPS in both calls, with its bytes in only one."""
     used: dict[int, int | None] = {}
-    for row in found:
+    for row in rows:
         known, more = used.get(row.pid), row.usedGpuMemory
         used[row.pid] = more if known is None else max(known, more or 0)
     return tuple(Process(pid=pid, used_bytes=used[pid]) for pid in sorted(used))

@@ -1,1 +1,1 @@
-"""One job's step on the device, following a plan: capture, calibration, the compiled step, the state."""
+"""Runs one job's step on the device as its plan says: capture, calibration, the compiled program and the state."""

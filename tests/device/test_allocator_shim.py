@@ -61,7 +61,7 @@ def test_the_shim_is_preloaded_before_whatever_else_is() -> None:
 
 
 def test_without_the_shim_nothing_is_served_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    allocator_shim._say_missing.cache_clear()  # another test may have heard it
+    allocator_shim._warn_not_preloaded.cache_clear()  # another test may have heard it
     assert Serving.private() is None
     assert Serving.of(0) is None
     assert Serving.of(0) is None

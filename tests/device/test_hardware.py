@@ -38,8 +38,8 @@ def test_a_budget_beyond_the_machine_is_refused_with_both_figures() -> None:
     with pytest.raises(RequestError) as refused:
         within_machine(Settings(), lambda: machine(GIB))
     assert refused.value.message == (
-        "budget_bytes (TENSILE_BUDGET_BYTES) is 2147483648: at most 1073741824 is needed, the memory of this "
-        "machine, of which an emulated device takes its own"
+        "budget_bytes (TENSILE_BUDGET_BYTES) is 2147483648: it must be at most 1073741824, the memory of this "
+        "machine, from which an emulated device takes its own"
     )
 
 
@@ -51,7 +51,7 @@ def test_of_the_host_memory_that_is_set_no_more_than_the_machine_has_is_used(
     assert within_machine(Settings(), lambda: machine(4 * GIB)) == Settings(host_pool_bytes=2 * GIB)
     assert caplog.records[0].message == (
         "host_pool_bytes (TENSILE_HOST_POOL_BYTES) is 8589934592, more than the 2147483648 bytes that this machine"
-        " has beside the device's: so much is used and no more. Set it lower, or give it more memory."
+        " has beside the device's: only these are used. Set a lower value, or add memory."
     )
     assert with_host_pool(Settings(), machine(4 * GIB)).host_pool_bytes == 4 * GIB  # a GPU has memory of its own
     assert with_host_pool(Settings(), machine(GIB), GIB).host_pool_bytes == MIB  # the least that a setting may be
@@ -153,7 +153,7 @@ def test_what_is_set_of_the_processors_own_device_stays() -> None:
         capacity_bytes=3 * GIB, budget_bytes=GIB, host_pool_bytes=MIB, swap_directory="/var/tmp", torch_threads=3
     )
     assert share_of_machine(asked, names, lambda: machine(24 * GIB), lambda _: 0) == asked
-    with pytest.raises(RequestError, match="at most 1073741824 is needed, the memory of this machine"):
+    with pytest.raises(RequestError, match="it must be at most 1073741824, the memory of this machine"):
         share_of_machine(
             Settings(capacity_bytes=2 * GIB), frozenset({"capacity_bytes"}), lambda: machine(GIB), lambda _: 0
         )

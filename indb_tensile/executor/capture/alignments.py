@@ -1,7 +1,8 @@
-"""The loss of connectionist temporal classification (CTC) in operators that can be captured.
+"""The loss of connectionist temporal classification (CTC), built from operators that can be captured.
 
-The library makes a tensor of the targets' lengths in a way that tracing does not follow. Everything else is as it
-computes the loss (ctc_loss in aten/src/ATen/native/LossCTC.cpp of torch 2.11 to 2.13), so the bits are the same.
+Torch's own `ctc_loss` converts the target lengths to a tensor in a way that tracing cannot follow. All other
+computation follows torch's (ctc_loss in aten/src/ATen/native/LossCTC.cpp of torch 2.11 to 2.13), so the results are
+equal bit for bit.
 """
 
 from collections.abc import Sequence
@@ -22,9 +23,10 @@ def ctc_loss(
     reduction: int = _MEAN,
     zero_infinity: bool = False,
 ) -> torch.Tensor:
-    """aten::ctc_loss.IntList: `scores` (T, B, C) or (T, C) are logarithms of probabilities, `targets` (B, S) or flat.
+    """Compute aten::ctc_loss.IntList.
 
-    Returns one number, or one for each row where `reduction` is 0.
+    `scores` (T, B, C) or (T, C) are logarithms of probabilities; `targets` are (B, S) or flat. Returns one number, or
+    one number per row if `reduction` is 0.
     """
     batched = scores.dim() == 3
     rows = scores if batched else scores.unsqueeze(1)
@@ -43,6 +45,6 @@ def ctc_loss(
 
 
 def fake_ctc_loss(scores: torch.Tensor, target_lengths: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results of aten::_ctc_loss on fakes: each row's loss, and the probabilities of its alignments."""
-    moments, rows = scores.shape[:2]
-    return scores.new_empty(rows), scores.new_empty(rows, moments, 2 * max(target_lengths) + 1)
+    """Return the results of aten::_ctc_loss as fake tensors: row losses and alignment probabilities."""
+    times, rows = scores.shape[:2]
+    return scores.new_empty(rows), scores.new_empty(rows, times, 2 * max(target_lengths) + 1)

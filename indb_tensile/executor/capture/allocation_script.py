@@ -1,8 +1,8 @@
-"""The allocation script of an operator: what it takes from torch's allocator, in which order, and for how long.
+"""The allocation script of an operator: its allocations from torch's allocator, their order, and their lifetimes.
 
-It is the same whenever the operator runs on inputs of the same shapes, so it is recorded once, at calibration. From
-it follow the operator's workspace and, with a plan, the address of everything it will ever allocate.
-SmartPool (section III-A) reads the same from the requests for memory of one iteration.
+The script is the same whenever the operator runs on inputs of the same shapes, so it is recorded once, at
+calibration. It determines the operator's workspace and, with a plan, the address of all its allocations. SmartPool
+(section III-A) derives the same information from the memory requests of one iteration.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,18 @@ from indb_tensile.scheduler.graph import OpIndex
 from indb_tensile.scheduler.memory.placement import place
 from indb_tensile.scheduler.memory.residency import Interval
 
-# Of scratch; a workspace itself is aligned like any tensor. On the processor it is what torch asks for, on a GPU what
-# torch's own allocator gives: kernels are chosen by alignment, and so are bits.
+# The alignment of scratch; a workspace is aligned like any tensor. On the processor it is the alignment that torch
+# requests, on a GPU that of torch's own allocator, because kernels, and so bits, are chosen by alignment.
 ALIGNMENT_BYTES: Final = 64
 GPU_ALIGNMENT_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One allocation. `result` says which of the call's results lives in it; without one it is scratch.
+    """One allocation. `result` is the index of the call's result in it, or None for scratch.
 
-    Moments count the operator's allocations and releases: held from `made_at` until before `released_at`.
+    Times count the operator's allocations and releases. The memory is in use from `made_at` until before
+    `released_at`.
     """
 
     size_bytes: int
@@ -39,9 +40,9 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What one operator allocates, in order. `steady`: two runs in a row did exactly the same.
+    """The allocations of one operator, in order. `steady`: two consecutive runs made exactly the same allocations.
 
-    `alignment_bytes`: every scratch lies at a multiple of it.
+    All scratch lies at multiples of `alignment_bytes`.
     """
 
     allocations: tuple[Allocation, ...]
@@ -50,68 +51,81 @@ class Script:
 
     @property
     def workspace_bytes(self) -> int:
-        """What the operator needs beside its outputs: room to place its scratch in."""
+        """The memory that the operator needs in addition to its outputs, in which its scratch is placed."""
         return self.packed[1]
 
     @property
     def packed(self) -> tuple[dict[int, int], int]:
-        """Offsets in the workspace by the numbers of the scratch that lies there, and its size."""
+        """The offset of each scratch allocation in the workspace, by index, and the workspace's size."""
         return _packed(self)
 
     @property
     def lodged(self) -> dict[int, int]:
-        """Scratch that is gone before an output is made, and so may lie in its place, by the numbers of both.
+        """The scratch that is placed inside an output, by index, with the index of the output.
 
-        An output's place is the operator's from its start. The largest scratch goes first, to the smallest output
-        that holds it; no two are in one output at a time.
+        Such scratch is released before the output is made, and the output's memory belongs to the operator from its
+        start. The largest scratch is placed first, in the smallest output that holds it. Scratch in one output never
+        overlaps in time.
         """
         outputs = sorted(
-            (one.size_bytes, index) for index, one in enumerate(self.allocations) if one.result is not None
+            (allocation.size_bytes, index)
+            for index, allocation in enumerate(self.allocations)
+            if allocation.result is not None
         )
-        scratch = sorted((-one.size_bytes, index) for index, one in enumerate(self.allocations) if one.result is None)
-        found: dict[int, int] = {}
+        scratch = sorted(
+            (-allocation.size_bytes, index)
+            for index, allocation in enumerate(self.allocations)
+            if allocation.result is None
+        )
+        output_of: dict[int, int] = {}
         for _, index in scratch:
             for _, output in outputs:
-                beside = (other for other, host in found.items() if host == output)
-                if self._fits(index, output) and not any(self._meet(index, other) for other in beside):
-                    found[index] = output
+                beside = (other for other, host in output_of.items() if host == output)
+                if self._fits(index, output) and not any(self._overlap(index, other) for other in beside):
+                    output_of[index] = output
                     break
-        return found
+        return output_of
 
     def _fits(self, index: int, output: int) -> bool:
-        one, host = self.allocations[index], self.allocations[output]
-        return one.size_bytes <= host.size_bytes and one.released_at <= host.made_at
+        scratch, host = self.allocations[index], self.allocations[output]
+        return scratch.size_bytes <= host.size_bytes and scratch.released_at <= host.made_at
 
-    def _meet(self, index: int, other: int) -> bool:
-        one, two = self.allocations[index], self.allocations[other]
-        return one.made_at < two.released_at and two.made_at < one.released_at
+    def _overlap(self, index: int, other: int) -> bool:
+        first, second = self.allocations[index], self.allocations[other]
+        return first.made_at < second.released_at and second.made_at < first.released_at
 
 
 @lru_cache(maxsize=4096)
 def _packed(script: Script) -> tuple[dict[int, int], int]:
     lodged = script.lodged
-    scratch = [i for i, one in enumerate(script.allocations) if one.result is None and i not in lodged]
-    held = [
-        Interval(tensor=None, first=OpIndex(one.made_at), stop=one.released_at, size_bytes=one.size_bytes)
-        for one in (script.allocations[i] for i in scratch)
+    scratch = [i for i, allocation in enumerate(script.allocations) if allocation.result is None and i not in lodged]
+    lifetimes = [
+        Interval(
+            tensor=None,
+            first=OpIndex(allocation.made_at),
+            stop=allocation.released_at,
+            size_bytes=allocation.size_bytes,
+        )
+        for allocation in (script.allocations[i] for i in scratch)
     ]
-    placed = place(held, 2 * len(script.allocations) + 1, alignment_bytes=script.alignment_bytes)
+    placed = place(lifetimes, 2 * len(script.allocations) + 1, alignment_bytes=script.alignment_bytes)
     return dict(zip(scratch, placed.offsets, strict=True)), placed.size_bytes
 
 
 def record_script(serving: Serving, call: Call, run: Callable[[], Any]) -> Script:
-    """Run the call until it repeats: twice, and once more where the first run set up what stays.
+    """Run the call until it repeats: twice, and a third time if the first two runs differ.
 
-    cuBLAS is given its workspace by the first product of matrices on a stream, for as long as the process lives.
+    They differ if the first run sets up lasting state. For example, cuBLAS allocates a workspace at the first matrix
+    product on a stream and keeps it for the life of the process.
     """
-    last, script = _recorded(serving, call, run), _recorded(serving, call, run)
+    last, script = _record_run(serving, call, run), _record_run(serving, call, run)
     if last != script:
-        last, script = script, _recorded(serving, call, run)
+        last, script = script, _record_run(serving, call, run)
     alignment_bytes = GPU_ALIGNMENT_BYTES if serving.alone else ALIGNMENT_BYTES
     return Script(allocations=script, steady=last == script, alignment_bytes=alignment_bytes)
 
 
-def _recorded(serving: Serving, call: Call, run: Callable[[], Any]) -> tuple[Allocation, ...]:
+def _record_run(serving: Serving, call: Call, run: Callable[[], Any]) -> tuple[Allocation, ...]:
     serving.record()
     with serving.on():
         result = run()
@@ -119,15 +133,15 @@ def _recorded(serving: Serving, call: Call, run: Callable[[], Any]) -> tuple[All
 
 
 def _owners(call: Call, result: Any) -> dict[int, int]:
-    """By the address of a storage the first of the new results in it.
+    """Map the address of each new storage to the index of the first result in it.
 
-    Of results that bear one name a program keeps the last: the others are scratch.
+    If several results have one name, the program keeps the last; the others count as scratch.
     """
     results = [result] if call.single else list(result or ())
-    kept = {name: index for index, name in enumerate(call.results) if name not in call.arguments}
+    last_index = {name: index for index, name in enumerate(call.results) if name not in call.arguments}
     owners: dict[int, int] = {}
     for index, (name, tensor) in enumerate(zip(call.results, results, strict=False)):
-        if isinstance(tensor, torch.Tensor) and name is not None and kept.get(name) == index:
+        if isinstance(tensor, torch.Tensor) and name is not None and last_index.get(name) == index:
             owners.setdefault(tensor.untyped_storage().data_ptr(), index)
     return owners
 
@@ -136,10 +150,10 @@ def _allocations(records: tuple[Record, ...], owners: dict[int, int]) -> list[Al
     stop = 2 * len(records)
     return [
         Allocation(
-            size_bytes=one.size_bytes,
-            result=owners.get(one.address) if one.released_at is None else None,
-            made_at=one.made_at,
-            released_at=stop if one.released_at is None else one.released_at,
+            size_bytes=record.size_bytes,
+            result=owners.get(record.address) if record.released_at is None else None,
+            made_at=record.made_at,
+            released_at=stop if record.released_at is None else record.released_at,
         )
-        for one in records
+        for record in records
     ]

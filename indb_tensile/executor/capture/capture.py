@@ -1,6 +1,6 @@
-"""Captures one step of a job as a static graph: what the scheduler plans and the program runs.
+"""Captures one step of a job as a static graph, which the scheduler plans and the program runs.
 
-A step is recorded on tensors without memory, so capturing needs none, whatever the module's size.
+The step is recorded on tensors without memory, so capturing a module of any size allocates no tensor memory.
 """
 
 import gc
@@ -30,11 +30,11 @@ from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tenso
 from indb_tensile.scheduler.timing.operator_features import Description
 
 _aten = torch.ops.aten
-_SPLITTABLE = ("aten._fused_", "tensile.rmsprop_")  # updates that treat each number on its own
+_SPLITTABLE = ("aten._fused_", "tensile.rmsprop_")  # updates that treat each number independently
 
 
 class Kind(StrEnum):
-    """What a step is for."""
+    """The purpose of a step."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -42,7 +42,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One operator: its kernel, and what the host gets as soon as it has run: results, or views of them."""
+    """One operator: its kernel, and the values that the host copies after the kernel has run.
+
+    These values are results of the kernel or views of them.
+    """
 
     kernel: Call
     returns: tuple[str, ...] = ()
@@ -52,10 +55,10 @@ class Step:
 class CapturedStep:
     """One step of a job: its graph, and how each operator of the graph is run.
 
-    `steps[k]` runs operator `k`. `views` are the values that no kernel makes, each with the call that does.
-    `values` says where each named value lives, `tensor_of` which tensor of the graph a storage is; a storage of no
-    bytes is none. `opaque` are values whose size only calibration knows. `scripts` say by signature what operators
-    allocate, where that was recorded.
+    `steps[k]` runs operator `k`. `views` maps each value that no kernel makes to the call that makes the value.
+    `values` gives the storage, shape and strides of each named value. `tensor_of` maps a storage to the tensor of the
+    graph; storages of 0 bytes have no tensor. `opaque` lists values whose size only calibration can measure.
+    `scripts` gives, by signature, the allocations of operators whose allocations were recorded.
     """
 
     graph: StepGraph
@@ -75,39 +78,44 @@ class CapturedStep:
 
     @property
     def persistent(self) -> tuple[Tensor, ...]:
-        """The tensors that live across iterations: ids 0 to their number."""
+        """The tensors that live across iterations. Their ids count from 0."""
         return tuple(tensor for tensor in self.graph.tensors if tensor.persistent)
 
     @property
     def signatures(self) -> frozenset[str]:
-        """Everything to be looked up: each operator's signature, and one per value of unknown size."""
+        """All signatures to look up: one for each operator, and one for each value of unknown size."""
         return frozenset({o.signature for o in self.graph.operators} | set(self.size_signatures().values()))
 
     @property
     def descriptions(self) -> dict[str, Description]:
-        """What each operator is, by signature: what a prediction of its latency starts from."""
-        return {one.kernel.signature: one.kernel.description for one in self.steps}
+        """The description of each operator, by signature. A latency prediction starts from it."""
+        return {operator_step.kernel.signature: operator_step.kernel.description for operator_step in self.steps}
 
     def size_signatures(self) -> dict[str, str]:
-        """Under which signature the size of each opaque value is remembered, as its workspace."""
-        made = {name: one.kernel for one in self.steps for name in one.kernel.results if name is not None}
+        """Return the signature under which the catalog stores the size of each opaque value, as a workspace."""
+        made = {
+            name: operator_step.kernel
+            for operator_step in self.steps
+            for name in operator_step.kernel.results
+            if name is not None
+        }
         return {name: _size_signature(made[name], name) for name in sorted(self.opaque_results)}
 
     def with_measured(self, workspace: dict[str, int]) -> "CapturedStep":
-        """The step with what is known by signature: workspaces, and the true sizes of opaque values."""
+        """Return the step with measurements, by signature: workspaces, and the true sizes of opaque values."""
         operators = tuple(
             replace(o, workspace_bytes=workspace.get(o.signature, o.workspace_bytes)) for o in self.graph.operators
         )
         sized = {name: workspace[key] for name, key in self.size_signatures().items() if key in workspace}
-        true = {self.tensor_of[self.values[name].storage]: size_bytes for name, size_bytes in sized.items()}
-        tensors = tuple(replace(t, size_bytes=true.get(t.id, t.size_bytes)) for t in self.graph.tensors)
+        true_bytes = {self.tensor_of[self.values[name].storage]: size_bytes for name, size_bytes in sized.items()}
+        tensors = tuple(replace(t, size_bytes=true_bytes.get(t.id, t.size_bytes)) for t in self.graph.tensors)
         graph = replace(self.graph, tensors=tensors, operators=operators)
         return replace(self, graph=graph, opaque=self.opaque - set(sized))
 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Do not look for garbage: a capture only makes objects that it keeps, and each search walks all of them."""
+    """Disable garbage collection: a capture keeps every object that it makes, and a collection walks all of them."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -126,10 +134,10 @@ def capture_training(
     optimizer: OptimizerSettings,
     passes: Passes = WHOLE,
 ) -> CapturedStep:
-    """Forward, loss, backward and optimizer for batches like `x` and `y`, computed as `passes` says.
+    """Capture forward, loss, backward and optimizer for batches like `x` and `y`, computed as `passes` says.
 
-    Module and batch may be real, fake or on the meta device; nothing is allocated and nothing is changed.
-    Raises RequestError for a model that cannot be captured or has nothing to train.
+    Module and batch may be real, fake or on the meta device; nothing is allocated and nothing is changed. Raise
+    RequestError for a model that cannot be captured or has no parameter to train.
     """
     stored = layout(module, optimizer)
     recorder = Recorder(fake_mode())
@@ -145,34 +153,38 @@ def capture_training(
 def capture_evaluation(
     module: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor, optimizer: OptimizerSettings | None = None
 ) -> CapturedStep:
-    """Forward and loss in evaluation mode; the step returns the loss and the model's outputs.
+    """Capture forward and loss in evaluation mode. The step returns the loss and the model's outputs.
 
-    With the `optimizer` of the training step its state is among the persistent tensors, as it must be for one
-    `Runner` to run both. Where it averages parameters, the averages stand for them; nothing else of it is accessed.
+    With the `optimizer` of the training step, the optimizer's state is among the persistent tensors, so that one
+    `Runner` can run both steps. If the optimizer averages parameters, the step reads the averages in place of the
+    parameters. The step accesses no other optimizer state.
     """
     stored = layout(module, optimizer)
     recorder = Recorder(fake_mode())
     averaged = optimizer is not None and optimizer.average_decay is not None
     replayed = replay_step(recorder, module, loss, stored, (x, y), train=False, passes=WHOLE, averaged=averaged)
     if not isinstance(replayed.outputs, torch.Tensor):
-        raise RequestError("the model returns something else than one tensor")
+        raise RequestError("the model does not return exactly one tensor")
     with torch.no_grad():
-        outputs = _own(recorder, replayed.outputs)
-        loss_value = _own(recorder, replayed.loss)
+        outputs = _copy_persistent(recorder, replayed.outputs)
+        loss_value = _copy_persistent(recorder, replayed.loss)
     final = replace(replayed, outputs=outputs, loss=loss_value)
     return _assemble(recorder, final, stored, Kind.EVALUATION, int(x.shape[0]))
 
 
 def loaded_by_host(step: CapturedStep) -> CapturedStep:
-    """The step for a device whose memory is the host's: the batch is written by operators, and crosses no link."""
+    """Return the step for a device whose memory is the host's: operators write the batch, and no link is used."""
     graph = step.graph
     operators = tuple(replace(o, stage=Stage.FORWARD) if o.stage is Stage.UPLOAD else o for o in graph.operators)
     signature = _signature(step.kind, graph.tensors, operators)
     return replace(step, graph=replace(graph, operators=operators, signature=signature))
 
 
-def _own(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
-    """An output that is a parameter or buffer is copied: what is returned is read where it is written."""
+def _copy_persistent(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
+    """Copy an output that is a parameter or buffer, because outputs are read right after they are made.
+
+    No operator of the step makes a parameter or buffer.
+    """
     role = recorder.storages[recorder.key_of(output)].role
     if role in (Role.INPUT, Role.ACTIVATION):
         return output
@@ -210,23 +222,23 @@ def _assemble(
 
 
 def _needed(recorder: Recorder, returned: set[str]) -> list[Call]:
-    """The calls that matter: what they make is used or returned, they change state, or they draw numbers."""
+    """Return the calls with an effect: their results are used or returned, or they change state or draw numbers."""
     persistent = {k for k, info in recorder.storages.items() if info.role not in (Role.INPUT, Role.ACTIVATION)}
     storages = {recorder.values[name].storage for name in returned}
-    used, kept = set(returned), []
+    used, needed = set(returned), []
     for call in reversed(recorder.calls):
         changes = not call.view and any(key in persistent or key in storages for key in call.writes)
         upload = call.stage is Stage.UPLOAD
         if call.random or changes or upload or used.intersection(n for n in call.results if n is not None):
-            kept.append(call)
+            needed.append(call)
             used.update(call.arguments)
             storages.update(() if call.view else call.reads)
             storages.update(recorder.values[name].storage for name in call.arguments)
-    return kept[::-1]
+    return needed[::-1]
 
 
 def _steps(calls: list[Call], views: dict[str, Call], returned: list[str]) -> tuple[Step, ...]:
-    """One step per kernel. What the step returns is read right where it is made."""
+    """Make one step per kernel. The host copies a returned value right after the kernel that makes the value."""
     kernels = [call for call in calls if not call.view]
     maker = {name: k for k, call in enumerate(kernels) for name in call.makes}
     returns: dict[int, list[str]] = {}
@@ -241,10 +253,10 @@ def _steps(calls: list[Call], views: dict[str, Call], returned: list[str]) -> tu
 def _tensors(
     recorder: Recorder, stored: tuple[Stored, ...], steps: tuple[Step, ...]
 ) -> tuple[dict[StorageKey, TensorId], tuple[Tensor, ...]]:
-    """Persistent storages in the layout's order, then the others in the order they are written."""
-    first = [recorder.values[s.name].storage for s in stored]
-    later = [key for step in steps for key in step.kernel.writes]
-    keys = [k for k in dict.fromkeys([*first, *later]) if recorder.storages[k].size_bytes > 0]
+    """Number persistent storages in the layout's order, then other storages in the order of their first write."""
+    persistent = [recorder.values[s.name].storage for s in stored]
+    written = [key for step in steps for key in step.kernel.writes]
+    keys = [k for k in dict.fromkeys([*persistent, *written]) if recorder.storages[k].size_bytes > 0]
     tensor_of = {key: TensorId(position) for position, key in enumerate(keys)}
     tensors = tuple(
         Tensor(id=tensor_of[key], name=info.name, size_bytes=info.size_bytes, role=info.role)
@@ -268,24 +280,24 @@ def _operator(call: Call, tensor_of: dict[StorageKey, TensorId]) -> Operator:
     )
 
 
-# The bags' numbers that a sum needs none of: there are really none.
+# A sum over bags needs none of these results, so they really have no elements.
 _TRULY_EMPTY = frozenset(getattr(_aten, f"_embedding_bag{suffix}").default for suffix in ("", "_forward_only"))
 
 
 def _find_opaque(recorder: Recorder, calls: list[Call]) -> frozenset[str]:
-    """Results that the fake kernel gives no bytes and that a later call still wants: oneDNN's workspaces."""
-    wanted = {name for call in calls for name in call.arguments}
+    """Mark results without bytes on fakes that later calls read, such as oneDNN's workspaces; return their names."""
+    read = {name for call in calls for name in call.arguments}
     opaque = set()
     for call in calls:
         for name in () if call.view or call.target in _TRULY_EMPTY else call.results:
-            kept = name in wanted and name not in call.of_host
-            if kept and name is not None and _looks_empty(recorder, call, name):
+            is_read = name in read and name not in call.of_host
+            if is_read and name is not None and _looks_empty(recorder, call, name):
                 recorder.mark_opaque(name, _estimate_bytes(recorder, call))
                 opaque.add(name)
     return frozenset(opaque)
 
 
-# On the CPU these reduce in place of the loss per element, and the result keeps that storage.
+# On the CPU these operators reduce in place of the loss per element, and the result keeps that storage.
 _REDUCED_IN_PLACE = frozenset(
     {
         _aten.mse_loss.default,
@@ -297,7 +309,7 @@ _REDUCED_IN_PLACE = frozenset(
 
 
 def _widen_reduced_losses(recorder: Recorder, calls: list[Call]) -> None:
-    """Give reduced losses the storage they really keep: one element for each of the broadcast inputs'."""
+    """Give reduced losses the size of their real storage: one element for each element of the broadcast inputs."""
     for call in calls:
         if call.target not in _REDUCED_IN_PLACE:
             continue
@@ -318,7 +330,7 @@ def _any_bytes(recorder: Recorder, call: Call) -> bool:
 
 
 def _estimate_bytes(recorder: Recorder, call: Call) -> int:
-    """A guess until it is measured: a oneDNN LSTM keeps some 16 times its hidden sequence."""
+    """Guess an opaque value's size until it is measured: a oneDNN LSTM keeps about 16 times its hidden sequence."""
     return 16 * max(recorder.storages[key].size_bytes for key in call.writes)
 
 
@@ -334,7 +346,7 @@ def _size_signature(call: Call, name: str) -> str:
 
 
 def check_alike(steps: tuple[CapturedStep, ...]) -> None:
-    """Raises GraphError unless all steps number the same persistent tensors alike."""
+    """Raise GraphError unless all steps give the same persistent tensors the same ids."""
     for step in steps[1:]:
         if step.persistent != steps[0].persistent:
             raise GraphError(

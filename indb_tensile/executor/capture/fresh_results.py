@@ -1,8 +1,8 @@
-"""Remembers what calls on fakes make, so that an equal call later makes the same without running on fakes again.
+"""Remembers the fake results of calls, so that an equal call later gets equal results without running on fakes again.
 
-A network of many equal cells calls the same operators on the same shapes again and again, and a fake kernel takes
-milliseconds: torch's own memory of them is of no use here, as its results have storages of their own where a kernel
-gives two outputs one. Only calls all of whose results are new, dense and alone in their storages are remembered.
+A network of many equal cells calls the same operators on the same shapes many times, and a fake kernel takes
+milliseconds. Torch's own cache does not help, because its results have separate storages even if a kernel returns two
+outputs in one storage. Only calls whose results are all new, dense and alone in their storages are remembered.
 """
 
 from collections.abc import Callable
@@ -38,34 +38,35 @@ class _Results:
 
 @dataclass(slots=True)
 class FreshResults:
-    """The results of calls, by what was called and with what."""
+    """The results of calls, by a key of the operator and its arguments."""
 
     _known: dict[str, _Results] = field(default_factory=dict)
 
-    def get(self, mode: FakeTensorMode, called: str) -> Any:
-        """Results like those of an equal call before, fakes of the mode; or None."""
-        known = self._known.get(called)
+    def get(self, mode: FakeTensorMode, key: str) -> Any:
+        """Return results like those of an earlier equal call, as fakes of the mode, or None."""
+        known = self._known.get(key)
         if known is None:
             return None
-        made = [None if one is None else one.make(mode) for one in known.results]
-        return made[0] if known.container is None else known.container(made)
+        results = [None if result is None else result.make(mode) for result in known.results]
+        return results[0] if known.container is None else known.container(results)
 
-    def keep(self, called: str, given: list[torch.Tensor], result: Any) -> None:
-        """Remember the results of a call, where they are such that equal ones can be made."""
+    def keep(self, key: str, arguments: list[torch.Tensor], result: Any) -> None:
+        """Remember the results of a call if equal results can be made from their shapes."""
         single = isinstance(result, torch.Tensor)
-        made: list[Any] = [result] if single else list(result) if isinstance(result, list | tuple) else [result]
-        if not all(one is None or isinstance(one, torch.Tensor) for one in made):
+        results: list[Any] = [result] if single else list(result) if isinstance(result, list | tuple) else [result]
+        if not all(item is None or isinstance(item, torch.Tensor) for item in results):
             return
-        tensors: list[torch.Tensor] = [one for one in made if one is not None]
-        storages = [storage_key(one) for one in tensors]
-        new = len(set(storages)) == len(storages) and not {storage_key(one) for one in given}.intersection(storages)
+        tensors: list[torch.Tensor] = [item for item in results if item is not None]
+        storages = [storage_key(tensor) for tensor in tensors]
+        distinct = len(set(storages)) == len(storages)
+        new = distinct and not {storage_key(argument) for argument in arguments}.intersection(storages)
         if new and all(map(_fills_its_storage, tensors)):
-            results = tuple(None if one is None else _Result.of(one) for one in made)
-            self._known[called] = _Results(results=results, container=None if single else type(result))
+            made = tuple(None if item is None else _Result.of(item) for item in results)
+            self._known[key] = _Results(results=made, container=None if single else type(result))
 
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of its shape and strides alone has a storage like its own."""
+    """Return whether a tensor of this shape and these strides alone has a storage like the tensor's own."""
     if type(tensor).__name__ != "FakeTensor" or tensor.layout is not torch.strided or tensor.requires_grad:
         return False
     reach = (

@@ -1,4 +1,4 @@
-"""The optimizers a captured step can contain, and the state each keeps beside a parameter."""
+"""The optimizers that a captured step can contain, and the state that each stores for a parameter."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _STATES = {
 }
 AVERAGE = "average"  # the state that is the moving average of a parameter
 
-# Settings that mean nothing to other optimizers: at another value than their default they are an error.
+# Settings without a meaning for other optimizers. For those, any value but the default is an error.
 _ONLY_WITH = {
     "momentum": ("sgd", "rmsprop"),
     "nesterov": ("sgd",),
@@ -26,15 +26,16 @@ _ONLY_WITH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
-    """One optimizer and everything about it that does not change while a job runs.
+    """One optimizer and all its settings that stay constant while a job runs.
 
-    The learning rate is not here: it is a run-time input of the step, so a schedule needs no new capture.
+    The learning rate is not among them: it is a run-time input of the step, so a schedule needs no new capture.
     `momentum` belongs to sgd and rmsprop, `nesterov` to sgd, `betas` to adam and adamw, `alpha` and `centered` to
-    rmsprop, `eps` to all but sgd. `clip_norm` scales all gradients together so that their norm does not exceed it,
-    as `torch.nn.utils.clip_grad_norm_` does. With `average_decay` every parameter has a moving average, which
-    evaluation steps compute with, as `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn` keeps it.
+    rmsprop, `eps` to all but sgd. `clip_norm` scales all gradients together so that their norm does not exceed the
+    value, as `torch.nn.utils.clip_grad_norm_` does. With `average_decay` every parameter has a moving average, which
+    evaluation steps use in place of the parameter, like `torch.optim.swa_utils.AveragedModel` with
+    `get_ema_multi_avg_fn`.
 
-    Raises RequestError for what is out of range, and for a setting that means nothing to this optimizer.
+    Raises RequestError for values out of range, and for settings without a meaning for this optimizer.
     """
 
     kind: str = "adam"
@@ -64,7 +65,9 @@ class OptimizerSettings:
         for name in ("eps", "weight_decay"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
-                raise RequestError(f"{name} {value} is no finite number from 0", hint="Give a number, at least 0.")
+                raise RequestError(
+                    f"{name} {value} is not a finite number of at least 0", hint="Give a number, at least 0."
+                )
         if self.nesterov and self.momentum == 0.0:
             raise RequestError("nesterov needs a momentum", hint="Set momentum, or leave nesterov out.")
         if self.clip_norm is not None and not self.clip_norm > 0.0:
@@ -72,18 +75,18 @@ class OptimizerSettings:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of the tensors kept per parameter, each of the parameter's shape."""
-        own = _STATES[self.kind]
-        own += ("grad_avg",) if self.centered else ()
-        own += ("momentum_buffer",) if self.momentum else ()
-        return own if self.average_decay is None else (*own, AVERAGE)
+        """The names of the state tensors of each parameter. Each has the parameter's shape."""
+        names = _STATES[self.kind]
+        names += ("grad_avg",) if self.centered else ()
+        names += ("momentum_buffer",) if self.momentum else ()
+        return names if self.average_decay is None else (*names, AVERAGE)
 
     @property
     def counts_steps(self) -> bool:
-        """Keeps one step counter, shared by all parameters."""
+        """True if the optimizer has a step counter. All parameters share the counter."""
         return self.kind in ("adam", "adamw", "adagrad")
 
 
 def state_name(state: str, parameter: str) -> str:
-    """What a tensor kept beside a parameter is called; no module path is."""
+    """Return the name of a parameter's state tensor. No module path has this form."""
     return f"optimizer/{state}/{parameter}"

@@ -1,9 +1,9 @@
-"""Products of a tensor's numbers whose gradient is the library's, in operators that can be captured.
+"""Products of a tensor's elements with torch's own gradient, built from operators that can be captured.
 
-The library looks at the numbers: where none is zero it divides the product by each number, and where one is zero it
-multiplies all the others. Tracing sees no numbers and would always multiply, whose results differ in the last bits.
-So both gradients are computed here, and the numbers choose (prod_backward in torch/csrc/autograd/FunctionsManual.cpp
-of torch 2.11 to 2.13).
+Torch's gradient depends on the values: if no element is zero, it divides the product by each element; if an element
+is zero, it multiplies all other elements. Tracing sees no values and would always multiply, which gives other last
+bits. So both gradients are computed here, and the values select one (prod_backward in
+torch/csrc/autograd/FunctionsManual.cpp of torch 2.11 to 2.13).
 """
 
 from typing import Any
@@ -14,14 +14,14 @@ _aten = torch.ops.aten
 
 
 def product(x: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """aten::prod: the product of all numbers."""
+    """Compute aten::prod, the product of all elements."""
     return _apply(x, None, False, dtype)
 
 
 def product_along(
     x: torch.Tensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """aten::prod.dim_int: the products along a dimension."""
+    """Compute aten::prod.dim_int, the products along a dimension."""
     return _apply(x, dim, keepdim, dtype)
 
 
@@ -31,7 +31,7 @@ def _apply(*arguments: Any) -> torch.Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """`dim` is None where all numbers are multiplied."""
+    """The autograd function of both products. `dim` is None for the product of all elements."""
 
     @staticmethod
     def forward(
@@ -49,7 +49,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        """The gradient of `x` in the type of the product; autograd casts it to the type of `x`."""
+        """Return the gradient of `x` in the type of the product. Autograd casts it to the type of `x`."""
         (gradient,) = gradients
         x, result = context.saved_tensors
         x = x.to(gradient.dtype)
@@ -69,11 +69,11 @@ class _Product(torch.autograd.Function):
 
 
 def _others(gradient: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
-    """The gradient as the product of all other numbers along `dim`: those before times those after."""
+    """Return the gradient times the product of all other elements along `dim`: those before times those after."""
     size = x.shape[dim]
     if size <= 1:
         return gradient.expand_as(x)
-    one = torch.ones_like(x.narrow(dim, 0, 1), dtype=gradient.dtype, memory_format=torch.contiguous_format)
-    before = torch.cat([one, x.narrow(dim, 0, size - 1)], dim).cumprod(dim)
-    after = torch.cat([one, x.narrow(dim, 1, size - 1).flip(dim)], dim).cumprod(dim).flip(dim)
+    ones = torch.ones_like(x.narrow(dim, 0, 1), dtype=gradient.dtype, memory_format=torch.contiguous_format)
+    before = torch.cat([ones, x.narrow(dim, 0, size - 1)], dim).cumprod(dim)
+    after = torch.cat([ones, x.narrow(dim, 1, size - 1).flip(dim)], dim).cumprod(dim).flip(dim)
     return gradient * (before * after).conj()

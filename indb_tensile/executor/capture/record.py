@@ -1,7 +1,7 @@
-"""Records operator calls on fake tensors and finds out which storages each one reads, writes and makes.
+"""Records operator calls on fake tensors, and determines which storages each call reads, writes and makes.
 
-A call on fakes allocates nothing and yields exact shapes, strides and storage sharing, so views, in-place
-updates and outputs with a common storage are told apart by storage identity alone, never by operator name.
+A call on fakes allocates nothing and yields exact shapes, strides and storage sharing. Views, in-place updates and
+outputs with a common storage are therefore recognised by storage identity alone, never by operator name.
 """
 
 import hashlib
@@ -24,30 +24,30 @@ StorageKey = int
 
 _aten = torch.ops.aten
 
-# Attention on the CPU has no count of its own; its first arguments are those of the same kernel on a GPU.
+# Attention on the CPU has no FLOP count of its own. Its first arguments are those of the same kernel on a GPU.
 _ATTENTION = "_scaled_dot_product_flash_attention"
 _COUNTED_AS = {
     getattr(_aten, f"{_ATTENTION}_for_cpu{part}"): getattr(_aten, f"{_ATTENTION}{part}") for part in ("", "_backward")
 }
 
 
-# Where the random numbers of attention start: results whose fakes are on the device, and that the host has, so that
-# no plan may move them (meta_registrations.py of torch 2.11 to 2.13, "Seed and Offset").
-_HOSTS_RESULTS = {
+# Results that hold the start of attention's random numbers. Their fakes are on the device but the real tensors are on
+# the host, so no plan may move them (meta_registrations.py of torch 2.11 to 2.13, "Seed and Offset").
+_HOST_RESULTS = {
     getattr(_aten, name).default: (2, 3)
     for name in ("_scaled_dot_product_efficient_attention", "_efficient_attention_forward")
 }
 
 
-# They copy all of the storage that they are given a view of; their fakes have storages only as large as the view
-# (clone_preserve_strides in aten/src/ATen/native/TensorShape.cpp of torch 2.11 to 2.13).
+# These operators copy the whole storage of their argument, of which they get a view. Their fakes have storages only
+# as large as the view (clone_preserve_strides in aten/src/ATen/native/TensorShape.cpp of torch 2.11 to 2.13).
 _COPIES_STORAGE = frozenset(
     {_aten.slice_scatter.default, _aten.select_scatter.default, _aten.diagonal_scatter.default}
 )
 
 
 class Runtime(StrEnum):
-    """What an iteration is given beside its batch."""
+    """A run-time input of an iteration other than its batch."""
 
     LEARNING_RATE = "learning_rate"
     IS_FIRST = "is_first"
@@ -55,14 +55,14 @@ class Runtime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value of the step, by name, where a call's argument stands."""
+    """A value of the step, by name, in place of a call's argument."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What must be known of a value to make one like it."""
+    """The storage, shape, strides, offset and type of a value: enough to make a value like it."""
 
     storage: StorageKey
     shape: tuple[int, ...]
@@ -75,7 +75,7 @@ class Shape:
 class Call:
     """One recorded call. `results` has one name per returned tensor, None where nothing is returned.
 
-    `view` calls run no kernel: all they return shares storage with what they are given.
+    `view` calls run no kernel: everything that they return shares storage with their arguments.
     """
 
     target: Callable[..., Any]
@@ -93,29 +93,29 @@ class Call:
 
     @property
     def flops(self) -> int:
-        """Its arithmetic."""
+        """The call's floating-point operations."""
         return self.description.flops
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the values it is given, in order, each once."""
+        """Names of the values among the arguments, in order, each once."""
         return tuple(dict.fromkeys(ref.name for ref in refs((self.args, self.kwargs))))
 
     @property
     def of_host(self) -> frozenset[str | None]:
-        """Names of the results that are the host's, wherever their fakes are."""
-        return frozenset(self.results[position] for position in _HOSTS_RESULTS.get(self.target, ()))
+        """Names of the results that are in host memory, whatever device their fakes are on."""
+        return frozenset(self.results[position] for position in _HOST_RESULTS.get(self.target, ()))
 
     @property
     def makes(self) -> tuple[str, ...]:
-        """Names of the values that are there only once it has run, in order, each once."""
-        given = self.arguments
-        return tuple(name for name in dict.fromkeys(self.results) if name is not None and name not in given)
+        """Names of the values that the call makes, in order, each once. Returned arguments are not among them."""
+        arguments = self.arguments
+        return tuple(name for name in dict.fromkeys(self.results) if name is not None and name not in arguments)
 
 
 @dataclass(slots=True)
 class StorageInfo:
-    """One storage as first seen. `opaque`: the fake kernel does not know how large it is."""
+    """One storage as it was first recorded. `opaque`: the fake kernel does not know the size."""
 
     name: str
     role: Role
@@ -125,19 +125,19 @@ class StorageInfo:
 
 @dataclass(slots=True)
 class Recorder:
-    """Runs calls on fakes of one mode and keeps what they did."""
+    """Runs calls on fakes of one mode and records their effects."""
 
     mode: Any
     calls: list[Call] = field(default_factory=list)
     storages: dict[StorageKey, StorageInfo] = field(default_factory=dict)
     values: dict[str, Shape] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
-    _fakes: dict[str, torch.Tensor] = field(default_factory=dict)  # alive, so that no identity is used twice
+    _fakes: dict[str, torch.Tensor] = field(default_factory=dict)  # keeps fakes alive, so that no identity is reused
     _fresh: FreshResults = field(default_factory=FreshResults)
     _described: dict[str, tuple[str, Description]] = field(default_factory=dict)
 
     def declare(self, name: str, role: Role, fake: torch.Tensor) -> torch.Tensor:
-        """A value that is there before the step starts, or that an upload brings."""
+        """Record a value that exists before the step starts, or that an upload brings."""
         self._bind(name, fake, role)
         return fake
 
@@ -152,29 +152,30 @@ class Recorder:
     ) -> Any:
         """Record one call and return its fake result.
 
-        `mutates` overrides what the schema says is written: fused updates call gradients mutable.
+        `mutates` overrides the arguments that the schema marks as written, because fused updates mark gradients as
+        mutable.
         """
         written = [*_mutable(target, args, kwargs)] if mutates is None else [*mutates]
-        given = list(tensors_in((args, kwargs)))
-        called = _key(stage, target, args, kwargs)
-        result = None if _returns_nothing(target) else self._run(target, args, kwargs, called)
+        arguments = list(tensors_in((args, kwargs)))
+        key = _key(stage, target, args, kwargs)
+        result = None if _returns_nothing(target) else self._run(target, args, kwargs, key)
         single = not isinstance(result, list | tuple)
         outputs: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
-        known = {storage_key(t) for t in given}
+        known = {storage_key(t) for t in arguments}
         fresh = [t for t in outputs if isinstance(t, torch.Tensor) and storage_key(t) not in known]
         names = tuple(self._name(t, name, i, single) for i, t in enumerate(outputs))
-        for position in _HOSTS_RESULTS.get(target, ()):
+        for position in _HOST_RESULTS.get(target, ()):
             self.storages[storage_key(outputs[position])].size_bytes = 0
-        if target is _aten.col2im.default:  # it shrinks a tensor that is as large as what it is given
+        if target is _aten.col2im.default:  # it shrinks a tensor that is as large as its argument
             self.widen(name, args[0].numel() * args[0].element_size())
         if target in _COPIES_STORAGE:
             assert names[0] is not None
             self.widen(names[0], self.storages[storage_key(args[0])].size_bytes)
         made = dict.fromkeys(storage_key(t) for t in fresh)
-        if called not in self._described:
+        if key not in self._described:
             description = _description(stage, target, args, kwargs, result)
-            self._described[called] = hashlib.sha256(called.encode()).hexdigest(), description
-        signature, description = self._described[called]  # equal calls share them
+            self._described[key] = hashlib.sha256(key.encode()).hexdigest(), description
+        signature, description = self._described[key]  # equal calls share these
         call = Call(
             target=target,
             stage=stage,
@@ -182,9 +183,9 @@ class Recorder:
             kwargs=dict(self._template(kwargs)),
             results=names,
             single=single,
-            view=bool(given) and not fresh and not written,
+            view=bool(arguments) and not fresh and not written,
             random=torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()),
-            reads=tuple(dict.fromkeys(storage_key(t) for t in given)),
+            reads=tuple(dict.fromkeys(storage_key(t) for t in arguments)),
             writes=tuple(dict.fromkeys([*(storage_key(t) for t in written), *made])),
             signature=signature,
             description=description,
@@ -193,33 +194,33 @@ class Recorder:
         return result
 
     def name_of(self, fake: torch.Tensor) -> str:
-        """The name under which this very tensor was recorded."""
+        """Return the name under which this very tensor was recorded."""
         return self._names[id(fake)]
 
     def fake(self, name: str) -> torch.Tensor:
-        """The fake tensor that stands for this value."""
+        """Return the fake tensor of a value."""
         return self._fakes[name]
 
     def key_of(self, fake: torch.Tensor) -> StorageKey:
-        """The storage this tensor lives in."""
+        """Return the key of the storage of a tensor."""
         return storage_key(fake)
 
     def mark_opaque(self, name: str, estimate_bytes: int) -> None:
-        """The storage of this value is really larger than its fake; calibration finds its size."""
+        """Mark the storage of a value as larger than its fake. Calibration measures the real size."""
         info = self.storages[self.values[name].storage]
         info.opaque, info.size_bytes = True, estimate_bytes
 
     def widen(self, name: str, size_bytes: int) -> None:
-        """The storage of this value is really at least this large, whatever its fake says."""
+        """Set the size of a value's storage to at least `size_bytes`, because the fake's is too small."""
         info = self.storages[self.values[name].storage]
         info.size_bytes = max(info.size_bytes, size_bytes)
 
-    def _run(self, target: Callable[..., Any], args: Any, kwargs: Any, called: str) -> Any:
-        result = self._fresh.get(self.mode, called)
+    def _run(self, target: Callable[..., Any], args: Any, kwargs: Any, key: str) -> Any:
+        result = self._fresh.get(self.mode, key)
         if result is None:
             with self.mode:
                 result = _with_true_types(target, args, target(*_concrete(args), **_concrete(kwargs)))
-            self._fresh.keep(called, list(tensors_in((args, kwargs))), result)
+            self._fresh.keep(key, list(tensors_in((args, kwargs))), result)
         return result
 
     def _name(self, result: Any, base: str, index: int, single: bool) -> str | None:
@@ -258,7 +259,7 @@ _BATCH_NORMS = frozenset(
 
 
 def _with_true_types(target: Callable[..., Any], args: tuple[Any, ...], result: Any) -> Any:
-    """Batch normalisation of half-precision images keeps its statistics in the parameters' type; its fakes do not."""
+    """Give batch normalisation of half-precision images statistics in the parameters' type, which its fakes lack."""
     if str(target) not in _BATCH_NORMS or args[1] is None:
         return result
     output, mean, deviation, *rest = result
@@ -266,7 +267,7 @@ def _with_true_types(target: Callable[..., Any], args: tuple[Any, ...], result: 
 
 
 def refs(item: Any) -> Iterator[Ref]:
-    """Every value named in a call's arguments."""
+    """Yield every value named in a call's arguments."""
     if isinstance(item, Ref):
         yield item
     elif isinstance(item, list | tuple):
@@ -301,7 +302,7 @@ def _concrete(item: Any) -> Any:
 
 
 def tensors_in(item: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in a call's arguments or results."""
+    """Yield every tensor in a call's arguments or results."""
     if isinstance(item, torch.Tensor):
         yield item
     elif isinstance(item, list | tuple):
@@ -320,22 +321,22 @@ def _mutable(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     schema = getattr(target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            yield from tensors_in(given)
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            yield from tensors_in(value)
 
 
 def _key(stage: Stage, target: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    """A key of the operator and its arguments; calls with equal keys do equal work."""
-    return json.dumps([_called(stage, target), _describe(args), _describe(kwargs)], separators=(",", ":"))
+    """Return a key of the operator and its arguments. Calls with equal keys do equal work."""
+    return json.dumps([_operator_name(stage, target), _describe(args), _describe(kwargs)], separators=(",", ":"))
 
 
-def _called(stage: Stage, target: Callable[..., Any]) -> str:
+def _operator_name(stage: Stage, target: Callable[..., Any]) -> str:
     return "upload" if stage is Stage.UPLOAD else str(target)
 
 
 def _describe(item: Any) -> Any:
     if isinstance(item, torch.Tensor):
-        # The offset counts: it decides alignment and with it the kernel's path.
+        # The offset is part of the key: it determines alignment and with it the kernel's path.
         shape, stride = list(map(int, item.shape)), list(map(int, item.stride()))
         return ["tensor", str(item.dtype), shape, stride, int(item.storage_offset())]
     if isinstance(item, list | tuple):
@@ -350,12 +351,12 @@ def _describe(item: Any) -> Any:
 def _description(
     stage: Stage, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> Description:
-    given = [*args, *(kwargs[key] for key in sorted(kwargs))]
+    values = [*args, *(kwargs[key] for key in sorted(kwargs))]
     return Description(
-        name=_called(stage, target),
-        inputs=tuple(_layout(t) for t in tensors_in(given)),
+        name=_operator_name(stage, target),
+        inputs=tuple(_layout(t) for t in tensors_in(values)),
         outputs=tuple(_layout(t) for t in tensors_in(result)),
-        parameters=tuple(numbers for item in given if (numbers := tuple(_numbers(item)))),
+        parameters=tuple(numbers for item in values if (numbers := tuple(_numbers(item)))),
         flops=_flops(target, args, kwargs, result),
     )
 
@@ -389,7 +390,7 @@ def _flops(target: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> i
 
 
 def _convolution_backward_flops(gradient: Any, image: Any, weight: Any, *parameters: Any) -> int:
-    """The forward pass once for each gradient that is wanted: torch's own count takes grouped weights for dense."""
-    *_, transposed, _, _, wanted = parameters
-    once = conv_flop_count(list(image.shape), list(weight.shape), list(gradient.shape), transposed)
-    return int(once * sum(wanted[:2]))
+    """Count the forward pass once for each gradient computed. Torch's own count treats grouped weights as dense."""
+    *_, transposed, _, _, output_mask = parameters
+    forward_flops = conv_flop_count(list(image.shape), list(weight.shape), list(gradient.shape), transposed)
+    return int(forward_flops * sum(output_mask[:2]))

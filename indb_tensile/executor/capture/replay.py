@@ -1,7 +1,7 @@
-"""Records what a traced step calls, node by node and part by part, on the recorder's fakes.
+"""Records the calls of a traced step, node by node and part by part, on the recorder's fakes.
 
-A batch in parts (passes.py) is uploaded whole. Forward and backward pass are replayed for each part, and a part's
-gradients are added to those of the parts before as soon as they are there, as eager's gradient accumulation does.
+A batch in parts (passes.py) is uploaded whole. Forward and backward pass are replayed for each part. A part's
+gradients are added to those of earlier parts as soon as they exist, like eager's gradient accumulation.
 """
 
 import operator
@@ -29,7 +29,7 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What replaying a traced step on a recorder left there, as fakes."""
+    """The fakes that replaying a traced step leaves on a recorder."""
 
     loss: torch.Tensor
     outputs: torch.Tensor | None
@@ -50,9 +50,9 @@ def replay_step(
 ) -> Replayed:
     """Trace `module` and `loss` on fakes of the recorder's mode and record every call of the step.
 
-    `batch` are example tensors: real, fake or meta. Nothing is allocated and the module is left as it is.
-    Persistent values of `stored` are declared first, all of them. If `averaged`, the averages of parameters are read
-    in place of them.
+    `batch` holds example tensors: real, fake or meta. Nothing is allocated and the module does not change. All
+    persistent values of `stored` are declared first. If `averaged`, the step reads the averages of parameters in
+    place of the parameters.
     """
     mode = recorder.mode
     state = {v.name: recorder.declare(v.name, s.role, fake) for s in stored for v, fake in fakes_of(mode, s)}
@@ -81,19 +81,19 @@ def replay_step(
         total = replays[0].loss
         for replay in replays[1:]:
             total = recorder.call(Stage.BACKWARD, _aten.add.Tensor, total, replay.loss)
-    ordered = {name: gradients[name] for name in replays[0].trained}  # a norm over all of them depends on their order
+    ordered = {name: gradients[name] for name in replays[0].trained}  # the order changes the bits of a norm over all
     return Replayed(loss=total, outputs=replays[0].outputs, gradients=ordered, constants=uploads.constants)
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
-    """Every name of a parameter or buffer, with the first name of the same one."""
+    """Map every name of a parameter or buffer to the first name of the same tensor."""
     first: dict[int, str] = {}
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
 class _Uploads:
-    """What the step brings from the host: the batch, and tensors that the module closes over, each once."""
+    """The tensors that the step copies from the host: the batch, and tensors that the module closes over."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -122,7 +122,7 @@ class _Uploads:
         return next((name for name, known in self.constants.items() if known is constant), None)
 
     def _add(self, name: str, fake: torch.Tensor) -> None:
-        # The bytes come from the host: what is recorded is the allocation, the program adds the copy.
+        # The recorded call only allocates. The program adds the copy from the host.
         uploaded: torch.Tensor = self._recorder.call(
             Stage.UPLOAD,
             _aten.empty.memory_format,
@@ -146,7 +146,7 @@ def _constant(joint: Joint, node: fx.Node) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One part of a batch: `suffix` keeps the names of its values apart, `weight` is its share of the rows."""
+    """One part of a batch. `suffix` makes the names of its values unique; `weight` is its share of the rows."""
 
     rows: range
     suffix: str
@@ -161,7 +161,7 @@ class _Part:
 
 
 class _Replay:
-    """Walks one traced graph once, node by node, on the recorder's fakes; adds to `gradients`."""
+    """Walks one traced graph once, node by node, on the recorder's fakes, and adds to `gradients`."""
 
     def __init__(
         self,
@@ -204,13 +204,13 @@ class _Replay:
 
     @property
     def loss(self) -> torch.Tensor:
-        """One number: of a part, by its share of the rows."""
+        """The loss, weighted by the part's share of the rows."""
         loss: torch.Tensor = self._env[self._joint.loss]
         return loss
 
     @property
     def outputs(self) -> torch.Tensor | None:
-        """What the module returned, where it was asked for."""
+        """The module's return value, if the trace keeps it."""
         return None if self._joint.outputs is None else self._env[self._joint.outputs]
 
     @property
@@ -267,7 +267,11 @@ class _Replay:
         return tangent
 
     def _sort_gradients(self) -> tuple[dict[str, list[fx.Node]], dict[fx.Node, list[str]]]:
-        """What adds up to each parameter's gradient, in order of computation, and after which node it is whole."""
+        """Return the summands of each parameter's gradient, and the parameters whose gradient is complete after each
+        node.
+
+        Summands are in computation order.
+        """
         position = {node: k for k, node in enumerate(self._joint.nodes)}
         contributions: dict[str, list[fx.Node]] = {}
         for name, node in self._joint.gradients:
@@ -279,7 +283,7 @@ class _Replay:
         return contributions, last_of
 
     def _collect(self, name: str) -> None:
-        """Contributions are added as eager's engine does: in the order in which they are computed."""
+        """Add the summands in the order in which they are computed, as eager's engine does."""
         first, *others = (self._env[node] for node in self._contributions[name])
         gradient: torch.Tensor = first
         for other in others:

@@ -1,7 +1,7 @@
-"""The persistent storages of a job: which there are, in which order, and what lives in each.
+"""Lists the persistent storages of a job: their order, and the values in each.
 
-Captured graphs and the state of a running job number persistent tensors by this one list, so the training
-step, its tail batch and the evaluation of one module agree about every id.
+Captured graphs and the state of a running job number persistent tensors by this one list. The training step, its step
+for the last, smaller batch and the evaluation of one module therefore use the same ids.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ STEP_NAME = "optimizer/step"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One named tensor inside a storage; `offset` and `stride` count elements."""
+    """One named tensor in a storage. `offset` and `stride` count elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Value:
 
     @property
     def end_bytes(self) -> int:
-        """Where the last element ends, from the start of the storage."""
+        """The end of the last element in bytes, from the start of the storage."""
         if 0 in self.shape:
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
@@ -41,27 +41,27 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One persistent storage and the values that share it; nothing in it where `size_bytes` is 0."""
+    """One persistent storage and the values that share it. The storage is empty if `size_bytes` is 0."""
 
     role: Role
     values: tuple[Value, ...]
 
     @property
     def name(self) -> str:
-        """The storage is called by its first value."""
+        """The name of the storage, which is that of its first value."""
         return self.values[0].name
 
     @property
     def size_bytes(self) -> int:
-        """As large as its values need, whatever else the module's own storage held."""
+        """The bytes that the values need. The module's own storage may be larger."""
         return max(value.end_bytes for value in self.values)
 
 
 def layout(module: nn.Module, optimizer: OptimizerSettings | None) -> tuple[Stored, ...]:
-    """Parameters, then buffers, then optimizer state; values that share a storage stay together.
+    """List parameters, then buffers, then optimizer state. Values that share a storage stay together.
 
-    The module may be real, fake or on the meta device: only shapes are looked at. State is named
-    `optimizer/<state>/<parameter>`, which no module path can be. Raises RequestError for a parameter or buffer that
+    The module may be real, fake or on the meta device: only shapes are read. Optimizer state is named
+    `optimizer/<state>/<parameter>`, which cannot be a module path. Raises RequestError for a parameter or buffer that
     is sparse, quantized or of a lazy module that has seen no batch.
     """
     stored = [*_group(module)]
@@ -96,7 +96,7 @@ def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, Role]]:
 
 
 def _require_dense(subject: str, tensor: torch.Tensor) -> None:
-    """Raise RequestError for what has no storage that could be moved as a whole."""
+    """Raise RequestError for a tensor without a storage that could be moved as a whole."""
     if is_lazy(tensor):
         raise RequestError(
             f"{subject} is not initialised: it belongs to a lazy module",

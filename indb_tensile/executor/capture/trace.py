@@ -1,8 +1,8 @@
-"""Traces a module and its loss into one functional graph: the only file that calls private tracing of torch.
+"""Traces a module and its loss into one functional graph. Only this file calls torch's private tracing.
 
-`aot_export_joint_with_descriptors` gives forward, loss and backward as one graph of ATen calls without
-in-place updates, and says of each input and output what it is. It is equal to eager bit for bit, BatchNorm
-and dropout included, on torch 2.11 to 2.13.
+`aot_export_joint_with_descriptors` returns forward, loss and backward as one graph of ATen calls without in-place
+updates, and describes each input and output. The graph's results equal eager's bit for bit, BatchNorm and dropout
+included, on torch 2.11 to 2.13.
 """
 
 import copy
@@ -50,8 +50,8 @@ _COMPOSED = (
     *("_upsample_bicubic2d_aa", "hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward"),
 )
 
-# What to use in place of operators whose results have other sizes for other values.
-_WAYS_OUT = {
+# Alternatives to operators whose results have other sizes for other values.
+_ALTERNATIVES = {
     _CTC_LOSS.Tensor: "Give ctc_loss its input_lengths and target_lengths as tuples of numbers, as (50,) * len(y).",
     _aten.linalg_lstsq.default: "Use torch.linalg.pinv(a) @ b.",
 }
@@ -59,11 +59,12 @@ _WAYS_OUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joint:
-    """Forward, loss and backward as one graph, and what its nodes stand for; names are the module's.
+    """Forward, loss and backward as one graph, and the meaning of its nodes. Names are the module's.
 
-    `state` and `inputs` are placeholders: of parameters and buffers by name, of the batch by position. `tangents`
-    are placeholders of the loss's gradient. `gradients`: what adds up to each parameter's, by the name it is used
-    under. `updates`: after which node a buffer may take which node's value.
+    `state` maps placeholders to names of parameters and buffers, `inputs` maps placeholders to positions in the
+    batch. `tangents` are the placeholders of the loss's gradient. `gradients` lists the summands of each parameter's
+    gradient, by the name under which the parameter is used. `updates` maps a node to buffers, each with the node of
+    the value that the buffer may take after it.
     """
 
     graph_module: fx.GraphModule
@@ -77,12 +78,15 @@ class Joint:
 
     @property
     def nodes(self) -> list[fx.Node]:
-        """In the order of execution."""
+        """The graph's nodes, in the order of execution."""
         return list(self.graph_module.graph.nodes)
 
 
 class _WithLoss(nn.Module):
-    """Forward and loss as one module. The loss hides in a tuple: its tensors are constants, not state."""
+    """Forward and loss as one module.
+
+    A tuple hides the loss from the module, so that the loss's tensors are constants and not state.
+    """
 
     def __init__(self, module: nn.Module, loss: Loss, autocast: torch.dtype | None, *, outputs: bool) -> None:
         super().__init__()
@@ -93,35 +97,35 @@ class _WithLoss(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
         with torch.autocast(x.device.type, dtype=self._autocast, enabled=self._autocast is not None):
-            with _blaming("the model", x):
+            with _reporting_errors("the model", x):
                 predicted = self.module(x)
-            with _blaming("the loss", x):
+            with _reporting_errors("the loss", x):
                 loss = self._loss[0](predicted, y)
         _require_real_loss(loss)
         return (loss, predicted) if self._outputs else (loss,)
 
 
 @contextmanager
-def _blaming(subject: str, x: torch.Tensor) -> Iterator[None]:
-    """Raise RequestError for what the user's own code raises while it runs on fakes."""
+def _reporting_errors(subject: str, x: torch.Tensor) -> Iterator[None]:
+    """Raise RequestError for errors of the user's own code while it runs on fakes."""
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException):
-        raise  # said better by `trace`
+        raise  # `trace` reports these errors in more detail
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         batch = f"a batch of shape {tuple(x.shape)} and {x.dtype}"
         raise RequestError(
             f"{subject} cannot be computed on {batch}: {str(error).partition(chr(10))[0] or type(error).__name__}",
             detail=f"It raises {type(error).__name__} where tensors have shapes and types, and no values.",
             hint="Compute with torch's operations on tensors alone: not with numpy, addresses or nested tensors. "
-            "Mend what fails on an ordinary batch too.",
+            "Fix errors that occur on an ordinary batch too.",
         ) from error
 
 
 def _require_real_loss(loss: Any) -> None:
-    hint = "It must be one real number, a tensor: return it, reduced."
+    hint = "It must be one real number, as a tensor: reduce the loss."
     if not isinstance(loss, torch.Tensor):
-        raise RequestError(f"the loss is no tensor but of type {type(loss).__name__}", hint=hint)
+        raise RequestError(f"the loss is not a tensor but of type {type(loss).__name__}", hint=hint)
     if loss.is_complex():
         raise RequestError(f"the loss is complex: its type is {loss.dtype}", hint=hint)
 
@@ -136,25 +140,25 @@ def trace(
     train: bool,
     autocast: torch.dtype | None = None,
 ) -> Joint:
-    """Trace `module` and `loss` on fakes: `state` its parameters and buffers by name, `batch` its input and label.
+    """Trace `module` and `loss` on fakes: `state` are the parameters and buffers by name, `batch` is input and label.
 
-    With `autocast`, what tolerates it runs in that type. The module is left as it is. Raises RequestError for a model
-    whose work depends on the values it sees, that fails, or that makes sparse gradients.
+    With `autocast`, operators that tolerate that type run in it. The module does not change. Raises RequestError for
+    a module whose computation depends on values, that fails, or that makes sparse gradients.
     """
     if train:
         _require_dense_gradients(module)
     wrapped = _WithLoss(_fake_copy(module, state).train(train), loss, autocast, outputs=not train)
-    mode.cache_enabled = True  # fast, and who shares a storage is found when the calls are recorded
+    mode.cache_enabled = True  # for speed; shared storages are determined later, when the calls are recorded
     try:
         with (
             ExitStack() as stack,
             mode,
-            _use_lazy_graph_module(should_use=True),  # the graph is read, its Python text never
+            _use_lazy_graph_module(should_use=True),  # skips generating Python code, which nothing runs
             torch.set_grad_enabled(train),
             _plain_attention(),
-            _own_recurrences(module),
-            _own_compositions(),
-            _own_kernels(),
+            _torch_recurrences(module),
+            _replaced_operators(),
+            _eager_kernels(),
         ):
             graph_module: fx.GraphModule = aot_export_joint_with_descriptors(
                 stack, wrapped, tuple(batch), _disable_torch_fn_metadata_mode=True
@@ -162,19 +166,20 @@ def trace(
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise RequestError(
             f"what the model computes depends on the values it sees: {error}",
-            hint=_WAYS_OUT.get(
+            hint=_ALTERNATIVES.get(
                 error.func, "One captured step must serve every batch: replace branches on values by torch.where."
             ),
         ) from error
     finally:
         mode.cache_enabled = False
-    return _read(graph_module)
+    return _read_graph(graph_module)
 
 
 def trace_alone(module: nn.Module, loss: Loss, batch: tuple[Any, Any]) -> fx.GraphModule:
-    """Forward, loss and backward as torch traces them, before they are recorded: for who divides them otherwise.
+    """Return forward, loss and backward as torch traces them, before they are recorded.
 
-    Nodes that run a kernel have the names that the recorded values have.
+    Other ways to divide a step can start from this graph. Nodes that run a kernel have the names of the recorded
+    values.
     """
     mode = fake_mode()
     state = {v.name: fake for s in layout(module, None) for v, fake in fakes_of(mode, s)}
@@ -182,15 +187,15 @@ def trace_alone(module: nn.Module, loss: Loss, batch: tuple[Any, Any]) -> fx.Gra
 
 
 def fake_mode() -> FakeTensorMode:
-    """A mode whose tensors have shapes and no memory."""
+    """Return a mode whose tensors have shapes but no memory."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    # A remembered result has storages of its own where the kernel gives two outputs one: LSTM's bias gradients.
+    # A cached result has separate storages even if the kernel returns two outputs in one: LSTM's bias gradients.
     mode.cache_enabled = False
     return mode
 
 
 def fakes_of(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Tensor]]:
-    """The values of one storage, without memory: they share what the real ones share."""
+    """Return the values of one storage, without memory. They share storage like the real values."""
     if len(stored.values) == 1:
         only = stored.values[0]
         return [(only, fake_strided(mode, only.shape, only.stride, only.dtype, torch.device("cpu")))]
@@ -200,53 +205,53 @@ def fakes_of(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Te
 
 
 def fake_like(mode: FakeTensorMode, example: torch.Tensor) -> torch.Tensor:
-    """A dense tensor of the same shape and type, without memory."""
+    """Return a dense tensor of the same shape and type, without memory."""
     with mode:
         return torch.empty(tuple(example.shape), dtype=example.dtype)
 
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Without the fused encoder layer of evaluation mode, one opaque call whose bits differ from training's."""
-    before = torch.backends.mha.get_fastpath_enabled()
+    """Disable the fused encoder layer of evaluation mode, one opaque call whose bits differ from training's."""
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        torch.backends.mha.set_fastpath_enabled(was_enabled)
 
 
 @contextmanager
-def _own_recurrences(module: nn.Module) -> Iterator[None]:
-    """Recurrent layers as the library itself composes them; one of them spelt out (recurrence.py).
+def _torch_recurrences(module: nn.Module) -> Iterator[None]:
+    """Trace recurrent layers as torch's own compositions, and GRU as the one in recurrence.py.
 
-    Tracing would take torch's Python versions, whose dropout between layers draws other random numbers. And on a GPU
-    cuDNN's, for which a layer's weights have to lie side by side: a plan moves each on its own, and a fake has no
-    place.
+    Otherwise tracing would use torch's Python versions, whose dropout between layers draws other random numbers. On a
+    GPU it would use cuDNN's kernels, which need a layer's weights in contiguous memory: a plan moves each weight
+    separately, and a fake has no address.
     """
-    kept = [(op, dict(op.py_kernels)) for op in _RECURRENCES]
+    saved_kernels = [(op, dict(op.py_kernels)) for op in _RECURRENCES]
     cudnn = torch.backends.cudnn.enabled
     try:
         torch.backends.cudnn.enabled = cudnn and not any(isinstance(part, nn.RNNBase) for part in module.modules())
         for op in _RECURRENCES:
             op.py_kernels.clear()
-            op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernels just taken away
+            op._dispatch_cache.clear()  # noqa: SLF001 - it caches the kernels just removed
         for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
             _aten.gru.input.py_kernels[key] = gru
         yield
     finally:
         torch.backends.cudnn.enabled = cudnn
-        for op, kernels in kept:
+        for op, kernels in saved_kernels:
             op.py_kernels.clear()
             op.py_kernels.update(kernels)
             op._dispatch_cache.clear()  # noqa: SLF001
 
 
 def _refuse_check(_info: torch.Tensor, function: str, *, is_matrix: bool) -> None:
-    """aten::_linalg_check_errors, which tracing keeps in some versions of torch and drops in others (2.11)."""
+    """Refuse aten::_linalg_check_errors, which tracing keeps in some versions of torch and drops in others (2.11)."""
     raise RequestError(
         f"the model checks values while it computes, in torch.{function}",
-        hint="Use the operators that check nothing, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
+        hint="Use the operators without checks, torch.linalg.inv_ex, solve_ex or cholesky_ex.",
     )
 
 
@@ -259,68 +264,76 @@ _COMPOSED_HERE: dict[Any, tuple[DispatchKey, Callable[..., Any]]] = {
 
 
 @contextmanager
-def _own_compositions() -> Iterator[None]:
-    """Operators that are spelt out here where tracing would change bits or fail (products.py, alignments.py)."""
-    kept = {op: dict(op.py_kernels) for op in _COMPOSED_HERE}
+def _replaced_operators() -> Iterator[None]:
+    """Use the operators of products.py and alignments.py, where tracing would change bits or fail."""
+    saved_kernels = {op: dict(op.py_kernels) for op in _COMPOSED_HERE}
     try:
-        for op, (key, own) in _COMPOSED_HERE.items():
-            op.py_kernels[key] = own
-            op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernel just replaced
+        for op, (key, composition) in _COMPOSED_HERE.items():
+            op.py_kernels[key] = composition
+            op._dispatch_cache.clear()  # noqa: SLF001 - it caches the kernel just replaced
         yield
     finally:
-        for op, kernels in kept.items():
+        for op, kernels in saved_kernels.items():
             op.py_kernels.clear()
             op.py_kernels.update(kernels)
             op._dispatch_cache.clear()  # noqa: SLF001
 
 
 @contextmanager
-def _own_kernels() -> Iterator[None]:
-    """Images resized, and the like, by the kernels that eager calls.
+def _eager_kernels() -> Iterator[None]:
+    """Trace the resizing of images, and similar operators, as the kernels that eager calls.
 
-    Tracing would take compositions of torch in Python, whose bits are others, and whose steps are a dozen.
+    Otherwise tracing would use compositions in Python, which take a dozen steps and give other bits.
     """
     packets = [getattr(_aten, name) for name in _COMPOSED if hasattr(_aten, name)]
     operators = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
-    kept = [(op, dict(op.py_kernels)) for op in operators]
+    saved_kernels = [(op, dict(op.py_kernels)) for op in operators]
     try:
         for op in operators:
             for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
                 op.py_kernels.pop(key, None)
-            op._dispatch_cache.clear()  # noqa: SLF001 - it remembers the kernels just taken away
+            op._dispatch_cache.clear()  # noqa: SLF001 - it caches the kernels just removed
         yield
     finally:
-        for op, kernels in kept:
+        for op, kernels in saved_kernels:
             op.py_kernels.update(kernels)
             op._dispatch_cache.clear()  # noqa: SLF001
 
 
 @register_op_impl(_aten.mkldnn_rnn_layer_backward.default)
-def _rnn_backward(_mode: FakeTensorMode, _operator: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    """An LSTM's gradients on fakes: float32 whatever the inputs are.
+def _fake_lstm_gradients(_mode: FakeTensorMode, _operator: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    """Return an LSTM's gradients on fakes: float32, whatever the inputs are.
 
-    Torch's own say the inputs' type up to 2.12, and tracing would leave out the casts that eager makes.
+    Up to torch 2.12 the fakes have the inputs' type, and tracing would leave out the casts that eager makes.
     """
-    made = [given.new_empty(given.shape, dtype=torch.float32) for given in (*args[:4], *args[5:7])]
-    return (*made[:4], made[3], *made[4:])  # both biases have one gradient
+    gradients = [argument.new_empty(argument.shape, dtype=torch.float32) for argument in (*args[:4], *args[5:7])]
+    return (*gradients[:4], gradients[3], *gradients[4:])  # both biases have one gradient
 
 
 @register_op_impl(_CTC_LOSS.default)
-def _alignments(_mode: FakeTensorMode, _operator: Any, *args: Any, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of a size that depends on lengths only, which are known; torch's own refuses."""
+def _fake_ctc_loss_results(
+    _mode: FakeTensorMode, _operator: Any, *args: Any, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the fakes of aten::_ctc_loss.
+
+    Their sizes depend only on lengths, which are known; torch's own fake refuses.
+    """
     scores, _targets, _input_lengths, target_lengths, *_others = args
     return fake_ctc_loss(scores, target_lengths)
 
 
 @register_op_impl(_aten.index_fill.int_Scalar)
 @register_op_impl(_aten.index_fill.int_Tensor)
-def _changed_clone(_mode: FakeTensorMode, _operator: Any, given: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """What filling by index in place becomes: it changes a clone, and torch's own fake has another order."""
-    return given.clone()
+def _filled_clone(_mode: FakeTensorMode, _operator: Any, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return the fake of an index fill that functionalization has made from one in place.
+
+    Such a fill changes a clone. Torch's own fake has another memory order.
+    """
+    return x.clone()
 
 
 def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:
-    # deepcopy takes the fakes for the tensors through its memo, so no parameter is ever copied.
+    # The memo makes deepcopy use the fakes in place of the tensors, so no parameter is ever copied.
     memo: dict[int, Any] = {}
     for name, parameter in module.named_parameters():
         memo[id(parameter)] = nn.Parameter(fakes[name], requires_grad=parameter.requires_grad)
@@ -329,8 +342,8 @@ def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
-def _read(graph_module: fx.GraphModule) -> Joint:
-    """Say of each input and output what it is. Raises GraphError for a kind that no version known here makes."""
+def _read_graph(graph_module: fx.GraphModule) -> Joint:
+    """Identify each input and output of the graph. Raise GraphError for a kind that no supported version makes."""
     nodes = list(graph_module.graph.nodes)
     state: dict[fx.Node, str] = {}
     inputs: dict[fx.Node, int] = {}
@@ -345,7 +358,7 @@ def _read(graph_module: fx.GraphModule) -> Joint:
                 tangents.add(node)
             case other if type(other).__name__.endswith("TokenAOTInput"):
                 raise RequestError(
-                    "the model calls operators for what they do and not for what they return, as a print does",
+                    "the model calls operators for their side effects, as print does",
                     hint="Leave them out of its forward pass.",
                 )
             case other:
@@ -373,7 +386,7 @@ def _read(graph_module: fx.GraphModule) -> Joint:
 
 
 def _own_name(target: str) -> str:
-    """The module's own name for what the wrapper holds."""
+    """Return the module's own name for a parameter or buffer of the wrapper."""
     return target.removeprefix("module.")
 
 
@@ -383,7 +396,7 @@ def _outputs(node: fx.Node) -> list[tuple[Any, fx.Node | None]]:
 
 
 def _mutations(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[str, fx.Node]]]:
-    """After which node each buffer may take its new value: when it is there and the old is read no more."""
+    """Return the node after which each buffer may take its new value: it exists and the old is not read again."""
     position = {node: k for k, node in enumerate(nodes)}
     placed = {n.meta["desc"]: n for n in nodes if n.op == "placeholder"}
     output = nodes[-1]
@@ -392,7 +405,7 @@ def _mutations(nodes: list[fx.Node]) -> dict[fx.Node, list[tuple[str, fx.Node]]]
     for desc, value in _outputs(output):
         mutated = desc.mutated_input if isinstance(desc, InputMutationAOTOutput) else None
         if not isinstance(mutated, BufferAOTInput | ParamAOTInput) or value is None:
-            continue  # the batch is uploaded anew: what a model does to it does not outlive the step
+            continue  # the batch is uploaded again, so changes to it do not outlive the step
         readers = _readers(aliases, placed[mutated]) - {output}
         last = max([value, *readers], key=position.__getitem__)
         after.setdefault(last, []).append((_own_name(mutated.target), value))
@@ -417,16 +430,16 @@ def _require_dense_gradients(module: nn.Module) -> None:
 
 
 def _aliases(nodes: list[fx.Node]) -> dict[int, list[fx.Node]]:
-    """The nodes whose values live in each storage."""
-    found: dict[int, list[fx.Node]] = {}
+    """Return the nodes whose values are in each storage."""
+    nodes_of: dict[int, list[fx.Node]] = {}
     for node in nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             _require_dense(node, value)
-            found.setdefault(storage_key(value), []).append(node)
-    return found
+            nodes_of.setdefault(storage_key(value), []).append(node)
+    return nodes_of
 
 
 def _readers(aliases: dict[int, list[fx.Node]], source: fx.Node) -> set[fx.Node]:
-    """Whatever uses `source` or a view of it."""
+    """Return all nodes that use `source` or a view of it."""
     return {user for alias in (source, *aliases[storage_key(source.meta["val"])]) for user in alias.users}

@@ -1,8 +1,8 @@
-"""The optimizer's part of a captured step: clipping, the step counter, one update per parameter, averages.
+"""Records the optimizer's part of a step: clipping, the step counter, one update per parameter, averages.
 
-Each call is the one that `torch.optim` with `fused=True` (RMSprop, which has no such thing: without) and
+Each call is the one that `torch.optim` with `fused=True` (RMSprop: without, as it has no fused form) and
 `torch.nn.utils.clip_grad_norm_` make for a single tensor, so the results are equal bit for bit. Complex parameters
-are updated as pairs of real numbers, as `torch.optim` does.
+are updated as pairs of real numbers, as in `torch.optim`.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 
 
 def record_update(recorder: Recorder, settings: OptimizerSettings, gradients: dict[str, torch.Tensor]) -> None:
-    """Record how every parameter with a gradient is updated in place."""
+    """Record an update in place of every parameter with a gradient."""
     ready = {name: _like_parameter(recorder, name, gradient) for name, gradient in gradients.items()}
     if settings.clip_norm is not None:
         ready = _clipped(recorder, settings.clip_norm, ready)
@@ -33,7 +33,10 @@ def record_update(recorder: Recorder, settings: OptimizerSettings, gradients: di
 
 
 class Gradients:
-    """What the parts of a batch have given each parameter so far; parts add up in place, as eager's do."""
+    """The gradients that the parts of a batch have added to each parameter so far.
+
+    Parts add up in place, as in eager.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -44,14 +47,17 @@ class Gradients:
         return self._totals[name]
 
     def put(self, name: str, gradient: torch.Tensor) -> None:
-        """The parameter's gradient is this one from now on."""
+        """Set the gradient of the parameter."""
         if name in self._totals:
             self._holders[self._recorder.key_of(self._totals[name])] -= 1
         self._totals[name] = gradient
         self._holders[self._recorder.key_of(gradient)] += 1
 
     def add(self, name: str, gradient: torch.Tensor) -> None:
-        """Add a part's gradient to what the parts before gave this parameter; not in place where others hold it."""
+        """Add a part's gradient to the parameter's gradient.
+
+        The addition is not in place if the storage also holds another parameter's gradient.
+        """
         total = self._totals.get(name)
         if total is None:
             self.put(name, _like_parameter(self._recorder, name, gradient))
@@ -62,7 +68,7 @@ class Gradients:
 
 
 def _like_parameter(recorder: Recorder, name: str, gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient in its parameter's memory order, which fused updates take for granted.
+    """Return the gradient in its parameter's memory order, which fused updates require.
 
     Eager's gradient accumulation copies such gradients too.
     """
@@ -104,7 +110,7 @@ def _clipped(recorder: Recorder, clip_norm: float, gradients: dict[str, torch.Te
 
 
 def _shared(recorder: Recorder, gradients: dict[str, torch.Tensor]) -> set[str]:
-    """Gradients whose storage holds another gradient too: scaled in place they would be scaled twice."""
+    """Return the gradients whose storage holds another gradient too. Scaling in place would scale them twice."""
     owners: dict[int, list[str]] = {}
     for name, gradient in gradients.items():
         owners.setdefault(recorder.key_of(gradient), []).append(name)
@@ -112,26 +118,26 @@ def _shared(recorder: Recorder, gradients: dict[str, torch.Tensor]) -> set[str]:
 
 
 def _tensors(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> dict[str, Any]:
-    """The parameter, its gradient and its state by name, complex ones as pairs of real numbers."""
-    own = {state: recorder.fake(state_name(state, name)) for state in settings.states if state != AVERAGE}
-    found = {"parameter": recorder.fake(name), "gradient": gradient} | own
+    """Return the parameter, its gradient and its state by name, complex tensors as pairs of real numbers."""
+    state_tensors = {state: recorder.fake(state_name(state, name)) for state in settings.states if state != AVERAGE}
+    tensors = {"parameter": recorder.fake(name), "gradient": gradient} | state_tensors
     if not gradient.is_complex():
-        return found
+        return tensors
     return {
         key: recorder.call(Stage.OPTIMIZER, _aten.view_as_real.default, tensor, name=f"real/{key}/{name}")
-        for key, tensor in found.items()
+        for key, tensor in tensors.items()
     }
 
 
 def _record_adam(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
-    found = _tensors(recorder, settings, name, gradient)
-    parameter, mean, square = (found[key] for key in ("parameter", "exp_avg", "exp_avg_sq"))
+    tensors = _tensors(recorder, settings, name, gradient)
+    parameter, mean, square = (tensors[key] for key in ("parameter", "exp_avg", "exp_avg_sq"))
     target = _aten._fused_adam_.default if settings.kind == "adam" else _aten._fused_adamw_.default
     recorder.call(
         Stage.OPTIMIZER,
         target,
         [parameter],
-        [found["gradient"]],
+        [tensors["gradient"]],
         [mean],
         [square],
         [],
@@ -148,15 +154,15 @@ def _record_adam(recorder: Recorder, settings: OptimizerSettings, name: str, gra
 
 
 def _record_sgd(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
-    found = _tensors(recorder, settings, name, gradient)
-    buffers = [found["momentum_buffer"]] if settings.momentum else []
+    tensors = _tensors(recorder, settings, name, gradient)
+    buffers = [tensors["momentum_buffer"]] if settings.momentum else []
     recorder.call(
         Stage.OPTIMIZER,
         _aten._fused_sgd_.default,
-        [found["parameter"]],
-        [found["gradient"]],
+        [tensors["parameter"]],
+        [tensors["gradient"]],
         buffers,
-        mutates=(found["parameter"], *buffers),
+        mutates=(tensors["parameter"], *buffers),
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
         lr=Runtime.LEARNING_RATE,
@@ -169,15 +175,15 @@ def _record_sgd(recorder: Recorder, settings: OptimizerSettings, name: str, grad
 
 
 def _record_adagrad(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
-    found = _tensors(recorder, settings, name, gradient)
+    tensors = _tensors(recorder, settings, name, gradient)
     recorder.call(
         Stage.OPTIMIZER,
         _aten._fused_adagrad_.default,
-        [found["parameter"]],
-        [found["gradient"]],
-        [found["sum"]],
+        [tensors["parameter"]],
+        [tensors["gradient"]],
+        [tensors["sum"]],
         [recorder.fake(STEP_NAME)],
-        mutates=(found["parameter"], found["sum"]),
+        mutates=(tensors["parameter"], tensors["sum"]),
         lr=Runtime.LEARNING_RATE,
         lr_decay=0.0,
         weight_decay=settings.weight_decay,
@@ -187,18 +193,18 @@ def _record_adagrad(recorder: Recorder, settings: OptimizerSettings, name: str, 
 
 
 def _record_rmsprop(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
-    found = _tensors(recorder, settings, name, gradient)
-    means = [found["grad_avg"]] if settings.centered else []
-    buffers = [found["momentum_buffer"]] if settings.momentum else []
+    tensors = _tensors(recorder, settings, name, gradient)
+    means = [tensors["grad_avg"]] if settings.centered else []
+    buffers = [tensors["momentum_buffer"]] if settings.momentum else []
     recorder.call(
         Stage.OPTIMIZER,
         rmsprop_,
-        [found["parameter"]],
-        [found["gradient"]],
-        [found["square_avg"]],
+        [tensors["parameter"]],
+        [tensors["gradient"]],
+        [tensors["square_avg"]],
         means,
         buffers,
-        mutates=(found["parameter"], found["square_avg"], *means, *buffers),
+        mutates=(tensors["parameter"], tensors["square_avg"], *means, *buffers),
         lr=Runtime.LEARNING_RATE,
         alpha=settings.alpha,
         eps=settings.eps,
@@ -217,7 +223,7 @@ _RECORDED = {
 
 
 def _record_averages(recorder: Recorder, decay: float) -> None:
-    """The moving averages of all trained parameters, computed after the update."""
+    """Record the moving averages of all trained parameters, computed after the update."""
     prefix = state_name(AVERAGE, "")
     for average in [name for name in recorder.values if name.startswith(prefix)]:
         recorder.call(

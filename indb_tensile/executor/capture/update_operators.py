@@ -1,7 +1,8 @@
-"""Updates that torch has no single operator for, as operators of our own: RMSprop, and the average of a parameter.
+"""Defines custom operators for updates that torch has no single operator for: RMSprop, and a parameter's average.
 
-They compute what `torch.optim.RMSprop` and `torch.optim.swa_utils` compute for one tensor, call by call, so that the
-results are equal bit for bit. As one operator each, their intermediate values are scratch that no plan moves.
+They compute what `torch.optim.RMSprop` and `torch.optim.swa_utils` compute for one tensor, call by call, so the
+results are equal bit for bit. Each update is one operator, so that its intermediate values are scratch that no plan
+moves.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 _Library: Any = torch.library.Library
-_LIBRARY = _Library("tensile", "DEF")  # what it declares is there as long as it is
+_LIBRARY = _Library("tensile", "DEF")  # the declared operators exist as long as this object
 _RMSPROP = (
     "(Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] square_avgs, Tensor(c!)[] grad_avgs, Tensor(d!)[] buffers, *, "
     "{rate} lr, float alpha, float eps, float weight_decay, float momentum) -> ()"
@@ -34,7 +35,7 @@ def _rmsprop(
     weight_decay: float,
     momentum: float,
 ) -> None:
-    """`_single_tensor_rmsprop` of torch/optim/rmsprop.py; without `grad_avgs` not centered."""
+    """Compute `_single_tensor_rmsprop` of torch/optim/rmsprop.py; centered only with `grad_avgs`."""
     rate = float(lr) if isinstance(lr, torch.Tensor) and lr.device.type == "cpu" else lr
     for index, param in enumerate(params):
         grad, square_avg = grads[index], square_avgs[index]
@@ -55,7 +56,10 @@ def _rmsprop(
 
 
 def _descend(param: torch.Tensor, rate: float | torch.Tensor, along: torch.Tensor, over: torch.Tensor | None) -> None:
-    """Subtract the rate times `along`, divided by `over`. A rate on a GPU is read there, by recorded iterations."""
+    """Subtract the rate times `along`, divided by `over`.
+
+    The rate may be a tensor on a GPU, so that recorded iterations read its present value.
+    """
     if isinstance(rate, torch.Tensor):
         param.addcmul_(along if over is None else along / over, -rate)
     elif over is None:
@@ -65,7 +69,7 @@ def _descend(param: torch.Tensor, rate: float | torch.Tensor, along: torch.Tenso
 
 
 def _average(average: torch.Tensor, parameter: torch.Tensor, *, decay: float, is_first_step: bool) -> None:
-    """The first average is the parameter itself, as `AveragedModel.update_parameters` has it."""
+    """Update an average. The first average is the parameter itself, as in `AveragedModel.update_parameters`."""
     if is_first_step:
         average.copy_(parameter)
     else:

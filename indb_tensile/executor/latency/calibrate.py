@@ -1,9 +1,9 @@
 """Measures operators that have never run on this kind of device: workspace, output sizes, latency.
 
-Each runs alone on inputs made from its metadata, so a job can be calibrated before it is admitted beside
-others and before its own state is anywhere. Where torch's tensors are served from an arena (serving.py), memory is
-what the operator's script says; elsewhere it is read off the allocator's own events, and the workspace is the
-highest sum of what an operator allocated and freed, less what it returned.
+Each operator runs alone on inputs made from its metadata. A job can therefore be calibrated before it is admitted
+beside other jobs and before its own state is in memory. If torch's tensors are served from an arena (serving.py), the
+operator's script gives its memory. Otherwise memory is read from the allocator's events: the workspace is the highest
+sum of an operator's allocations and frees, minus the operator's results.
 """
 
 import os
@@ -32,16 +32,16 @@ from indb_tensile.scheduler.graph import Stage, StepGraph
 Known = Mapping[str, tuple[int, int]]  # latency_ns and workspace_bytes by signature
 
 _TIMED_RUNS = 3
-_SHORT_RUNS = 7  # of a call so short that whatever else the processor does shows
+_SHORT_RUNS = 7  # for calls so short that other work on the processor disturbs their timing
 _SHORT_NS = 1_000_000
 _LABEL = "tensile operator "
-_LEAST_OVERFLOW = 1 << 20  # a region at least is then granted more
+_LEAST_OVERFLOW = 1 << 20  # the controller then grants at least one region more
 _PATTERN = 65_537  # floats repeated to fill an input: odd, so that rows differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The steps with what was measured. `overflow_bytes` > 0: so much more than the grant is needed."""
+    """The steps with their measurements. `overflow_bytes` > 0 says how much more memory than the grant is needed."""
 
     steps: tuple[CapturedStep, ...]
     measured: dict[str, tuple[int, int]]
@@ -49,7 +49,7 @@ class Calibration:
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:
-        """The measured graphs, in the order of the steps."""
+        """Return the measured graphs, in the order of the steps."""
         return tuple(step.graph for step in self.steps)
 
 
@@ -58,19 +58,20 @@ def calibrate(
 ) -> Calibration:
     """Run every operator whose signature is `unknown`: once for its memory, then for its time.
 
-    Operators that cannot run within `grant_bytes` are left out, and the overflow says what is missing; on a GPU it
-    also says what an operator was refused and did without, by another algorithm. The random generator is left as it
-    was. Raises InvariantError where an operator makes other storages than its graph says.
+    Operators that cannot run within `grant_bytes` are left out, and the overflow says how much memory is missing. On
+    a GPU the overflow also covers memory that an operator was refused and replaced by using another algorithm. The
+    state of the random generator is restored. Raise InvariantError if an operator makes other storages than its graph
+    says.
     """
-    fits, overflow_bytes = _fitting(_work(steps, unknown, known), grant_bytes)
-    before = torch.get_rng_state()
+    fits, overflow_bytes = _split_fitting(_work(steps, unknown, known), grant_bytes)
+    random_state = torch.get_rng_state()
     try:
         memory, refused_bytes = _measure_memory(fits, grant_bytes)
         fits = [(step, call) for step, call in fits if call.signature in memory]
-        latency_ns = {} if refused_bytes else {call.signature: _time(step, call) for step, call in fits}
+        latency_ns = {} if refused_bytes else {call.signature: _measure_time(step, call) for step, call in fits}
     finally:
-        torch.set_rng_state(before)
-    if refused_bytes:  # with the larger grant all is measured anew: a refusal changes which kernels run
+        torch.set_rng_state(random_state)
+    if refused_bytes:  # a refusal changes which kernels run, so everything is measured again with the larger grant
         return Calibration(steps=steps, measured={}, overflow_bytes=max(overflow_bytes, refused_bytes))
     measured: dict[str, tuple[int, int]] = {}
     for step, call in fits:
@@ -87,27 +88,27 @@ def calibrate(
 
 
 def apply_known(steps: tuple[CapturedStep, ...], known: Known) -> tuple[CapturedStep, ...]:
-    """The steps with the workspaces and sizes that are known."""
+    """Return the steps with the known workspaces and sizes."""
     workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in known.items()}
     return tuple(step.with_measured(workspace) for step in steps)
 
 
 def add_scripts(steps: tuple[CapturedStep, ...]) -> tuple[CapturedStep, ...]:
-    """The steps with a script of every operator, also of those that were calibrated by an earlier process.
+    """Return the steps with a script for every operator, including operators that an earlier process calibrated.
 
-    As they are where tensors are not served from an arena. An operator that there is no room to record gets none. The
-    random generator is left as it was.
+    Returns the steps unchanged if tensors are not served from an arena. An operator gets no script if there is too
+    little memory to record it. The state of the random generator is restored.
     """
-    serving = _arena()
+    serving = _serving()
     if serving is None:
         return steps
-    before = torch.get_rng_state()
+    random_state = torch.get_rng_state()
     try:
-        missing = {s: one for s, one in kernels(steps).items() if not any(s in step.scripts for step in steps)}
-        found = {signature: _tried(serving, *one) for signature, one in missing.items()}
-        scripts = {signature: one[0] for signature, (one, refused) in found.items() if one and not refused}
+        missing = {s: item for s, item in kernels(steps).items() if not any(s in step.scripts for step in steps)}
+        recorded = {signature: _try_record(serving, *item) for signature, item in missing.items()}
+        scripts = {s: record[0] for s, (record, refused) in recorded.items() if record and not refused}
     finally:
-        torch.set_rng_state(before)
+        torch.set_rng_state(random_state)
         serving.trim()
     return _with_scripts(steps, scripts)
 
@@ -121,27 +122,27 @@ def _with_scripts(steps: tuple[CapturedStep, ...], scripts: dict[str, Script]) -
 
 
 def unknown_signatures(steps: tuple[CapturedStep, ...], known: Iterable[str]) -> frozenset[str]:
-    """What must be calibrated before the steps can be planned."""
-    wanted = frozenset(signature for step in steps for signature in step.signatures)
-    return wanted.difference(known)
+    """Return the signatures that must be calibrated before the steps can be planned."""
+    required = frozenset(signature for step in steps for signature in step.signatures)
+    return required.difference(known)
 
 
 def kernels(steps: Iterable[CapturedStep]) -> dict[str, tuple[CapturedStep, Call]]:
-    """One call for each signature in the steps."""
-    return {one.kernel.signature: (step, one.kernel) for step in steps for one in step.steps}
+    """Return one call for each signature in the steps."""
+    return {run.kernel.signature: (step, run.kernel) for step in steps for run in step.steps}
 
 
 def measure_latency(step: CapturedStep, call: Call) -> int:
-    """Nanoseconds of one call that runs alone; its first run, which sets kernels up, does not count.
+    """Measure the nanoseconds of one call that runs alone. The first run sets kernels up and does not count.
 
-    The random generator is left as it was.
+    The state of the random generator is restored.
     """
-    before = torch.get_rng_state()
+    random_state = torch.get_rng_state()
     try:
-        first_ns = _time(step, call, 1)
-        return _time(step, call, _TIMED_RUNS if first_ns > _SHORT_NS else _SHORT_RUNS)
+        first_ns = _measure_time(step, call, 1)
+        return _measure_time(step, call, _TIMED_RUNS if first_ns > _SHORT_NS else _SHORT_RUNS)
     finally:
-        torch.set_rng_state(before)
+        torch.set_rng_state(random_state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +156,20 @@ _Work = list[tuple[CapturedStep, Call]]
 
 
 def _work(steps: tuple[CapturedStep, ...], unknown: frozenset[str], known: Known) -> _Work:
-    found: dict[str, tuple[CapturedStep, Call]] = {}
+    work: dict[str, tuple[CapturedStep, Call]] = {}
     for step in steps:
-        for one in step.steps:
-            sizes = _sizes_of(step, one.kernel).values()
-            if one.kernel.signature in unknown or any(key in unknown or key not in known for key in sizes):
-                found.setdefault(one.kernel.signature, (step, one.kernel))
-    return list(found.values())
+        for run in step.steps:
+            sizes = _sizes_of(step, run.kernel).values()
+            if run.kernel.signature in unknown or any(key in unknown or key not in known for key in sizes):
+                work.setdefault(run.kernel.signature, (step, run.kernel))
+    return list(work.values())
 
 
 def _sizes_of(step: CapturedStep, call: Call) -> dict[str, str]:
     return {name: key for name, key in step.size_signatures().items() if name in call.results}
 
 
-def _fitting(work: _Work, grant_bytes: int) -> tuple[_Work, int]:
+def _split_fitting(work: _Work, grant_bytes: int) -> tuple[_Work, int]:
     needed = [_needed_bytes(step, call) for step, call in work]
     fits = [item for item, size_bytes in zip(work, needed, strict=True) if size_bytes <= grant_bytes]
     return fits, max([0, *(size_bytes - grant_bytes for size_bytes in needed)])
@@ -183,19 +184,19 @@ def _needed_bytes(step: CapturedStep, call: Call) -> int:
 
 
 class Timer(Protocol):
-    """Times calls on a device that the host is ahead of."""
+    """Times calls on a device that runs asynchronously to the host."""
 
     def time_ns(self, run: Callable[[], object]) -> int:
-        """Nanoseconds of one call."""
+        """Return the nanoseconds of one call."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where operators are measured on a GPU: in the job's own memory, of which there may be too little.
+    """The place where operators are measured on a GPU: the job's own memory, which may be too small.
 
-    `refusal` says what the memory would have had to hold, since it was last asked: the most with anything that was
-    refused, and the most that the whole device could hold.
+    `refusal` returns two numbers of bytes that the memory would have had to hold, and resets both: the highest of all
+    refused allocations, and the highest of those refused allocations that the whole device could hold.
     """
 
     device: torch.device
@@ -208,40 +209,50 @@ _site: Site | None = None
 
 
 def calibrate_on(site: Site | None) -> None:
-    """Choose where operators are measured, on a GPU or on the processor. Called before any measurement."""
+    """Choose where operators are measured: on a GPU, or on the processor if `site` is None.
+
+    Call this function before any measurement.
+    """
     global _site
     _site = site
 
 
 @cache
-def _private() -> Serving | None:
-    """One for the process: what it has served goes back to the system with `trim`."""
+def _private_serving() -> Serving | None:
+    """Return the process's own serving. Its memory goes back to the system with `trim`."""
     return Serving.private()
 
 
-def _arena() -> Serving | None:
-    return _private() if _site is None else _site.serving
+def _serving() -> Serving | None:
+    return _private_serving() if _site is None else _site.serving
 
 
 def _measure_memory(work: _Work, grant_bytes: int) -> tuple[dict[str, _Memory], int]:
-    """By signature, and by how much the grant was too small; it also warms every kernel up."""
-    serving = _arena()
+    """Return the memory of each signature, and the bytes missing from the grant.
+
+    The runs also warm up every kernel.
+    """
+    serving = _serving()
     if serving is None:
         return _profiled(work), 0
-    found: dict[str, _Memory] = {}
+    memory: dict[str, _Memory] = {}
     refused_bytes = 0
     for step, call in work:
-        recorded, needed_bytes = _tried(serving, step, call)
-        if needed_bytes:  # all in all there may be enough, and no piece of it large enough
+        recorded, needed_bytes = _try_record(serving, step, call)
+        if needed_bytes:  # the total may suffice while no single free piece is large enough
             refused_bytes = max(refused_bytes, needed_bytes - grant_bytes, _LEAST_OVERFLOW)
         if recorded is not None:
             script, made = recorded
-            found[call.signature] = _Memory(script.workspace_bytes, made, script)
-    return found, refused_bytes
+            memory[call.signature] = _Memory(script.workspace_bytes, made, script)
+    return memory, refused_bytes
 
 
-def _tried(serving: Serving, step: CapturedStep, call: Call) -> tuple[tuple[Script, dict[str, int]] | None, int]:
-    """What was recorded, None where there was no room; and what the memory must hold for all that was refused."""
+def _try_record(serving: Serving, step: CapturedStep, call: Call) -> tuple[tuple[Script, dict[str, int]] | None, int]:
+    """Record a call. Return the record, or None without room, and the bytes that the memory must hold to refuse
+    nothing.
+
+    If the call succeeds, allocations that the whole device could not hold do not count.
+    """
     if _site is None:
         return _record(serving, step, call), 0
     _site.refusal()
@@ -253,44 +264,44 @@ def _tried(serving: Serving, step: CapturedStep, call: Call) -> tuple[tuple[Scri
             raise
         let_go(error)
         return None, needed_bytes
-    # What no grant could hold is refused to every run alike: then the other algorithm is the operator's own.
+    # An allocation larger than the whole device is refused in every run, so the fallback algorithm is the normal one.
     _, grantable_bytes = _site.refusal()
     return recorded, grantable_bytes
 
 
 def let_go(error: BaseException | None) -> None:
-    """The frames of what broke off hold its tensors."""
+    """Clear the frames of an exception and its contexts, because these frames keep tensors alive."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
 
 
 def _record(serving: Serving, step: CapturedStep, call: Call) -> tuple[Script, dict[str, int]]:
-    given = _Inputs(step).arguments(call)
+    arguments = _Inputs(step).arguments(call)
     made: dict[str, int] = {}
 
     def run() -> Any:
         with _mode(step, call):
-            result = entry_point(call.target)(*given[0], **given[1])
-        made.update(_made_bytes(step, call, given, result))
+            result = entry_point(call.target)(*arguments[0], **arguments[1])
+        made.update(_made_bytes(step, call, arguments, result))
         return result
 
     return record_script(serving, call, run), made
 
 
 def _profiled(work: _Work) -> dict[str, _Memory]:
-    """One profiler session for all."""
+    """Measure all calls in one profiler session."""
     made: dict[str, dict[str, int]] = {}
     if not work:
         return {}
     with allocation_profiler() as profiler:
         for step, call in work:
-            given = _Inputs(step).arguments(call)
+            arguments = _Inputs(step).arguments(call)
             with _mode(step, call), record_function(_LABEL + call.signature):
-                result = entry_point(call.target)(*given[0], **given[1])
-            made[call.signature] = _made_bytes(step, call, given, result)
-            del result, given
-    highest = dict(_highest(profiler))
+                result = entry_point(call.target)(*arguments[0], **arguments[1])
+            made[call.signature] = _made_bytes(step, call, arguments, result)
+            del result, arguments
+    highest = dict(_highest_per_label(profiler))
     return {
         call.signature: _Memory(
             max(0, highest[call.signature] - sum(made[call.signature].values())), made[call.signature]
@@ -301,45 +312,49 @@ def _profiled(work: _Work) -> dict[str, _Memory]:
 
 @contextmanager
 def allocation_profiler() -> Iterator[Any]:
-    """Torch's profiler of what the host's allocator gives and takes, quietly, in every version alike."""
-    with _without_chatter(), warnings.catch_warnings():
-        # Up to torch 2.12 every first use warns that a second cycle of the same profiler would lose the first one's.
+    """Run torch's profiler of the host allocator, without the profiler's output and warnings.
+
+    Its events are the same in every supported version of torch.
+    """
+    with _silent_error_output(), warnings.catch_warnings():
+        # Up to torch 2.12 the first use warns that a second cycle of the same profiler would lose the events of the
+        # first.
         warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             yield profiler
 
 
 @contextmanager
-def _without_chatter() -> Iterator[None]:
-    """The profiler writes lines of its own to the error output, which no setting of it turns off."""
+def _silent_error_output() -> Iterator[None]:
+    """Discard the error output: the profiler writes lines there that none of its settings turns off."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    error_output, null_output = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_output, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(error_output, 2)
+        os.close(error_output)
+        os.close(null_output)
 
 
-def _highest(profiler: Any) -> Iterator[tuple[str, int]]:
-    """Per labelled range the highest sum of its allocations."""
+def _highest_per_label(profiler: Any) -> Iterator[tuple[str, int]]:
+    """Return the highest sum of allocations in each labelled range."""
     for event in _walk(profiler.profiler.kineto_results.experimental_event_tree()):
         if event.name.startswith(_LABEL):
             yield event.name.removeprefix(_LABEL), _highest_in(event)
 
 
 def _highest_in(event: Any) -> int:
-    held = highest = 0
+    current_bytes = highest_bytes = 0
     for _, size_bytes in sorted(allocations([event])):
-        held += size_bytes
-        highest = max(highest, held)
-    return highest
+        current_bytes += size_bytes
+        highest_bytes = max(highest_bytes, current_bytes)
+    return highest_bytes
 
 
 def allocations(events: Iterable[Any]) -> Iterator[tuple[int, int]]:
-    """When and how many bytes the host's allocator took (or, negative, got back) within profiler events."""
+    """Return the time and the bytes of each allocation within profiler events. Frees have negative bytes."""
     for event in _walk(events):
         if event.tag.name == "Allocation":
             yield event.start_time_ns, event.extra_fields.alloc_size
@@ -353,9 +368,9 @@ def _walk(events: Iterable[Any]) -> Iterator[Any]:
         waiting.extend(event.children)
 
 
-def _made_bytes(step: CapturedStep, call: Call, given: tuple[Any, Any], result: Any) -> dict[str, int]:
-    """Bytes of each new storage, under the name of the first value in it; checks that it is as captured."""
-    before = {storage_key(t) for t in tensors_in(given)}
+def _made_bytes(step: CapturedStep, call: Call, arguments: tuple[Any, Any], result: Any) -> dict[str, int]:
+    """Return the bytes of each new storage, by its first value's name. Check that they agree with the capture."""
+    known_storages = {storage_key(t) for t in tensors_in(arguments)}
     results = [result] if call.single else list(result or ())
     owner: dict[int, str] = {}
     made: dict[str, int] = {}
@@ -363,9 +378,9 @@ def _made_bytes(step: CapturedStep, call: Call, given: tuple[Any, Any], result: 
         if name is None or not isinstance(tensor, torch.Tensor) or name in call.arguments:
             continue
         if _site is not None and _site.device.type != tensor.device.type:
-            continue  # a word of the host's
+            continue  # a small result in host memory
         key = storage_key(tensor)
-        _check_sharing(step, call, name, owner.get(key), shared=key in before)
+        _check_sharing(step, call, name, owner.get(key), shared=key in known_storages)
         if key not in owner:
             owner[key] = name
             made[name] = tensor.untyped_storage().nbytes()
@@ -379,42 +394,44 @@ def _check_sharing(step: CapturedStep, call: Call, name: str, other: str | None,
     expected = storage in call.reads
     alike = other is None or step.values[other].storage == storage
     if not empty and (shared != expected or not alike):
-        raise InvariantError(f"operator {call.target} shares the storage of {name} otherwise than it was captured")
+        raise InvariantError(f"operator {call.target} shares the storage of {name} differently than captured")
 
 
 def _check_size(step: CapturedStep, call: Call, name: str, made_bytes: int) -> None:
     tensor_id = step.tensor_of.get(step.values[name].storage)
     captured = 0 if tensor_id is None else step.graph.tensors[tensor_id].size_bytes
     if made_bytes > captured and name not in step.opaque:
-        raise InvariantError(f"operator {call.target} makes {name} of {made_bytes} bytes, captured were {captured}")
+        raise InvariantError(
+            f"operator {call.target} makes {name} of {made_bytes} bytes, more than the captured {captured}"
+        )
 
 
 # --- time ------------------------------------------------------------------------------------------------------
 
 
-def _time(step: CapturedStep, call: Call, runs: int = _TIMED_RUNS) -> int:
+def _measure_time(step: CapturedStep, call: Call, runs: int = _TIMED_RUNS) -> int:
     args, kwargs = _Inputs(step).arguments(call)
     run = entry_point(call.target)
 
     def once() -> None:
         result = run(*args, **kwargs)
         if call.stage is Stage.UPLOAD:
-            result.zero_()  # the bytes have to be written, too
+            result.zero_()  # an upload also writes the bytes
 
     with _mode(step, call):
         if _site is not None:
             return _site.timer.time_ns(once)
-        taken: list[int] = []
-        while len(taken) < runs:
+        times_ns: list[int] = []
+        while len(times_ns) < runs:
             start = perf_counter_ns()
             once()
-            taken.append(perf_counter_ns() - start)
-    return int(median(taken))
+            times_ns.append(perf_counter_ns() - start)
+    return int(median(times_ns))
 
 
 @contextmanager
 def _mode(step: CapturedStep, call: Call) -> Iterator[None]:
-    """As in the step: gradients are on in a training step's forward pass, some kernels go by that."""
+    """Set the gradient mode as in the step: some kernels depend on it. A training step's forward pass has it on."""
     with torch.set_grad_enabled(step.kind is Kind.TRAINING and call.stage in (Stage.UPLOAD, Stage.FORWARD)):
         yield
 
@@ -422,7 +439,7 @@ def _mode(step: CapturedStep, call: Call) -> Iterator[None]:
 # --- inputs ----------------------------------------------------------------------------------------------------
 
 
-# Their pivots are numbers of rows, from 1 on, which what solves with them checks.
+# The pivots of a factorisation are row numbers from 1 on. Operators that solve with them check that.
 _FACTORISATIONS = frozenset(
     getattr(torch.ops.aten, name).default
     for name in ("_linalg_det", "_linalg_slogdet", "_linalg_solve_ex", "linalg_lu_factor_ex", "linalg_ldl_factor_ex")
@@ -430,23 +447,23 @@ _FACTORISATIONS = frozenset(
 
 
 class _Inputs:
-    """Inputs with the shapes, strides and shared storages of one step, made as they are asked for."""
+    """Inputs with the shapes, strides and shared storages of one step, made on demand."""
 
     def __init__(self, step: CapturedStep) -> None:
         self._step = step
         self._memory: dict[StorageKey, torch.Tensor] = {}
-        self._kept: dict[str, torch.Tensor] = {}
+        self._produced: dict[str, torch.Tensor] = {}
         self._generator = torch.Generator().manual_seed(0)
         self._pivots = {
             step.values[name].storage
-            for one in step.steps
-            if one.kernel.target in _FACTORISATIONS
-            for name in one.kernel.results
+            for run in step.steps
+            if run.kernel.target in _FACTORISATIONS
+            for name in run.kernel.results
             if name is not None and step.values[name].dtype is torch.int32
         }
 
     def arguments(self, call: Call) -> tuple[Any, Any]:
-        """What the call is given."""
+        """Return the positional and keyword arguments of the call."""
         return self._make(call.args), self._make(call.kwargs)
 
     def _make(self, item: Any) -> Any:
@@ -461,10 +478,10 @@ class _Inputs:
         return item
 
     def _value(self, name: str) -> torch.Tensor:
-        if name in self._step.opaque_results and name not in self._kept:
+        if name in self._step.opaque_results and name not in self._produced:
             self._produce(name)
-        if name in self._kept:
-            return self._kept[name]
+        if name in self._produced:
+            return self._produced[name]
         shape = self._step.values[name]
         if shape.storage not in self._memory:
             self._memory[shape.storage] = self._fill(shape)
@@ -473,22 +490,22 @@ class _Inputs:
         return empty.set_(memory, shape.offset, shape.shape, shape.stride)
 
     def _produce(self, name: str) -> None:
-        """What only its own kernel knows how to write is made by it."""
-        call = next(one.kernel for one in self._step.steps if name in one.kernel.results)
+        """Make a value with its own kernel, because only that kernel knows the value's format."""
+        call = next(run.kernel for run in self._step.steps if name in run.kernel.results)
         args, kwargs = self.arguments(call)
         with _mode(self._step, call):
             made = call.target(*args, **kwargs)
-        self._kept[name] = made if call.single else made[call.results.index(name)]
+        self._produced[name] = made if call.single else made[call.results.index(name)]
 
     def _fill(self, shape: Shape) -> torch.Tensor:
         tensor_id = self._step.tensor_of.get(shape.storage)
         size_bytes = 0 if tensor_id is None else self._step.graph.tensors[tensor_id].size_bytes
-        place = None if _site is None else _site.device
+        device = None if _site is None else _site.device
         size = size_bytes // shape.dtype.itemsize
-        memory = torch.full((size,), int(shape.storage in self._pivots), dtype=shape.dtype, device=place)
+        memory = torch.full((size,), int(shape.storage in self._pivots), dtype=shape.dtype, device=device)
         if shape.dtype.is_floating_point and memory.numel():
-            # Positive, so that roots and logarithms are numbers, and below 1, as shares are that a loss checks; drawn
-            # once and repeated, which is fast.
+            # Positive, so that roots and logarithms are finite, and below 1, because losses check that shares are.
+            # The numbers are drawn once and repeated, which is fast.
             drawn = torch.rand(min(_PATTERN, memory.numel()), generator=self._generator) * 0.9 + 0.05
             drawn = drawn.to(memory.device)
             whole = memory.numel() // drawn.numel() * drawn.numel()

@@ -1,8 +1,8 @@
-"""Operators to measure where a device has no history: the steps of small networks drawn at random.
+"""Operators to measure on a device without history: the steps of small random networks.
 
-TENSILE section IV-A measures each operator "with different input data" when the system starts. Drawing whole
-small networks rather than operators gives every forward operator its backward, its loss and its optimizer update
-with arguments that fit together, and finds the operators as captured steps hold them, strides and all.
+TENSILE section IV-A measures each operator "with different input data" when the system starts. Whole small networks
+are drawn instead of single operators. Every forward operator then comes with its backward, its loss and its optimizer
+update, with arguments that fit together and with the strides that captured steps have.
 """
 
 import math
@@ -18,13 +18,13 @@ from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluati
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.trace import Loss
 
-_MOST_FLOPS = 4_000_000_000  # of one operator: some 40 ms on one core
+_MOST_FLOPS = 4_000_000_000  # of one operator: about 40 ms on one core
 _MOST_BYTES = 128 * 1024 * 1024  # of one tensor
 _MOST_STEP_FLOPS = 12_000_000_000
 
 
 def draw_steps(seed: int) -> Iterator[CapturedStep]:
-    """Steps of networks of every family in turns, without end; equal seeds give equal steps."""
+    """Yield steps of networks of all families in turn, without end. Equal seeds give equal steps."""
     turn = 0
     while True:
         drawn = random.Random(f"{seed}/{turn}")  # noqa: S311 - a sample, not a secret
@@ -36,7 +36,7 @@ def draw_steps(seed: int) -> Iterator[CapturedStep]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """A network and one batch for it, on the meta device."""
+    """A random network and one batch for it, on the meta device."""
 
     module: nn.Module
     x: torch.Tensor
@@ -45,7 +45,7 @@ class _Drawn:
 
 
 def _captured(drawn: _Drawn | None, source: random.Random, *, train: bool) -> CapturedStep | None:
-    """The network's step, or None where it came out larger than a sample should be, or not at all."""
+    """Return the network's step, or None if the step is larger than a sample should be or was not drawn."""
     if drawn is None:
         return None
     capture = capture_training if train else capture_evaluation
@@ -63,7 +63,10 @@ def _optimizer(source: random.Random) -> OptimizerSettings:
 
 
 def _size(source: random.Random, low: int, high: int) -> int:
-    """Any whole number, as likely between 10 and 20 as between 1,000 and 2,000; half of them multiples of 8."""
+    """Return a whole number with a uniform logarithm, so 10 to 20 is as likely as 1,000 to 2,000.
+
+    Of the numbers from 16 on, 70 % are rounded down to a multiple of 8.
+    """
     drawn = round(math.exp(source.uniform(math.log(low), math.log(high))))
     return max(low, drawn // 8 * 8) if drawn >= 16 and source.random() < 0.7 else drawn
 
@@ -72,7 +75,7 @@ def _size(source: random.Random, low: int, high: int) -> int:
 
 
 def _classified(module: nn.Module, x: torch.Tensor, shape: tuple[int, ...]) -> _Drawn:
-    """Cross entropy over the last dimension of the network's outputs of this shape."""
+    """Return a network with cross entropy over the last dimension of its outputs, which have this shape."""
     y = torch.empty(shape[:-1], dtype=torch.int64, device="meta")
     return _Drawn(module=module, x=x, y=y, loss=_cross_entropy)
 
@@ -82,7 +85,7 @@ def _cross_entropy(predicted: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _regressed(module: nn.Module, x: torch.Tensor, shape: tuple[int, ...], source: random.Random) -> _Drawn:
-    """One of the losses that compare numbers."""
+    """Return a network with one of the losses that compare numbers."""
     loss = source.choice(
         (functional.mse_loss, functional.smooth_l1_loss, functional.binary_cross_entropy_with_logits)
     )
@@ -112,7 +115,7 @@ def _activation(source: random.Random) -> nn.Module:
 
 
 class _Branches(nn.Module):
-    """The same input through several parts: their results added, multiplied or put side by side."""
+    """Applies several modules to the same input, and adds, multiplies or concatenates their results."""
 
     def __init__(self, parts: list[nn.Module], join: str) -> None:
         super().__init__()
@@ -120,11 +123,11 @@ class _Branches(nn.Module):
         self.join = join
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = [part(x) for part in self.parts]
+        results = [part(x) for part in self.parts]
         if self.join == "cat":
-            return torch.cat(made, 1)
-        total: torch.Tensor = made[0]
-        for other in made[1:]:
+            return torch.cat(results, 1)
+        total: torch.Tensor = results[0]
+        for other in results[1:]:
             total = total + other if self.join == "add" else total * other
         return total
 
@@ -153,7 +156,7 @@ def _dense(source: random.Random) -> _Drawn:
 
 
 def _convolutions(source: random.Random) -> _Drawn | None:
-    """An image through convolutions of all shapes, with norms, branches and pools, to classes."""
+    """A classifier of images with random convolutions, norms, branches and pools, or None if it cannot be built."""
     rows, channels, pixels = _size(source, 1, 256), _size(source, 1, 256), _size(source, 4, 128)
     if source.random() < 0.25:
         channels = source.choice((1, 3))
@@ -166,10 +169,10 @@ def _convolutions(source: random.Random) -> _Drawn | None:
             layers.append(nn.BatchNorm2d(wider))
         layers.append(_activation(source))
         if source.random() < 0.2:
-            same = [_convolution(source, wider, wider, stride=1) for _ in range(source.randint(1, 2))]
+            branches = [_convolution(source, wider, wider, stride=1) for _ in range(source.randint(1, 2))]
             join = source.choice(("add", "cat", "mul"))
-            layers.append(_Branches([nn.Identity(), *same], join))
-            wider *= len(same) + 1 if join == "cat" else 1
+            layers.append(_Branches([nn.Identity(), *branches], join))
+            wider *= len(branches) + 1 if join == "cat" else 1
         if source.random() < 0.4:
             layers.append(_pool(source))
         channels = wider
@@ -180,7 +183,7 @@ def _convolutions(source: random.Random) -> _Drawn | None:
     body, outputs = nn.Sequential(*layers).to("meta"), _size(source, 2, 1000)
     try:
         width = int(body(x).shape[-1])
-    except (RuntimeError, ValueError):  # as torch says that a window is larger than its image
+    except (RuntimeError, ValueError):  # torch raises these if a window is larger than its image
         return None
     module = nn.Sequential(body, nn.Linear(width, outputs, device="meta"))
     return _classified(module, x, (rows, outputs))
@@ -204,7 +207,7 @@ def _pool(source: random.Random) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """An encoder block with its norm before or after, plain or causal."""
+    """An encoder block with its norm before or after, with fused or plain attention, causal or not."""
 
     def __init__(self, source: random.Random, width: int, heads: int) -> None:
         super().__init__()
@@ -222,8 +225,8 @@ class _Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (self._attend, self.feed)
         for norm, part in zip(self.norms, parts, strict=True):
-            made = part(norm(x) if self.before else x)
-            x = x + self.dropout(made) if self.before else norm(x + self.dropout(made))
+            branch = part(norm(x) if self.before else x)
+            x = x + self.dropout(branch) if self.before else norm(x + self.dropout(branch))
         return x
 
     def _attend(self, x: torch.Tensor) -> torch.Tensor:
@@ -231,15 +234,15 @@ class _Block(nn.Module):
         split = self.mix(x).view(rows, steps, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         if self.plain:
-            mixed = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]), -1) @ value
+            attended = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]), -1) @ value
         else:
-            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        joined: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(rows, steps, width))
+            attended = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        joined: torch.Tensor = self.out(attended.transpose(1, 2).reshape(rows, steps, width))
         return joined
 
 
 class _Tokens(nn.Module):
-    """Embedded tokens and their positions."""
+    """The sum of embedded tokens and embedded positions."""
 
     def __init__(self, words: int, steps: int, width: int) -> None:
         super().__init__()
@@ -251,7 +254,7 @@ class _Tokens(nn.Module):
 
 
 class _Reduced(nn.Module):
-    """The mean, the last or all of the steps."""
+    """Reduces a sequence to its mean or last step, or keeps all steps."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -281,7 +284,7 @@ def _attention(source: random.Random) -> _Drawn:
 
 
 class _Recurrence(nn.Module):
-    """A recurrent layer of torch's own."""
+    """Returns the sequence of outputs of one of torch's recurrent layers."""
 
     def __init__(self, rnn: nn.Module) -> None:
         super().__init__()
@@ -293,7 +296,7 @@ class _Recurrence(nn.Module):
 
 
 class _Unrolled(nn.Module):
-    """A cell called step after step."""
+    """A recurrent cell, called step by step."""
 
     def __init__(self, cell: nn.Module, hidden: int) -> None:
         super().__init__()
@@ -301,30 +304,30 @@ class _Unrolled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         zero = x.new_zeros(x.shape[0], self.hidden)
-        state, made = (zero, zero), []
+        state, outputs = (zero, zero), []
         for step in range(x.shape[1]):
             state = self.cell(x[:, step], state)
-            made.append(state[0])
-        return torch.stack(made, 1)
+            outputs.append(state[0])
+        return torch.stack(outputs, 1)
 
 
 def _recurrent(source: random.Random) -> _Drawn:
-    """An LSTM or GRU, whole or unrolled."""
+    """An LSTM or GRU layer, or an unrolled LSTM cell."""
     rows, steps, features = _size(source, 1, 256), _size(source, 3, 96), _size(source, 2, 512)
-    hidden, two = _size(source, 4, 512), source.random() < 0.3
+    hidden, both_directions = _size(source, 4, 512), source.random() < 0.3
     kind = source.choice(("last", "mean", "all"))
     outputs = _size(source, 2, 500)
     with torch.device("meta"):
         x = torch.empty(rows, steps, features)
         if source.random() < 0.25:
-            x, two = torch.empty(rows, min(steps, 8), features), False
+            x, both_directions = torch.empty(rows, min(steps, 8), features), False
             layer: nn.Module = _Unrolled(nn.LSTMCell(features, hidden), hidden)
         elif source.random() < 0.65:
-            layer = _Recurrence(nn.LSTM(features, hidden, 1, batch_first=True, bidirectional=two))
+            layer = _Recurrence(nn.LSTM(features, hidden, 1, batch_first=True, bidirectional=both_directions))
         else:
-            x = x[:, :6].contiguous()  # torch takes a GRU apart into a chain of small operators
-            layer = _Recurrence(nn.GRU(features, hidden, 1, batch_first=True, bidirectional=two))
-        module = nn.Sequential(layer, _Reduced(kind), nn.Linear(hidden * (1 + two), outputs))
+            x = x[:, :6].contiguous()  # torch decomposes a GRU into a chain of small operators
+            layer = _Recurrence(nn.GRU(features, hidden, 1, batch_first=True, bidirectional=both_directions))
+        module = nn.Sequential(layer, _Reduced(kind), nn.Linear(hidden * (1 + both_directions), outputs))
     return _classified(module, x, (rows, x.shape[1], outputs) if kind == "all" else (rows, outputs))
 
 

@@ -1,13 +1,13 @@
-"""The latency predictor: one small network for all operators, from what they are given to what they take.
+"""The latency predictor: one small neural network that predicts the latency of all operators from their inputs.
 
 TENSILE section IV-A trains a network of four layers for each of 40 kinds of operator (321 MB, 1.4 to 2.5 s for a
-job's graph). Here one network of three layers serves all kinds. It is told which kind an operator is (one input for
-each that it has seen, none for one that is new), its features (scheduler/timing/operator_features.py) and how busy
-the device is, and gives the logarithm of the ratio between latency and roofline estimate. So what is shared between
-kinds is learned from all of them, an operator never seen is still near its roofline, and an operator larger than any
-measured grows as its roofline does.
+job's graph). Here one network of three layers serves all kinds. Its inputs are the kind of operator (one input for
+each kind in the training data, all zero for a new kind), the operator's features (scheduler/features.py) and the
+device's utilisation. Its output is the logarithm of the ratio between latency and roofline estimate. The network
+therefore learns from all kinds together, predicts an unknown operator near its roofline, and scales an operator
+larger than any measured with its roofline.
 
-Predicting needs numpy alone. The file holds arrays and JSON, nothing that runs.
+Prediction needs only numpy. The file holds arrays and JSON, and no code.
 """
 
 import json
@@ -35,16 +35,16 @@ from indb_tensile.scheduler.timing.operator_features import (
 )
 
 FORMAT = 1
-FEWEST_SAMPLES = 50  # fewer tell no operator from another
+FEWEST_SAMPLES = 50  # fewer samples cannot distinguish operators
 
 _HIDDEN = 96
 _EPOCHS = 40
 _BATCH = 512
 _RATE = 6e-3
 _DECAY = 1e-2
-_HUBER = 0.3  # of a standard deviation: a measurement that something else disturbed is no reason to bend for
-_FARTHEST = 4.0  # standard deviations: no feature counts for more
-_MARGIN = math.log(4.0)  # beyond the ratios that were measured
+_HUBER = 0.3  # standard deviations; larger errors count linearly, since other programs disturb some measurements
+_FARTHEST = 4.0  # standard deviations; features are clipped there
+_MARGIN = math.log(4.0)  # how far predictions may lie outside the measured ratios
 
 _MOST = 2**63
 
@@ -55,7 +55,7 @@ _Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One operator as it was measured, beside others that used so much of the device (0: alone, 1: all of it)."""
+    """One measured operator. `utilisation` is the share of the device that others used meanwhile, from 0 to 1."""
 
     description: Description
     latency_ns: int
@@ -64,7 +64,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Predictor:
-    """A trained network. `ratios` are the lowest and highest logarithm of latency over estimate it may give."""
+    """A trained network. `ratios` bound the logarithm of latency over estimate that it may return."""
 
     speed: DeviceSpeed
     kinds: tuple[str, ...]
@@ -75,34 +75,34 @@ class Predictor:
     layers: tuple[tuple[_Rows, _Rows], ...]
 
     def predict(self, descriptions: Sequence[Description], utilisation: float = 0.0) -> NDArray[np.int64]:
-        """Nanoseconds of each operator, at least 1, on a device of which others use so much.
+        """Return the nanoseconds of each operator, at least 1, on a device of which others use `utilisation`.
 
-        A description that stands there many times, as one object, is worked out once.
+        A description that occurs several times as one object is computed once.
         """
         position: dict[int, int] = {}
         places = [position.setdefault(id(description), len(position)) for description in descriptions]
         distinct = list({id(description): description for description in descriptions}.values())
         return self._predict(distinct, utilisation)[places]
 
-    @np.errstate(over="ignore", invalid="ignore")  # weights of a damaged file: the ratios' bounds hold for them, too
+    @np.errstate(over="ignore", invalid="ignore")  # weights of a damaged file may overflow; `ratios` bounds results
     def _predict(self, descriptions: Sequence[Description], utilisation: float) -> NDArray[np.int64]:
         rows = (features(descriptions, np.full(len(descriptions), utilisation)) - self.centre) / self.spread
         rows = np.clip(rows, -_FARTHEST, _FARTHEST)
-        place = {kind: k for k, kind in enumerate(self.kinds)}
-        known = np.array([place.get(d.name, len(place)) for d in descriptions], dtype=np.int64)
+        kind_index = {kind: k for k, kind in enumerate(self.kinds)}
+        known = np.array([kind_index.get(d.name, len(kind_index)) for d in descriptions], dtype=np.int64)
         (first, bias), *deeper = self.layers
-        # A kind's input is 1 and all others' are 0: its weights are a row to add. What is new adds nothing.
+        # A kind's input is 1 and all others are 0, so its weights are one row to add. A new kind adds a row of zeros.
         of_kind = np.vstack([first[rows.shape[1] :], np.zeros_like(bias)[None]])
         values = rows @ first[: rows.shape[1]] + of_kind[known] + bias
         for weight, bias in deeper:
             values = _silu(values) @ weight + bias
         ratio = np.clip(np.nan_to_num(values[:, 0].astype(np.float64)), *self.ratios)
         latency_ns = rooflines_ns(descriptions, self.speed) * np.exp(ratio)
-        whole: NDArray[np.int64] = np.clip(np.rint(latency_ns), 1, 2.0**62).astype(np.int64)
-        return whole
+        rounded: NDArray[np.int64] = np.clip(np.rint(latency_ns), 1, 2.0**62).astype(np.int64)
+        return rounded
 
     def to_bytes(self) -> bytes:
-        """The model as one file."""
+        """Return the model as the bytes of one file."""
         about = {
             "format": FORMAT,
             "speed": [self.speed.flops_per_s, self.speed.bytes_per_s, self.speed.launch_ns],
@@ -118,24 +118,24 @@ class Predictor:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Predictor":
-        """The model of this file. Raises DataError where it is none, or one of another version."""
+        """Read a model from the bytes of a file. Raise DataError if they are not a model of this version."""
         try:
             return _read(load(data))
         except (SafetensorError, ValueError, TypeError, KeyError, IndexError, UnicodeError, RecursionError) as error:
             raise DataError(
-                f"this is no latency predictor of format {FORMAT}: {type(error).__name__}: {error}",
-                hint="Remove it: a controller trains another one.",
+                f"the file is not a latency predictor of format {FORMAT}: {type(error).__name__}: {error}",
+                hint="Remove the file: a controller trains another predictor.",
             ) from error
 
 
 def write_samples(samples: Iterable[Sample]) -> str:
-    """As JSON, a line for each."""
+    """Return the samples as JSON, one line each."""
     rows = ([s.latency_ns, s.utilisation, write_description(s.description)] for s in samples)
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def read_samples(text: str) -> list[Sample]:
-    """The samples of these lines. Raises DataError where they are none."""
+    """Read samples from JSON lines. Raise DataError if the text is not valid."""
     try:
         rows = [json.loads(line) for line in text.splitlines()]
         return [
@@ -149,7 +149,7 @@ def read_samples(text: str) -> list[Sample]:
 
 
 def usable(data: bytes) -> Predictor | None:
-    """The model of this file, or None, and a line in the log, where it is damaged or of another version."""
+    """Read a model, or log a warning and return None if the file is damaged or of another version."""
     try:
         return Predictor.from_bytes(data)
     except DataError as error:
@@ -160,15 +160,15 @@ def usable(data: bytes) -> Predictor | None:
 def foretell(
     graph: StepGraph, descriptions: Mapping[str, Description], speed: DeviceSpeed, predictor: Predictor | None
 ) -> tuple[int, ...]:
-    """Nanoseconds for each operator of the graph: the predictor's, or the analytic estimate where there is none."""
+    """Return the nanoseconds of each operator of the graph, predicted or, without a predictor, estimated."""
     if predictor is None:
         return estimate(graph, speed)
-    found = predictor.predict([descriptions[operator.signature] for operator in graph.operators])
-    return tuple(map(int, found))
+    predicted_ns = predictor.predict([descriptions[operator.signature] for operator in graph.operators])
+    return tuple(map(int, predicted_ns))
 
 
 def features(descriptions: Sequence[Description], utilisation: NDArray[np.float64]) -> _Rows:
-    """The network's inputs but the kind: one row for each operator."""
+    """Return the network's inputs except the kind, one row per operator."""
     return np.column_stack([matrix(descriptions), utilisation]).astype(np.float32)
 
 
@@ -188,7 +188,7 @@ def _read(arrays: dict[str, Any]) -> Predictor:
     if not (0 < flops_per_s < _MOST and 0 < bytes_per_s < _MOST and 0 <= launch_ns < _MOST):
         raise ValueError(f"a device's speed of {about['speed']}")
     low, high = map(float, about["ratios"])
-    if not -100.0 <= low <= high <= 100.0:  # far from where exp() ends
+    if not -100.0 <= low <= high <= 100.0:  # well inside the range in which exp() does not overflow
         raise ValueError(f"ratios from {low} to {high}")
     kinds = tuple(map(str, about["kinds"]))
     layers = tuple((arrays[f"weight{n}"], arrays[f"bias{n}"]) for n in range((len(arrays) - 2) // 2))
@@ -220,20 +220,21 @@ def _check_widths(centre: _Rows, spread: _Rows, layers: Sequence[tuple[_Rows, _R
 
 
 def train(samples: Sequence[Sample], speed: DeviceSpeed, *, seed: int = 0) -> Predictor:
-    """A predictor of these measurements; equal arguments give equal ones on one machine.
+    """Train a predictor on these measurements. Equal arguments give equal predictors on one machine.
 
-    Takes seconds. `speed` is the estimate that is corrected. Raises DataError where there are too few samples.
+    Training takes seconds. `speed` gives the estimate that the network corrects. Raises DataError for too few
+    samples.
     """
     if len(samples) < FEWEST_SAMPLES:
         raise DataError(f"{len(samples)} measured operators are too few to learn from: {FEWEST_SAMPLES} are needed")
     descriptions = [sample.description for sample in samples]
     raw = features(descriptions, np.array([sample.utilisation for sample in samples]))
     centre, spread = raw.mean(0), raw.std(0)
-    spread[spread < 1e-3] = 1.0  # a feature that never changed says nothing
+    spread[spread < 1e-3] = 1.0  # a constant feature carries no information
     kinds = tuple(sorted({description.name for description in descriptions}))
-    place = {kind: k for k, kind in enumerate(kinds)}
+    kind_index = {kind: k for k, kind in enumerate(kinds)}
     of_kind = np.zeros((len(samples), len(kinds)), dtype=np.float32)
-    of_kind[np.arange(len(samples)), [place[d.name] for d in descriptions]] = 1.0
+    of_kind[np.arange(len(samples)), [kind_index[d.name] for d in descriptions]] = 1.0
     rows = np.column_stack([np.clip((raw - centre) / spread, -_FARTHEST, _FARTHEST), of_kind])
     latency_ns = np.array([max(1, sample.latency_ns) for sample in samples], dtype=np.float64)
     ratio = np.log(latency_ns) - np.log(rooflines_ns(descriptions, speed).clip(min=1.0))
@@ -249,7 +250,7 @@ def train(samples: Sequence[Sample], speed: DeviceSpeed, *, seed: int = 0) -> Pr
 
 
 def _fit(rows: _Rows, ratio: NDArray[np.float64], seed: int) -> tuple[tuple[_Rows, _Rows], ...]:
-    """The weights of the network that foretells `ratio`, with the ratio's own scale in the last layer."""
+    """Train the network that predicts `ratio`, and return its weights, with the scale in the last layer."""
     import torch
     from torch import nn
 
@@ -268,12 +269,12 @@ def _fit(rows: _Rows, ratio: NDArray[np.float64], seed: int) -> tuple[tuple[_Row
     for _ in range(_EPOCHS):
         order = torch.randperm(len(x), generator=source)
         for start in range(0, len(x), _BATCH):
-            chosen = order[start : start + _BATCH]
+            batch = order[start : start + _BATCH]
             optimizer.zero_grad()
-            loss(network(x[chosen])[:, 0], y[chosen]).backward()
+            loss(network(x[batch])[:, 0], y[batch]).backward()
             optimizer.step()
             schedule.step()
-    found = [(one.weight.detach().t().numpy().copy(), one.bias.detach().numpy().copy()) for one in layers]
-    weight, bias = found[-1]
-    found[-1] = (weight * np.float32(scale), bias * np.float32(scale) + np.float32(mean))
-    return tuple(found)
+    weights = [(layer.weight.detach().t().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in layers]
+    weight, bias = weights[-1]
+    weights[-1] = (weight * np.float32(scale), bias * np.float32(scale) + np.float32(mean))
+    return tuple(weights)

@@ -1,8 +1,9 @@
-"""The reference step: how much slower this machine is than the GPU that its emulated device stands for.
+"""The reference step, which measures how much slower this machine is than the GPU that its emulated device models.
 
-A small residual network at a size that keeps a GPU busy: each convolution takes it some 50 us, many times what
-starting one takes. All operators of the step count, those bound by arithmetic and those bound by memory, forward,
-backward and update, in the shares in which a training has them; here it takes a few tenths of a second.
+The step is that of a small residual network whose size keeps a GPU busy: each convolution takes the GPU about 50 us,
+many times its launch time. All operators of the step count: those bound by arithmetic and those bound by memory,
+forward, backward and update, in the proportions of a training. On this machine the step takes a few tenths of a
+second.
 """
 
 import torch
@@ -20,16 +21,16 @@ _ROWS, _PIXELS, _CLASSES = 8, 56, 1000
 
 
 def measure_pace(machine: Machine) -> Pace:
-    """Run the reference step's operators here, each for itself, and ask the machine's roofline for the same.
+    """Run each operator of the reference step alone, and compare the time with the machine's roofline estimate.
 
-    The fastest of a few runs counts: others may be using the processor, and what is measured stays.
+    The fastest of a few runs counts, because other programs may use the processor and the result is stored.
     """
     step = reference_step()
     return min((pace_of(step, machine) for _ in range(_RUNS)), key=lambda pace: pace.here_ns)
 
 
 def pace_of(step: CapturedStep, machine: Machine) -> Pace:
-    """The same with any captured step."""
+    """Compute the pace from any captured step."""
     measured = calibrate((step,), unknown_signatures((step,), {}), {}, _GRANT_BYTES).measured
     return Pace(
         here_ns=sum(measured[operator.signature][0] for operator in step.graph.operators),
@@ -38,7 +39,7 @@ def pace_of(step: CapturedStep, machine: Machine) -> Pace:
 
 
 def reference_step() -> CapturedStep:
-    """The step, captured; it is the same on every machine."""
+    """Return the captured reference step, which is the same on every machine."""
     with torch.device("meta"):
         module = nn.Sequential(
             *(_Residual(64) for _ in range(2)),
@@ -61,5 +62,5 @@ class _Residual(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = self.norms[1](self.second(torch.relu(self.norms[0](self.first(x)))))
-        return torch.relu(x + made)
+        activations = self.norms[1](self.second(torch.relu(self.norms[0](self.first(x)))))
+        return torch.relu(x + activations)

@@ -1,8 +1,9 @@
-"""What a device's latency predictor learns from before any job has run there: drawn operators, measured.
+"""Measures drawn operators, from which a device's latency predictor learns before any job has run on the device.
 
-TENSILE section IV-A measures every operator with different inputs and GPU usages when the system starts. So does
-this, for a stated time of the device: networks are drawn, their operators run alone, and every fourth network's
-beside processes that keep all of the device busy. Jobs may run meanwhile: what they disturbed is left out.
+TENSILE section IV-A measures every operator with different inputs and GPU usages when the system starts. This survey
+does the same for a stated time: networks are drawn and their operators run alone; the operators of every fourth
+network run beside processes that keep the whole device busy. Jobs may run meanwhile; measurements that they disturbed
+are dropped.
 """
 
 import os
@@ -18,12 +19,12 @@ from indb_tensile.executor.latency.calibrate import kernels, measure_latency
 from indb_tensile.executor.latency.drawn_operators import draw_steps
 from indb_tensile.executor.latency.latency_predictor import Sample
 
-DEVICE_S = 28.0  # some 4,000 operators on one core; capturing them takes as long again
+DEVICE_S = 28.0  # about 4,000 operators on one core; capturing them takes the same time again
 LEAST_SHARE = 0.9
-_CROWDED = 3  # on one core half a processor is fair beside one neighbour; less, and jobs take it
+_CROWDED = 3  # beside one neighbour on one core half a processor is fair; a share below a third means that jobs run
 _BUSY_EVERY = 4
 
-# Half arithmetic, half memory traffic, for as long as the process that started it lives.
+# Half arithmetic, half memory traffic. The process ends when the process that started it ends.
 _NEIGHBOUR = """
 import os, numpy
 parent, block = os.getppid(), numpy.full((512, 512), 1e-3, dtype=numpy.float32)
@@ -43,11 +44,11 @@ def survey(
     least_share: float = LEAST_SHARE,
     stopped: Callable[[], bool] | None = None,
 ) -> Iterator[Sample]:
-    """Measured operators until that much of the device's time is used or `stopped` says so.
+    """Yield measured operators until `device_s` of the device's time is used or `stopped` returns True.
 
-    Equal seeds draw equal operators. `neighbours` are the processes that count as a fully used device (default: as
-    many as there are processors; 0: everything is measured alone). What had less than `least_share` of a processor,
-    or less than a third of that beside neighbours, was disturbed and is left out.
+    Equal seeds draw equal operators. `neighbours` is the number of processes that count as a fully used device
+    (default: the number of processors; 0: everything is measured alone). A measurement is dropped as disturbed if
+    this process had less than `least_share` of a processor, or less than a third of that share beside neighbours.
     """
     busy = (os.cpu_count() or 1) if neighbours is None else neighbours
     left_s = device_s
@@ -63,15 +64,15 @@ def survey(
                 seen.add((signature, crowded))
                 started_s = perf_counter()
                 latency_ns, share = measure(step, call)
-                kept = share >= (least_share / _CROWDED if crowded else least_share)
-                # Half of what was disturbed was others' time, and in all it stays below a minute.
-                left_s -= (perf_counter() - started_s) * (1.0 if kept else 0.5)
-                if kept:
+                undisturbed = share >= (least_share / _CROWDED if crowded else least_share)
+                # Half the time of a disturbed measurement belonged to others. The total stays below a minute.
+                left_s -= (perf_counter() - started_s) * (1.0 if undisturbed else 0.5)
+                if undisturbed:
                     yield Sample(description=call.description, latency_ns=latency_ns, utilisation=float(crowded))
 
 
 def measure(step: CapturedStep, call: Call) -> tuple[int, float]:
-    """Nanoseconds of one call, and the share of a processor that this process had meanwhile."""
+    """Measure the nanoseconds of one call, and the share of a processor that this process had meanwhile."""
     started_ns, used_ns = perf_counter_ns(), process_time_ns()
     latency_ns = measure_latency(step, call)
     return latency_ns, (process_time_ns() - used_ns) / max(1, perf_counter_ns() - started_ns)

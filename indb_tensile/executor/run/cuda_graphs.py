@@ -1,14 +1,15 @@
-"""Whole iterations as CUDA graphs: what an iteration queues is recorded once, and launched as one from then on.
+"""Records whole iterations as CUDA graphs, so that one launch replaces the launches of all operators of an iteration.
 
-The host then spends on an iteration what it spends on one launch, whatever the number of operators. Recording
-computes nothing: the driver keeps kernels and copies with their addresses and arguments. So all of these have to stay
-the same (repeats.py sees to it), and what changes from one iteration to the next is read from memory: the batch from
-its pinned buffers, the learning rate from a word on the device, random numbers from words that torch advances with
-each launch, which is why torch's own graph is used and not the driver's. Copies go to streams of their own that fork
-from the computing one and join it again (native/cuda/cuda_device.hpp): a graph keeps them beside the computation.
+The host then spends the time of one launch on an iteration, whatever the number of operators. Recording computes
+nothing: the driver keeps kernels and copies with their addresses and arguments. All of these must stay the same
+between launches, which repeats.py checks. Values that change from one iteration to the next are read from memory: the
+batch from its pinned buffers, the learning rate from a word on the device, and random numbers from words that torch
+advances with each launch. These random-number words are the reason to use torch's graph class instead of the
+driver's. Copies run on streams that fork from the computing stream and join it again (native/cuda/cuda_device.hpp),
+so a graph keeps them in parallel with computation.
 
 Sources: CUDA programming guide, CUDA graphs, "Stream Capture"; `torch.cuda.CUDAGraph` of torch 2.11 to 2.13, which
-asks a pluggable allocator for no pool of its own: the memory recorded is what the plan placed.
+requests no pool from a pluggable allocator, so that recorded addresses are those that the plan placed.
 """
 
 import gc
@@ -22,19 +23,19 @@ from indb_tensile import _native
 from indb_tensile.device.allocator_shim import Serving
 from indb_tensile.device.cuda import CudaDevice
 
-_WORDS_BYTES = 1 << 20  # two pieces for each attention: more than a thousand of them
-_PIECE_BYTES = 512  # that native/device/script.cpp lends at a time
+_WORDS_BYTES = 1 << 20  # two pieces for each attention operator: enough for more than a thousand
+_PIECE_BYTES = 512  # the unit in which native/script.cpp lends memory
 
 
 class Graph(Protocol):
     """One recorded iteration."""
 
     def launch(self) -> None:
-        """Do it once more; when it returns the device has done it."""
+        """Run the recorded iteration once more, and return when the device has finished it."""
         ...
 
     def close(self) -> None:
-        """It is launched no more."""
+        """Free the graph, which is not launched again."""
         ...
 
 
@@ -42,55 +43,57 @@ class Graphs(Protocol):
     """Records iterations."""
 
     def record(self, queue: Callable[[], None]) -> Graph:
-        """What `queue` gives the device, none of which is done. Nothing may be under way there.
+        """Record the work that `queue` gives the device, without executing any of it.
 
-        Whatever it raises, the device goes on as if nothing had been recorded.
+        No work may be under way on the device. If an exception is raised, the device continues as if nothing had been
+        recorded.
         """
         ...
 
 
 class Capture(Protocol):
-    """The driver's record of what one stream is given from `begin` to `end`, if nothing fails in between."""
+    """The driver's record of the work that one stream receives from `begin` to `end`, if nothing fails in between."""
 
     def begin(self) -> None:
-        """From now on the driver records."""
+        """Start recording."""
         ...
 
     def end(self) -> None:
-        """It records no more."""
+        """End recording."""
         ...
 
     def give_up(self) -> None:
-        """The same where recording failed, or may have."""
+        """End recording after a failure, or when recording may have failed."""
         ...
 
     def launch(self) -> None:
-        """Do what was recorded; when it returns the device has done it."""
+        """Run the recorded work, and return when the device has finished it."""
         ...
 
     def close(self) -> None:
-        """Forget what was recorded, or was to be."""
+        """Free the recorded work, or abandon the recording."""
         ...
 
 
 class Words:
-    """A little of the device's memory, for words that an iteration asks for only while it is recorded.
+    """A small block of device memory for words that an iteration allocates only while it is recorded.
 
     Attention draws the seed of its dropout on the host, or, while it is recorded, into two words on the device
-    (aten/src/ATen/native/transformers/cuda/attention.cu). No plan has a place for these, and every launch uses them.
+    (aten/src/ATen/native/transformers/cuda/attention.cu). No plan has a place for these words, and every launch uses
+    them.
     """
 
     def __init__(self, device: CudaDevice, serving: Serving) -> None:
         self._device = device
         self._serving = serving
         self._address = device.allocate_outside(_WORDS_BYTES)
-        # The first piece stays free: its address is that of the whole, which is given back by it.
+        # The first piece stays unused: its address is that of the whole block, by which the block is freed.
         self._first = self._address + _PIECE_BYTES
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """A context manager around the iteration that is recorded."""
-        if not self._address:  # what the job may have beside its regions is used up
+        """Return a context manager that serves words from this block while an iteration is recorded."""
+        if not self._address:  # the memory that the job may use outside its regions is used up
             yield
             return
         self._serving.lend(self._first, _WORDS_BYTES - _PIECE_BYTES)
@@ -100,7 +103,7 @@ class Words:
             self._serving.lend(0, 0)
 
     def close(self) -> None:
-        """Give the words back. No launch may use them any more."""
+        """Free the words. No launch may use them afterwards."""
         if self._address:
             self._serving.lend(self._first, 0)
             self._device.free_outside(self._address)
@@ -108,9 +111,9 @@ class Words:
 
 
 class CudaGraphs:
-    """Records what a device computes and copies, each time by a capture that `make` makes.
+    """Records the computation and copies of a device, with a new capture from `make` for each recording.
 
-    `serving` is asked for the tensors of an iteration; without one none has words of its own.
+    `serving` serves the tensors of an iteration. Without `serving`, no memory is set aside for words.
     """
 
     def __init__(self, device: CudaDevice, make: Callable[[], Capture], serving: Serving | None = None) -> None:
@@ -119,9 +122,9 @@ class CudaGraphs:
         self._serving = serving
 
     def record(self, queue: Callable[[], None]) -> "CudaGraph":
-        """See `Graphs`. Raises DeviceError, or torch's RuntimeError, for what cannot be recorded."""
+        """See `Graphs`. Raises DeviceError, or torch's RuntimeError, for work that cannot be recorded."""
         self._device.drain()
-        gc.collect()  # what goes by itself while the iteration is recorded would seem to be its own
+        gc.collect()  # otherwise garbage freed during the recording would appear to be the iteration's own frees
         words = None if self._serving is None else Words(self._device, self._serving)
         capture = self._make()
         try:
@@ -134,7 +137,7 @@ class CudaGraphs:
         except BaseException:
             capture.give_up()
             self._device.give_up_recording()
-            self._device.check_context()  # what befell the device goes before what could not be recorded
+            self._device.check_context()  # an error of the device takes precedence over an error of the recording
             capture.close()
             if words is not None:
                 words.close()
@@ -166,16 +169,16 @@ class CudaGraph:
 
 
 class TorchCapture:
-    """Torch's graph of its current stream: random numbers are drawn anew in each launch."""
+    """Torch's graph of its current stream. Each launch draws new random numbers."""
 
-    def __init__(self, place: torch.device) -> None:
-        self._place = place
-        self._stream = torch.cuda.current_stream(place)
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.current_stream(device)
         self._graph = torch.cuda.CUDAGraph()
 
     def begin(self) -> None:
-        """See `Capture`. Other threads may go on asking the driver for what it refuses while this one records."""
-        with beside_the_regions():  # where torch keeps the seed of a graph
+        """See `Capture`. Other threads may still make calls to the driver that recording forbids."""
+        with beside_the_regions():  # torch keeps the seed of a graph there
             self._graph.capture_begin(capture_error_mode="thread_local")
 
     def end(self) -> None:
@@ -183,10 +186,13 @@ class TorchCapture:
         self._graph.capture_end()
 
     def give_up(self) -> None:
-        """See `Capture`. Where the end fails, torch 2.11 leaves the generator as if it were still being recorded."""
+        """See `Capture`.
+
+        If ending fails, torch 2.11 leaves the generator in its recording state, so its state is reset.
+        """
         with suppress(RuntimeError):
             self._graph.capture_end()
-        generator = torch.cuda.default_generators[self._place.index or 0]
+        generator = torch.cuda.default_generators[self._device.index or 0]
         generator.graphsafe_set_state(generator.clone_state())
 
     def launch(self) -> None:
@@ -195,15 +201,15 @@ class TorchCapture:
         self._stream.synchronize()
 
     def close(self) -> None:
-        """See `Capture`. Torch 2.13 ends the stream's workspaces with any graph of it, 2.11 does not."""
+        """See `Capture`. Torch 2.13 frees the stream's workspaces with any of its graphs; 2.11 does not."""
         self._graph.reset()
-        with suppress(RuntimeError):  # whatever befell the device, whoever uses it next is told
-            set_libraries_up(self._place)
+        with suppress(RuntimeError):  # the next use of the device reports an error of the device
+            set_libraries_up(self._device)
 
 
 @contextmanager
 def beside_the_regions() -> Iterator[None]:
-    """Torch's memory comes from where no plan's block is in its way: for words that outlive every plan."""
+    """Allocate torch's memory outside the regions, where it blocks no plan: for words that outlive every plan."""
     _native.cuda_allocate_beside(True)
     try:
         yield
@@ -211,21 +217,24 @@ def beside_the_regions() -> Iterator[None]:
         _native.cuda_allocate_beside(False)
 
 
-def set_libraries_up(place: torch.device) -> None:
-    """Give cuBLAS its workspace for the current stream now, where no plan's block is in its way.
+def set_libraries_up(device: torch.device) -> None:
+    """Make cuBLAS allocate its workspace for the current stream now, outside the regions.
 
-    It would ask for it in the middle of the first iteration, for as long as the process lives: a region that holds
-    it is missing to every plan that takes all that its job was granted.
+    Otherwise cuBLAS would allocate the workspace in the middle of the first iteration and keep it for the life of the
+    process. No plan that uses the job's whole grant could then use the region that holds the workspace.
     """
     with beside_the_regions():
-        rows = torch.zeros(16, 16, device=place)
-        torch.addmm(rows[0], rows, rows)  # by cuBLASLt, whose workspace may be another
+        rows = torch.zeros(16, 16, device=device)
+        torch.addmm(rows[0], rows, rows)  # runs in cuBLASLt, which may have a separate workspace
         torch.mm(rows, rows)
 
 
-def rate_word(place: torch.device) -> torch.Tensor:
-    """Where an iteration reads its learning rate, recorded or not: kernels on a GPU take it in single precision."""
-    if place.type == "cpu":
+def rate_word(device: torch.device) -> torch.Tensor:
+    """Return the tensor from which iterations, recorded or not, read their learning rate.
+
+    Kernels on a GPU take the learning rate in single precision.
+    """
+    if device.type == "cpu":
         return torch.zeros((), dtype=torch.float64)
     with beside_the_regions():
-        return torch.zeros((), dtype=torch.float32, device=place)
+        return torch.zeros((), dtype=torch.float32, device=device)

@@ -1,7 +1,8 @@
-"""Where on the host an iteration leaves what it returns: its loss, and a model's outputs.
+"""Host memory for the results of an iteration: the loss, and a model's outputs.
 
-A GPU copies to page-locked memory, which takes the driver long to make: each step has one block, made at its first
-iteration, and whoever asked for the iteration gets a copy in ordinary memory. The host writes its own tensors anew.
+A GPU copies results to page-locked memory, which the driver allocates slowly. Each step therefore has one block, made
+at its first iteration, and the caller of an iteration gets a copy in ordinary memory. If the device's memory is the
+host's, each iteration gets new tensors.
 """
 
 import torch
@@ -12,7 +13,10 @@ Results = tuple[torch.Tensor, ...]
 
 
 class Landing:
-    """The blocks of one job's steps. `reused`: what is computed later overwrites a block; else each one is new."""
+    """The result blocks of one job's steps.
+
+    With `reused` each step has one block, which later iterations overwrite. Otherwise each iteration has a new block.
+    """
 
     def __init__(self, *, pinned: bool, reused: bool) -> None:
         self._pinned = pinned
@@ -20,7 +24,7 @@ class Landing:
         self._blocks: dict[tuple[Kind, int], Results] = {}
 
     def room(self, step: CapturedStep) -> Results:
-        """Memory for what one iteration of this step returns."""
+        """Return memory for the results of one iteration of this step."""
         if not self._reused:
             return self._make(step)
         key = (step.kind, step.batch_size)
@@ -29,7 +33,7 @@ class Landing:
         return self._blocks[key]
 
     def take(self, results: Results) -> Results:
-        """What lies there now, for whoever keeps it beyond the next iteration."""
+        """Return the results of the last iteration, in memory that the next iteration does not overwrite."""
         return tuple(result.clone() for result in results) if self._reused else results
 
     def _make(self, step: CapturedStep) -> Results:

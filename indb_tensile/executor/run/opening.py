@@ -1,9 +1,8 @@
-"""Opens one job's device in a trainer, and says where torch's tensors are while its step program runs.
+"""Opens one job's device in a trainer, and sets up torch to place tensors in that device.
 
-On this machine's own device, and on the emulated one, they are CPU tensors that the preloaded shim places
-(serving.py). On a GPU they are CUDA
-tensors, and torch's pluggable allocator asks the same script for their addresses. Neither back end is known to who
-runs the program.
+On the CPU device and on the emulated device, tensors are CPU tensors that the preloaded shim places (serving.py). On
+a GPU they are CUDA tensors, and torch's pluggable allocator asks the same script for their addresses. Code that runs
+the program does not depend on the back end.
 """
 
 import ctypes
@@ -32,11 +31,11 @@ from indb_tensile.executor.run.precision import settle_precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """One job's device. `torch_device` is where its tensors live, `clock` times its operators.
+    """One job's open device. `torch_device` is the device of its tensors, and `clock` times its operators.
 
-    `prove` raises where the machine has not the memory that was granted; None where it is there. `check` raises what
-    has befallen the device; None where torch tells of nothing that it should be asked about. `graphs` record
-    iterations where the device can.
+    `prove` raises if the machine lacks the memory that was granted; `prove` is None if the memory is certain. `check`
+    raises an error of the device; `check` is None if torch's errors are never errors of the device. `graphs` records
+    iterations if the device supports it.
     """
 
     device: EmulatedDevice | CpuDevice | CudaDevice
@@ -49,7 +48,7 @@ class Opened:
 
 
 def torch_device(name: str) -> torch.device:
-    """Where torch computes for the device of this name. Raises DeviceError where torch cannot use it."""
+    """Return torch's device for the device of this name. Raise DeviceError if torch cannot use it."""
     if not name.startswith("cuda"):
         return torch.device("cpu")
     if torch.version.cuda is None:
@@ -66,14 +65,14 @@ def open_device(
     claim: tuple[int, int, int],
     host_pool_bytes: int,
     regions: CudaRegions | None,
-    place: torch.device,
+    tensor_device: torch.device,
     strict_for: str | None = None,
     swap_directory: str = "",
 ) -> Iterator[Opened]:
-    """The device of that name for a claim: the ledger's descriptor, slot and epoch.
+    """Open the device of that name for a claim: the ledger's descriptor, slot and epoch.
 
-    On a GPU it must come before anything in the process uses CUDA. On the others strict mode may be had, for a job
-    of this name. `swap_directory` is where the machine's own device keeps what is swapped out.
+    On a GPU call this function before anything in the process uses CUDA. Other devices support strict mode:
+    `strict_for` names the job in its reports. The CPU device keeps swapped-out data in `swap_directory`.
     """
     if not name.startswith("cuda"):
         strict = strict_for is not None
@@ -84,86 +83,92 @@ def open_device(
         ) as device:
             serving = Serving.of(device.hook_address())
             if strict_for is not None:
-                _be_strict(serving, strict_for)
-            yield Opened(device=device, serving=serving, torch_device=place, prove=device.prove)
+                _enable_strict(serving, strict_for)
+            yield Opened(device=device, serving=serving, torch_device=tensor_device, prove=device.prove)
         return
     with CudaDevice(*claim, host_pool_bytes, device=ordinal(name), regions=regions) as gpu:
         try:
-            yield _on_gpu(gpu, place) if place.type == "cuda" else _on_host(gpu, place)
-        except RuntimeError as error:  # torch's own word for whatever befell the device, whoever's fault it is
+            yield _on_gpu(gpu, tensor_device) if tensor_device.type == "cuda" else _on_host(gpu, tensor_device)
+        except RuntimeError as error:  # torch raises this for every error of the device, whatever the cause
             gpu.check_context()
-            _native.cuda_raise_told(str(error))  # and for what our own allocator told it
+            _native.cuda_raise_told(str(error))  # raise our allocator's own error, if torch's error only repeats it
             raise
 
 
-def capturing_on(place: torch.device) -> AbstractContextManager[object]:
-    """Around capturing: a step's operators are those of the device that its tensors are on."""
-    return nullcontext() if place.type == "cpu" else place
+def capturing_on(tensor_device: torch.device) -> AbstractContextManager[object]:
+    """Return the context for capturing, so that a step's operators are those of the device of its tensors."""
+    return nullcontext() if tensor_device.type == "cpu" else tensor_device
 
 
-def settle_results(place: torch.device, precision: str = "torch") -> None:
-    """Equal inputs give equal bits on a GPU: before CUDA starts, and in every process whose bits are compared.
+def settle_results(tensor_device: torch.device, precision: str = "torch") -> None:
+    """Make equal inputs give equal bits on a GPU.
 
-    Both sides compute in the same precision. A kernel that torch has in no deterministic form warns and runs all the
-    same. Batch normalisation that was captured runs torch's native kernels, eager's runs cuDNN's: their bits differ,
-    and what is compared bit for bit is the captured step under a plan and without one.
+    Call this function before CUDA starts, in every process whose bits are compared; all these processes need the same
+    precision. A kernel without a deterministic form warns and still runs. Captured batch normalisation runs torch's
+    native kernels while eager mode runs cuDNN's, so their bits differ. The bit-for-bit comparison is between the
+    captured step with a plan and without one.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
-    filling: Any = torch.utils.deterministic  # torch gives it no type
-    filling.fill_uninitialized_memory = False  # one kernel more for each tensor that is made, and no bit of it read
-    torch.backends.cuda.enable_cudnn_sdp(False)  # attention that has no deterministic form, where others have one
+    deterministic: Any = torch.utils.deterministic  # torch gives it no type
+    deterministic.fill_uninitialized_memory = False  # filling costs a kernel per new tensor, and no program reads it
+    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention has no deterministic form, and other kernels do
     torch.backends.cudnn.benchmark = False
-    settle_precision(precision, place)
+    settle_precision(precision, tensor_device)
 
 
 def serve_torch(device: CudaDevice) -> None:
-    """Let torch take all its CUDA memory from this device; call it before anything in the process uses CUDA.
+    """Make torch allocate all its CUDA memory from this device.
 
-    Raises RuntimeError, torch's own, when CUDA was used already. The device must outlive every tensor.
+    Call this function before anything in the process uses CUDA; otherwise torch raises RuntimeError. The device must
+    outlive every tensor.
     """
     device.serve_torch()
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         _native.__file__, "tensile_cuda_allocate", "tensile_cuda_free"
     )
-    # Without it torch's record_stream silently does nothing.
+    # Without this function torch's record_stream silently does nothing.
     record = ctypes.cast(ctypes.CDLL(_native.__file__).tensile_cuda_record_stream, ctypes.c_void_p).value
-    native: Any = allocator._allocator  # noqa: SLF001 - torch gives the function no name of its own, nor a type
+    native: Any = allocator._allocator  # noqa: SLF001 - torch has neither a public name nor a type for it
     native.set_record_stream_fn(record)
     torch.cuda.memory.change_current_allocator(allocator)
 
 
-def _on_gpu(device: CudaDevice, place: torch.device) -> Opened:
-    settle_results(place)
+def _on_gpu(device: CudaDevice, tensor_device: torch.device) -> Opened:
+    settle_results(tensor_device)
     device.allow_outside(OUTSIDE_BYTES)
     serve_torch(device)
-    torch.cuda.set_device(place)
+    torch.cuda.set_device(tensor_device)
     computing: Any = torch.cuda.Stream  # torch gives it no type
-    torch.cuda.set_stream(computing(place))  # what the default stream is given cannot be recorded
-    device.compute_on(torch.cuda.current_stream(place).cuda_stream)
-    set_libraries_up(place)
+    torch.cuda.set_stream(computing(tensor_device))  # work on the default stream cannot be recorded
+    device.compute_on(torch.cuda.current_stream(tensor_device).cuda_stream)
+    set_libraries_up(tensor_device)
     serving = Serving(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
-    calibrate_on(Site(device=place, serving=serving, timer=QueueTimer(place), refusal=_native.cuda_take_refusal))
+    calibrate_on(
+        Site(
+            device=tensor_device, serving=serving, timer=QueueTimer(tensor_device), refusal=_native.cuda_take_refusal
+        )
+    )
     return Opened(
         device=device,
         serving=serving,
-        torch_device=place,
-        clock=EventClock(place),
+        torch_device=tensor_device,
+        clock=EventClock(tensor_device),
         check=device.check_context,
-        graphs=CudaGraphs(device, partial(TorchCapture, place), serving),
+        graphs=CudaGraphs(device, partial(TorchCapture, tensor_device), serving),
     )
 
 
-def _on_host(device: CudaDevice, place: torch.device) -> Opened:
-    """The driver's double: its device memory is the host's, and torch computes there."""
+def _on_host(device: CudaDevice, tensor_device: torch.device) -> Opened:
+    """Return the open device with host tensors, for tests that replace the driver by a double in host memory."""
     serving = Serving.of(device.hook_address(), device.pieces_address())
-    return Opened(device=device, serving=serving, torch_device=place)
+    return Opened(device=device, serving=serving, torch_device=tensor_device)
 
 
-def _be_strict(serving: Serving | None, who: str) -> None:
+def _enable_strict(serving: Serving | None, job: str) -> None:
     if serving is None:
         raise DeviceError(
             "strict mode needs tensors in the device's memory, and the library for that is not preloaded",
             hint=f"Turn {variable('strict')} off, or build the package with its native library.",
         )
-    serving.be_strict(who)
+    serving.be_strict(job)

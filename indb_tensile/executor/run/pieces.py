@@ -1,8 +1,8 @@
-"""Pieces of persistent storages: what a plan that runs updates in parts moves by itself.
+"""Pieces of persistent storages, which a plan that runs updates in parts moves separately.
 
-Where an update runs in parts, the optimizer state that it alone accesses is cut with it (`scheduler/rewrite.py`), and
-each piece comes and goes as a tensor of its own. Programs may cut one storage differently: a piece is known by the
-bytes that it covers, and the state is cut anew between two programs.
+If an update runs in parts, the optimizer state that only the update accesses is cut into the same parts
+(`scheduler/rewrite.py`), and each piece is swapped as a tensor of its own. Programs may cut one storage differently.
+A piece is therefore identified by its range of bytes, and the state is cut again between two programs.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from indb_tensile.scheduler.rewrite import captured_order, rewrite
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Piece:
-    """A range of bytes of a persistent storage of the captured step; mostly all of it."""
+    """A range of bytes of a persistent storage of the captured step, usually the whole storage."""
 
     tensor: TensorId
     start_bytes: int
@@ -22,23 +22,23 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes it covers."""
+        """The number of bytes in the range."""
         return self.stop_bytes - self.start_bytes
 
 
 def whole(tensor: TensorId, size_bytes: int) -> Piece:
-    """All of a storage."""
+    """Return the piece that is the whole storage."""
     return Piece(tensor=tensor, start_bytes=0, stop_bytes=size_bytes)
 
 
 def pieces_of(graph: StepGraph, plan: Plan) -> dict[TensorId, Piece]:
-    """For each persistent tensor of the graph to which the plan refers, what it is of the captured `graph`."""
+    """Return, for each persistent tensor of the graph that the plan runs, its piece of a storage of `graph`."""
     rewritten = rewrite(graph, plan.executions or captured_order(graph))
-    found: dict[TensorId, Piece] = {}
+    pieces: dict[TensorId, Piece] = {}
     ends: dict[TensorId, int] = {}
     for tensor, source in zip(rewritten.graph.tensors, rewritten.source, strict=True):
         if tensor.persistent:  # the pieces of one storage have ids in their order
             start_bytes = ends.get(source, 0)
             ends[source] = start_bytes + tensor.size_bytes
-            found[tensor.id] = Piece(tensor=source, start_bytes=start_bytes, stop_bytes=ends[source])
-    return found
+            pieces[tensor.id] = Piece(tensor=source, start_bytes=start_bytes, stop_bytes=ends[source])
+    return pieces

@@ -1,7 +1,7 @@
-"""Puts a runner's tensors where its plans say: serves its programs, each by the addresses planned for it.
+"""Places a runner's tensors at planned addresses: serves each of its programs by the addresses planned for it.
 
-All programs of one adoption share one block of the arena, so a persistent tensor that two of them keep at one offset
-stays there when the runner goes from one to the other. What lies elsewhere is moved while nothing runs.
+All programs adopted together share one block of the arena. A persistent tensor that two of them place at the same
+offset therefore stays there when the runner switches programs. Other tensors are moved while nothing runs.
 """
 
 import logging
@@ -23,9 +23,10 @@ log = logging.getLogger("executor")
 
 
 class Placer:
-    """Serves one runner's tensors; without a `Serving` they are in ordinary memory and nothing is done here.
+    """Serves one runner's tensors. Without a `Serving`, tensors are in ordinary memory and the methods do nothing.
 
-    `prove` is asked where a block is refused, and raises where the machine is to blame and not the job's regions.
+    `prove` is called when the arena refuses a block. It raises if the machine lacks memory, as opposed to the job's
+    regions lacking room.
     """
 
     def __init__(
@@ -41,53 +42,56 @@ class Placer:
         self._placed: list[_Placed] = []
         self._grant_bytes: int | None = None
         self._current: _Placed | None = None
-        self._anew = False  # these programs have not been arranged
+        self._not_arranged = False  # these programs have not been arranged yet
 
     @property
     def position(self) -> memoryview | None:
-        """Where programs write at which position they are; None where nobody reads it."""
+        """The word to which programs write their position, or None if nothing reads the word."""
         return None if self._serving is None else self._serving.position
 
     @property
     def served(self) -> Served | None:
-        """What became of the allocations so far."""
+        """The counters of the allocations so far."""
         return None if self._serving is None else self._serving.served()
 
     def places(self, program: Program) -> bool:
-        """Whether the runner is at home to this program, and its tensors are where the plan has them."""
+        """Return whether the state is arranged for this program, with tensors at planned addresses."""
         return self._current is not None and self._current.program is program
 
     def adopt(self, programs: Sequence[Program], grant_bytes: int | None = None) -> None:
-        """Place these programs from now on; what is resident is moved when the runner goes home.
+        """Place these programs from now on. Resident tensors move at the next `arrange`.
 
-        Of plans for which less is granted than they take when they are placed, tensors stay in ordinary memory:
-        what they held beyond the grant would be missing elsewhere. Without a grant they take what there is.
+        If the programs' block is larger than the grant when it is placed, tensors stay in ordinary memory, because
+        memory beyond the grant would be missing for other jobs. With `grant_bytes` None the grant is not checked.
         """
         if self._serving is None:
             return
         self._placed = [_Placed(program, self._region_bytes) for program in programs]
         self._grant_bytes = grant_bytes
-        self._anew = True  # the grant may be lowered to what their block takes
+        self._not_arranged = True  # the controller may lower the grant to the size of the new block
 
     def arrange(self, program: Program, state: State) -> None:
-        """Move what is resident, and stays so, to the program's addresses; what leaves has left, nothing has come."""
+        """Move resident tensors that stay resident to the program's addresses.
+
+        Call this after leaving tensors are gone and before others arrive.
+        """
         if self._serving is None or not self._placed:
             return
-        before, self._current = self._current, next(one for one in self._placed if one.program is program)
-        block_bytes = max(one.offsets.size_bytes for one in self._placed)
-        anew, self._anew = self._anew, False
-        kept_bytes = self._serving.kept(block_bytes, gathers=anew) if before is not None else 0
-        astray = [piece for piece in sorted(state.resident) if self._is_astray(piece, state, kept_bytes)]
-        lifted = {piece: self._lift(state.storage(piece)) for piece in astray}
+        before, self._current = self._current, next(placed for placed in self._placed if placed.program is program)
+        block_bytes = max(placed.offsets.size_bytes for placed in self._placed)
+        first_time, self._not_arranged = self._not_arranged, False
+        kept_bytes = self._serving.kept(block_bytes, gathers=first_time) if before is not None else 0
+        misplaced = [piece for piece in sorted(state.resident) if self._is_misplaced(piece, state, kept_bytes)]
+        host_copies = {piece: self._move_to_host(state.storage(piece)) for piece in misplaced}
         fits = self._grant_bytes is None or block_bytes <= self._grant_bytes
-        if not fits or not self._serving.reserve(block_bytes, gathers=anew):
-            self._do_without(block_bytes, lifted, state)
-        for piece in sorted(lifted):
+        if not fits or not self._serving.reserve(block_bytes, gathers=first_time):
+            self._use_ordinary_memory(block_bytes, host_copies, state)
+        for piece in sorted(host_copies):
             self.take(piece, state.storage(piece))
-            bytes_of(state.storage(piece)).copy_(lifted.pop(piece))
+            bytes_of(state.storage(piece)).copy_(host_copies.pop(piece))
 
     def take(self, piece: Piece, storage: torch.UntypedStorage) -> None:
-        """Give a storage that is nowhere its memory on the device."""
+        """Allocate the memory of a storage that has none, on the device."""
         if self._serving is None or (self._current is None and not self._serving.alone):
             storage.resize_(piece.size_bytes)
             return
@@ -101,33 +105,35 @@ class Placer:
             storage.resize_(piece.size_bytes)
 
     def running(self, program: Program) -> AbstractContextManager[None]:
-        """Around an iteration of the program that the runner last went home to."""
+        """Return the context for an iteration of the program that `arrange` last arranged."""
         if self._serving is None or (self._current is None and not self._serving.alone):
             return nullcontext()
         assert self._current is None or self._current.program is program
         return self._serving.on(None if self._current is None else self._current.sheet)
 
     def close(self) -> None:
-        """Give the block back, once nothing is in it."""
+        """Give the block back when no tensor is in it."""
         if self._serving is not None:
             self._serving.reserve(0)
         self._placed, self._current = [], None
 
-    def _is_astray(self, piece: Piece, state: State, kept_bytes: int) -> bool:
-        """Whether a piece lies somewhere else than the program has it, or where the block will be another."""
+    def _is_misplaced(self, piece: Piece, state: State, kept_bytes: int) -> bool:
+        """Return whether a piece is not at its planned address, or lies in the part of the block that will change."""
         assert self._serving is not None
         assert self._current is not None
         address = state.storage(piece).data_ptr() - self._serving.block
         offset = self._current.offset_of(piece)
         return address != offset or offset + piece.size_bytes > kept_bytes
 
-    def _do_without(self, block_bytes: int, lifted: dict[Piece, torch.Tensor], state: State) -> None:
-        """Ordinary memory until other plans come: tensors all over the regions would keep these from other jobs.
+    def _use_ordinary_memory(self, block_bytes: int, host_copies: dict[Piece, torch.Tensor], state: State) -> None:
+        """Use ordinary memory until other plans arrive, because scattered tensors would keep regions from other jobs.
 
-        On a GPU they are all over the regions all the same: there is nowhere else.
+        On a GPU there is no ordinary memory, so tensors are scattered over the regions.
         """
         assert self._serving is not None
-        lifted |= {piece: self._lift(state.storage(piece)) for piece in sorted(state.resident - lifted.keys())}
+        host_copies |= {
+            piece: self._move_to_host(state.storage(piece)) for piece in sorted(state.resident - host_copies.keys())
+        }
         self._serving.reserve(0)
         self._placed, self._current = [], None
         if self._prove is not None:
@@ -135,8 +141,11 @@ class Placer:
         where = "anywhere in the job's regions" if self._serving.alone else "in ordinary memory"
         log.warning("the device has no room for the plan's %d bytes: tensors are %s", block_bytes, where)
 
-    def _lift(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """Copy a storage to ordinary memory and return its pages to the machine: its bytes are held once."""
+    def _move_to_host(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """Copy a storage to ordinary memory and return its pages to the machine.
+
+        The bytes are then in memory only once.
+        """
         assert self._serving is not None
         memory, address = bytes_of(storage).to(HOST, copy=True), storage.data_ptr()
         storage.resize_(0)
@@ -145,7 +154,7 @@ class Placer:
 
 
 class _Placed:
-    """One program's addresses."""
+    """The addresses of one program."""
 
     def __init__(self, program: Program, region_bytes: int) -> None:
         self.program = program
@@ -157,7 +166,10 @@ class _Placed:
             self._home.setdefault(pieces[tensor].tensor, []).append((pieces[tensor], offset))
 
     def offset_of(self, piece: Piece) -> int | None:
-        """Where it lies between two iterations: there, or in what the program never accesses and does not cut."""
+        """Return the offset of a piece between two iterations, or None if the program has no place for it.
+
+        A piece may lie inside a larger piece, if the program never accesses the storage and does not cut it.
+        """
         for known, offset in self._home.get(piece.tensor, ()):
             if known.start_bytes <= piece.start_bytes and piece.stop_bytes <= known.stop_bytes:
                 return offset + piece.start_bytes - known.start_bytes

@@ -1,10 +1,9 @@
-"""In which form of float32 a GPU computes products and convolutions, and how that is part of what is remembered.
+"""The form of float32 in which a GPU computes products and convolutions, as part of operators' signatures.
 
-TensorFloat-32 keeps float32's range and 10 bits of its fraction; a GPU of capability 8.0 or later computes several
-times faster in it. Torch uses it for convolutions and not for products unless told otherwise (PyTorch, CUDA
-semantics: TensorFloat-32), and so does `torch` here. Exactness needs equal settings on both sides of a comparison,
-whichever they are. On the processor `torch`, `float32` and `tf32` are one and the same. What autocast casts is
-elsewhere (passes.py).
+TensorFloat-32 keeps float32's range and 10 bits of its fraction. A GPU of capability 8.0 or later computes several
+times faster in this form. By default torch uses it for convolutions and not for products (PyTorch, CUDA semantics:
+TensorFloat-32), and `torch` means this default here. A bit-for-bit comparison needs equal settings on both sides,
+whichever they are. On a processor `torch`, `float32` and `tf32` are the same. For autocast see passes.py.
 """
 
 import hashlib
@@ -19,18 +18,18 @@ from indb_tensile.executor.capture.capture import CapturedStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """Which operations use TensorFloat-32."""
+    """The operations that use TensorFloat-32."""
 
     convolutions: bool
     products: bool
 
 
-_TORCHS_OWN: Final = Forms(convolutions=True, products=False)
+_TORCH_DEFAULT: Final = Forms(convolutions=True, products=False)
 FORMS: Final[dict[str, Forms]] = {
-    "torch": _TORCHS_OWN,
+    "torch": _TORCH_DEFAULT,
     "float32": Forms(convolutions=False, products=False),
     "tf32": Forms(convolutions=True, products=True),
-    "bfloat16": _TORCHS_OWN,  # of what stays in float32
+    "bfloat16": _TORCH_DEFAULT,  # for operations that stay in float32
 }
 
 
@@ -38,33 +37,34 @@ def settle_precision(precision: str, place: torch.device) -> None:
     """Apply the precision to this process. On a processor this changes nothing."""
     if place.type == "cpu":
         return
-    os.environ.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)  # it would hold against what is set here
+    os.environ.pop("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", None)  # it would override the settings below
     forms = FORMS[precision]
     torch.backends.cudnn.allow_tf32 = forms.convolutions
     torch.backends.cuda.matmul.allow_tf32 = forms.products
 
 
 def keyed(step: CapturedStep, precision: str, place: torch.device) -> CapturedStep:
-    """The step with signatures that name how a GPU computes it: it takes another time, and gives other bits.
+    """Return the step with signatures that include the precision.
 
-    Torch's own mixture is not named, nor is anything on the processor, where there is only one form.
+    On a GPU the precision changes an operator's time and its bits. Signatures do not change for torch's default
+    mixture, nor on a processor, which has only one form.
     """
-    if place.type == "cpu" or FORMS[precision] == _TORCHS_OWN:
+    if place.type == "cpu" or FORMS[precision] == _TORCH_DEFAULT:
         return step
     graph = step.graph
     return replace(
         step,
         graph=replace(
             graph,
-            operators=tuple(replace(o, signature=_named(o.signature, precision)) for o in graph.operators),
-            signature=_named(graph.signature, precision),
+            operators=tuple(replace(o, signature=_with_precision(o.signature, precision)) for o in graph.operators),
+            signature=_with_precision(graph.signature, precision),
         ),
         steps=tuple(
-            replace(one, kernel=replace(one.kernel, signature=_named(one.kernel.signature, precision)))
-            for one in step.steps
+            replace(run, kernel=replace(run.kernel, signature=_with_precision(run.kernel.signature, precision)))
+            for run in step.steps
         ),
     )
 
 
-def _named(signature: str, precision: str) -> str:
+def _with_precision(signature: str, precision: str) -> str:
     return hashlib.sha256(f"{signature}/{precision}".encode()).hexdigest()

@@ -1,8 +1,8 @@
 """Compiles a captured step and a plan into one straight-line function.
 
-Values are local variables, every operator is one call, a release is a `del`, and what the plan says of a
-boundary stands between two calls: no look-up, no lock and no interpreter loop per operator. The timed
-variant is the same lines with a clock reading at each boundary.
+Values are local variables, every operator is one call, a release is a `del`, and the plan's actions at a boundary
+stand between two calls. There is no look-up, lock or interpreter loop per operator. The timed variant has the same
+lines with a clock reading at each boundary.
 """
 
 import linecache
@@ -37,10 +37,10 @@ Iterate = Callable[..., int]
 class Program:
     """One step under one plan. `plain` and `timed` exist once the program is bound to a state.
 
-    `idle` are persistent tensors of the plan's graph that it never accesses.
-    `validated` and `invalidated` are the host copies that an iteration makes and makes stale. `buffers` are the host
-    copies of tensors that do not persist, `staging` those of the batch and constants. Where the device's memory is
-    the host's, these are `ready` as they are, and an upload writes them there.
+    `idle` are persistent tensors of the plan's graph that the program never accesses. `validated` and `invalidated`
+    are the host copies that an iteration makes valid and stale. `buffers` are the host buffers of tensors that do not
+    persist, `staging` those of the batch and constants. If the device's memory is the host's, the tensors in `ready`
+    replace `staging`, and an upload writes them to the device's memory.
     """
 
     step: CapturedStep
@@ -65,7 +65,10 @@ class Program:
         return "\n".join(self.plain_lines)
 
     def pieces(self, tensors: Iterable[TensorId]) -> frozenset[Piece]:
-        """What these tensors of the plan's graph are of the state, where they persist."""
+        """Return the pieces of the state that these tensors of the plan's graph are.
+
+        Tensors that do not persist are ignored.
+        """
         return _pieces(self.wiring, tensors)
 
 
@@ -74,11 +77,10 @@ def _pieces(wiring: Wiring, tensors: Iterable[TensorId]) -> frozenset[Piece]:
 
 
 def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on_host: bool = False) -> Program:
-    """Write both variants; nothing is allocated. `located` ones say at which position they are.
+    """Write both variants. Nothing is allocated. With `located`, the program reports its position while it runs.
 
-    `on_host` is for a device whose memory is the host's: what is uploaded is written there.
-
-    Raises InvariantError where the plan breaks its own rules, GraphError where its order would change a result.
+    `on_host` is for a device whose memory is the host's: uploads are written there directly. Raises InvariantError if
+    the plan breaks its own rules, GraphError if its order would change a result.
     """
     timeline = unroll(step.graph, plan)
     wiring = wire(step, plan, timeline.home)
@@ -90,7 +92,7 @@ def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on
         timeline=timeline,
         wiring=wiring,
         idle=frozenset(wiring.pieces).difference(
-            t for one in wiring.graph.operators for t in (*one.reads, *one.writes)
+            t for operator in wiring.graph.operators for t in (*operator.reads, *operator.writes)
         ),
         validated=_pieces(wiring, timeline.validated),
         invalidated=_pieces(wiring, timeline.invalidated),
@@ -110,10 +112,10 @@ def bind(
     *,
     rate_in_memory: bool = False,
 ) -> None:
-    """Give the program its tensors, its device, and the word where it says its position.
+    """Give the program its tensors, its device, and the word to which it writes its position.
 
-    The state must be at the program's home. With `rate_in_memory` iterations are given the learning rate as a tensor
-    of one number, which they read on the device.
+    The state must be at the program's home. With `rate_in_memory` iterations take the learning rate as a tensor of
+    one number, which they read on the device.
     """
     wiring = program.wiring
     scope: dict[str, Any] = {
@@ -130,8 +132,8 @@ def bind(
     }
     scope |= {f"c{i}": constant for i, constant in enumerate(program.constants)}
     scope |= {
-        f"f{i}": entry_point(_reading_rate(one.kernel) if rate_in_memory else one.kernel.target)
-        for i, one in enumerate(program.step.steps)
+        f"f{i}": entry_point(_with_tensor_rate(run.kernel) if rate_in_memory else run.kernel.target)
+        for i, run in enumerate(program.step.steps)
     }
     scope |= {f"w{i}": entry_point(call.target) for i, call in enumerate(_views(program.step))}
     scope |= {local: state.tensors[name] for name, local in wiring.fixed.items()}
@@ -146,40 +148,43 @@ def bind(
     program.timed = _compiled(program.timed_lines, scope, "timed")
 
 
-def _reading_rate(call: Call) -> Any:
-    """The same operator, taking the learning rate as a tensor where it takes one."""
+def _with_tensor_rate(call: Call) -> Any:
+    """Return the operator, in the overload that takes the learning rate as a tensor if it takes a learning rate."""
     target: Any = call.target
     return target.overloadpacket.tensor_lr if Runtime.LEARNING_RATE in call.kwargs.values() else target
 
 
 def _cut(value: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    """These elements of a dense tensor, in the order of its memory."""
+    """Return these elements of a dense tensor, in memory order."""
     return value.as_strided((stop - start,), (1,), value.storage_offset() + start)
 
 
 def _movable(value: torch.Tensor, size_bytes: int) -> torch.UntypedStorage:
-    """The storage of a value that the plan moves; its size must be the graph's, or a copy would overrun it."""
+    """Return the storage of a value that the plan moves.
+
+    Raises InvariantError if the size differs from the graph's, because a copy would then overrun the storage.
+    """
     storage = value.untyped_storage()
     if storage.nbytes() != size_bytes or not storage.resizable():
         raise InvariantError(
-            f"a storage of {storage.nbytes()} bytes cannot be moved as the planned {size_bytes}",
+            f"a storage of {storage.nbytes()} bytes cannot be swapped: the plan has {size_bytes} bytes",
             detail=f"tensor of shape {tuple(value.shape)} and {value.dtype}, resizable: {storage.resizable()}",
         )
     return storage
 
 
 def _hoist(line: Line, scope: dict[str, Any]) -> None:
-    """Views of persistent tensors that are at home are made once: moving a storage leaves them valid."""
+    """Make views of persistent tensors at home once, before the iterations. They stay valid when a storage moves."""
 
-    def given(item: Any) -> Any:
+    def resolve(item: Any) -> Any:
         if isinstance(item, Ref):
-            return scope[line.given[item.name]]
+            return scope[line.arguments[item.name]]
         if isinstance(item, list | tuple):
-            return type(item)(given(part) for part in item)
+            return type(item)(resolve(part) for part in item)
         return item
 
     call = line.call
-    made = call.target(*given(call.args), **{k: given(v) for k, v in call.kwargs.items()})
+    made = call.target(*resolve(call.args), **{k: resolve(v) for k, v in call.kwargs.items()})
     for name, tensor in zip(call.results, [made] if call.single else made, strict=True):
         if name is not None:
             scope[line.made[name]] = tensor
@@ -188,17 +193,17 @@ def _hoist(line: Line, scope: dict[str, Any]) -> None:
 def _compiled(lines: tuple[str, ...], scope: dict[str, Any], variant: str) -> Iterate:
     text = "\n".join(lines) + "\n"
     filename = f"<step program {id(scope):x} {variant}>"
-    # So that a traceback shows the line of the operator that failed.
+    # A traceback then shows the line of the operator that failed.
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     local: dict[str, Any] = {}
-    exec(compile(text, filename, "exec"), scope, local)  # noqa: S102 - text of our own making
+    exec(compile(text, filename, "exec"), scope, local)  # noqa: S102 - this module wrote the text
     iterate: Iterate = local["iterate"]
-    weakref.finalize(iterate, linecache.cache.pop, filename, None)  # plans come and go
+    weakref.finalize(iterate, linecache.cache.pop, filename, None)  # entries of old plans must not accumulate
     return iterate
 
 
 def _views(step: CapturedStep) -> tuple[Call, ...]:
-    """Every call that makes views, each once."""
+    """Return every call that makes views, each once."""
     return tuple({id(call): call for call in step.views.values()}.values())
 
 
@@ -230,7 +235,7 @@ class _Writer:
         self._ticket = {id(g): f"t{i}" for i, g in enumerate(_gaps(timeline))}
         self._moved = timeline.swapped.difference(wiring.pieces)
         self._live: dict[str, None] = {}
-        self._records = True  # what the iteration starts with
+        self._records = True  # the gradient mode at the start of an iteration
         self.constants: list[Any] = []
 
     def write(self) -> tuple[str, ...]:
@@ -299,17 +304,23 @@ class _Writer:
                 self._live[f"s{tensor}"] = None
 
     def _record_gradients(self, stage: Stage) -> None:
-        """Forward runs with gradients on, as in eager, the second time too: some kernels choose their path by it."""
-        wanted = stage in (Stage.UPLOAD, Stage.FORWARD)
-        if self._step.kind is Kind.TRAINING and wanted != self._records:
-            self._records = wanted
-            self._emit(f"set_grad({wanted})")
+        """Turn gradients on for forward operators, as in eager mode, even if the operators run a second time.
+
+        Some kernels depend on the gradient mode.
+        """
+        enabled = stage in (Stage.UPLOAD, Stage.FORWARD)
+        if self._step.kind is Kind.TRAINING and enabled != self._records:
+            self._records = enabled
+            self._emit(f"set_grad({enabled})")
 
     def _view(self, line: Line) -> None:
         self._call(f"w{self._view_number[id(line.call)]}", line)
 
     def _upload(self, turn: Turn) -> None:
-        """Copy what the operator has made room for, and wait for it: what a plan's foretold time counts on."""
+        """Copy the batch to the memory that the operator has allocated, and wait for the copy.
+
+        The plan's predicted time includes the copy.
+        """
         (name,) = turn.step.kernel.makes
         for tensor, local in turn.arrived:
             if self._on_host:
@@ -333,7 +344,7 @@ class _Writer:
 
     def _text(self, item: Any, line: Line) -> str:
         if isinstance(item, Ref):
-            return line.given[item.name]
+            return line.arguments[item.name]
         if isinstance(item, Runtime):
             return "rate" if item is Runtime.LEARNING_RATE else "first"
         if item is None or isinstance(item, bool | int):
@@ -375,5 +386,5 @@ def _gaps(timeline: Timeline) -> Iterator[Gap]:
 
 
 def empty_carried(program: Program) -> list[Ticket | None]:
-    """Room for the tickets of copies that run on from one iteration into the next."""
+    """Return an empty list for the tickets of copies that continue from one iteration into the next."""
     return [None] * (len(program.timeline.outgoing) + len(program.timeline.incoming))

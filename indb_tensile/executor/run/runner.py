@@ -1,4 +1,4 @@
-"""Runs a job's steps under the plans it is given: one iteration per call, with the memory the plan names."""
+"""Runs a job's steps under its plans: one iteration per call, in the memory that the plan allows."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from indb_tensile.executor.run.trainer_lanes import Lanes
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import captured_latency
 
-_SAMPLES_KEPT = 64  # more change little, and an hour of them must not pile up
+_SAMPLES_KEPT = 64  # more samples change the result little and would accumulate
 
 
 class Runner:
@@ -44,15 +44,16 @@ class Runner:
         check: Callable[[], None] | None = None,
         graphs: Graphs | None = None,
     ) -> None:
-        """`steps` come in the order of the plans: the training step first.
+        """Take the job's `steps` in the order of the plans: the training step first.
 
-        `placer` puts the tensors where the plans say; without one they are in ordinary memory. `operator_clock` times
-        operators that run while the host is ahead of them; without one `clock` does. `check` raises what the device
-        has to say where torch tells of an error of it in words of its own. With `graphs` iterations that are not
-        timed are recorded and launched as one, where the plan allows it.
+        `placer` places the tensors at planned addresses; without a placer tensors are in ordinary memory.
+        `operator_clock` times operators that run asynchronously to the host; without it `clock` does. `check` raises
+        the device's own error when torch reports an error. With `graphs` iterations that are not timed are recorded
+        and launched as one graph, if the plan allows it.
 
-        Every `sample_every`-th training iteration is timed, and so is one that starts `sample_after_ns` or more after
-        the last one that was: long iterations are few while a plan is followed, and timing costs them nothing.
+        Every `sample_every`-th training iteration is timed, and so is an iteration that starts `sample_after_ns` or
+        more after the last timed one. Plans with long iterations run only few of them, and timing costs long
+        iterations almost nothing.
         """
         check_alike(steps)
         _check_sized(steps)
@@ -62,7 +63,7 @@ class Runner:
         self._clock = clock
         self._operator_clock = operator_clock
         self._check = check
-        # On a GPU in any case: whether iterations are recorded changes no bit.
+        # On a GPU always in memory, so that recording iterations changes no bit.
         in_memory = graphs is not None or state.device.type == "cuda"
         self._rate = rate_word(state.device) if in_memory else None
         self._landing = Landing(pinned=state.device.type == "cuda", reused=graphs is not None)
@@ -81,10 +82,10 @@ class Runner:
         self.generation = 0
 
     def adopt(self, plans: tuple[Plan, ...], generation: int, grant_bytes: int | None = None) -> None:
-        """Follow these plans, one per step, from now on; moves to the first step's home at once.
+        """Follow these plans, one per step, and move the state to the first step's home at once.
 
-        When it returns, memory that only the old plans needed has been given back. Called between iterations.
-        Raises InvariantError for a plan that breaks its rules; the old plans then stay.
+        On return, memory that only the old plans needed has been freed. Call this between iterations. Raises
+        InvariantError for a plan that breaks its rules; the old plans then stay in use.
         """
         if len(plans) != len(self._steps):
             raise InvariantError(f"{len(plans)} plans were given for {len(self._steps)} steps")
@@ -100,31 +101,34 @@ class Runner:
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
         self._samples.clear()
-        self._sampled_ns = self._clock()  # the first iteration under new plans is no sample of the others
+        self._sampled_ns = self._clock()  # the first iteration under new plans is not typical, so do not time it
         self._enter(programs[0])
         self._device.trim()
-        self._device.reset_high_water()  # what the old plans needed is not to be held against these
+        self._device.reset_high_water()  # the peak of the old plans does not count for the new ones
 
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
-        """One iteration of the training step for this batch size; returns the loss, on the host."""
+        """Run one iteration of the training step for this batch size, and return the loss, on the host."""
         program = self._program(Kind.TRAINING, x)
-        whole = program is self._programs[0]  # the last, smaller batch is no sample of an iteration
+        whole = program is self._programs[0]  # the last, smaller batch is not a sample of a full iteration
         self._iterations += whole
-        timed = whole and (self._iterations % self._sample_every == 0 or self._is_due())
+        timed = whole and (self._iterations % self._sample_every == 0 or self._is_sample_due())
         (loss,) = self._run(program, x, y, lr, timed=timed)
         self._state.steps += 1
         return loss
 
-    def _is_due(self) -> bool:
+    def _is_sample_due(self) -> bool:
         return self._sample_after_ns is not None and self._clock() - self._sampled_ns >= self._sample_after_ns
 
     def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss and the model's outputs for a batch, on the host; the state does not change."""
+        """Return the loss and the model's outputs for a batch, on the host. The state does not change."""
         loss, outputs = self._run(self._program(Kind.EVALUATION, x), x, y, 0.0, timed=False)
         return loss, outputs
 
     def measured(self) -> Measurement | None:
-        """What was sampled since the last call; None where nothing was. Starts a new high-water mark."""
+        """Return the summary of the samples since the last call, or None without samples.
+
+        Restart the high-water mark.
+        """
         if not self._samples:
             return None
         samples = tuple(self._samples)
@@ -136,11 +140,11 @@ class Runner:
 
     @property
     def launched(self) -> int:
-        """How many iterations ran as one graph."""
+        """The number of iterations that ran as one graph."""
         return 0 if self._repeats is None else self._repeats.launched
 
     def close(self) -> None:
-        """Give everything back: to the device and to the host pool. The state can still be exported."""
+        """Free all memory of the device and the host pool. The state can still be exported."""
         self._lanes.drain()
         if self._repeats is not None:
             self._repeats.forget()
@@ -168,17 +172,17 @@ class Runner:
         self._stage(program, (x, y))
         rate = lr if self._rate is None else self._rate.fill_(lr)
         self._state.whole = False
-        with self._naming_culprits(program):
+        with self._name_failed_operator(program):
             returned = None
             if self._repeats is not None and not timed:
                 returned = self._repeats.launch(
                     program,
                     self._carried,
-                    lambda into: self._queue(program, rate, into),
+                    lambda results: self._queue(program, rate, results),
                     lambda: self._landing.room(program.step),
                 )
             if returned is None:
-                returned = self._run_itself(program, rate, timed=timed)
+                returned = self._run_operators(program, rate, timed=timed)
         self._state.whole = True
         self._residency.finished(program)
         return returned
@@ -193,12 +197,12 @@ class Runner:
                 )
             self._residency.fill(program, name, tensor)
 
-    def _run_itself(self, program: Program, rate: float | torch.Tensor, *, timed: bool) -> Results:
-        """Operator by operator."""
+    def _run_operators(self, program: Program, rate: float | torch.Tensor, *, timed: bool) -> Results:
+        """Run one iteration operator by operator."""
         returned, before = self._landing.room(program.step), None if self._repeats is None else self._placer.served
         start_ns = 0 if self._repeats is None else self._clock()
         self._queue(program, rate, returned, timed=timed)
-        if self._state.device.type == "cuda":  # the host was ahead of it, and goes on with what it has computed
+        if self._state.device.type == "cuda":  # the host is ahead of the device, so wait for the results
             torch.cuda.current_stream(self._state.device).synchronize()
         if self._repeats is not None:
             self._repeats.ran(program, before, start_ns)
@@ -207,8 +211,8 @@ class Runner:
     def _queue(self, program: Program, rate: float | torch.Tensor, returned: Results, *, timed: bool = False) -> None:
         training = program.step.kind is Kind.TRAINING
         with torch.set_grad_enabled(training), self._placer.running(program):
-            # Forward runs with gradients on, as in eager: some kernels choose their path by it. No tensor here
-            # requires a gradient, so nothing is recorded.
+            # Forward runs with gradients on, as in eager mode, because some kernels depend on the gradient mode. No
+            # tensor here requires a gradient, so nothing is recorded.
             if timed:
                 self._run_timed(program, rate, returned)
             else:
@@ -216,8 +220,11 @@ class Runner:
                 program.plain(rate, self._state.steps == 0, self._carried, returned, None, None)
 
     @contextmanager
-    def _naming_culprits(self, program: Program) -> Iterator[None]:
-        """Name the operator whose kernel broke the device. The host was ahead: it may have been an earlier one."""
+    def _name_failed_operator(self, program: Program) -> Iterator[None]:
+        """Add the name of the operator to an error of a kernel that broke the device.
+
+        The host is ahead of the device, so an earlier operator may be the cause.
+        """
         try:
             try:
                 yield
@@ -247,7 +254,7 @@ class Runner:
         self._samples.append(Sample(latency_ns, times[-1] - times[0], stall_ns))
 
     def _leave(self) -> None:
-        """Between two programs no copy is under way."""
+        """Wait until no copy is under way, before another program is entered."""
         self._lanes.drain()
         self._current = None
 
@@ -277,5 +284,5 @@ def _check_sized(steps: tuple[CapturedStep, ...]) -> None:
         if step.opaque:
             raise InvariantError(
                 f"the size of {min(step.opaque)} has not been measured",
-                hint="Calibrate the steps, or apply what is known, before they run.",
+                hint="Calibrate the steps, or apply known measurements, before they run.",
             )

@@ -1,7 +1,7 @@
-"""What a job keeps from one iteration to the next: parameters, buffers and optimizer state.
+"""The state that a job keeps from one iteration to the next: parameters, buffers and optimizer state.
 
-Each persistent storage is on the device or in a host buffer, or both; before the first plan is adopted it
-is in neither and waits as a host tensor. Views stay valid throughout: what moves is the storage's memory.
+Each persistent storage is on the device, in a host buffer, or in both. Before the first plan is adopted it is in
+neither, and its bytes wait in a host tensor. Views stay valid throughout, because only the storage's memory moves.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,15 +18,15 @@ from indb_tensile.executor.run.trainer_lanes import Lanes
 from indb_tensile.scheduler.graph import TensorId
 
 HOST = torch.device("cpu")
-STEPS_NAME = "steps"  # no module path or optimizer state is called so: one has a dot or a slash, or is a tensor's
+STEPS_NAME = "steps"  # no other name is equal: the others contain a dot or a slash, or name a tensor
 
 
 class State:
-    """The persistent storages of one job, by the ids its graphs give them.
+    """The persistent storages of one job, by the ids that its graphs give them.
 
-    `tensors` are the live values by name, whose memory comes and goes; a storage that is cut into several `pieces`
-    has its bytes there instead. `pieces`, `resident`, `host`, `valid` and `seeds` belong to the runner that moves
-    them. `steps` counts finished training iterations.
+    `tensors` are the live values by name; their memory comes and goes. If a storage is cut into several `pieces`, its
+    bytes are in the pieces instead. The runner that moves the state owns `pieces`, `resident`, `host`, `valid` and
+    `seeds`. `steps` counts finished training iterations.
     """
 
     def __init__(self, stored: tuple[Stored, ...], device: torch.device = HOST) -> None:
@@ -36,22 +36,24 @@ class State:
         self.pieces: dict[TensorId, tuple[Piece, ...]] = {}
         self.resident: set[Piece] = set()
         self.host: dict[Piece, HostBuffer] = {}
-        self.valid: set[Piece] = set()  # those whose host buffer holds the present bytes
-        self.seeds: dict[Piece, torch.Tensor] = {}  # bytes of what has no place yet; none is zeros
+        self.valid: set[Piece] = set()  # pieces whose host buffers hold the present bytes
+        self.seeds: dict[Piece, torch.Tensor] = {}  # bytes of pieces without a place yet; a missing entry means zeros
         self.lanes: Lanes | None = None
         self.steps = 0
-        self.changed = False  # by `load`, behind the back of whoever runs it
-        self.whole = True  # no iteration has been left half done
+        self.changed = False  # set by `load`: the runner must put the new bytes in place
+        self.whole = True  # False while an iteration runs and after one has failed half way
         self._flat: dict[Piece, torch.Tensor] = {}
-        for position, one in enumerate(self.layout):
-            self._make(TensorId(position), one)
-        for one in stored:
-            if one.size_bytes == 0:
-                self.tensors.update({v.name: torch.empty(v.shape, dtype=v.dtype, device=device) for v in one.values})
+        for position, stored_storage in enumerate(self.layout):
+            self._make(TensorId(position), stored_storage)
+        for empty in stored:
+            if empty.size_bytes == 0:
+                self.tensors.update(
+                    {v.name: torch.empty(v.shape, dtype=v.dtype, device=device) for v in empty.values}
+                )
 
     @classmethod
     def create(cls, module: nn.Module, optimizer: OptimizerSettings, device: torch.device = HOST) -> "State":
-        """The state a module starts with; optimizer state is zero, but averages are what they are of.
+        """Return the initial state of a module. Optimizer state is zero, but averages start as their parameters.
 
         The module keeps its own tensors.
         """
@@ -63,40 +65,44 @@ class State:
         return state
 
     def export(self, names: Collection[str] | None = None) -> dict[str, torch.Tensor]:
-        """A copy of everything, or of the values named, on the host. Nothing moves and the ledger does not change.
+        """Return copies of all values, or of the values named, on the host.
 
-        Raises InvariantError after an iteration that failed half way.
+        Nothing moves and the ledger does not change. Raises InvariantError after an iteration that failed half way.
         """
         if not self.whole:
-            raise InvariantError(f"the state is of no iteration: the one after {self.steps} failed half way")
-        self._settle()
+            raise InvariantError(
+                f"the state is inconsistent: the iteration after iteration {self.steps} failed half way"
+            )
+        self._wait_for_copies()
         exported = {STEPS_NAME: torch.tensor(self.steps)} if names is None or STEPS_NAME in names else {}
-        for position, one in enumerate(self.layout):
-            wanted = [value for value in one.values if names is None or value.name in names]
-            memory = self._bytes(TensorId(position)) if wanted else torch.empty(0)
-            exported |= {v.name: _value_in(memory, v).clone(memory_format=torch.contiguous_format) for v in wanted}
+        for position, storage in enumerate(self.layout):
+            selected = [value for value in storage.values if names is None or value.name in names]
+            memory = self._bytes(TensorId(position)) if selected else torch.empty(0)
+            exported |= {v.name: _value_in(memory, v).clone(memory_format=torch.contiguous_format) for v in selected}
         empty = {name: tensor for name, tensor in self.tensors.items() if tensor.numel() == 0}
         return exported | {name: t.cpu().clone() for name, t in empty.items() if names is None or name in names}
 
     def load(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Continue from what `export` gave. Raises DataError where names or shapes are not this job's."""
+        """Continue from an export. Raise DataError if names, shapes or types differ from this job's."""
         expected = {STEPS_NAME, *self.tensors}
         if set(values) != expected:
-            odd = sorted(expected.symmetric_difference(values))
-            raise DataError(f"the checkpoint is of another model: {len(odd)} names differ, first {odd[0]}")
+            mismatches = sorted(expected.symmetric_difference(values))
+            raise DataError(
+                f"the checkpoint is of another model: {len(mismatches)} names differ, first {mismatches[0]}"
+            )
         for name, tensor in self.tensors.items():
             if values[name].shape != tensor.shape or values[name].dtype != tensor.dtype:
                 raise DataError(
                     f"the checkpoint's {name} is {values[name].dtype} of shape {tuple(values[name].shape)}, "
                     f"not {tensor.dtype} of shape {tuple(tensor.shape)}"
                 )
-        self._settle()
+        self._wait_for_copies()
         self._write({name: value for name, value in values.items() if name != STEPS_NAME})
         self.steps = int(values[STEPS_NAME])
         self.changed = True
 
     def flat(self, piece: Piece) -> torch.Tensor:
-        """The elements of a piece, whose memory comes and goes."""
+        """Return the elements of a piece as a flat tensor, whose memory comes and goes."""
         if piece not in self._flat:
             values = self.layout[piece.tensor].values
             # Views of several types may share a storage that is never cut.
@@ -106,11 +112,11 @@ class State:
         return self._flat[piece]
 
     def storage(self, piece: Piece) -> torch.UntypedStorage:
-        """The storage that a piece has to itself."""
+        """Return the storage that belongs to a piece alone."""
         return self.flat(piece).untyped_storage()
 
     def cut(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
-        """Cut a storage in another way. What is on the device has to be among the new pieces, too."""
+        """Cut a storage into other pieces. Resident pieces must be among the new pieces too."""
         memory = torch.cat([self._piece_bytes(piece) for piece in self.pieces[tensor]])
         for piece in self.pieces[tensor]:
             self.valid.discard(piece)
@@ -118,35 +124,38 @@ class State:
         self.pieces[tensor] = pieces
         self._put(tensor, memory)
 
-    def _make(self, tensor: TensorId, one: Stored) -> None:
-        piece = whole(tensor, one.size_bytes)
-        memory = torch.empty(one.size_bytes, dtype=torch.uint8, device=self.device)
-        self.tensors.update({value.name: _value_in(memory, value) for value in one.values})
+    def _make(self, tensor: TensorId, stored_storage: Stored) -> None:
+        piece = whole(tensor, stored_storage.size_bytes)
+        memory = torch.empty(stored_storage.size_bytes, dtype=torch.uint8, device=self.device)
+        self.tensors.update({value.name: _value_in(memory, value) for value in stored_storage.values})
         self.pieces[tensor] = (piece,)
         self._flat[piece] = memory
         memory.untyped_storage().resize_(0)
 
     def _write(self, values: Mapping[str, torch.Tensor]) -> None:
-        for position, one in enumerate(self.layout):
+        for position, storage in enumerate(self.layout):
             tensor = TensorId(position)
-            given = [v for v in one.values if v.name in values]
-            if not given:
+            loaded = [v for v in storage.values if v.name in values]
+            if not loaded:
                 continue
             memory = self._bytes(tensor)
-            for value in given:
+            for value in loaded:
                 _value_in(memory, value).copy_(values[value.name])
             self._put(tensor, memory)
 
     def _bytes(self, tensor: TensorId) -> torch.Tensor:
-        """The present bytes of a storage, on the host; of one that is cut, or on a GPU, a copy."""
+        """Return the present bytes of a storage, on the host.
+
+        For storages that are cut or on a GPU this is a copy.
+        """
         parts = [self._piece_bytes(piece) for piece in self.pieces[tensor]]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _piece_bytes(self, piece: Piece) -> torch.Tensor:
-        return self._place_of(piece).cpu()
+        return self._present_bytes(piece).cpu()
 
-    def _place_of(self, piece: Piece) -> torch.Tensor:
-        """Its bytes where they are; of what is beyond the link a copy."""
+    def _present_bytes(self, piece: Piece) -> torch.Tensor:
+        """Return a piece's present bytes where they are. For a host buffer this is a copy."""
         if piece in self.resident:
             return bytes_of(self.storage(piece))
         if piece in self.valid:
@@ -156,7 +165,7 @@ class State:
         return torch.zeros(piece.size_bytes, dtype=torch.uint8) if seed is None else seed
 
     def _put(self, tensor: TensorId, memory: torch.Tensor) -> None:
-        """Give a storage these bytes, wherever its pieces are."""
+        """Set the bytes of a storage, wherever its pieces are."""
         for piece in self.pieces[tensor]:
             part = memory[piece.start_bytes : piece.stop_bytes]
             if piece in self.resident:
@@ -165,27 +174,27 @@ class State:
             elif piece in self.host and self.lanes is not None and not self.lanes.is_host:
                 self.lanes.write(self.host[piece], part)
                 self.valid.add(piece)
-            else:  # whoever moves it next puts it where it belongs
+            else:  # the next move puts the bytes in place
                 self.seeds[piece] = part
                 self.valid.discard(piece)
 
-    def _settle(self) -> None:
+    def _wait_for_copies(self) -> None:
         if self.lanes is not None:
             self.lanes.drain()
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """A storage as a tensor of bytes that shares it."""
+    """Return a storage as a tensor of bytes that shares its memory."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def rng_state(device: torch.device = HOST) -> torch.Tensor:
-    """Where the random numbers are that the steps on this device draw, to be kept beside an exported state."""
+    """Return the state of the random generator of this device's steps, to be saved with an exported state."""
     return torch.get_rng_state() if device == HOST else torch.cuda.get_rng_state(device)
 
 
 def restore_rng_state(saved: torch.Tensor, device: torch.device = HOST) -> None:
-    """Go on with the random numbers from there."""
+    """Continue with the random numbers of a saved generator state."""
     if device == HOST:
         torch.set_rng_state(saved)
     else:

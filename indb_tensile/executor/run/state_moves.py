@@ -1,4 +1,4 @@
-"""Moves the state between the homes of two programs, and keeps the host buffers that plans need."""
+"""Moves the state between the homes of two programs, and allocates the host buffers that plans need."""
 
 import torch
 
@@ -14,9 +14,9 @@ from indb_tensile.scheduler.host_memory import pooled_bytes
 
 
 class Residency:
-    """Where each piece of a state is. Between programs first everything goes out, then everything comes in.
+    """Moves the pieces of a state. Between two programs, all leaving pieces go out before any piece comes in.
 
-    A state's first bytes come to the device by way of the host pool; where its memory is the host's, by themselves.
+    A state's initial bytes reach the device through the host pool, or directly if the device's memory is the host's.
     """
 
     def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer) -> None:
@@ -24,66 +24,67 @@ class Residency:
         self._placer = placer
         self._lanes = lanes
         self._state = state
-        self._wanted: frozenset[Piece] = frozenset()  # those whose host buffer the plans need
+        self._required: frozenset[Piece] = frozenset()  # the pieces whose host buffers the plans need
 
     def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
-        """Take the host buffers of new programs, after giving back those that only the old ones needed.
+        """Allocate the host buffers of new programs, after freeing those that only the old programs needed.
 
-        The bytes of a piece that only the old programs kept in its buffer must come to the device. Where the pool is
-        pinned memory, it has room for one set of programs, the old or the new, so these bytes wait in ordinary
-        memory. Where the pool is a file, they wait in the file, unless its limit leaves no room for both.
+        A piece that only the old programs swapped may have its bytes only in its buffer, and the bytes must still
+        come to the device. If the pool is pinned memory, it has room for the buffers of one set of programs, so these
+        bytes wait in ordinary memory. If the pool is a file, they wait in the file, unless its limit leaves no room
+        for both sets.
         """
         _free_buffers(self._device, old)
-        self._wanted = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
-        unwanted = sorted(set(self._state.host) - self._wanted)
+        self._required = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
+        unwanted = sorted(set(self._state.host) - self._required)
         waiting = {piece for piece in unwanted if self._device.is_host and self._is_only_in_buffer(piece)}
         for piece in unwanted:
             if piece not in waiting:
-                self._put_aside(piece)
+                self._save_to_host(piece)
         try:
             self._fit(new)
         except DeviceMemoryError:
             if not waiting:
                 raise
             for piece in sorted(waiting):
-                self._put_aside(piece)
+                self._save_to_host(piece)
             self._fit(new)
-        for piece in sorted(self._wanted):
+        for piece in sorted(self._required):
             self._buffer(piece)
         for program in new:
             self._allocate(program)
 
     def go_home(self, program: Program) -> None:
-        """Make exactly the program's home resident: the peak is never above the larger of both homes."""
+        """Make exactly the program's home resident. The peak never exceeds the larger of both homes."""
         state = self._state
-        home, anew = self._home(program), self._cut_anew(program)
+        home, recut = self._home(program), self._changed_pieces(program)
         self._send_out(sorted(state.resident - home))
-        for tensor, pieces in anew.items():
-            self._cut(tensor, pieces)
+        for tensor, pieces in recut.items():
+            self._change_pieces(tensor, pieces)
         self._placer.arrange(program, state)
         self._bring_in(sorted(home - state.resident))
-        self._sow()
+        self._seed_buffers()
         for piece in sorted((program.pieces(program.timeline.copied) & state.resident) - state.valid):
             self._copy_out(piece)
         self._lanes.drain()
 
     def start_outgoing(self, program: Program, carried: list[Ticket | None]) -> None:
-        """Start the copies out that a steady iteration finds under way."""
+        """Start the copies out that a steady iteration expects to be under way."""
         for slot, gap in enumerate(program.timeline.outgoing):
             piece = program.wiring.pieces[gap.tensor]
             if gap.swap.copies and piece not in self._state.valid:
                 carried[slot] = self._copy_out(piece)
 
     def finished(self, program: Program) -> None:
-        """Note which host copies an iteration made and which it made stale."""
+        """Record which host copies an iteration made valid and which it made stale."""
         self._state.valid -= program.invalidated
         self._state.valid |= program.validated
 
     def give_up(self, programs: tuple[Program, ...]) -> None:
-        """Keep the state's bytes as plain host tensors; give back all memory of the device and the pool."""
+        """Keep the state's bytes as plain host tensors, and free all memory of the device and the pool."""
         state = self._state
         for tensor, pieces in state.pieces.items():
-            self._retire(tensor, pieces)
+            self._save_pieces(tensor, pieces)
         for piece in list(state.host):
             self._drop_buffer(piece)
         _free_buffers(self._device, programs)
@@ -92,51 +93,60 @@ class Residency:
             self._device.move(used_bytes, 0)
 
     def _home(self, program: Program) -> frozenset[Piece]:
-        """What has to be resident. What the step never accesses stays cut as it is."""
-        idle = program.idle & program.timeline.home
-        kept = {piece for tensor in idle for piece in self._state.pieces[tensor]}
-        return program.pieces(program.timeline.home - idle) | kept
+        """Return the pieces that must be resident.
 
-    def _cut_anew(self, program: Program) -> dict[TensorId, tuple[Piece, ...]]:
-        """The storages that the program wants cut otherwise than they are."""
-        wanted: dict[TensorId, list[Piece]] = {}
+        Storages that the step never accesses keep their present pieces.
+        """
+        idle = program.idle & program.timeline.home
+        idle_pieces = {piece for tensor in idle for piece in self._state.pieces[tensor]}
+        return program.pieces(program.timeline.home - idle) | idle_pieces
+
+    def _changed_pieces(self, program: Program) -> dict[TensorId, tuple[Piece, ...]]:
+        """Return the storages that the program needs cut differently than they are, with their new pieces."""
+        new_pieces: dict[TensorId, list[Piece]] = {}
         for tensor, piece in sorted(program.wiring.pieces.items()):
             if tensor not in program.idle:
-                wanted.setdefault(piece.tensor, []).append(piece)
-        return {t: tuple(pieces) for t, pieces in wanted.items() if tuple(pieces) != self._state.pieces[t]}
+                new_pieces.setdefault(piece.tensor, []).append(piece)
+        return {t: tuple(pieces) for t, pieces in new_pieces.items() if tuple(pieces) != self._state.pieces[t]}
 
-    def _cut(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
+    def _change_pieces(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         old = self._state.pieces[tensor]
         self._state.cut(tensor, pieces)
         for piece in old:
-            if piece in self._state.host and piece not in self._wanted and piece not in pieces:
+            if piece in self._state.host and piece not in self._required and piece not in pieces:
                 self._drop_buffer(piece)
 
     def _fit(self, programs: tuple[Program, ...]) -> None:
-        """Resize the pool for these programs and for the buffers that are in it. Raises DeviceMemoryError."""
+        """Resize the pool for these programs and for the buffers in it.
+
+        Raise DeviceMemoryError if there is too little room.
+        """
         moved = self._device.host_pack()
         self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
-        self._device.host_fit(self._coming_bytes(programs))
+        self._device.host_fit(self._new_buffer_bytes(programs))
 
     def _is_only_in_buffer(self, piece: Piece) -> bool:
         state = self._state
         return piece in state.valid and piece in state.pieces[piece.tensor] and piece not in state.resident
 
-    def _put_aside(self, piece: Piece) -> None:
-        """Give up a host buffer; bytes that are nowhere else go where those of a state without a plan are."""
+    def _save_to_host(self, piece: Piece) -> None:
+        """Free a host buffer, after moving bytes that exist nowhere else to ordinary host memory."""
         state = self._state
         if piece in state.pieces[piece.tensor] and piece not in state.resident:
             state.seeds[piece] = self._lanes.read(state.host[piece], piece.size_bytes)
         self._drop_buffer(piece)
 
-    def _coming_bytes(self, programs: tuple[Program, ...]) -> int:
-        """What the programs' host buffers take, and what of the state passes through the pool at a time."""
-        passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
-        kept = [piece.size_bytes for piece in self._wanted.difference(self._state.host)]
-        sizes = [size for program in programs for size in self._buffers(program).values()]
-        return sum(map(pooled_bytes, [passing_bytes, *kept, *sizes]))
+    def _new_buffer_bytes(self, programs: tuple[Program, ...]) -> int:
+        """Return the pool bytes of the programs' new buffers, plus those of the largest storage.
 
-    def _retire(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
+        While the state moves, its storages pass through the pool.
+        """
+        passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
+        buffered = [piece.size_bytes for piece in self._required.difference(self._state.host)]
+        sizes = [size for program in programs for size in self._buffers(program).values()]
+        return sum(map(pooled_bytes, [passing_bytes, *buffered, *sizes]))
+
+    def _save_pieces(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         state = self._state
         for piece in pieces:
             if piece in state.resident:
@@ -164,36 +174,36 @@ class Residency:
         taken_bytes = sum(piece.size_bytes for piece in coming)
         if taken_bytes:
             self._device.move(0, taken_bytes)
-        for together in _batches(coming):
-            for piece in together:
+        for batch in _batches(coming):
+            for piece in batch:
                 self._placer.take(piece, state.storage(piece))
                 if self._device.is_host and piece not in state.valid:
-                    self._plant(piece)
+                    self._seed_memory(piece)
                     continue
                 self._buffer(piece)
                 self._lanes.copy_in(state.storage(piece).data_ptr(), state.host[piece], piece.size_bytes)
             self._lanes.drain()
-            state.resident.update(together)
-            for piece in together:
-                if piece not in self._wanted and piece in state.host:
+            state.resident.update(batch)
+            for piece in batch:
+                if piece not in self._required and piece in state.host:
                     self._drop_buffer(piece)
 
-    def _plant(self, piece: Piece) -> None:
-        """Write bytes that are nowhere yet to the device's memory, which is the host's."""
+    def _seed_memory(self, piece: Piece) -> None:
+        """Write the initial bytes of a piece to the device's memory, which is the host's."""
         memory, seed = bytes_of(self._state.storage(piece)), self._state.seeds.pop(piece, None)
         if seed is None:
             memory.zero_()
         else:
             memory.copy_(seed)
 
-    def _sow(self) -> None:
-        """What is not at home and has no place yet goes to its buffer."""
+    def _seed_buffers(self) -> None:
+        """Write the initial bytes of pieces that are not at home to their buffers."""
         state = self._state
-        for piece in sorted(self._wanted - state.resident - state.valid):
+        for piece in sorted(self._required - state.resident - state.valid):
             if piece in state.pieces[piece.tensor]:
-                self._seed(piece)
+                self._seed_buffer(piece)
 
-    def _seed(self, piece: Piece) -> None:
+    def _seed_buffer(self, piece: Piece) -> None:
         state = self._state
         seed = state.seeds.pop(piece, None)
         if seed is None:
@@ -208,12 +218,16 @@ class Residency:
         return self._lanes.copy_out(state.host[piece], state.storage(piece).data_ptr(), piece.size_bytes)
 
     def _buffer(self, piece: Piece) -> None:
-        """A host buffer; what is nowhere else yet puts its bytes there, unless it may come to be on the device."""
+        """Allocate a host buffer for a piece if it has none.
+
+        Initial bytes are written to the buffer, except on a device whose memory is the host's, where they may be
+        written to the device directly.
+        """
         state = self._state
         if piece not in state.host:
             state.host[piece] = self._device.host_allocate(piece.size_bytes)
             if not self._device.is_host and piece not in state.resident and piece in state.pieces[piece.tensor]:
-                self._seed(piece)
+                self._seed_buffer(piece)
 
     def _drop_buffer(self, piece: Piece) -> None:
         self._device.host_free(self._state.host.pop(piece))
@@ -230,7 +244,10 @@ class Residency:
             self.fill(program, name, constant)
 
     def fill(self, program: Program, name: str, tensor: torch.Tensor) -> None:
-        """Keep ready what an upload will copy: in its host buffer, which an empty one has not."""
+        """Store a tensor for the next upload: in its host buffer, or as it is if the device's memory is the host's.
+
+        An empty tensor has no buffer and nothing to copy.
+        """
         dense = tensor.detach().contiguous()
         if self._device.is_host:
             program.ready[name] = dense
@@ -238,9 +255,9 @@ class Residency:
             self._lanes.write(program.staging[name], dense)
 
     def _buffers(self, program: Program) -> dict[TensorId | str, int]:
-        """The sizes of a program's own host buffers: of tensors that it moves, and, by name, of what it uploads.
+        """Return the sizes of a program's own host buffers, by tensor for swaps and by name for uploads.
 
-        Where the device's memory is the host's, uploads need none.
+        If the device's memory is the host's, uploads need no buffers.
         """
         step = program.step
         sizes: dict[TensorId | str, int] = {}
@@ -252,23 +269,26 @@ class Residency:
 
 
 def _batches(pieces: list[Piece]) -> list[list[Piece]]:
-    """So many at a time as the largest alone takes of the host pool: a state may be more than all of that."""
+    """Divide pieces into batches of at most the largest piece's size.
+
+    A state may be larger than the host pool, which has room for the largest piece.
+    """
     most_bytes = max((piece.size_bytes for piece in pieces), default=0)
-    found: list[list[Piece]] = []
+    batches: list[list[Piece]] = []
     room_bytes = 0
     for piece in pieces:
         if piece.size_bytes > room_bytes:
-            found.append([])
+            batches.append([])
             room_bytes = most_bytes
-        found[-1].append(piece)
+        batches[-1].append(piece)
         room_bytes -= piece.size_bytes
-    return found
+    return batches
 
 
 def _uploads(program: Program) -> list[str]:
-    """The values that an iteration copies from the host: the batch and constants of the model."""
+    """Return the names of the values that an iteration copies from the host: the batch and constants of the model."""
     step = program.step
-    names = [name for one in step.steps if one.kernel.stage is Stage.UPLOAD for name in one.kernel.results if name]
+    names = [name for run in step.steps if run.kernel.stage is Stage.UPLOAD for name in run.kernel.results if name]
     return [name for name in names if step.values[name].storage in step.tensor_of]
 
 

@@ -1,8 +1,8 @@
-"""What happens at each boundary of an iteration under a plan: bytes given back and taken, copies, waits.
+"""Lists the events at each boundary of an iteration under a plan: memory freed and taken, copies, waits.
 
-Pure: graph and plan in, events out. Boundary `n` closes the iteration of `n` operators; it is the next
-iteration's boundary 0 as far as swaps are concerned, so between two iterations exactly the persistent
-tensors are there that the plan keeps for operator 0: its *home state*.
+The module is pure: it turns a graph and a plan into events. Boundary `n` closes the iteration of `n` operators. For
+swaps it is the same as the next iteration's boundary 0. Between two iterations exactly the persistent tensors that
+the plan keeps for operator 0 are on the device: the plan's *home state*.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from indb_tensile.scheduler.rewrite import effective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A swap with its times unrolled: what lies in the next iteration is `n` or more later."""
+    """A swap with its times unrolled: times in the next iteration are `n` or more."""
 
     swap: Swap
     free_at: int
@@ -24,17 +24,17 @@ class Gap:
 
     @property
     def tensor(self) -> TensorId:
-        """The tensor that leaves."""
+        """The swapped tensor."""
         return self.swap.tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """What happens at boundary k, in this order, and after operator k.
+    """The events at boundary k, in this order, and after operator k.
 
-    `frees`: wait for the copy out, then drop the memory. `freed_bytes`, `taken_bytes`: the one move of the
-    ledger. `ins`: take memory and start the copy back. `needs`: wait for the copy back. Operator k runs.
-    `outs`: start the copy to the host.
+    `frees`: wait for the copy out, then free the memory. `freed_bytes`, `taken_bytes`: the one `move` of the ledger.
+    `ins`: take memory and start the copy back. `needs`: wait for the copy back. Then operator k runs. `outs`: start
+    the copy to the host.
     """
 
     frees: tuple[Gap, ...] = ()
@@ -47,11 +47,11 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One iteration, boundary by boundary, and what it asks of the state before and leaves after it.
+    """One iteration, boundary by boundary, with the state that it requires before and leaves after it.
 
-    `home`: persistent tensors that are there at the start. `outgoing`: gaps whose copy out runs on across the
-    end of the iteration; `incoming`: gaps whose copy back does. `copied`: persistent tensors whose host copy
-    must be valid at the start. `validated` and `invalidated`: host copies after the iteration.
+    `home`: persistent tensors on the device at the start. `outgoing`: gaps whose copy out continues across the end of
+    the iteration. `incoming`: gaps whose copy back does. `copied`: persistent tensors whose host copy must be valid
+    at the start. `validated` and `invalidated`: host copies that the iteration leaves valid and stale.
     """
 
     boundaries: tuple[Boundary, ...]
@@ -65,7 +65,7 @@ class Timeline:
 
 
 def unroll(graph: StepGraph, plan: Plan) -> Timeline:
-    """Lay `plan` over one iteration of `graph`, in the plan's order; tensors are those of the graph that then runs.
+    """Apply `plan` to one iteration of `graph`, in the plan's order. Tensors are those of the graph that then runs.
 
     Raises InvariantError for a swap whose times are out of order or that relies on a stale host copy.
     """
@@ -77,14 +77,14 @@ def unroll(graph: StepGraph, plan: Plan) -> Timeline:
         _place(boundaries, gap, graph.tensors[gap.tensor].size_bytes, count)
     _add_lifetimes(boundaries, graph, plan)
     persistent = frozenset(t.id for t in graph.tensors if t.persistent)
-    kept = [gap for gap in gaps if gap.tensor in persistent]
-    absent = {gap.tensor for gap in kept if gap.free_at <= count < gap.in_at}
-    copied, validated, invalidated = _host_copies(graph, kept, persistent)
+    persistent_gaps = [gap for gap in gaps if gap.tensor in persistent]
+    absent = {gap.tensor for gap in persistent_gaps if gap.free_at <= count < gap.in_at}
+    copied, validated, invalidated = _host_copies(graph, persistent_gaps, persistent)
     return Timeline(
         boundaries=tuple(boundaries),
         home=persistent - plan.away - absent,
-        outgoing=tuple(gap for gap in kept if gap.free_at > count),
-        incoming=tuple(gap for gap in kept if gap.in_at <= count <= gap.needed_by),
+        outgoing=tuple(gap for gap in persistent_gaps if gap.free_at > count),
+        incoming=tuple(gap for gap in persistent_gaps if gap.in_at <= count <= gap.needed_by),
         copied=copied,
         validated=validated,
         invalidated=invalidated,
@@ -101,7 +101,7 @@ def _gap(swap: Swap, count: int) -> Gap:
     gap = Gap(swap=swap, free_at=after(swap.free_at), in_at=after(swap.in_at), needed_by=after(swap.needed_by))
     if not gap.free_at < gap.in_at <= gap.needed_by:
         raise InvariantError(
-            f"swap is out of order: {swap}", hint="free_at must come before in_at, that by needed_by."
+            f"swap is out of order: {swap}", hint="free_at must be before in_at, and in_at not after needed_by."
         )
     return gap
 
@@ -111,8 +111,10 @@ def _place(boundaries: list[Boundary], gap: Gap, size_bytes: int, count: int) ->
         return time if time <= count else time - count
 
     def change(index: int, **added: int | tuple[Gap, ...]) -> None:
-        now = boundaries[index]
-        boundaries[index] = replace(now, **{name: getattr(now, name) + more for name, more in added.items()})
+        boundary = boundaries[index]
+        boundaries[index] = replace(
+            boundary, **{name: getattr(boundary, name) + more for name, more in added.items()}
+        )
 
     change(gap.swap.out_after, outs=(gap,))
     change(at(gap.free_at), frees=(gap,), freed_bytes=size_bytes)
@@ -121,7 +123,7 @@ def _place(boundaries: list[Boundary], gap: Gap, size_bytes: int, count: int) ->
 
 
 def _add_lifetimes(boundaries: list[Boundary], graph: StepGraph, plan: Plan) -> None:
-    """What operators make and need beside persistent tensors: outputs until their release, workspaces."""
+    """Add the memory of tensors that do not persist, until their release, and of workspaces."""
     count = len(graph.operators)
     freed = [b.freed_bytes for b in boundaries]
     taken = [b.taken_bytes for b in boundaries]
@@ -137,19 +139,19 @@ def _add_lifetimes(boundaries: list[Boundary], graph: StepGraph, plan: Plan) -> 
 
 
 def lifetimes(graph: StepGraph) -> dict[TensorId, tuple[int, int]]:
-    """First and last operator that accesses each tensor that does not persist."""
-    found: dict[TensorId, tuple[int, int]] = {}
+    """Return the first and last operator that accesses each tensor that does not persist."""
+    access_range: dict[TensorId, tuple[int, int]] = {}
     for k, operator in enumerate(graph.operators):
         for tensor_id in (*operator.reads, *operator.writes):
             if not graph.tensors[tensor_id].persistent:
-                found[tensor_id] = (found.get(tensor_id, (k, k))[0], k)
-    return found
+                access_range[tensor_id] = (access_range.get(tensor_id, (k, k))[0], k)
+    return access_range
 
 
 def _host_copies(
     graph: StepGraph, gaps: list[Gap], persistent: frozenset[TensorId]
 ) -> tuple[frozenset[TensorId], frozenset[TensorId], frozenset[TensorId]]:
-    """Which host copies must be valid at the start, which are at the end, which no longer are."""
+    """Return the host copies that must be valid at the start, and those that are valid and stale at the end."""
     outs: dict[int, list[Swap]] = {}
     for gap in gaps:
         outs.setdefault(gap.swap.out_after, []).append(gap.swap)
@@ -166,6 +168,6 @@ def _host_copies(
                 needed.add(swap.tensor)
             valid.add(swap.tensor)
             stale.discard(swap.tensor)
-    # What left in the iteration before without a copy gives its memory back in this one, before anything is copied.
+    # Swaps without a copy that left in the last iteration free their memory in this one, before any copy is made.
     needed.update(gap.tensor for gap in gaps if gap.free_at > len(graph.operators) and not gap.swap.copies)
     return frozenset(needed), frozenset(valid), frozenset(stale)

@@ -1,4 +1,4 @@
-"""The device's copy lanes as one trainer drives them: remembers what is still under way."""
+"""The device's copy lanes as one trainer uses them. Remembers the last copy of each lane."""
 
 import torch
 
@@ -6,7 +6,10 @@ from indb_tensile.device.device import Device, HostBuffer, Ticket
 
 
 class Lanes:
-    """Copies through a device, and a way to wait for all of them: lanes are first in, first out."""
+    """Queues copies on a device and can wait for all of them.
+
+    Lanes are first in, first out, so the last copy suffices.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -24,15 +27,15 @@ class Lanes:
 
     @property
     def is_host(self) -> bool:
-        """Whether the host writes to the device's memory itself."""
+        """True if the host writes to the device's memory directly."""
         return self._device.is_host
 
     def write(self, buffer: HostBuffer, memory: torch.Tensor) -> None:
-        """Put these bytes into a buffer that no copy uses, at once."""
+        """Write a tensor's bytes to a buffer that no copy uses, at once."""
         self._device.host_write(buffer, memory.data_ptr(), memory.nbytes)
 
     def read(self, buffer: HostBuffer, size_bytes: int) -> torch.Tensor:
-        """A copy of a buffer's bytes, which no queued copy writes."""
+        """Return a copy of a buffer's bytes. No queued copy may write the buffer."""
         memory = torch.empty(size_bytes, dtype=torch.uint8)
         self._device.host_read(memory.data_ptr(), buffer, size_bytes)
         return memory

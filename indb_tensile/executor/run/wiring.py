@@ -1,9 +1,9 @@
-"""Wires a captured step in the order in which a plan runs it: what each call is given, and what it makes.
+"""Assigns values to variables in the order in which a plan runs a step: the arguments and results of each call.
 
-An operator that runs again makes new values, and whoever comes later is given those. A view is made right before the
-first kernel that needs it, and once more where what it looks at was made again. A part of an update is given its
-part of every tensor that the update walks through, element by element. Nothing of this is left to the run: a value
-is a local variable, and what stands for it in each call is text.
+An operator that runs again makes new values, and later operators get those. A view is made right before the first
+kernel that needs it, and again if its base was made again. A part of an update gets its part of every tensor that the
+update processes element by element. Everything is decided before the run: a value is a local variable, and each
+argument of a call is text.
 """
 
 import math
@@ -22,20 +22,20 @@ from indb_tensile.scheduler.rewrite import captured_order, effective, own_state,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A call, the text that stands for each value it is given, and the variable of each that it makes."""
+    """A call, the text of each argument value, and the variable of each value that the call makes."""
 
     call: Call
-    given: dict[str, str]
+    arguments: dict[str, str]
     made: dict[str, str]
 
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """What runs at one position of the plan's order.
+    """One position of the plan's order.
 
-    There is no kernel where an update is too small to be cut: its first part is all of it. `returns` are values for
-    the host and where they are. `arrived` are tensors of the graph that are there from now on, each with a value in
-    it. `dying` are variables that nothing mentions later, `gone` tensors that nothing accesses later.
+    `kernel` is None if an update is too small to be cut: its first part then does the whole update. `returns` are
+    values for the host, each with its variable. `arrived` are tensors of the graph that first exist here, each with a
+    variable of a value in it. `dying` are variables without a later use, `gone` tensors without a later access.
     """
 
     operator: OpIndex
@@ -51,10 +51,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiring:
-    """One step under one plan. `graph` is the graph that runs, `pieces` its persistent tensors.
+    """One step under one plan. `graph` is the graph that runs, `pieces` maps its persistent tensors to pieces.
 
-    `fixed` are the variables of persistent values, `cut` those of pieces; both are there before the step starts.
-    `hoisted` are views of them that are made once.
+    `fixed` are the variables of persistent values, `cut` those of pieces. Both are assigned before the step starts.
+    `hoisted` are views of persistent values that are made once.
     """
 
     graph: StepGraph
@@ -66,15 +66,16 @@ class Wiring:
 
 
 def wire(step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> Wiring:
-    """Follow the plan's order. Persistent tensors at `home` are never away while a view of them is made.
+    """Assign variables in the plan's order.
 
-    Raises GraphError for an order that would change a result.
+    Views of persistent tensors at `home` may be made once, because these tensors are on the device before the step
+    starts. Raises GraphError for an order that would change a result.
     """
     return _Wirer(step, plan, home).run()
 
 
 class _Wirer:
-    """One walk along the order: where each value is at the moment."""
+    """Walks once along the order and tracks the variable of each value."""
 
     def __init__(self, step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> None:
         self._step = step
@@ -87,7 +88,7 @@ class _Wirer:
         self._fixed = {v.name: f"v{self._number[v.name]}" for s in step.layout for v in s.values}
         self._settled = {name for name in self._fixed if step.tensor_of.get(step.values[name].storage) in home}
         self._storage_made: dict[StorageKey, int] = {}
-        # The variable of each value, and how often its storage had been made then.
+        # The variable of each value, and how often the value's storage had been made at that time.
         self._now: dict[str, tuple[str, int]] = {name: (local, 0) for name, local in self._fixed.items()}
         self._mentioned: dict[str, int] = {}  # the last turn that mentions each variable
         self._views: list[Line] = []  # of the present turn
@@ -112,39 +113,39 @@ class _Wirer:
         )
 
     def _turn(self, k: int, execution: Execution) -> Turn:
-        one = self._step.steps[execution.operator]
-        given = {name: self._find(name, k) for name in one.kernel.arguments}
+        step = self._step.steps[execution.operator]
+        texts = {name: self._find(name, k) for name in step.kernel.arguments}
         views = self._take_views()
-        kernel = self._kernel(k, execution, one.kernel, given)
+        kernel = self._kernel(k, execution, step.kernel, texts)
         again = execution.operator in self._done
         self._done.add(execution.operator)
-        returned = [] if again else [(name, self._find(name, k)) for name in one.returns]
+        returned = [] if again else [(name, self._find(name, k)) for name in step.returns]
         return Turn(
             operator=execution.operator,
-            step=one,
+            step=step,
             views=views,
             kernel=kernel,
             after=self._take_views(),
             returns=tuple(returned),
-            arrived=tuple(self._arrivals(k, execution, one.kernel)),
+            arrived=tuple(self._arrivals(k, execution, step.kernel)),
         )
 
-    def _kernel(self, k: int, execution: Execution, call: Call, given: dict[str, str]) -> Line | None:
+    def _kernel(self, k: int, execution: Execution, call: Call, texts: dict[str, str]) -> Line | None:
         if execution.parts == 1:
-            return self._make(k, call, given)
-        found = self._in_part(k, execution, call, given)
-        return None if found is None else Line(call=call, given=found, made={})
+            return self._make(k, call, texts)
+        arguments = self._part_arguments(k, execution, call, texts)
+        return None if arguments is None else Line(call=call, arguments=arguments, made={})
 
     # --- values ------------------------------------------------------------------------------------------------
 
     def _find(self, name: str, k: int) -> str:
-        """The variable in which turn k finds this value, after views that have to be made for it."""
+        """Return the variable in which turn k finds this value, after making the views that it needs."""
         storage = self._step.values[name].storage
         local, made = self._now.get(name, ("", -1))
         if made != self._storage_made.get(storage, 0):
             call = self._step.views.get(name)
             if call is None:
-                raise InvariantError(f"the storage of {name} was made again, and nothing looks at it as {name} does")
+                raise InvariantError(f"the storage of {name} was made again, but no view makes {name} again")
             self._view(call, k)
             local = self._now[name][0]
         if local in self._mentioned:
@@ -152,21 +153,21 @@ class _Wirer:
         return local
 
     def _view(self, call: Call, k: int) -> None:
-        given = {name: self._find(name, k) for name in call.arguments}
-        if self._settled.issuperset(given):
-            self._hoisted.append(self._make(None, call, given))
+        texts = {name: self._find(name, k) for name in call.arguments}
+        if self._settled.issuperset(texts):
+            self._hoisted.append(self._make(None, call, texts))
             self._settled.update(call.makes)
         else:
-            self._views.append(self._make(k, call, given))
+            self._views.append(self._make(k, call, texts))
 
     def _take_views(self) -> tuple[Line, ...]:
-        found = tuple(self._views)
+        views = tuple(self._views)
         self._views.clear()
-        return found
+        return views
 
-    def _make(self, k: int | None, call: Call, given: dict[str, str]) -> Line:
-        """The call's line in turn k, or before the step starts."""
-        known = {self._step.values[name].storage for name in given}
+    def _make(self, k: int | None, call: Call, texts: dict[str, str]) -> Line:
+        """Make the call's line in turn k, or before the step starts if `k` is None."""
+        known = {self._step.values[name].storage for name in texts}
         for storage in dict.fromkeys(self._step.values[name].storage for name in call.makes):
             if storage not in known and storage in self._step.tensor_of:
                 self._storage_made[storage] = self._storage_made.get(storage, 0) + 1
@@ -175,47 +176,49 @@ class _Wirer:
             self._now[name] = (local, self._storage_made.get(self._step.values[name].storage, 0))
             if k is not None:
                 self._mentioned[local] = k
-        return Line(call=call, given=given, made=made)
+        return Line(call=call, arguments=texts, made=made)
 
     def _variable(self, name: str) -> str:
-        again = self._times[name] = self._times.get(name, -1) + 1
-        return f"v{self._number[name]}_{again}" if again else f"v{self._number[name]}"
+        version = self._times[name] = self._times.get(name, -1) + 1
+        return f"v{self._number[name]}_{version}" if version else f"v{self._number[name]}"
 
     # --- tensors -----------------------------------------------------------------------------------------------
 
     def _arrivals(self, k: int, execution: Execution, call: Call) -> Iterable[tuple[TensorId, str]]:
-        """The tensors that this operator writes first, each with a value in it."""
+        """Yield the tensors that this operator writes first, each with a variable of a value in it."""
         captured = self._step.graph.operators[execution.operator].writes
-        here = dict(zip(captured, self._graph.operators[k].writes, strict=True))
+        tensor_that_runs = dict(zip(captured, self._graph.operators[k].writes, strict=True))
         for name in call.makes:
-            tensor = here.get(self._step.tensor_of.get(self._step.values[name].storage, TensorId(-1)))
+            tensor = tensor_that_runs.get(self._step.tensor_of.get(self._step.values[name].storage, TensorId(-1)))
             if tensor is not None and tensor not in self._arrived:
                 self._arrived.add(tensor)
                 yield tensor, self._now[name][0]
 
     # --- parts -------------------------------------------------------------------------------------------------
 
-    def _in_part(self, k: int, execution: Execution, call: Call, given: dict[str, str]) -> dict[str, str] | None:
-        """What a part of an update is given; None where it has nothing to do."""
+    def _part_arguments(
+        self, k: int, execution: Execution, call: Call, texts: dict[str, str]
+    ) -> dict[str, str] | None:
+        """Return the arguments of a part of an update, or None if the part has nothing to do."""
         shape = self._step.values[next(refs(call.args)).name]
         count = math.prod(shape.shape)
         span = self._span(execution, count * shape.dtype.itemsize)
         if span is None:
-            return given if execution.part == 0 else None
+            return texts if execution.part == 0 else None
         start, stop = (min(end // shape.dtype.itemsize, count) for end in span)
         operator = self._step.graph.operators[execution.operator]
-        here = dict(zip(operator.reads, self._graph.operators[k].reads, strict=True))
-        found = dict(given)
-        for name in given:
+        tensor_that_runs = dict(zip(operator.reads, self._graph.operators[k].reads, strict=True))
+        arguments = dict(texts)
+        for name in texts:
             tensor = self._step.tensor_of.get(self._step.values[name].storage)
             if tensor in self._own[execution.operator]:
-                found[name] = self._piece(name, self._pieces[here[tensor]], span, execution)
-            elif math.prod(self._step.values[name].shape) == count:  # all but the count of steps
-                found[name] = f"cut({given[name]}, {start}, {stop})"
-        return found
+                arguments[name] = self._piece(name, self._pieces[tensor_that_runs[tensor]], span, execution)
+            elif math.prod(self._step.values[name].shape) == count:  # true for all but the step counter
+                arguments[name] = f"cut({texts[name]}, {start}, {stop})"
+        return arguments
 
     def _span(self, execution: Execution, size_bytes: int) -> tuple[int, int] | None:
-        """Which bytes of each tensor this part walks through; None where they are too few to be cut."""
+        """Return the bytes of each tensor that this part processes, or None if they are too few to be cut."""
         own = self._own[execution.operator]
         size_bytes = max((self._step.graph.tensors[t].size_bytes for t in own), default=size_bytes)
         sizes = [part_bytes(size_bytes, part, execution.parts) for part in range(execution.part + 1)]

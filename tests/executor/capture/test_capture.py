@@ -238,7 +238,7 @@ def test_steps_of_different_optimizers_do_not_go_together() -> None:
     [
         ({"kind": "lion"}, "unknown"),
         ({"kind": "sgd", "momentum": 1.0}, "outside"),
-        ({"eps": -1.0}, "no finite number from 0"),
+        ({"eps": -1.0}, "not a finite number of at least 0"),
         ({"kind": "sgd", "nesterov": True}, "needs a momentum"),
         ({"clip_norm": 0.0}, "not positive"),
     ],

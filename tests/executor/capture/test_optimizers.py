@@ -93,8 +93,8 @@ def test_evaluation_is_by_the_averages_and_training_by_the_parameters() -> None:
 @pytest.mark.parametrize(
     ("given", "fault", "hint"),
     [
-        ({"eps": float("nan")}, "eps nan is no finite number", "at least 0"),
-        ({"weight_decay": float("inf")}, "weight_decay inf is no finite number", "at least 0"),
+        ({"eps": float("nan")}, "eps nan is not a finite number", "at least 0"),
+        ({"weight_decay": float("inf")}, "weight_decay inf is not a finite number", "at least 0"),
         ({"kind": "adam", "momentum": 0.9}, "momentum 0.9 means nothing with optimizer adam", "sgd or rmsprop"),
         ({"kind": "sgd", "centered": True}, "centered True means nothing with optimizer sgd", "rmsprop"),
         ({"kind": "rmsprop", "alpha": float("nan")}, r"alpha nan is outside \[0, 1\)", "below 1"),

@@ -30,7 +30,8 @@ def test_parts_cover_every_row_once_within_their_bound(rows: int, bound: int) ->
 
 
 @pytest.mark.parametrize(
-    ("given_", "fault"), [({"micro_batch_size": 0}, "0 rows"), ({"precision": "float16"}, "'float16' is unknown")]
+    ("given_", "fault"),
+    [({"micro_batch_size": 0}, "micro_batch_size 0"), ({"precision": "float16"}, "'float16' is unknown")],
 )
 def test_what_is_out_of_range_is_refused(given_: dict[str, object], fault: str) -> None:
     with pytest.raises(RequestError, match=fault):

@@ -63,8 +63,8 @@ def same(x: torch.Tensor) -> torch.Tensor:
         (lambda: Computing(lambda h: h * h.data_ptr()), X, "Cannot access data pointer", "addresses"),
         (lambda: Computing(lambda h: h * h.sum().item()), X, "depends on the values", "torch.where"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), X, "parameter 0.weight is not initialised", "Call the model once"),
-        (lambda: Computing(lambda h: h @ torch.ones(5)), X, r"batch of shape \(4, 3\).* size mismatch", "Mend"),
-        (lambda: Computing(lambda h: (h, h)), X, "the loss cannot be computed on", "Mend"),
+        (lambda: Computing(lambda h: h @ torch.ones(5)), X, r"batch of shape \(4, 3\).* size mismatch", "Fix"),
+        (lambda: Computing(lambda h: (h, h)), X, "the loss cannot be computed on", "Fix"),
         (lambda: nn.Linear(3, 3), X[:0], r"a batch of shape \(0, 3\) has no rows", "at least 1"),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_model_that_cannot_be_captured_is_refused(
 @pytest.mark.parametrize(
     ("loss", "fault"),
     [
-        (lambda predicted, y: None, "the loss is no tensor but of type NoneType"),
+        (lambda predicted, y: None, "the loss is not a tensor but of type NoneType"),
         (lambda predicted, y: (predicted - y).sum().to(torch.complex64), "the loss is complex"),
         (lambda predicted, y: predicted - y, r"the loss has shape \(4, 3\)"),
     ],

@@ -191,9 +191,9 @@ def _wrong_files() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("what", _wrong_files())
 def test_a_file_that_is_no_predictor_is_refused_with_the_way_out(what: str) -> None:
-    with pytest.raises(DataError, match=r"no latency predictor of format 1: ") as caught:
+    with pytest.raises(DataError, match=r"not a latency predictor of format 1: ") as caught:
         Predictor.from_bytes(_wrong_files()[what])
-    assert caught.value.hint == "Remove it: a controller trains another one."
+    assert caught.value.hint == "Remove the file: a controller trains another predictor."
 
 
 def test_weights_beyond_all_measure_give_times_within_the_ratios() -> None:

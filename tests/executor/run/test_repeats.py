@@ -38,7 +38,7 @@ def test_plans_that_cannot_be_recorded_are_followed_and_the_log_says_once_why(se
     whole, rest = "training step for 8 rows", ("evaluation step for 8 rows", "training step for 3 rows")
     said = {
         "nowhere": ((whole, *rest), "its tensors are not at planned addresses"),
-        "no scripts": ((whole,), "its memory is not where the plan has it"),  # the others come too rarely to tell
+        "no scripts": ((whole,), "its memory is not at planned addresses"),  # the others come too rarely to tell
     }
     assert seen["refused"] == {
         name: {
@@ -51,7 +51,7 @@ def test_plans_that_cannot_be_recorded_are_followed_and_the_log_says_once_why(se
 
 
 def test_a_graph_that_joins_copies_and_is_slower_for_it_is_given_up(seen: dict[str, Any]) -> None:
-    reason = "copies that run on into the next iteration would end with it: 2.5 ms instead of 0"
+    reason = "waiting for copies into the next iteration makes it slower: 2.5 ms instead of 0"
     assert seen["slower"] == {
         "bits": True,
         "launched": 5,
