@@ -34,7 +34,9 @@ class Turns:
 
     @staticmethod
     def laid(reruns: Sequence[Sequence[OpIndex]], put_off: dict[int, int]) -> "Turns":
-        """Return the order with `reruns[k]` before operator k and each operator of `put_off` in the turn given there."""
+        """Return the order with `reruns[k]` before operator k and each operator of `put_off` in its
+        given later turn.
+        """
         later: dict[int, list[int]] = {}
         for index, turn in sorted(put_off.items()):
             later.setdefault(turn, []).append(index)

@@ -118,7 +118,9 @@ def _features(description: Description) -> Iterator[float]:
 
 
 def _bits(number: float) -> float:
-    """Return the logarithm of a size. Latencies grow with products of sizes, and logarithms turn products into sums."""
+    """Return the logarithm of a size, because latencies grow with products of sizes and logarithms turn them into
+    sums.
+    """
     return min(math.log2(1 + abs(number)), _MOST_BITS) if math.isfinite(number) else _MOST_BITS
 
 

@@ -64,7 +64,7 @@ class Flow:
         return earliest_ns
 
     def advance(self, to_ns: float) -> list[Copy]:
-        """Advance the time to `to_ns`. Returns the awaited copies that complete by then, in the order of completion."""
+        """Advance the time to `to_ns`. Returns the awaited copies that complete by then, in order of completion."""
         awaited: list[Copy] = []
         while (next_ns := self.next_ns()) <= to_ns:
             self._run(next_ns, awaited)

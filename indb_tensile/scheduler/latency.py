@@ -45,7 +45,9 @@ def roofline_ns(flops: int, moved_bytes: int, speed: DeviceSpeed) -> int:
 
 
 def correct(old: Sequence[int], measured: Sequence[int], weight: float) -> tuple[int, ...]:
-    """Move each operator's latency towards its measurement. `weight` 1 takes the measurement, 0 keeps the old value."""
+    """Move each operator's latency towards its measurement: `weight` 1 takes the measurement, 0 keeps
+    the old value.
+    """
     if len(old) != len(measured):
         raise InvariantError(f"latency correction: {len(measured)} measurements for {len(old)} operators")
     if not 0.0 <= weight <= 1.0:
