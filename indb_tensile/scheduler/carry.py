@@ -56,7 +56,7 @@ def carried(
 ) -> tuple[Swap, ...]:
     """Return the same swaps for the graph `after`, which runs the operators of `before` in the order of `turns`."""
     planned = tuple(swaps)
-    carrying = _Carrying(before, after, latency_ns, turns) if planned else None
+    carrying = _SwapTranslator(before, after, latency_ns, turns) if planned else None
     moved = (carrying.swap(swap) for swap in planned) if carrying else ()
     return with_copies(after, [swap for swap in moved if swap is not None])
 
@@ -73,10 +73,10 @@ def with_copies(graph: StepGraph, swaps: Iterable[Swap]) -> tuple[Swap, ...]:
         for tensor in {*operator.writes} & of_tensor.keys():
             writes[tensor].append(index)
     count = len(graph.operators)
-    return tuple(s for tensor, mine in of_tensor.items() for s in _copying(mine, writes[tensor], count))
+    return tuple(s for tensor, mine in of_tensor.items() for s in _derive_copies(mine, writes[tensor], count))
 
 
-def _copying(swaps: Sequence[Swap], writes: Sequence[int], count: int) -> list[Swap]:
+def _derive_copies(swaps: Sequence[Swap], writes: Sequence[int], count: int) -> list[Swap]:
     """Derive `copies` and `free_at` of one tensor's swaps in the order of time. A tensor that is away at the
     iteration's start has a valid host copy there.
     """
@@ -94,7 +94,7 @@ def _any_between(positions: Sequence[int], after: int, until: int) -> bool:
     return bisect_right(positions, after) < bisect_right(positions, until)
 
 
-class _Carrying:
+class _SwapTranslator:
     """Maps operators, boundaries and tensors of the graph `before` to those of the graph `after`."""
 
     def __init__(self, before: StepGraph, after: StepGraph, latency_ns: Sequence[int], turns: Turns) -> None:

@@ -71,18 +71,18 @@ class Unplaced:
     proven: bool
 
 
-def place(held: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:
+def place(residencies: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:
     """Place all intervals of a cycle of `count` operators in as few bytes as can be found quickly."""
-    task = _Task.of(held, count, alignment_bytes)
-    fits = _tried(task)
+    task = _Task.of(residencies, count, alignment_bytes)
+    fits = _fit_orders(task)
     lowest = _lowest(fits)
     if lowest.height > task.bound:
-        lowest = _lowest([lowest, *_promoted(task, fits)])
-    return task.placement(_searched(task, lowest.offsets))
+        lowest = _lowest([lowest, *_promoted_fits(task, fits)])
+    return task.placement(_search_parts(task, lowest.offsets))
 
 
 def place_within(
-    held: Sequence[Interval],
+    residencies: Sequence[Interval],
     count: int,
     *,
     capacity_bytes: int,
@@ -90,16 +90,16 @@ def place_within(
     steps: int = SEARCH_STEPS,
 ) -> Placement | Unplaced:
     """Place all intervals within the capacity. Search if the fast orders do not succeed."""
-    task = _Task.of(held, count, alignment_bytes)
+    task = _Task.of(residencies, count, alignment_bytes)
     capacity = capacity_bytes // alignment_bytes - task.bottom
     refusal = Unplaced(capacity_bytes=capacity_bytes, proven=task.bound > capacity)
     if refusal.proven:
         return refusal
-    lowest = _lowest(_tried(task, enough=capacity))
+    lowest = _lowest(_fit_orders(task, enough=capacity))
     if lowest.height <= capacity:
         return task.placement(lowest.offsets)
     offsets = lowest.offsets
-    for mine in _apart(task):
+    for mine in _independent_parts(task):
         if (offsets + task.size)[mine].max() > capacity:
             proven, lower = task.search(mine, capacity, min(steps, _SEARCH_WORK // len(mine) ** 2))
             if lower is None:
@@ -130,20 +130,20 @@ def _in_regions(graph: StepGraph, plan: Plan, region_bytes: int) -> Placement:
 _placements: Memo[Placement] = Memo(64)  # entries: some plans for each graph of all jobs
 
 
-def best_fit(held: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:
+def best_fit(residencies: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:
     """Place as SmartPool does by default: largest first, each interval into the smallest hole that is
     large enough.
     """
-    return _published(held, count, alignment_bytes, best=True)
+    return _published(residencies, count, alignment_bytes, best=True)
 
 
-def first_fit(held: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:
+def first_fit(residencies: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:
     """Place as SmartPool's first fit does: largest first, each interval into the lowest hole that is large enough."""
-    return _published(held, count, alignment_bytes, best=False)
+    return _published(residencies, count, alignment_bytes, best=False)
 
 
-def _published(held: Sequence[Interval], count: int, alignment_bytes: int, *, best: bool) -> Placement:
-    task = _Task.of(held, count, alignment_bytes, slide=False)
+def _published(residencies: Sequence[Interval], count: int, alignment_bytes: int, *, best: bool) -> Placement:
+    task = _Task.of(residencies, count, alignment_bytes, slide=False)
     return task.placement(task.fit(_by_size(task), best=best).offsets)
 
 
@@ -164,7 +164,7 @@ class _Task:
     alignment.
     """
 
-    held: Sequence[Interval]
+    residencies: Sequence[Interval]
     alignment_bytes: int
     cycle: int  # number of moments: operators at which an interval starts or stops
     whole: tuple[int, ...]  # positions of the intervals at the bottom
@@ -177,18 +177,20 @@ class _Task:
     load: _Numbers  # at each moment, without the intervals at the bottom
 
     @classmethod
-    def of(cls, held: Sequence[Interval], count: int, alignment_bytes: int, *, slide: bool = True) -> "_Task":
+    def of(cls, residencies: Sequence[Interval], count: int, alignment_bytes: int, *, slide: bool = True) -> "_Task":
         if alignment_bytes < 1 or count < 1:
             raise InvariantError(f"placement: alignment is {alignment_bytes} bytes, the cycle {count} operators")
-        for interval in held:
+        for interval in residencies:
             if interval.first >= count or interval.stop > interval.first + count:
                 raise InvariantError(f"placement: {interval} is out of a cycle of {count} operators")
-        units = [-(-interval.size_bytes // alignment_bytes) for interval in held]
-        whole = tuple(i for i, interval in enumerate(held) if slide and interval.stop - interval.first == count)
+        units = [-(-interval.size_bytes // alignment_bytes) for interval in residencies]
+        whole = tuple(
+            i for i, interval in enumerate(residencies) if slide and interval.stop - interval.first == count
+        )
         at_bottom = set(whole)
-        rest = tuple(i for i in range(len(held)) if i not in at_bottom)
-        first = np.array([held[i].first for i in rest], dtype=np.int64)
-        stop = np.array([held[i].stop for i in rest], dtype=np.int64)
+        rest = tuple(i for i in range(len(residencies)) if i not in at_bottom)
+        first = np.array([residencies[i].first for i in rest], dtype=np.int64)
+        stop = np.array([residencies[i].stop for i in rest], dtype=np.int64)
         length = stop - first
         # Loads change only where an interval starts or stops, so only these moments are kept.
         moments, renamed = np.unique(np.concatenate((first, stop % count)), return_inverse=True)
@@ -198,7 +200,7 @@ class _Task:
         size = np.array([units[i] for i in rest], dtype=np.int64)
         bottom = sum(units[i] for i in whole)
         load = _load(first, stop, size, cycle)
-        return cls(held, alignment_bytes, cycle, whole, rest, bottom, first, stop, length, size, load)
+        return cls(residencies, alignment_bytes, cycle, whole, rest, bottom, first, stop, length, size, load)
 
     @property
     def bound(self) -> int:
@@ -221,13 +223,13 @@ class _Task:
 
     def placement(self, offsets: _Numbers) -> Placement:
         """Return the placement in bytes, with the intervals at the bottom."""
-        offset_bytes = [0] * len(self.held)
-        units = [-(-self.held[i].size_bytes // self.alignment_bytes) for i in self.whole]
+        offset_bytes = [0] * len(self.residencies)
+        units = [-(-self.residencies[i].size_bytes // self.alignment_bytes) for i in self.whole]
         for i, offset in zip(self.whole, accumulate(units, initial=0), strict=False):
             offset_bytes[i] = offset * self.alignment_bytes
         for i, offset in zip(self.rest, offsets.tolist(), strict=True):
             offset_bytes[i] = (self.bottom + offset) * self.alignment_bytes
-        ends = (offset + interval.size_bytes for offset, interval in zip(offset_bytes, self.held, strict=True))
+        ends = (offset + interval.size_bytes for offset, interval in zip(offset_bytes, self.residencies, strict=True))
         return Placement(offsets=tuple(offset_bytes), size_bytes=max(ends, default=0))
 
     def _blocks(self) -> tuple[list[int], list[int], list[int]]:
@@ -287,7 +289,7 @@ def _crowd(task: _Task) -> _Numbers:
     return highest
 
 
-def _tried(task: _Task, enough: int | None = None) -> list[_Fit]:
+def _fit_orders(task: _Task, enough: int | None = None) -> list[_Fit]:
     """Return one fit for each order. Stop after a fit that reaches the bound, or a height of `enough`."""
     fits: list[_Fit] = []
     for order, best in _TRIED[: _fits(task)]:
@@ -297,7 +299,7 @@ def _tried(task: _Task, enough: int | None = None) -> list[_Fit]:
     return fits
 
 
-def _promoted(task: _Task, tried: Sequence[_Fit]) -> Iterator[_Fit]:
+def _promoted_fits(task: _Task, tried: Sequence[_Fit]) -> Iterator[_Fit]:
     """Yield fits in whose order the topmost intervals are moved halfway to the front, repeatedly ("squeaky wheel"
     optimization).
 
@@ -307,7 +309,7 @@ def _promoted(task: _Task, tried: Sequence[_Fit]) -> Iterator[_Fit]:
     for start in tried:
         fit = start
         for _ in range(_fits(task) // len(tried) - 1):
-            fit = task.fit(_forward(fit, task), best=fit.best)
+            fit = task.fit(_promote_topmost(fit, task), best=fit.best)
             yield fit
             if fit.height <= task.bound:
                 return
@@ -321,7 +323,7 @@ def _lowest(fits: Sequence[_Fit]) -> _Fit:
     return min(fits, key=lambda fit: fit.height)
 
 
-def _forward(fit: _Fit, task: _Task) -> _Numbers:
+def _promote_topmost(fit: _Fit, task: _Task) -> _Numbers:
     rank = np.empty(len(fit.order), dtype=np.float64)
     rank[fit.order] = np.arange(len(fit.order))
     out = fit.offsets + task.size == fit.height
@@ -333,20 +335,20 @@ def _forward(fit: _Fit, task: _Task) -> _Numbers:
 # --- search ----------------------------------------------------------------------------------------------------
 
 
-def _searched(task: _Task, offsets: _Numbers) -> _Numbers:
+def _search_parts(task: _Task, offsets: _Numbers) -> _Numbers:
     """Return these offsets, or lower ones. Each independent part of the cycle that exceeds the bound is searched by
     itself.
     """
     offset_list = offsets.copy()
-    for mine in _apart(task):
+    for mine in _independent_parts(task):
         top = int((offset_list + task.size)[mine].max())
         if top > task.bound and len(mine) <= _SEARCHABLE:
-            lower = _lowered(task, mine, top)
+            lower = _lower_part(task, mine, top)
             offset_list[mine] = offset_list[mine] if lower is None else lower
     return offset_list
 
 
-def _lowered(task: _Task, mine: _Numbers, top: int) -> _Numbers | None:
+def _lower_part(task: _Task, mine: _Numbers, top: int) -> _Numbers | None:
     """Return offsets for these intervals that end below `top`: within the bound, or as low as halving the excess
     finds.
 
@@ -370,7 +372,7 @@ def _lowered(task: _Task, mine: _Numbers, top: int) -> _Numbers | None:
     return best
 
 
-def _apart(task: _Task) -> list[_Numbers]:
+def _independent_parts(task: _Task) -> list[_Numbers]:
     """Split the intervals at moments that none of them crosses. The parts of the cycle are placed independently."""
     # number of intervals that are alive both just before a moment and from it on
     crossing = np.zeros(2 * task.cycle + 1, dtype=np.int64)

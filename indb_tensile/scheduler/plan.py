@@ -93,5 +93,5 @@ class Infeasible:
 
     @property
     def shortfall_bytes(self) -> int:
-        """How much more memory the least plan would need."""
+        """The additional memory that the least plan would need."""
         return self.needed_bytes - self.budget_bytes

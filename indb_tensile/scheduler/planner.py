@@ -97,8 +97,8 @@ def plan_jobs(
     refusal = _over(workloads, plans, budget_bytes, policy)
     if refusal is not None:
         return refusal
-    found = forecasts(workloads, plans, link, compute)
-    return _job_plans(workloads, Phased(plans=plans, schedules=(), forecasts=found))
+    forecast_list = forecasts(workloads, plans, link, compute)
+    return _job_plans(workloads, Phased(plans=plans, schedules=(), forecasts=forecast_list))
 
 
 def _in_phases(

@@ -90,17 +90,17 @@ class Recomputation:
         """Return whether the tensor can be dropped and recomputed in this gap."""
         return gap in self._safe_gaps
 
-    def cone(self, gap: Gap, dropped: Iterable[Gap] = (), *, held: Collection[TensorId] = ()) -> Cone:
+    def cone(self, gap: Gap, dropped: Iterable[Gap] = (), *, retained: Collection[TensorId] = ()) -> Cone:
         """Return the cone of the gap's tensor while the dropped gaps' tensors are not resident either.
 
-        A swapped tensor counts as resident. `held` are tensors that are kept past their last access, as sources.
+        A swapped tensor counts as resident. `retained` are tensors that are kept past their last access, as sources.
         """
         self._check((gap,))
         moment = gap.needed_by
         gone = {d.tensor for d in dropped if d.out_after < moment <= d.needed_by}
 
         def resident(tensor: TensorId) -> bool:
-            return tensor not in gone and (tensor in held or self._alive(tensor, moment))
+            return tensor not in gone and (tensor in retained or self._alive(tensor, moment))
 
         operators = self._closure((gap.tensor,), resident)
         made = {t for k in operators for t in self.graph.operators[k].writes}
@@ -114,14 +114,14 @@ class Recomputation:
         )
 
     def order(
-        self, dropped: Collection[Gap], *, brief: Collection[Gap] = (), held: Collection[TensorId] = ()
+        self, dropped: Collection[Gap], *, brief: Collection[Gap] = (), retained: Collection[TensorId] = ()
     ) -> tuple[Execution, ...]:
         """Return how much longer this order computes than the order without re-runs."""
-        turns = self._turns(dropped, frozenset(brief), frozenset(held))
+        turns = self._turns(dropped, frozenset(brief), frozenset(retained))
         return tuple(self._base[k] for k in turns.order)
 
     def extra_ns(self, executions: Sequence[Execution]) -> int:
-        """How much longer this order computes than the one without re-runs."""
+        """Return how much longer this order computes than the order without re-runs."""
         by_operator = dict(zip(self._base, self.latency_ns, strict=True))
         return sum(by_operator[e] for e in executions) - sum(self.latency_ns)
 
@@ -132,7 +132,7 @@ class Recomputation:
         swaps: Iterable[Swap] = (),
         *,
         brief: Collection[Gap] = (),
-        held: Collection[TensorId] = (),
+        retained: Collection[TensorId] = (),
         away: frozenset[TensorId] = frozenset(),
     ) -> Plan:
         """Return the plan that drops these gaps' tensors, recomputes them and swaps others.
@@ -140,7 +140,7 @@ class Recomputation:
         If a cone cuts a swap's gap in two, only the longer part is swapped. A swap of a tensor that is recomputed
         inside its gap is left out, because it is needless.
         """
-        turns = self._turns(dropped, frozenset(brief), frozenset(held))
+        turns = self._turns(dropped, frozenset(brief), frozenset(retained))
         executions = tuple(self._base[k] for k in turns.order)
         final = rewrite(self._captured, executions).graph
         carried_swaps = carried(self.graph, final, self.latency_ns, turns, swaps)
@@ -149,7 +149,7 @@ class Recomputation:
 
     # --- the order ---------------------------------------------------------------------------------------------
 
-    def _turns(self, dropped: Collection[Gap], brief: frozenset[Gap], held: frozenset[TensorId]) -> Turns:
+    def _turns(self, dropped: Collection[Gap], brief: frozenset[Gap], retained: frozenset[TensorId]) -> Turns:
         self._check(dropped)
         leaving = {(gap.tensor, gap.out_after) for gap in dropped}
         passing = {(gap.tensor, gap.out_after) for gap in brief}
@@ -165,8 +165,8 @@ class Recomputation:
             for tensor in touched:
                 since[tensor] = index
                 over = index == self._accesses[tensor][-1]
-                stays = tensor in held if over else (tensor, index) not in leaving
-                resident[tensor] = stays or self._kept(tensor)
+                stays = tensor in retained if over else (tensor, index) not in leaving
+                resident[tensor] = stays or self._persistent(tensor)
         return Turns.laid(reruns, self._put_off(reruns))
 
     def _put_off(self, reruns: Sequence[Sequence[OpIndex]]) -> dict[int, int]:
@@ -190,7 +190,9 @@ class Recomputation:
             maker = self._maker(pending.pop())
             if maker not in operators:
                 operators.add(maker)
-                pending += [t for t in self.graph.operators[maker].reads if not self._kept(t) and not resident(t)]
+                pending += [
+                    t for t in self.graph.operators[maker].reads if not self._persistent(t) and not resident(t)
+                ]
         return [OpIndex(k) for k in sorted(operators)]
 
     def _check(self, checked: Iterable[Gap]) -> None:
@@ -210,24 +212,24 @@ class Recomputation:
         latest = [_NEVER] * len(self.graph.tensors)
         for index, operator in enumerate(self.graph.operators):
             if self._repeatable[index] and operator.stage is not Stage.UPLOAD:
-                until = min(self._changed(t, index) for t in operator.writes)
-                until = min((until, *(self._there(t, index, latest) for t in operator.reads)))
+                until = min(self._next_update(t, index) for t in operator.writes)
+                until = min((until, *(self._available_until(t, index, latest) for t in operator.reads)))
                 for tensor in operator.writes:
                     latest[tensor] = until
         return latest
 
-    def _there(self, tensor: TensorId, reader: int, latest: Sequence[int]) -> int:
+    def _available_until(self, tensor: TensorId, reader: int, latest: Sequence[int]) -> int:
         """Return the last operator before which the tensor exists, or can be recomputed, with the value that this
         reader read.
         """
-        changed = self._changed(tensor, reader)
-        if self._kept(tensor):
+        changed = self._next_update(tensor, reader)
+        if self._persistent(tensor):
             return changed
         until = min(changed, self._accesses[tensor][-1])
         as_made = not any(self._maker(tensor) < writer < reader for writer in self._writers[tensor])
         return max(until, latest[tensor]) if as_made else until
 
-    def _changed(self, tensor: TensorId, since: int) -> int:
+    def _next_update(self, tensor: TensorId, since: int) -> int:
         """Return the next operator that updates the tensor and cannot be put off. Past the end if there is none."""
         updates = (k for k in self._writers[tensor] if k > since and k not in self._deferrable)
         return next(updates, len(self.graph.operators))
@@ -247,7 +249,7 @@ class Recomputation:
                 deferrable.add(index)
         return frozenset(deferrable)
 
-    def _kept(self, tensor: TensorId) -> bool:
+    def _persistent(self, tensor: TensorId) -> bool:
         return self.graph.tensors[tensor].persistent
 
     def _alive(self, tensor: TensorId, moment: int) -> bool:

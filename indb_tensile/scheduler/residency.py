@@ -62,12 +62,12 @@ def intervals(graph: StepGraph, plan: Plan) -> tuple[Interval, ...]:
     return tuple(residencies)
 
 
-def load_bound(held: Sequence[Interval], count: int) -> int:
+def load_bound(residencies: Sequence[Interval], count: int) -> int:
     """Return the most bytes that the intervals occupy at one of `count` operators. No placement is smaller."""
     change = np.zeros(2 * count + 1, dtype=np.int64)
-    sizes = np.array([i.size_bytes for i in held], dtype=np.int64)
-    np.add.at(change, np.array([i.first for i in held], dtype=np.int64), sizes)
-    np.subtract.at(change, np.array([i.stop for i in held], dtype=np.int64), sizes)
+    sizes = np.array([i.size_bytes for i in residencies], dtype=np.int64)
+    np.add.at(change, np.array([i.first for i in residencies], dtype=np.int64), sizes)
+    np.subtract.at(change, np.array([i.stop for i in residencies], dtype=np.int64), sizes)
     load = np.cumsum(change)[: 2 * count].reshape(2, count).sum(axis=0)
     return int(load.max(initial=0))
 

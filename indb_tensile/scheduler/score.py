@@ -32,10 +32,9 @@ class Baseline:
     liveness_peak_bytes: int  # if tensors are freed after their last access
     floor_bytes: int  # working set of the largest operator
     iteration_ns: int  # under the liveness plan
-    compute_ns: int  # of it, its own operators
+    compute_ns: int  # the part of iteration_ns during which the job's own operators run
 
 
-# the part of iteration_ns during which the job's own operators run
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """The figures of one job under its plans. Peaks are the largest of its graphs, times those of its

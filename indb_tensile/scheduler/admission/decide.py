@@ -360,7 +360,7 @@ def _interrupted(exit_: Exit) -> Interrupted:
         case Ending.BABBLED:
             return Interrupted(reason="its trainer sent a message that its controller cannot read")
         case Ending.BY_ITSELF:
-            reason = f"its trainer ended with {_how(exit_.code)} before the job was done"
+            reason = f"its trainer ended with {_exit_text(exit_.code)} before the job was done"
             foreign = exit_.code in (DatabaseError.exit_code, ORPHANED)
             return Interrupted(reason=reason, blame=Blame.OTHERS if foreign else Blame.JOB)
 
@@ -387,7 +387,7 @@ def _starved(exit_: Exit) -> Interrupted:
     return Interrupted(reason=reason, blame=Blame.MEMORY, fault=fault)
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     """Describe an exit code for a reader."""
     return "a memory fault (SIGSEGV, see the controller's log)" if code == -_SIGSEGV else f"code {code}"
 

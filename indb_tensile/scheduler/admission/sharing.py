@@ -75,13 +75,15 @@ def _replan(draft: Draft, reason: PlanReason) -> None:
     renewed = _renewed(draft, running, budget_bytes) if reason is PlanReason.DRIFT else None
     plans = _fit(draft, running, budget_bytes) if renewed is None else renewed
     if not isinstance(plans, Infeasible):
-        _aim(draft, running, plans, reason)
+        _set_targets(draft, running, plans, reason)
     elif _promised_bytes(draft.pool) > draft.pool.budget_bytes:
         youngest = draft.pool.at(Stage.RUNNING, Stage.CALIBRATING)[-1]
-        _go(draft, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason)
+        _end_member(
+            draft, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason
+        )
 
 
-def _go(draft: Draft, member: Member, outcome: Outcome, reason: PlanReason) -> None:
+def _end_member(draft: Draft, member: Member, outcome: Outcome, reason: PlanReason) -> None:
     """End the job of a member that no plan can fit. This stands, whatever has to be asked about the other members."""
     draft.end(member, outcome, Manner.TERMINATE)
     draft.plan_anew(reason)
@@ -93,7 +95,7 @@ def foresee(draft: Draft) -> None:
     workloads = tuple(corrected(member) for member, _ in followed)
     expected = draft.planner.foresee(workloads, tuple(plan for _, plan in followed))
     for (member, _), plan in zip(followed, expected, strict=True):
-        draft.put(_expect(draft, member, plan))
+        draft.put(_renew_forecast(draft, member, plan))
 
 
 def advance(draft: Draft) -> None:
@@ -123,7 +125,7 @@ def _let_in(draft: Draft, reason: PlanReason) -> bool:
     waiting = [member for member in limited if member is not None]
     for place, head in enumerate(waiting):
         if head.stage is Stage.UNMEASURED:
-            if _squeeze(draft, head, reason):
+            if _make_room(draft, head, reason):
                 return True
         elif _admit(draft, head, reason):
             return True
@@ -164,8 +166,8 @@ def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
     plans = _fit(draft, together, draft.pool.budget_bytes - _reserved_bytes(draft.pool))
     if not isinstance(plans, Infeasible):
         head = draft.wait(head, None)
-        _aim(draft, (*together[:-1], head), plans, reason)
-        _overtake(draft, head)
+        _set_targets(draft, (*together[:-1], head), plans, reason)
+        _count_overtaking(draft, head)
         if draft.pool.at(Stage.WAITING, Stage.UNMEASURED):
             draft.plan_anew(reason)  # the next job may fit as well
         return True
@@ -174,13 +176,13 @@ def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
     unshared = replace(planned(head), limit_bytes=own_bytes)
     alone = fit(draft.planner, draft.pool, (unshared,), budget_bytes=draft.pool.budget_bytes)
     if isinstance(alone, Infeasible):
-        _go(draft, head, _too_large(draft, head, alone), reason)
+        _end_member(draft, head, _too_large(draft, head, alone), reason)
         return True
     draft.wait(head, _waits_for(draft, draft.planner.least_bytes(planned(head)), plans.shortfall_bytes))
     return False
 
 
-def _overtake(draft: Draft, member: Member) -> None:
+def _count_overtaking(draft: Draft, member: Member) -> None:
     """Count for each earlier job that still waits for memory that this job was let in past it."""
     for earlier in draft.pool.members:
         if earlier.job.claim == member.job.claim:
@@ -189,7 +191,7 @@ def _overtake(draft: Draft, member: Member) -> None:
             draft.put(replace(earlier, overtaken=earlier.overtaken + 1))
 
 
-def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
+def _make_room(draft: Draft, head: Member, reason: PlanReason) -> bool:
     """Make room for the calibration. Return True if the job will have the room, or was ended."""
     pool = draft.pool
     limit_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
@@ -198,7 +200,7 @@ def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
         most_bytes = min(most_bytes, pool.regions(limit_bytes))
     if head.need_bytes > most_bytes:
         needs = Infeasible(needed_bytes=head.need_bytes, budget_bytes=most_bytes, reason="largest operator")
-        _go(draft, head, _too_large(draft, head, needs), reason)
+        _end_member(draft, head, _too_large(draft, head, needs), reason)
         return True
     running = pool.at(Stage.RUNNING)
     plans = _fit(draft, running, pool.budget_bytes - head.need_bytes)
@@ -208,7 +210,7 @@ def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
     draft.wait(head, None)
     room_bytes = pool.budget_bytes - head.need_bytes
     if sum(_promise_bytes(m) for m in running) > room_bytes:
-        _aim(draft, running, plans, PlanReason.CALIBRATION)
+        _set_targets(draft, running, plans, PlanReason.CALIBRATION)
     return True
 
 
@@ -257,21 +259,21 @@ def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tu
     return plans
 
 
-def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason) -> None:
+def _set_targets(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason) -> None:
     """Make these plans the members' targets, except where a member follows the plan already."""
     for member, plan in zip(members, plans, strict=True):
         grant_bytes = grant_of(draft.planner, draft.pool, planned(member), plan)
         same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
         target = None
         if same:
-            member = _expect(draft, member, plan)
+            member = _renew_forecast(draft, member, plan)
         else:
             pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
             target = Target(plan=plan, grant_bytes=grant_bytes, host_bytes=pinned_bytes, reason=reason)
         draft.put(replace(member, stage=Stage.RUNNING, target=target))
 
 
-def _expect(draft: Draft, member: Member, plan: JobPlan) -> Member:
+def _renew_forecast(draft: Draft, member: Member, plan: JobPlan) -> Member:
     """Record a new forecast for the same plan, if newer latencies have changed it."""
     if member.plan is None or member.plan.forecast == plan.forecast:
         return member

@@ -257,12 +257,12 @@ class _Relaxation:
         moving = self._in_bytes * np.cumsum(inward[::-1])[::-1][self._in_of]
         moving += self._out_bytes * np.cumsum(outward)[self._out_of]
         costs = np.minimum(moment.size_bytes, moving)
-        held, again = self._cheapest(costs, self._again * np.where(self._inside, prices[-2], prices[-1]))
+        kept_items, again = self._cheapest(costs, self._again * np.where(self._inside, prices[-2], prices[-1]))
         again_bytes = self._again * np.array(
             [float(moment.cost_ns[again & where].sum()) for where in (self._inside, ~self._inside)]
         )
-        value = moment.own_bytes + float(costs[held].sum()) + float(prices[-2:] @ again_bytes)
-        moved = held & (moving < moment.size_bytes)
+        value = moment.own_bytes + float(costs[kept_items].sum()) + float(prices[-2:] @ again_bytes)
+        moved = kept_items & (moving < moment.size_bytes)
         inward_use = np.bincount(self._in_of[moved], self._in_bytes[moved], len(inward)).cumsum()
         outward_use = np.bincount(self._out_of[moved], self._out_bytes[moved], len(outward))[::-1].cumsum()[::-1]
         slope = np.concatenate((inward_use - self._in_room, outward_use - self._out_room, again_bytes))
@@ -291,16 +291,16 @@ class _Relaxation:
             inner = level[has[level]]
             np.add.at(keep, up[has[level]], np.minimum(keep, again)[inner])
             np.add.at(again, up[has[level]], np.minimum(keep + read, again)[inner])
-        made = np.zeros(nodes, dtype=bool)
+        rerun_nodes = np.zeros(nodes, dtype=bool)
         needed = np.zeros(nodes, dtype=bool)
         for level in reversed(moment.levels):
-            needed[level] = has[level] & made[moment.parent[level]]
-            made[level] = again[level] < keep[level] + np.where(needed[level], read[level], 0.0)
-        kept = np.arange(len(costs)) < moment.must
-        kept[own] = ~made[moment.node[own]]
-        kept[moment.through[needed & ~made]] = True
-        kept[moment.leaf_item[made[moment.leaf_node]]] = True
-        return kept, made
+            needed[level] = has[level] & rerun_nodes[moment.parent[level]]
+            rerun_nodes[level] = again[level] < keep[level] + np.where(needed[level], read[level], 0.0)
+        kept_items = np.arange(len(costs)) < moment.must
+        kept_items[own] = ~rerun_nodes[moment.node[own]]
+        kept_items[moment.through[needed & ~rerun_nodes]] = True
+        kept_items[moment.leaf_item[rerun_nodes[moment.leaf_node]]] = True
+        return kept_items, rerun_nodes
 
 
 def _cuts(values: Ints, weight: Floats) -> Ints:

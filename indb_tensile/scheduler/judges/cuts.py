@@ -92,7 +92,9 @@ class _Window:
 
     def __init__(self, jobs: Sequence[Steps], schedule: Schedule, rounds: int) -> None:
         counts = [len(own.running_bytes) for own in jobs]
-        self.held = [_held(own, rounds * each) for own, each in zip(jobs, schedule.iterations, strict=True)]
+        self.loads = [
+            _load_of_states(own, rounds * each) for own, each in zip(jobs, schedule.iterations, strict=True)
+        ]
         self.waits: list[_Wait] = []
         for gate in schedule.gates:
             each, other = schedule.iterations[gate.job], schedule.iterations[gate.after_job]
@@ -100,16 +102,16 @@ class _Window:
                 operator = (gate.iteration + number * each) * counts[gate.job] + gate.operator
                 after = (gate.after_iteration + number * other) * counts[gate.after_job] + gate.after_operator
                 if after >= 0:
-                    beyond = len(self.held[gate.after_job])  # a state outside the window
+                    beyond = len(self.loads[gate.after_job])  # a state outside the window
                     after_state = min(2 * after + 2, beyond)
                     self.waits.append(_Wait(gate.job, 2 * operator + 1, gate.after_job, after_state))
 
     def run(self) -> list[int]:
         """Return how far jobs come that stop only to wait."""
-        mine: list[list[_Wait]] = [[] for _ in self.held]
+        mine: list[list[_Wait]] = [[] for _ in self.loads]
         for wait in sorted(self.waits, key=lambda w: -w.state):
             mine[wait.job].append(wait)
-        at = [0] * len(self.held)
+        at = [0] * len(self.loads)
         moved = True
         while moved:
             moved = False
@@ -117,7 +119,7 @@ class _Window:
                 before = at[job]
                 while waits and at[waits[-1].after_job] >= waits[-1].after_state:
                     waits.pop()
-                at[job] = waits[-1].state - 1 if waits else len(self.held[job]) - 1
+                at[job] = waits[-1].state - 1 if waits else len(self.loads[job]) - 1
                 moved = moved or at[job] > before
         return at
 
@@ -125,7 +127,7 @@ class _Window:
         """Return the largest weight of a closed set. A node is a range of states without waits between them, with its
         largest load.
         """
-        stops: list[set[int]] = [{len(load_bytes)} for load_bytes in self.held]
+        stops: list[set[int]] = [{len(load_bytes)} for load_bytes in self.loads]
         for wait in self.waits:
             stops[wait.job].add(wait.state)
             stops[wait.after_job].add(wait.after_state)
@@ -133,7 +135,7 @@ class _Window:
         weights: list[int] = []
         arcs: list[tuple[int, int]] = []
         base = 0
-        for job, load_bytes in enumerate(self.held):
+        for job, load_bytes in enumerate(self.loads):
             begins = [0, *sorted(stops[job])]
             most = np.maximum.reduceat(np.append(load_bytes, _NEVER), begins).tolist()
             most[-1] = _NEVER  # beyond the window
@@ -166,6 +168,6 @@ def _circle(jobs: Sequence[Steps], schedule: Schedule) -> str | None:
     )
 
 
-def _held(own: Steps, iterations: int) -> _Ints:
+def _load_of_states(own: Steps, iterations: int) -> _Ints:
     each = np.array([own.waiting_bytes, own.running_bytes], dtype=np.int64).T.ravel()
     return np.append(np.tile(each, iterations), own.waiting_bytes[0])

@@ -128,28 +128,28 @@ class Moments:
         operator = self.graph.operators[position]
         accessed = np.zeros(len(self.size_bytes), dtype=bool)
         accessed[np.array([*operator.reads, *operator.writes], dtype=np.int64)] = True
-        kept = np.flatnonzero(self.persistent & self._used & ~accessed)
+        persisting = np.flatnonzero(self.persistent & self._used & ~accessed)
         due, since, copied = self._persisting(position)
         live = self._whole & (self._version < position) & (self._not_before > position) & ~accessed[self._tensor]
-        made = np.unique(self._tensor[live])
+        transient = np.unique(self._tensor[live])
         soonest = np.full(len(accessed), self.count)
         np.minimum.at(soonest, self._tensor[live], self._not_after[live])
         maker = np.full(len(accessed), _NOTHING)
         maker[self._tensor[live]] = self._version[live]
         chains = _Chains(self, accessed)
-        values = list(zip(made.tolist(), maker[made].tolist(), strict=True))
-        chains.grow(values, first=len(kept) + len(made))
+        values = list(zip(transient.tolist(), maker[transient].tolist(), strict=True))
+        chains.grow(values, first=len(persisting) + len(transient))
         more = np.array([v for _, v in chains.items], dtype=np.int64)
-        tensors = np.concatenate((kept, made, np.array([t for t, _ in chains.items], dtype=np.int64)))
-        whose = np.concatenate((np.full(len(kept), _NOTHING), maker[made], np.full(len(more), _NOTHING)))
+        tensors = np.concatenate((persisting, transient, np.array([t for t, _ in chains.items], dtype=np.int64)))
+        whose = np.concatenate((np.full(len(persisting), _NOTHING), maker[transient], np.full(len(more), _NOTHING)))
         return Moment(
             position=position,
             own_bytes=operator.workspace_bytes + float(self.size_bytes[accessed].sum()),
-            must=len(kept) + len(made),
+            must=len(persisting) + len(transient),
             size_bytes=self.size_bytes[tensors],
-            since=np.concatenate((since[kept], maker[made], more)),
-            due=np.concatenate((due[kept], soonest[made], np.full(len(more), self.count))),
-            copied=np.concatenate((copied[kept], np.ones(len(made) + len(more), dtype=bool))),
+            since=np.concatenate((since[persisting], maker[transient], more)),
+            due=np.concatenate((due[persisting], soonest[transient], np.full(len(more), self.count))),
+            copied=np.concatenate((copied[persisting], np.ones(len(transient) + len(more), dtype=bool))),
             node=np.array([chains.number.get(w, -1) for w in whose.tolist()], dtype=np.int64),
             **chains.fields(),
         )

@@ -143,17 +143,21 @@ class Scores:
         return np.asarray(total, dtype=np.float64)
 
 
-def scores(graph: StepGraph, latency_ns: Sequence[int], link: Link, found: Sequence[Gap], held: Ints) -> Scores:
+def scores(
+    graph: StepGraph, latency_ns: Sequence[int], link: Link, candidate_gaps: Sequence[Gap], load_bytes: Ints
+) -> Scores:
     """Return the scores of these gaps under this load."""
-    area = _Area(found, run_ns(graph, latency_ns, link))
-    sizes = [graph.tensors[gap.tensor].size_bytes for gap in found]
+    area = _Area(candidate_gaps, run_ns(graph, latency_ns, link))
+    sizes = [graph.tensors[gap.tensor].size_bytes for gap in candidate_gaps]
     size = np.array(sizes, dtype=np.float64)
-    doa = area.of(np.ones_like(held)) - np.array([link.out_ns(s) + link.in_ns(s) for s in sizes], dtype=np.float64)
+    doa = area.of(np.ones_like(load_bytes)) - np.array(
+        [link.out_ns(s) + link.in_ns(s) for s in sizes], dtype=np.float64
+    )
     return Scores(
         doa=doa,
         aoa=np.where(doa >= 0, doa * size, doa / size),
-        wdoa=area.of(held),
-        swdoa=_submodular(area, found, sizes, held),
+        wdoa=area.of(load_bytes),
+        swdoa=_submodular(area, candidate_gaps, sizes, load_bytes),
     )
 
 

@@ -181,9 +181,9 @@ class Evaluator:
         return need, duration_ns, passing, change
 
     def _lay_ins(
-        self, swapped: Sequence[int], need: Sequence[int], duration_ns: Sequence[int], held: list[int]
+        self, swapped: Sequence[int], need: Sequence[int], duration_ns: Sequence[int], load_bytes: list[int]
     ) -> dict[int, int]:
-        """Return the stage at which each copy back starts. Raises `held` by the tensors that are back early."""
+        """Return the stage at which each copy back starts. Raises `load_bytes` by the tensors that are back early."""
         begin = [0, *accumulate(duration_ns)]
         order = sorted(swapped, key=lambda number: (need[number], number))
         free_ns = begin[-1]
@@ -194,9 +194,9 @@ class Evaluator:
         for number in order:
             size = self._size[number]
             stage, room = need[number], self._limit - size
-            while stage > back[number] and held[stage - 1] <= room:
+            while stage > back[number] and load_bytes[stage - 1] <= room:
                 stage -= 1
-                held[stage] += size
+                load_bytes[stage] += size
             back[number] = stage
         return back
 
@@ -206,7 +206,7 @@ class Evaluator:
         need: Sequence[int],
         back: dict[int, int],
         duration_ns: Sequence[int],
-        held: Sequence[int],
+        load_bytes: Sequence[int],
     ) -> int:
         """Return the time of the iteration with every wait."""
         leave: list[list[int]] = [[] for _ in duration_ns]
@@ -231,7 +231,7 @@ class Evaluator:
                     leaving.remove(entry)
                     leaving_bytes -= self._size[number]
                     stays.add(number)
-            while leaving and held[stage] + leaving_bytes > self._limit:
+            while leaving and load_bytes[stage] + leaving_bytes > self._limit:
                 gone_ns, number = leaving.popleft()
                 now_ns = max(now_ns, gone_ns)
                 leaving_bytes -= self._size[number]

@@ -142,11 +142,12 @@ def superneurons(
     """Return for each job, within its part of the budget, the plans of the fastest variant."""
     ways = [[_ways(graph, ns, link, rewrites) for graph, ns in _graphs(workload)] for workload in workloads]
     demands = [
-        demand(workload, max(_least(found) for found in its)) for workload, its in zip(workloads, ways, strict=True)
+        demand(workload, max(_least(variants) for variants in its))
+        for workload, its in zip(workloads, ways, strict=True)
     ]
     limits = divide(demands, budget_bytes)
     return tuple(
-        tuple(_fastest(found, limit, link) for found in its) for its, limit in zip(ways, limits, strict=True)
+        tuple(_fastest(variants, limit, link) for variants in its) for its, limit in zip(ways, limits, strict=True)
     )
 
 

@@ -249,7 +249,7 @@ def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
 
 
 @dataclass(slots=True)
-class _Climbed:
+class _GraphCandidates:
     """The candidate plans of one graph, and its budget curve once that is known."""
 
     ladder: Ladder
@@ -265,7 +265,7 @@ class _Job:
     """One job's graphs, each with its candidate plans."""
 
     workload: Workload
-    climbed: list[_Climbed]
+    climbed: list[_GraphCandidates]
 
     def curve(self) -> tuple[Rung, ...]:
         """Return the training step's curve. A job of several graphs needs as much as the largest of them."""
@@ -313,7 +313,7 @@ def _part_of_the_way(
     """Divide the budget a fraction `way` of the way from equal parts to the division along the curves."""
     equal = _equally(jobs, leasts, caps, budget_bytes)
     along = _along_curves(jobs, leasts, caps, budget_bytes)
-    return tuple(one + int(way * (other - one)) for one, other in zip(equal, along, strict=True))
+    return tuple(part + int(way * (other - part)) for part, other in zip(equal, along, strict=True))
 
 
 # further on, jobs starve as they do along the curves
@@ -393,7 +393,7 @@ def _jobs(
     heed: Heed,
 ) -> list[_Job]:
     """Return each job's candidate plans for each graph. Equal graphs on equal shares use the same candidates."""
-    known: dict[tuple[int, tuple[int, ...], float], _Climbed] = {}
+    known: dict[tuple[int, tuple[int, ...], float], _GraphCandidates] = {}
     jobs = []
     for workload, share in zip(workloads, shares, strict=True):
         climbed = []
@@ -410,7 +410,7 @@ def _jobs(
                     work=work,
                     heed=heed,
                 )
-                known[key] = _Climbed(ladder)
+                known[key] = _GraphCandidates(ladder)
             climbed.append(known[key])
         jobs.append(_Job(workload, climbed))
     return jobs

@@ -119,22 +119,22 @@ class Descent:
 
     def best(self) -> Rung:
         """Return the fastest candidate within the limit, or the candidate with the least memory if none fits."""
-        rungs = self._lowered_in_turn()
-        rungs += self._lowered_in_stages({rung.order for rung in rungs})
-        rungs = rungs or self._once_more()
+        rungs = self._try_all_parameters()
+        rungs += self._lower_in_stages({rung.order for rung in rungs})
+        rungs = rungs or self._retry_with_more_layouts()
         if not rungs:
-            return self._pressed()
+            return self._swap_then_exchange()
         if self._costs_nothing(rungs):
             return fastest(rungs)
         starts = [fastest(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})]
-        settled = [self._settled(self._bettered(start)) for start in starts]
+        settled = [self._improve_in_late_orders(self._improve_all_ways(start)) for start in starts]
         # `loose` orders are those in which most tensors may be recomputed.
         none_loose = all(rung.order not in self._orders.loose for rung in rungs)
         if none_loose or fastest(settled).iteration_ns > _CLOSE * self._top.iteration_ns:
-            settled += [rung for rung in (self._pressed(),) if rung.peak_bytes <= self._limit_bytes]
+            settled += [rung for rung in (self._swap_then_exchange(),) if rung.peak_bytes <= self._limit_bytes]
         return fastest(settled)
 
-    def _lowered_in_turn(self) -> list[Rung]:
+    def _try_all_parameters(self) -> list[Rung]:
         """Return the candidates that the sets of parameters find in every order, while there is work left."""
         rungs: list[Rung] = []
         spent = 0
@@ -145,29 +145,34 @@ class Descent:
                     return rungs
                 start = search.layouts
                 self._heed()
-                rungs += self._lowered(order, manner, self._ration)
+                rungs += self._lower_from_scratch(order, manner, self._ration)
                 spent += search.layouts - start
         return rungs
 
-    def _lowered_in_stages(self, reached: set[int]) -> list[Rung]:
+    def _lower_in_stages(self, reached: set[int]) -> list[Rung]:
         """Return candidates found limit by limit, improved each time, for loose orders in which no set of parameters
         succeeded.
 
         Recomputation needs memory itself. A greedy search can therefore end where no single step frees enough for the
         next. A good plan for slightly more memory is seldom such a dead end.
         """
-        return [rung for order in self._orders.loose if order not in reached for rung in self._staged(order)]
+        return [
+            rung
+            for order in self._orders.loose
+            if order not in reached
+            for rung in self._lower_order_in_stages(order)
+        ]
 
-    def _staged(self, order: int) -> list[Rung]:
+    def _lower_order_in_stages(self, order: int) -> list[Rung]:
         search = self._orders.search(order)
         search.clear()
         for stage, fraction in enumerate(_STAGES):
             limit_bytes = self._limit_bytes + round(fraction * (self._top.peak_bytes - self._limit_bytes))
-            if not self._stepped(search, limit_bytes, seed=search.operators + stage):
+            if not self._lower_one_stage(search, limit_bytes, seed=search.operators + stage):
                 return []
         return [rung_of(order, search)]
 
-    def _stepped(self, search: StepSearch, limit_bytes: int, *, seed: int) -> bool:
+    def _lower_one_stage(self, search: StepSearch, limit_bytes: int, *, seed: int) -> bool:
         """Lower the peak to the next limit and improve the result. If that fails, retry from another plan as good as
         this one.
         """
@@ -184,33 +189,37 @@ class Descent:
             search.improve(above_bytes, self._patient, most=self._ration, seed=seed + _STARTS * (attempt + 1))
         return False
 
-    def _once_more(self) -> list[Rung]:
+    def _retry_with_more_layouts(self) -> list[Rung]:
         """Search with more rations, after no set of parameters succeeded."""
         orders = range(len(self._orders.first))
-        return [rung for order in orders for rung in self._lowered(order, self._patient, _PATIENT * self._ration)]
+        return [
+            rung
+            for order in orders
+            for rung in self._lower_from_scratch(order, self._patient, _PATIENT * self._ration)
+        ]
 
-    def _lowered(self, order: int, manner: Manner, most: int) -> list[Rung]:
+    def _lower_from_scratch(self, order: int, manner: Manner, most: int) -> list[Rung]:
         self._heed()
         search = self._orders.search(order)
         search.clear()
-        return self._pruned(order, search) if search.lower(self._limit_bytes, manner, most=most) else []
+        return self._prune(order, search) if search.lower(self._limit_bytes, manner, most=most) else []
 
-    def _pruned(self, order: int, search: StepSearch) -> list[Rung]:
+    def _prune(self, order: int, search: StepSearch) -> list[Rung]:
         search.prune(self._limit_bytes, PRUNED)
         return [rung_of(order, search)]
 
     # --- going on from a plan ---------------------------------------------------------------------------------
 
-    def _bettered(self, start: Rung) -> Rung:
+    def _improve_all_ways(self, start: Rung) -> Rung:
         """Return the fastest result of improving the candidate with several sets of parameters."""
         first = manners_of(drops=self._drops)[0]
-        improved = [self._improved(start, (first,)), self._improved(start, (self._patient,))]
+        improved = [self._improve(start, (first,)), self._improve(start, (self._patient,))]
         best = fastest(improved)
         if best.iteration_ns < _CLOSE * self._top.iteration_ns:
-            improved += self._copying(best)
-        return fastest((*improved, *self._exchanged(fastest(improved))))
+            improved += self._recompute_less(best)
+        return fastest((*improved, *self._exchange(fastest(improved))))
 
-    def _improved(self, rung: Rung, manners: Sequence[Manner]) -> Rung:
+    def _improve(self, rung: Rung, manners: Sequence[Manner]) -> Rung:
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
         for number, manner in enumerate(manners):
@@ -218,18 +227,18 @@ class Descent:
             search.improve(self._limit_bytes, manner, most=_DEEP * self._ration, seed=search.operators + number)
         return rung_of(rung.order, search)
 
-    def _copying(self, best: Rung) -> list[Rung]:
+    def _recompute_less(self, best: Rung) -> list[Rung]:
         """Return other candidates that recompute less. If next to no time is lost, the rest may be recomputation."""
-        candidates = [self._improved(best, (swapping(0.1),))]
+        candidates = [self._improve(best, (swapping(0.1),))]
         mixed = Manner(drops=self._drops, lane_price=0.02, tried=4, together=16)
         for manner in _CAREFUL:
             if self._costs_nothing(candidates):
                 break
-            for rung in self._lowered(best.order, manner, _DEEP * self._ration):
-                candidates.append(self._improved(rung, (mixed, swapping(0.1))))
+            for rung in self._lower_from_scratch(best.order, manner, _DEEP * self._ration):
+                candidates.append(self._improve(rung, (mixed, swapping(0.1))))
         return candidates
 
-    def _exchanged(self, rung: Rung) -> list[Rung]:
+    def _exchange(self, rung: Rung) -> list[Rung]:
         """Lay the candidate out into the limit and replace single choices."""
         self._heed()
         search = self._orders.search(rung.order)
@@ -239,19 +248,19 @@ class Descent:
         search.exchange(drops=self._drops, most=self._ration)
         return [rung_of(rung.order, search)]
 
-    def _settled(self, rung: Rung) -> Rung:
+    def _improve_in_late_orders(self, rung: Rung) -> Rung:
         """Continue in the order in which no update waits for the iteration's end without need."""
         for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
             if order == rung.order or self._costs_nothing((rung,)):
                 break
-            best = fastest((rung, *self._carried(rung, order)))
+            best = fastest((rung, *self._carry_over(rung, order)))
             if best is rung:
                 break
             rung = best
         return rung
 
-    def _carried(self, rung: Rung, order: int) -> list[Rung]:
+    def _carry_over(self, rung: Rung, order: int) -> list[Rung]:
         """Return the results of the same choices in another order."""
         search = self._orders.search(order)
         carried = Rung(
@@ -265,16 +274,16 @@ class Descent:
             self._orders.chosen(carried)
         except ValueError:  # the choices would also have to recompute a tensor that the waiting update kept
             return []
-        candidates = self._exchanged(carried)
+        candidates = self._exchange(carried)
         if self._orders.chosen(carried).lower(self._limit_bytes, self._patient, most=self._ration):
-            (pruned,) = self._pruned(order, search)
-            candidates.append(self._improved(pruned, (self._patient,)))
-            candidates += self._exchanged(candidates[-1])
+            (pruned,) = self._prune(order, search)
+            candidates.append(self._improve(pruned, (self._patient,)))
+            candidates += self._exchange(candidates[-1])
         return candidates
 
     # --- little memory ----------------------------------------------------------------------------------------
 
-    def _pressed(self) -> Rung:
+    def _swap_then_exchange(self) -> Rung:
         """Search for little memory. Recomputation needs some memory itself, so first every tensor that must be
         swapped is.
 
@@ -284,24 +293,24 @@ class Descent:
         orders = self._orders.loose
         candidates: list[Rung] = []
         for order in orders:
-            candidates += self._squeezed(order, self._limit_bytes, swapping(1.0))
-            candidates += self._squeezed(order, near_bytes, self._patient)
+            candidates += self._lower_and_press(order, self._limit_bytes, swapping(1.0))
+            candidates += self._lower_and_press(order, near_bytes, self._patient)
         if not candidates:
             search = self._orders.search(orders[-1])
             search.exhaust()
             search.prune(self._limit_bytes, self._ration)
             return rung_of(orders[-1], search)
-        candidates += [other for rung in tuple(candidates) for other in self._exchanged(rung)]
-        candidates += self._exchanged(fastest(candidates))
-        return self._settled(fastest(candidates))
+        candidates += [other for rung in tuple(candidates) for other in self._exchange(rung)]
+        candidates += self._exchange(fastest(candidates))
+        return self._improve_in_late_orders(fastest(candidates))
 
-    def _squeezed(self, order: int, near_bytes: int, manner: Manner) -> list[Rung]:
+    def _lower_and_press(self, order: int, near_bytes: int, manner: Manner) -> list[Rung]:
         """Lower the peak as far as possible with free choices, then force swaps until it is below the limit."""
         self._heed()
         search = self._orders.search(order)
         search.clear()
         search.lower(near_bytes, manner, most=self._ration)
-        return self._pruned(order, search) if search.press(self._limit_bytes, most=self._ration) else []
+        return self._prune(order, search) if search.press(self._limit_bytes, most=self._ration) else []
 
     @property
     def _patient(self) -> Manner:

@@ -105,25 +105,25 @@ class FirstPlan:
         """Return the fastest result of the sweeps, or the plan with the least memory if no sweep
         reaches the limit.
         """
-        swept = self._swept(range(len(self._orders.first)))
-        return fastest(swept) if swept else self._least()
+        swept = self._sweep_orders(range(len(self._orders.first)))
+        return fastest(swept) if swept else self._least_memory()
 
     def best(self) -> Rung:
         """Return the fastest candidate within the limit, or the candidate with the least memory if none fits."""
-        swept = self._swept(range(len(self._orders.first)))
+        swept = self._sweep_orders(range(len(self._orders.first)))
         if swept and self._costs_nothing(swept):
             return fastest(swept)
         self._end = self._orders.layouts + layout_allowance(self._operators, self._work)
-        candidates = [*swept, *self._lowered_first(swept)]
-        if self._left >= _LEAST_ALLOWANCE and (not candidates or self._slow(candidates)):
-            candidates += self._pressed()
+        candidates = [*swept, *self._lower_orders(swept)]
+        if self._layouts_left >= _LEAST_ALLOWANCE and (not candidates or self._is_slow(candidates)):
+            candidates += self._swap_then_exchange()
         if not candidates:
-            return self._least()
-        if self._costs_nothing(candidates) or self._left < _LEAST_ALLOWANCE:
+            return self._least_memory()
+        if self._costs_nothing(candidates) or self._layouts_left < _LEAST_ALLOWANCE:
             return fastest(candidates)
         for start in self._by_order(candidates)[:2]:
-            candidates += self._settled_quickly(start)
-        return self._polished_on(self._settled(self._improved(candidates)))
+            candidates += self._sweep_in_late_orders(start)
+        return self._polish_repeatedly(self._polish_in_late_orders(self._improve_best(candidates)))
 
     def improved(self, rung: Rung) -> Rung:
         """Improve a plan that is already followed. The number of steps is large enough that a large graph's plan
@@ -143,7 +143,7 @@ class FirstPlan:
 
     # --- coming down ------------------------------------------------------------------------------------------------
 
-    def _swept(self, orders: Iterable[int]) -> list[Rung]:
+    def _sweep_orders(self, orders: Iterable[int]) -> list[Rung]:
         """Return for each of these orders the fastest result of sweeps at several lane prices."""
         prices = max(_LEAST_SWEEPS, min(len(_SWEEPS), round(self._work * _SWEPT_WORK) // self._operators))
         candidates = []
@@ -158,7 +158,7 @@ class FirstPlan:
             candidates += [fastest(swept)] if swept else []
         return candidates
 
-    def _lowered_first(self, swept: Sequence[Rung]) -> list[Rung]:
+    def _lower_orders(self, swept: Sequence[Rung]) -> list[Rung]:
         """Return the results of local searches in every order, as long as each ends within few layouts."""
         most = self._ration // _FIRST_PART
         if swept and not lowerable(min(len(rung.choices) for rung in swept), most):
@@ -170,14 +170,14 @@ class FirstPlan:
                 self._heed()
                 search = self._orders.search(order)
                 search.clear()
-                if search.lower(self._limit_bytes, manner, most=self._most(most)):
-                    search.prune(self._limit_bytes, min(PRUNED, self._most(most)))
+                if search.lower(self._limit_bytes, manner, most=self._at_most_left(most)):
+                    search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(most)))
                     candidates.append(rung_of(order, search))
                 else:
                     orders.discard(order)
         return candidates
 
-    def _pressed(self) -> list[Rung]:
+    def _swap_then_exchange(self) -> list[Rung]:
         """Return candidates that swap every tensor that must be, or most of them, and then exchange swaps for
         recomputation.
         """
@@ -191,14 +191,14 @@ class FirstPlan:
                 self._heed()
                 search = self._orders.search(order)
                 search.clear()
-                search.lower(limit_bytes, manner, most=self._most(self._ration))
-                if search.press(self._limit_bytes, most=self._most(self._ration)):
-                    search.prune(self._limit_bytes, min(PRUNED, self._most(self._ration)))
+                search.lower(limit_bytes, manner, most=self._at_most_left(self._ration))
+                if search.press(self._limit_bytes, most=self._at_most_left(self._ration)):
+                    search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(self._ration)))
                     candidates.append(rung_of(order, search))
-                    candidates += self._filled(order, self._ration)
+                    candidates += self._fill_and_exchange(order, self._ration)
         return candidates
 
-    def _least(self) -> Rung:
+    def _least_memory(self) -> Rung:
         """Return a candidate after no price reached the limit: swapping alone for as many rounds as needed, or
         swapping everything.
 
@@ -215,33 +215,33 @@ class FirstPlan:
 
     # --- improving --------------------------------------------------------------------------------------------------
 
-    def _improved(self, candidates: Sequence[Rung]) -> Rung:
+    def _improve_best(self, candidates: Sequence[Rung]) -> Rung:
         """Return the fastest result of improving the best candidate of each order."""
         starts = self._by_order(candidates)
         if all(rung.room_bytes is not None for rung in starts[:2]):
-            starts += self._stepwise(starts[0])
+            starts += self._lower_by_steps(starts[0])
         hopeful = _HOPEFUL * starts[0].iteration_ns
         improved = list(starts)
         for rung in starts:
-            if rung.iteration_ns <= hopeful or rung is starts[-1] or self._left > 3 * self._ration:
-                improved.append(self._polished(rung, self._ration))
+            if rung.iteration_ns <= hopeful or rung is starts[-1] or self._layouts_left > 3 * self._ration:
+                improved.append(self._polish(rung, self._ration))
         return fastest(improved)
 
-    def _polished_on(self, rung: Rung) -> Rung:
+    def _polish_repeatedly(self, rung: Rung) -> Rung:
         """Improve the plan that will be taken in several ways, until the allowance of layouts is used up."""
         for turn in range(_TURNS):
-            if self._left < _LEAST_ALLOWANCE or self._costs_nothing((rung,)):
+            if self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((rung,)):
                 break
-            starts = [rung, *(self._stepwise(rung) if rung.room_bytes is not None else ())]
-            most = max(1, self._left // (2 * len(starts)))
-            rung = fastest([rung, *(self._polished(start, most, turn + 1) for start in starts)])
+            starts = [rung, *(self._lower_by_steps(rung) if rung.room_bytes is not None else ())]
+            most = max(1, self._layouts_left // (2 * len(starts)))
+            rung = fastest([rung, *(self._polish(start, most, turn + 1) for start in starts)])
         return rung
 
-    def _polished(self, rung: Rung, most: int, turn: int = 0) -> Rung:
+    def _polish(self, rung: Rung, most: int, turn: int = 0) -> Rung:
         """Improve the candidate by local search unless it is laid out into the limit; lay it out into the limit and
         improve it there.
         """
-        if self._left < _LEAST_ALLOWANCE:
+        if self._layouts_left < _LEAST_ALLOWANCE:
             return rung
         self._heed()
         search = self._orders.chosen(rung)
@@ -249,64 +249,66 @@ class FirstPlan:
         seed = search.operators + _TURNS * turn
         if rung.room_bytes is None:
             manner = patient(drops=self._drops) if turn % 2 else manners_of(drops=self._drops)[0]
-            search.improve(self._limit_bytes, manner, most=self._most(most), seed=seed)
+            search.improve(self._limit_bytes, manner, most=self._at_most_left(most), seed=seed)
             candidates.append(rung_of(rung.order, search))
         if rung.room_bytes is not None or search.fill(self._limit_bytes):
             for number in range(2):
-                search.exchange(drops=self._drops, most=self._most(most // 4))
-                search.sweep_again(drops=self._drops, most=self._most(most // 4), seed=seed + number)
+                search.exchange(drops=self._drops, most=self._at_most_left(most // 4))
+                search.sweep_again(drops=self._drops, most=self._at_most_left(most // 4), seed=seed + number)
             candidates.append(rung_of(rung.order, search))
         return fastest(candidates)
 
-    def _stepwise(self, rung: Rung) -> list[Rung]:
+    def _lower_by_steps(self, rung: Rung) -> list[Rung]:
         """Lower the same choices to the limit by local search instead of laying them out into the limit."""
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
-        if not search.lower(self._limit_bytes, patient(drops=self._drops), most=self._most(self._ration // 2)):
+        if not search.lower(
+            self._limit_bytes, patient(drops=self._drops), most=self._at_most_left(self._ration // 2)
+        ):
             return []
-        search.prune(self._limit_bytes, min(PRUNED, self._most(self._ration)))
+        search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(self._ration)))
         return [rung_of(rung.order, search)]
 
-    def _filled(self, order: int, most: int) -> list[Rung]:
+    def _fill_and_exchange(self, order: int, most: int) -> list[Rung]:
         """Lay the search's present choices out into the limit and exchange them one by one."""
         search = self._orders.search(order)
         if not search.fill(self._limit_bytes):
             return []
-        search.exchange(drops=self._drops, most=self._most(most))
+        search.exchange(drops=self._drops, most=self._at_most_left(most))
         return [rung_of(order, search)]
 
     # --- other orders -----------------------------------------------------------------------------------------------
 
-    def _settled_quickly(self, rung: Rung) -> list[Rung]:
+    def _sweep_in_late_orders(self, rung: Rung) -> list[Rung]:
         """Return candidates in the orders in which no update waits without need: the same choices, and new sweeps."""
         candidates: list[Rung] = []
         for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
-            if self._left < _LEAST_ALLOWANCE or order == rung.order or not self._carried(rung, order):
+            if self._layouts_left < _LEAST_ALLOWANCE or order == rung.order or not self._carry_choices(rung, order):
                 break
-            candidates += [*self._filled(order, self._ration // 2), *self._swept((order,))]
+            candidates += [*self._fill_and_exchange(order, self._ration // 2), *self._sweep_orders((order,))]
             best = fastest((rung, *candidates))
             if best is rung:
                 break
             rung = best
         return candidates
 
-    def _settled(self, rung: Rung) -> Rung:
+    def _polish_in_late_orders(self, rung: Rung) -> Rung:
         """Improve the candidate in the order in which no update waits without need, as long as that is faster."""
         for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
-            done = self._left < _LEAST_ALLOWANCE or self._costs_nothing((rung,))
-            if done or order == rung.order or not self._carried(rung, order):
+            done = self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((rung,))
+            if done or order == rung.order or not self._carry_choices(rung, order):
                 break
             carried = replace(rung_of(order, self._orders.search(order)), room_bytes=None)
-            starts = [*self._filled(order, 1), *self._stepwise(carried)]
-            best = fastest([rung, *(self._polished(start, self._ration // 2) for start in starts)])
+            starts = [*self._fill_and_exchange(order, 1), *self._lower_by_steps(carried)]
+            best = fastest([rung, *(self._polish(start, self._ration // 2) for start in starts)])
             if best is rung:
                 break
             rung = best
         return rung
 
-    def _carried(self, rung: Rung, order: int) -> bool:
+    def _carry_choices(self, rung: Rung, order: int) -> bool:
         """Make the candidate's choices in another order. Return False if that is not possible."""
         search = self._orders.search(order)
         try:
@@ -318,14 +320,14 @@ class FirstPlan:
     # --- what it costs ----------------------------------------------------------------------------------------------
 
     @property
-    def _left(self) -> int:
+    def _layouts_left(self) -> int:
         """The number of layouts that are still allowed."""
         return self._end - self._orders.layouts
 
-    def _most(self, layouts: int) -> int:
-        return max(1, min(layouts, self._left))
+    def _at_most_left(self, layouts: int) -> int:
+        return max(1, min(layouts, self._layouts_left))
 
-    def _slow(self, rungs: Iterable[Rung]) -> bool:
+    def _is_slow(self, rungs: Iterable[Rung]) -> bool:
         return fastest(rungs).iteration_ns > _SLOW * self._top.iteration_ns
 
     def _costs_nothing(self, rungs: Iterable[Rung]) -> bool:

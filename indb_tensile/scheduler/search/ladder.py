@@ -69,14 +69,14 @@ class Ladder:
         """Return the fastest candidate within the limit. If no candidate fits, return the one with the least peak."""
         limit_bytes = max(limit_bytes, self._least_bytes)
         self._leave_idle(limit_bytes)
-        candidates = self._plans()
+        candidates = self._known_candidates()
         without_copies = (
             rung for rung in candidates if rung.lane_ns == 0 and rung.iteration_ns <= self.top.iteration_ns
         )
         enough = any(rung.peak_bytes <= limit_bytes for rung in without_copies)
         if not enough and (self._away, limit_bytes) not in self._limits:
             self._limits.add((self._away, limit_bytes))
-            candidates += self._searched(limit_bytes)
+            candidates += self._search_limit(limit_bytes)
         within = [r for r in candidates if r.peak_bytes <= limit_bytes]
         return fastest(within) if within else min(candidates, key=lambda r: (r.peak_bytes, r.iteration_ns))
 
@@ -99,13 +99,13 @@ class Ladder:
         rungs = []
         for fraction in RUNGS:
             limit_bytes = least_bytes + round(fraction * (self.top.peak_bytes - least_bytes))
-            rungs += self._rungs(order, limit_bytes)
+            rungs += self._limit_candidates(order, limit_bytes)
         search.exhaust()
         rungs.append(rung_of(order, search))
-        self._plans().extend(rungs)
+        self._known_candidates().extend(rungs)
         return (self.top, *(rung for rung in envelope(rungs) if rung.peak_bytes < self.top.peak_bytes))
 
-    def _searched(self, limit_bytes: int) -> list[Rung]:
+    def _search_limit(self, limit_bytes: int) -> list[Rung]:
         """Return what the effort finds for this limit. Full effort includes what the usual effort finds."""
         first = FirstPlan(self._orders, self.top, limit_bytes, drops=self._rewrites, work=self._work, heed=self._heed)
         if self._effort is Effort.QUICK:
@@ -123,7 +123,7 @@ class Ladder:
             )
         return candidates
 
-    def _rungs(self, order: int, limit_bytes: int) -> list[Rung]:
+    def _limit_candidates(self, order: int, limit_bytes: int) -> list[Rung]:
         """Return a few candidates for one limit of the curve: sweeps at several prices, and a local search if that
         takes few layouts.
         """
@@ -154,7 +154,7 @@ class Ladder:
         """Return the candidate as a plan. It has to be the last candidate that `best` returned."""
         return self._orders.chosen(rung).plan(policy)
 
-    def _plans(self) -> list[Rung]:
+    def _known_candidates(self) -> list[Rung]:
         """Return all candidates known so far. Initially these are, for each order, the plan that keeps everything and
         the plan that swaps everything.
 

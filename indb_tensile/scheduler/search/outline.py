@@ -22,6 +22,8 @@ from indb_tensile.scheduler.rewrite import captured_order, execution_ns, own_sta
 
 _Ints = npt.NDArray[np.int64]
 _PARTS = 1 << 16  # more parts than an operator is ever split into; part numbers are packed by this factor
+# Numbers of cached results. A job has a few graphs and each graph a few orders; a smaller number makes planning
+# repeat work, a larger one keeps more arrays in memory.
 _OUTLINES: Memo["Outline"] = Memo(16)
 _TABLES: Memo["_Table"] = Memo(8)
 _LANES: Memo[tuple[_Ints, _Ints]] = Memo(16)

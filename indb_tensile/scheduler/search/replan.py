@@ -40,7 +40,7 @@ _OPERATORS_PER_SWAP = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _CurrentPlan:
     """A plan with its peak and the time of an iteration alone on the job's share of the lanes."""
 
     plan: Plan
@@ -55,12 +55,12 @@ def replan(workloads: Sequence[Workload], plans: Plans, *, budget_bytes: int, li
     plans derived from them meet the budget. Pure: equal inputs give equal plans.
     """
     searches = _searches(workloads, plans, link)
-    current = None if searches is None else _held(searches, plans)
+    current = None if searches is None else _current_plans(searches, plans)
     caps = None if current is None else _caps(workloads, current, budget_bytes)
     if searches is None or current is None or caps is None:
         return None
     renewed_plans = [
-        [_renewed(search, graph_plan, cap) for search, graph_plan in zip(job_searches, job_plans, strict=True)]
+        [_renew(search, graph_plan, cap) for search, graph_plan in zip(job_searches, job_plans, strict=True)]
         for job_searches, job_plans, cap in zip(searches, current, caps, strict=True)
     ]
     if not _within(renewed_plans, caps):
@@ -99,7 +99,7 @@ def _searches(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[l
     if [len(w.graphs) for w in workloads] != [len(chosen) for chosen in plans]:
         return None
     graphs = [graph for workload in workloads for graph in workload.graphs]
-    if not all(map(_ours, graphs, (plan for chosen in plans for plan in chosen))):
+    if not all(map(_is_ours, graphs, (plan for chosen in plans for plan in chosen))):
         return None
     shares = lane_shares(workloads) if len(workloads) > 1 else (1.0,)
     try:
@@ -114,26 +114,28 @@ def _searches(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[l
         return None
 
 
-def _ours(graph: StepGraph, plan: Plan) -> bool:
+def _is_ours(graph: StepGraph, plan: Plan) -> bool:
     """Return whether the plan may be tensile+'s for this graph, as far as can be checked without its order."""
     tensors = graph.tensors
     return plan.policy == NAME and all(0 <= t < len(tensors) and tensors[t].persistent for t in plan.away)
 
 
-def _held(searches: Sequence[Sequence[StepSearch]], plans: Plans) -> list[list[_Held]] | None:
+def _current_plans(searches: Sequence[Sequence[StepSearch]], plans: Plans) -> list[list[_CurrentPlan]] | None:
     """Return the present plans' peaks and times. Each search adopts its plan. None if a search cannot."""
-    current: list[list[_Held]] = []
+    current: list[list[_CurrentPlan]] = []
     for mine, chosen in zip(searches, plans, strict=True):
         current.append([])
         for search, plan in zip(mine, chosen, strict=True):
             standing = search.adopt(plan)
             if standing is None:
                 return None
-            current[-1].append(_Held(plan, *standing))
+            current[-1].append(_CurrentPlan(plan, *standing))
     return current
 
 
-def _caps(workloads: Sequence[Workload], current: Sequence[Sequence[_Held]], budget_bytes: int) -> list[int] | None:
+def _caps(
+    workloads: Sequence[Workload], current: Sequence[Sequence[_CurrentPlan]], budget_bytes: int
+) -> list[int] | None:
     """Return the limit of each job's peak: its present peak plus an equal part of the budget's rest."""
     if len(workloads) == 1:
         caps = [budget_bytes]
@@ -146,13 +148,13 @@ def _caps(workloads: Sequence[Workload], current: Sequence[Sequence[_Held]], bud
     return [cap if w.limit_bytes is None else min(cap, w.limit_bytes) for w, cap in zip(workloads, caps, strict=True)]
 
 
-def _within(current: Sequence[Sequence[_Held]], caps: Sequence[int]) -> bool:
+def _within(current: Sequence[Sequence[_CurrentPlan]], caps: Sequence[int]) -> bool:
     return all(
         graph_plan.peak_bytes <= cap for job_plans, cap in zip(current, caps, strict=True) for graph_plan in job_plans
     )
 
 
-def _renewed(search: StepSearch, current: _Held, cap_bytes: int) -> _Held:
+def _renew(search: StepSearch, current: _CurrentPlan, cap_bytes: int) -> _CurrentPlan:
     """Return the fastest plan within the cap that can be derived from the plan's choices, or the plan itself if it is
     as fast.
 
@@ -161,34 +163,34 @@ def _renewed(search: StepSearch, current: _Held, cap_bytes: int) -> _Held:
     most = _ration(search.operators, len(current.plan.swaps))
     manner = Manner(drops=bool(current.plan.executions), lane_price=0.02, tried=1, together=16)
     covered = search.choices
-    best = _Found(_rank(current.peak_bytes, current.iteration_ns, cap_bytes), None)
-    best = min(best, _found(search, cap_bytes))
+    best = _RankedChoices(_rank(current.peak_bytes, current.iteration_ns, cap_bytes), None)
+    best = min(best, _ranked(search, cap_bytes))
     search.uncover()
     for start in (search.choices, covered):
         search.choose(start)
         if search.lower(cap_bytes, manner, most=most):
             search.prune(cap_bytes, most)
-        best = min(best, _found(search, cap_bytes))
+        best = min(best, _ranked(search, cap_bytes))
     if best.rank > (0, search.least_ns):
         search.choose(covered if best.choices is None else best.choices)
         search.improve(cap_bytes, manner, most=most, seed=search.operators)
-        best = min(best, _found(search, cap_bytes))
+        best = min(best, _ranked(search, cap_bytes))
     if best.choices is None:
         return current
     search.choose(best.choices)
-    return _Held(search.plan(NAME), search.peak_bytes, search.iteration_ns)
+    return _CurrentPlan(search.plan(NAME), search.peak_bytes, search.iteration_ns)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Found:
+class _RankedChoices:
     """Choices and their rank: bytes over the cap, then time. `choices` is None for the present plan."""
 
     rank: tuple[int, int]
     choices: list[tuple[int, int, int]] | None = field(compare=False)
 
 
-def _found(search: StepSearch, cap_bytes: int) -> _Found:
-    return _Found(_rank(search.peak_bytes, search.iteration_ns, cap_bytes), search.choices)
+def _ranked(search: StepSearch, cap_bytes: int) -> _RankedChoices:
+    return _RankedChoices(_rank(search.peak_bytes, search.iteration_ns, cap_bytes), search.choices)
 
 
 def _rank(peak_bytes: int, iteration_ns: int, cap_bytes: int) -> tuple[int, int]:
