@@ -28,8 +28,7 @@ class Memo(Generic[_Value]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # the latest first; replaced as a whole and never changed, so that readers in other threads see a consistent
-        # tuple
+        # the latest first; replaced as a whole, never changed in place
         self._entries: tuple[_Entry[_Value], ...] = ()
 
     def get(self, graph: StepGraph, key: tuple[object, ...], make: Callable[[], _Value]) -> _Value:

@@ -33,8 +33,7 @@ _WORK_PER_OPERATOR = 8
 _TOGETHER = 64
 # The rations after which no further set of search parameters is tried. A higher value tries more and takes longer.
 _TRIES = 2
-# The rations for the improvement of one candidate. Improvement takes most of the time, so this scales the whole
-# search.
+# The rations for the improvement of one candidate. A larger value improves each candidate longer.
 _DEEP = 3
 # The rations for a limit that no set of parameters reaches. With fewer, more such limits end in swapping alone.
 _PATIENT = 3
@@ -46,7 +45,8 @@ _STAGES = (0.16, 0.08, 0.04, 0.02, 0.01, 0.005, 0.0)
 # three rations each.
 _STARTS = 3
 # The fraction of the way from the limit to the liveness peak down to which choices are made freely; `press` forces
-# the rest. At 0 making choices freely has to reach the limit; at larger values more tensors are forced to be away.
+# the rest, which costs least from about this value. At 0 making choices freely has to reach the limit; at larger
+# values more tensors are forced to be away.
 NEAR = 0.1
 # A candidate within 2 % of the time of doing nothing counts as nearly free: it is improved for less recomputation,
 # and forced swaps are not tried. A larger value saves time and may miss a faster plan.
@@ -54,8 +54,8 @@ _CLOSE = 1.02
 # The orders that may follow from one plan one after the other, each from the plan that the one before led to. Each
 # costs layouts of several candidates; the loop ends earlier if an order does not help.
 SETTLINGS = 3
-# The parameters for candidates that recompute less: large steps first, then small ones for cases that large steps
-# miss. Each costs up to three rations.
+# The parameters for candidates that recompute less: steps of up to 64 tensors first, then of up to 8. Each is lowered
+# within `_DEEP` rations. A further entry costs as much.
 _CAREFUL = tuple(
     Manner(drops=False, lane_price=0.02, tried=1, together=together, careful=True) for together in (64, 8)
 )

@@ -66,8 +66,8 @@ _ALLOWED_WORK = 8_500_000
 _HALF_AT = 5_000
 # A small graph's allowance is divided into this many rations: one for each kind of local search and its improvement.
 _RATIONS = 7
-# A ration never exceeds `_ALWAYS` layouts plus `_EACH` for each operator. This keeps tiny graphs from searching long
-# after nothing improves any more.
+# A ration never exceeds `_ALWAYS` layouts plus `_EACH` for each operator. This bounds the allowance of tiny graphs;
+# lower values make their search shorter.
 _ALWAYS, _EACH = 400, 24
 # The layouts below which no improvement is begun, because one exchange of half the choices takes as many.
 _LEAST_ALLOWANCE = 8
@@ -82,7 +82,7 @@ _SLOW = 1.3
 _HOPEFUL = 1.05
 # The most rounds of improving the plan that will be taken, while layouts are left. Each round uses half of the rest.
 _TURNS = 4
-_FIRST_PART = 4  # One set of search parameters may take 1/4 of a ration, so that improvement keeps the larger part.
+_FIRST_PART = 4  # One set of search parameters may take 1/4 of a ration. A larger part leaves less for improvement.
 # The rounds of a sweep that only swaps, when nothing else reaches the limit. With fewer rounds more such plans end in
 # swapping everything, which is slower.
 _PERSISTENT_ROUNDS = 16

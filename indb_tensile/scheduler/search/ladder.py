@@ -15,9 +15,8 @@ from indb_tensile.scheduler.search.first_plan import FirstPlan
 from indb_tensile.scheduler.search.orders import MOST, Orders
 from indb_tensile.scheduler.search.rung import Rung, envelope, fastest, rung_of
 
-# The limits of a budget curve, as fractions of the way from the floor to the liveness peak. They are closer together
-# near the peak, where most budgets lie. Each further limit costs the layouts of its candidates and makes the curve
-# finer.
+# The limits of a budget curve, as fractions of the way from the floor to the liveness peak. Each further limit costs
+# the layouts of its candidates and makes the curve finer.
 RUNGS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 # The most operators in all orders of one graph together. Measured: an order of ten thousand operators takes a fifth
 # of a second in Python, so this bounds the orders' set-up time at about 0.6 s. A larger number lets larger graphs
@@ -26,7 +25,7 @@ _ORDERED = 30_000
 # The lane prices at which each limit of a curve is swept: one low, one medium, one high. See `_SWEEPS` in
 # first_plan.py for how prices matter. A further price costs one sweep for each limit.
 _CURVE_PRICES = (0.02, 0.1, 0.4)
-# Each limit of a curve may take 1/8 of a ration of layouts, because there are ten limits. A smaller part makes worse
+# Each limit of a curve may take 1/8 of a ration of layouts. A smaller part makes worse
 # points.
 _CURVE_PART = 8
 

@@ -31,8 +31,7 @@ from indb_tensile.scheduler.workload import Workload
 # Operators laid out to renew one graph's plan: some hundredths of a second. More work may find faster plans and takes
 # proportionally longer, during which the controller waits.
 _WORK = 250_000
-# The most layouts for a small graph, where the work alone would allow too many. A larger number gains little, because
-# the choices hardly change.
+# The most layouts for a small graph, where the work alone would allow too many. A larger number takes longer.
 _MOST = 200
 # The layout time of one swap, in operators. Used to divide `_WORK`; a wrong value only makes the running time less
 # even.
