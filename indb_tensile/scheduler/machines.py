@@ -7,8 +7,9 @@ target figures hold, is the RTX A6000 without TF32. On faster machines a link of
 iteration of VGG-16 at batch 16 takes 54 ms on the A6000, 18 ms on an A100 with TF32 and 6 ms on an H200. Rates are
 from the makers' data sheets (dense, not sparse).
 
-An emulated device stands for one of these GPUs as if that GPU's clock were slowed down. Its link rate is scaled by the ratio of the times that a whole step takes on both. The ratio of the rates of
-matrix products alone would make memory-bound operators relatively too cheap.
+An emulated device stands for one of these GPUs as if that GPU's clock were slowed down. Its link rate is scaled by
+the ratio of the times that a whole step takes on both. The ratio of the rates of matrix products alone would make
+memory-bound operators relatively too cheap.
 """
 
 from collections.abc import Mapping

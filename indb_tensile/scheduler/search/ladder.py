@@ -25,9 +25,7 @@ _ORDERED = 30_000
 # The lane prices at which each limit of a curve is swept: one low, one medium, one high. See `_SWEEPS` in
 # first_plan.py for how prices matter. A further price costs one sweep for each limit.
 _CURVE_PRICES = (0.02, 0.1, 0.4)
-# Each limit of a curve may take 1/8 of a ration of layouts. A smaller part makes worse
-# points.
-_CURVE_PART = 8
+_CURVE_PART = 8  # Each limit of a curve may take 1/8 of a ration of layouts. A smaller part makes worse points.
 
 
 class Ladder:
