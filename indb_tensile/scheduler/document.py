@@ -114,7 +114,7 @@ def _parse(text: str | bytes) -> Any:
     except RecursionError as error:
         _refuse("the file is nested too deep for a step graph", "Write it as documented.", error)
     except UnicodeDecodeError as error:
-        _refuse(f"the file is no text: {error.reason} at byte {error.start}", "Write it as UTF-8.", error)
+        _refuse(f"the file is not text: {error.reason} at byte {error.start}", "Write it as UTF-8.", error)
     except json.JSONDecodeError as error:
         _refuse(
             f"the file is not JSON: {error.msg} at line {error.lineno}, column {error.colno}", "Write JSON.", error
@@ -215,7 +215,7 @@ class _Fields:
             _refuse(
                 f"{self.subject}: {name} has half a surrogate pair, {ascii(value[half - 1])[1:-1]}, "
                 f"at character {half}: {_shown(value)}",
-                "Write the whole character, or another one: half a pair is no text, and no database stores it.",
+                "Write the whole character, or another one: half a pair is not text, and no database stores it.",
             )
         return value
 

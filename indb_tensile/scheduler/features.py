@@ -245,5 +245,5 @@ def _read_layout(item: Any) -> Layout:
 
 def _listed(items: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
     if not isinstance(items, list):
-        raise TypeError(f"{items!r} is no list")
+        raise TypeError(f"{items!r} is not a list")
     return tuple(map(read, items))

@@ -52,7 +52,9 @@ def link(gb_per_s: float) -> Link:
     """
     rate = round(gb_per_s * _GIGA) if isfinite(gb_per_s * _GIGA) else 0
     if not 0 < rate < _MOST:
-        raise RequestError(f"a link of {gb_per_s} GB/s is none", hint="Give a positive number below 4 billion.")
+        raise RequestError(
+            f"the link rate of {gb_per_s} GB/s is out of range", hint="Give a positive number below 4 billion."
+        )
     return Link(out_bytes_per_s=rate, in_bytes_per_s=rate)
 
 

@@ -72,7 +72,7 @@ def plan_jobs(
     if policy not in POLICIES:
         raise MissingError(f"there is no policy '{policy}'", hint=f"Policies are: {', '.join(sorted(POLICIES))}.")
     if budget_bytes < 0:
-        raise InvariantError(f"budget_bytes is {budget_bytes}, less than nothing")
+        raise InvariantError(f"budget_bytes is {budget_bytes}, which is negative")
     if len({workload.job for workload in workloads}) < len(workloads):
         raise InvariantError(f"a job is planned twice: {[workload.job for workload in workloads]}")
     refusal = _below_floor(workloads, budget_bytes, phases=phases)
