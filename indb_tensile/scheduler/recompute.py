@@ -116,7 +116,12 @@ class Recomputation:
     def order(
         self, dropped: Collection[Gap], *, brief: Collection[Gap] = (), retained: Collection[TensorId] = ()
     ) -> tuple[Execution, ...]:
-        """Return how much longer this order computes than the order without re-runs."""
+        """Return every operator in order, and before each operator that needs a dropped tensor the cone that
+        recomputes it.
+
+        A dropped gap's tensor that is recomputed early, as an input of another tensor, stays until the gap ends. If
+        the gap is in `brief`, the tensor is dropped at once and recomputed once more.
+        """
         turns = self._turns(dropped, frozenset(brief), frozenset(retained))
         return tuple(self._base[k] for k in turns.order)
 
