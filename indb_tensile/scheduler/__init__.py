@@ -1,1 +1,3 @@
-"""What to move, when, and who may run; pure functions of frozen values."""
+"""Plan which tensors each job moves and when, and decide which jobs run. Everything here is a pure function of frozen
+values.
+"""

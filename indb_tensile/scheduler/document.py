@@ -1,4 +1,4 @@
-"""A step graph as JSON, so that a graph can be planned where the network that it was captured from is not.
+"""Read and write a step graph as JSON, so that a graph can be planned without the network from which it was captured.
 
     {"format": "indb-tensile step graph", "version": 1, "name": "resnet50", "signature": "9f3c...",
      "tensors": [{"id": 0, "name": "conv1.weight", "size_bytes": 37632, "role": "parameter"}, ...],
@@ -6,12 +6,12 @@
                     "reads": [0, 161], "writes": [170], "latency_ns": 93000,
                     "workspace_bytes": 0, "flops": 3776249856, "random": false, "splittable": false}, ...]}
 
-Operators stand in the order of execution. `reads` and `writes` are ids of tensors, and a tensor's id is its place in
-the list. A `role` is parameter, optimizer_state, buffer, input or activation; the first three live across iterations.
-A `stage` is upload, forward, backward or optimizer. `latency_ns` stands at every operator, or at none where only
-flops are known and the latency is some machine's to say. `workspace_bytes` and `flops` are 0 and `random` and
-`splittable` false where they are left out. Everything else must be there, and nothing more: a field that is not
-known is a misspelt one.
+Operators are in the order of execution. `reads` and `writes` are ids of tensors. A tensor's id is its position in the
+list. A `role` is parameter, optimizer_state, buffer, input or activation; the first three live across iterations. A
+`stage` is upload, forward, backward or optimizer. Either every operator has `latency_ns` or none has; without it, a
+machine's speed and the operators' `flops` give the latency. The optional fields `workspace_bytes` and `flops` default
+to 0, `random` and `splittable` to false. All other fields are required. An unknown field is refused, because it is
+most likely a misspelt one.
 """
 
 import json
@@ -26,14 +26,14 @@ from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tenso
 FORMAT = "indb-tensile step graph"
 VERSION = 1
 
-_MOST = 2**62  # bytes or nanoseconds in all: what the load's machine integers hold
+_MOST = 2**62  # upper limit for all bytes or all nanoseconds together: the load is computed in 64-bit integers
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A step graph, what it is called, and how long its operators take where that is known."""
+    """A step graph, its name, and the latencies of its operators if they are known."""
 
     name: str
     graph: StepGraph
@@ -41,7 +41,7 @@ class Document:
 
 
 def write_document(document: Document) -> str:
-    """The document's text: one tensor or operator a line."""
+    """Return the document as text with one tensor or operator a line."""
     graph = document.graph
     latency_ns = document.latency_ns or (None,) * len(graph.operators)
     tensors = [_line(_tensor_fields(tensor)) for tensor in graph.tensors]
@@ -51,14 +51,14 @@ def write_document(document: Document) -> str:
 
 
 def read_document(text: str | bytes) -> Document:
-    """The document in this text. Raises RequestError that says what is wrong with it, where, and what to do."""
+    """Return the document in this text. Raises RequestError, which says what is wrong, where, and what to do."""
     fields = _Fields("the graph", _parse(text))
     if fields.values.get("format") != FORMAT:
-        found = fields.values.get("format")
-        _refuse(f"the file's format is {_shown(found)}", f'A step graph opens with "format": "{FORMAT}".')
+        value = fields.values.get("format")
+        _refuse(f"the file's format is {_shown(value)}", f'A step graph opens with "format": "{FORMAT}".')
     if fields.whole("version", at_least=None) != VERSION:
-        found = fields.values["version"]
-        _refuse(f"the graph's version is {found}, and this program reads version {VERSION}", "Export it anew.")
+        value = fields.values["version"]
+        _refuse(f"the graph's version is {value}, and this program reads version {VERSION}", "Export it anew.")
     fields.only("format", "version", "name", "signature", "tensors", "operators")
     tensors = tuple(_tensor(item, k) for k, item in enumerate(fields.many("tensors")))
     items = fields.many("operators")
@@ -114,12 +114,12 @@ def _parse(text: str | bytes) -> Any:
     except RecursionError as error:
         _refuse("the file is nested too deep for a step graph", "Write it as documented.", error)
     except UnicodeDecodeError as error:
-        _refuse(f"the file is no text: {error.reason} at byte {error.start}", "Write it as UTF-8.", error)
+        _refuse(f"the file is not text: {error.reason} at byte {error.start}", "Write it as UTF-8.", error)
     except json.JSONDecodeError as error:
         _refuse(
             f"the file is not JSON: {error.msg} at line {error.lineno}, column {error.colno}", "Write JSON.", error
         )
-    except ValueError as error:  # a number of more digits than Python reads
+    except ValueError as error:  # Python refuses to read integers with very many digits.
         _refuse(f"the file has a number that cannot be read: {error}", "Give whole numbers below 2^62.", error)
 
 
@@ -177,23 +177,23 @@ def _latencies(items: list[Any]) -> tuple[int, ...] | None:
             f"operator {first} ({items[first]['name']}) has no latency_ns, and operator {timed[0]} has one",
             "Give a latency to every operator, or to none.",
         )
-    found = tuple(_Fields(f"operator {k} ({i['name']})", i).whole("latency_ns") for k, i in enumerate(items))
-    if not any(found):
+    latency_ns = tuple(_Fields(f"operator {k} ({i['name']})", i).whole("latency_ns") for k, i in enumerate(items))
+    if not any(latency_ns):
         _refuse("every operator's latency_ns is 0", "Give latencies in nanoseconds, or leave them all out.")
-    return found
+    return latency_ns
 
 
 def _check_sums(
     tensors: tuple[Tensor, ...], operators: tuple[Operator, ...], latency_ns: tuple[int, ...] | None
 ) -> None:
-    held = sum(t.size_bytes for t in tensors) + max((o.workspace_bytes for o in operators), default=0)
-    for what, total in (("bytes", held), ("nanoseconds", sum(latency_ns or ()))):
+    total_bytes = sum(t.size_bytes for t in tensors) + max((o.workspace_bytes for o in operators), default=0)
+    for unit, total in (("bytes", total_bytes), ("nanoseconds", sum(latency_ns or ()))):
         if total >= _MOST:
-            _refuse(f"the graph adds up to {total} {what}", "Sizes are bytes, latencies nanoseconds; below 2^62.")
+            _refuse(f"the graph adds up to {total} {unit}", "Sizes are bytes, latencies nanoseconds; below 2^62.")
 
 
 class _Fields:
-    """One object of the document; `subject` is how messages call it."""
+    """One object of the document. `subject` is the object's name in error messages."""
 
     def __init__(self, subject: str, item: Any) -> None:
         if not isinstance(item, dict):
@@ -215,7 +215,7 @@ class _Fields:
             _refuse(
                 f"{self.subject}: {name} has half a surrogate pair, {ascii(value[half - 1])[1:-1]}, "
                 f"at character {half}: {_shown(value)}",
-                "Write the whole character, or another one: half a pair is no text, and no database stores it.",
+                "Write the whole character, or another one: half a pair is not text, and no database stores it.",
             )
         return value
 
@@ -259,8 +259,8 @@ class _Fields:
             _refuse(f"{self.subject} has no field {name!r}", f"Add it; a graph is of version {VERSION}.")
         return self.values[name]
 
-    def _wrong(self, name: str, value: Any, wanted: str) -> NoReturn:
-        _refuse(f"{self.subject}: {name} is {_shown(value)}", f"It must be {wanted}.")
+    def _wrong(self, name: str, value: Any, expected: str) -> NoReturn:
+        _refuse(f"{self.subject}: {name} is {_shown(value)}", f"It must be {expected}.")
 
 
 def _shown(value: Any) -> str:

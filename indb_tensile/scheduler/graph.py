@@ -1,8 +1,8 @@
-"""The static compute graph of one training step: operators in execution order and the storages they access.
+"""The static compute graph of one training step: operators in execution order and the storages that they access.
 
-TENSILE section III-A. A tensor here is a *storage*: views and in-place updates are accesses of the
-same tensor. Persistent tensors live across iterations, so the sequence of accesses is cyclic and a gap
-that crosses the end of the iteration is a gap like any other.
+See TENSILE section III-A. A tensor here is a *storage*: views and in-place updates are accesses of the same tensor.
+Persistent tensors live across iterations. Their sequence of accesses is therefore cyclic, and a gap that crosses the
+end of the iteration is treated like any other gap.
 """
 
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ OpIndex = NewType("OpIndex", int)
 
 
 class Role(StrEnum):
-    """What a tensor is for."""
+    """The purpose of a tensor."""
 
     PARAMETER = "parameter"
     OPTIMIZER_STATE = "optimizer_state"
     BUFFER = "buffer"
-    INPUT = "input"  # the batch: written by the iteration's upload
-    ACTIVATION = "activation"  # everything else that lives within one iteration
+    INPUT = "input"  # the batch, which the iteration's upload writes
+    ACTIVATION = "activation"  # every other tensor that lives within one iteration
 
 
 class Stage(StrEnum):
-    """Which part of the step an operator belongs to."""
+    """The part of the step to which an operator belongs."""
 
     UPLOAD = "upload"
     FORWARD = "forward"
@@ -39,7 +39,7 @@ _PERSISTENT = frozenset({Role.PARAMETER, Role.OPTIMIZER_STATE, Role.BUFFER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """One storage of the step graph: what is allocated, swapped and released as a whole."""
+    """One storage of the step graph. It is allocated, swapped and released as a whole."""
 
     id: TensorId
     name: str
@@ -52,18 +52,19 @@ class Tensor:
 
     @property
     def persistent(self) -> bool:
-        """Lives across iterations."""
+        """True if the tensor lives across iterations."""
         return self.role in _PERSISTENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One call of the step: what it reads, what it writes, what it needs while it runs.
+    """One operator call of the step: the tensors that it reads and writes, and the workspace that it needs while it
+    runs.
 
-    `signature` keys what is remembered about the operator: its name, the shapes, dtypes and strides of its
-    inputs and its parameters. Writing a tensor that already has a value updates it in place, whether or not it
-    stands in `reads`. `random` operators draw random numbers and are never run twice. A `splittable` one treats
-    each element by itself and may run in parts: the update of one parameter and its optimizer state.
+    `signature` identifies the operator in stored measurements. It is made from the name, the shapes, dtypes and
+    strides of the inputs, and the parameters. Writing a tensor that already has a value updates it in place, whether
+    or not the tensor is in `reads`. A `random` operator draws random numbers and never runs twice. A `splittable`
+    operator treats each element by itself and may run in parts: it updates one parameter and its optimizer state.
     """
 
     name: str
@@ -81,8 +82,8 @@ class Operator:
 class StepGraph:
     """One training step in steady state. Tensor `i` has id `i`; operator `k` runs `k`-th.
 
-    Raises GraphError where an id is out of range, a tensor that does not persist is read before it is
-    written, or there is no operator.
+    Raises GraphError if an id is out of range, if a tensor that does not persist is read before it is written, or if
+    there is no operator.
     """
 
     tensors: tuple[Tensor, ...]

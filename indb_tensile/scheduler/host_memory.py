@@ -1,12 +1,13 @@
-"""What plans keep in the pinned host pool, and how they are made to keep less.
+"""Compute how much of the pinned host pool plans use, and plan so that they fit it.
 
-A tensor that a plan moves has a buffer there for as long as the plan is followed, since none is allocated inside an
-iteration; so has what an iteration uploads. TENSILE takes the host's memory for boundless. Where it is not, planning
-goes on as if the link were slower: copies are then worth less than running operators again, or than leaving tensors
-where they are, and the planner's own trade-off says which of them to give up.
+Each tensor that a plan moves has a buffer in the pool for as long as the job follows the plan, because nothing is
+allocated inside an iteration. The same holds for uploaded tensors. TENSILE treats host memory as unlimited. If the
+pool is too small, we plan again as if the link were slower. Copies are then worth less than recomputation, or than
+leaving tensors on the device, and the planner's own trade-off decides which swaps to give up.
 
-Jobs go from plan to plan one after another, and each has the larger of both in the pool until it follows the new one.
-So these are what has to fit: then no job waits for host memory of another that waits for device memory of the first.
+Jobs change plans one after another. A job reserves the larger of its old and its new plan's host bytes until it
+follows the new plan. The sum of these must fit the pool, so that no job waits for host memory of a second job that
+waits for device memory of the first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,31 +18,34 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee
 from indb_tensile.scheduler.rewrite import effective
 
-_POOLED_BYTES = 64  # sizes in the pool are multiples of this (native/device/host_pool.cpp)
-_PAGE_BYTES = 4096  # and all of a job's together of this
-_SLOWER = (1, 4, 16, 64, 4096)  # at the last nothing is copied that need not be
+_POOLED_BYTES = 64  # buffer sizes in the pool are multiples of this (native/host_pool.cpp)
+_PAGE_BYTES = 4096  # the sum of a job's buffers is a multiple of this
+_SLOWER = (1, 4, 16, 64, 4096)  # At the last factor only copies that cannot be avoided remain.
 
 
 def host_bytes(graphs: Sequence[StepGraph], plans: Sequence[Plan]) -> int:
-    """At most so much: what a job keeps between iterations has one buffer, whichever of its graphs moves it.
+    """Return an upper bound of the host pool bytes that a job uses under these plans, one plan for each graph.
 
-    And one tensor more: by so much at a time the state comes to the device, and back when another graph follows.
+    A persistent tensor has one buffer, whichever of the job's graphs moves it. The bound includes one more tensor,
+    because the state moves between device and host one tensor at a time when another graph follows.
     """
     pairs = tuple(zip(graphs, plans, strict=True))
     state = [pooled_bytes(tensor.size_bytes) for tensor in graphs[0].tensors if tensor.persistent]
-    kept_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, persistent=True))
+    persistent_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, persistent=True))
     others_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, persistent=False))
-    needed_bytes = min(sum(state), kept_bytes) + others_bytes + sum(map(_uploaded_bytes, graphs))
+    needed_bytes = min(sum(state), persistent_bytes) + others_bytes + sum(map(_uploaded_bytes, graphs))
     return -(-(needed_bytes + max(state, default=0)) // _PAGE_BYTES) * _PAGE_BYTES
 
 
 def pooled_bytes(size_bytes: int) -> int:
-    """What a buffer of this size takes of the pool."""
+    """Return how many bytes of the pool a buffer of this size occupies."""
     return -(-size_bytes // _POOLED_BYTES) * _POOLED_BYTES
 
 
 def passing_bytes(workloads: Sequence[Workload], plans: Sequence[JobPlan]) -> int:
-    """What all have at most on their way from the plans that they follow to these."""
+    """Return an upper bound of the host pool bytes that all jobs use while they change from their present plans to
+    these.
+    """
     return sum(max(w.host_bytes, host_bytes(w.graphs, p.plans)) for w, p in zip(workloads, plans, strict=True))
 
 
@@ -52,24 +56,24 @@ def within_host(
     link: Link,
     limit_bytes: int,
 ) -> tuple[JobPlan, ...] | Infeasible:
-    """The plans that keep all jobs together within the host pool, at the fastest link for which there are any.
+    """Return plans that fit the host pool together, made for the fastest link at which such plans exist.
 
-    Their forecasts are those of the link as it is.
+    The forecasts of the returned plans are for the true link.
     """
     least_bytes = 0
     plans: tuple[JobPlan, ...] = ()
     for slower in _SLOWER:
-        found = plan_at(
+        candidate_plans = plan_at(
             Link(out_bytes_per_s=link.out_bytes_per_s // slower, in_bytes_per_s=link.in_bytes_per_s // slower)
         )
-        if isinstance(found, Infeasible):
-            return found
-        plans = found
-        kept_bytes = passing_bytes(workloads, plans)
-        if kept_bytes <= limit_bytes:
+        if isinstance(candidate_plans, Infeasible):
+            return candidate_plans
+        plans = candidate_plans
+        used_bytes = passing_bytes(workloads, plans)
+        if used_bytes <= limit_bytes:
             return plans if slower == 1 else foresee(workloads, plans, link=link)
-        least_bytes = min(least_bytes or kept_bytes, kept_bytes)
-    # There is a plan that moves nothing, and needs the device memory of one that only releases.
+        least_bytes = min(least_bytes or used_bytes, used_bytes)
+    # At the last factor the plan moves nothing and needs the device memory of a plan that only releases.
     return Infeasible(
         needed_bytes=sum(plan.liveness_peak_bytes for plan in plans),
         budget_bytes=sum(plan.peak_bytes for plan in plans),

@@ -1,4 +1,4 @@
-"""The link between device and host, as the cost model sees it: two copy lanes that all jobs share."""
+"""The link between device and host in the cost model: two copy lanes that all jobs share."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from enum import StrEnum
 from indb_tensile.errors import InvariantError
 
 _NS_PER_S = 1_000_000_000
-BORNE_OUT = 0.9  # of what a link is said to give: less, and it does not
+BORNE_OUT = 0.9  # A measured rate below this share of the nominal rate replaces it: see `trusted`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """How fast each lane copies, alone and while the other one copies too.
+    """The speed of each copy lane, alone and while the other lane copies too.
 
-    `per_copy_ns` is each copy's start-up, which makes small copies slow. `duplex` is the part of its speed that
-    a lane keeps while the other one is busy: 1 where the two directions do not disturb each other.
+    `per_copy_ns` is the start-up time of each copy, which makes small copies slow. `duplex` is the share of its speed
+    that a lane keeps while the other lane is busy: 1 if the two directions do not slow each other down.
     """
 
     out_bytes_per_s: int
@@ -30,16 +30,16 @@ class Link:
             raise InvariantError(f"link: duplex is {self.duplex}, not between 0.5 (one lane) and 1 (two lanes)")
 
     def out_ns(self, size_bytes: int) -> int:
-        """How long one copy to the host takes on a free lane."""
+        """Return the nanoseconds of one copy to the host on a free lane."""
         return self.per_copy_ns - (-size_bytes * _NS_PER_S // self.out_bytes_per_s)
 
     def in_ns(self, size_bytes: int) -> int:
-        """How long one copy to the device takes on a free lane."""
+        """Return the nanoseconds of one copy to the device on a free lane."""
         return self.per_copy_ns - (-size_bytes * _NS_PER_S // self.in_bytes_per_s)
 
 
 class Way(StrEnum):
-    """Where a copy goes."""
+    """The direction of a measured copy."""
 
     OUT = "out"  # from the device to the host
     IN = "in"
@@ -47,10 +47,11 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """Copies of one size on one lane, as measured.
+    """A measurement of copies of one size on one lane.
 
-    `latency_ns` is one copy's on lanes that were free, until the host knows of its end; `copy_ns` is what each of
-    several in a row adds. `beside`: the other lane copied as much at the same time.
+    `latency_ns` is the time of one copy on free lanes until the host knows that the copy has ended. `copy_ns` is the
+    time that each of several copies in a row adds. `beside` is True if the other lane copied as much at the same
+    time.
     """
 
     way: Way
@@ -61,17 +62,18 @@ class Copying:
 
 
 def link_of(measured: Iterable[Copying]) -> Link:
-    """The link that explains measurements of both ways, alone and beside: rates from the largest copies alone.
+    """Return the link that explains measurements in both directions, with and without copies on the other lane.
 
-    What the smallest take beyond their rate is each copy's start-up. Raises InvariantError where a way is missing.
+    The rates come from the largest copies on a free link. The time that the smallest copies take beyond their rate is
+    the start-up time of each copy. Raises InvariantError if a direction was not measured alone.
     """
     rows = sorted(measured, key=lambda row: row.size_bytes)
     alone = {way: [row for row in rows if row.way is way and not row.beside] for way in Way}
     if not all(alone.values()):
         raise InvariantError("link: copies of both ways, alone, have to be measured")
-    rate = {way: max(1, found[-1].size_bytes * _NS_PER_S // found[-1].copy_ns) for way, found in alone.items()}
-    start_ns = [found[0].copy_ns - found[0].size_bytes * _NS_PER_S // rate[way] for way, found in alone.items()]
-    kept = [
+    rate = {way: max(1, copies[-1].size_bytes * _NS_PER_S // copies[-1].copy_ns) for way, copies in alone.items()}
+    start_ns = [copies[0].copy_ns - copies[0].size_bytes * _NS_PER_S // rate[way] for way, copies in alone.items()]
+    shares = [
         alone[row.way][-1].copy_ns / row.copy_ns
         for row in rows
         if row.beside and row.size_bytes == alone[row.way][-1].size_bytes
@@ -80,14 +82,16 @@ def link_of(measured: Iterable[Copying]) -> Link:
         out_bytes_per_s=rate[Way.OUT],
         in_bytes_per_s=rate[Way.IN],
         per_copy_ns=max(0, *start_ns),
-        duplex=max(0.5, min([1.0, *kept])),
+        duplex=max(0.5, min([1.0, *shares])),
     )
 
 
 def trusted(measured: Link, nominal: Link) -> Link:
-    """What is known of a link where the measurement bears it out, within a tenth; otherwise what was measured.
+    """Return the nominal link if the measured rates are at least nine tenths of the nominal ones, otherwise the
+    measured link.
 
-    So noise does not make plans of equal machines differ, and a machine that cannot keep up is planned as it is.
+    Thus noise does not make the plans of equal machines differ, and a machine with a slow link is planned with its
+    true rates.
     """
     shares = (
         measured.out_bytes_per_s / nominal.out_bytes_per_s,

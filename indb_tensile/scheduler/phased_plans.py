@@ -1,10 +1,10 @@
-"""Plans and phases together: which plans jobs follow that share a budget by passing gates.
+"""Choose plans and phases together for jobs that share a budget by passing gates.
 
-Where phases are controlled the budget holds for the most that the jobs' loads come to at any time, not for the sum of
-their peaks. Then a job may be planned for more memory than its part of the budget, at less cost, and wait until the
-others hold less. How much more is a choice between swapping and waiting: plans are made for a fixed ladder of budgets
-up to what nobody has to be planned for, each is interleaved under the real budget, and the simulator says which lets
-the device do most work, the plans that need no phases among them.
+With controlled phases the budget limits the sum of the jobs' loads at any time, not the sum of their peaks. A job may
+then be planned for more memory than its part of the budget, with less overhead, and wait until the other jobs occupy
+less. The amount is a trade-off between swapping and waiting. Plans are made for a fixed list of budgets up to the
+budget under which no job needs planning. Each set of plans is interleaved under the real budget, and the simulator
+decides under which the device does most work. The plans that need no phases take part as well.
 
 Zico (Lim et al.) has no plans, and its schedule is its own.
 """
@@ -23,18 +23,20 @@ from indb_tensile.scheduler.timing.schedule import Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
-Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan per graph
-Schedules = tuple[Schedule, ...]  # of positions among the jobs
+Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan for each graph
+Schedules = tuple[Schedule, ...]  # with jobs as positions
 
-_LITTLE = 0.01  # denser, for which more gates are not worth while
-_BUDGETS = 2  # steps from the least budget to the whole
-_STRETCHES = 48  # of an iteration: each in which more is held than before is a gate or two, and more gain nothing
-_STEP = 0.75  # from one budget to the next one to plan for
+_LITTLE = 0.01  # A schedule with fewer gates is preferred if its density is within 1 % of the best.
+_BUDGETS = 2  # number of steps from the least budget to the whole budget
+# segments of an iteration: each segment with a higher load than the one before adds a gate or two, and more gain
+# nothing
+_STRETCHES = 48
+_STEP = 0.75  # ratio of one budget to plan for to the next higher one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phased:
-    """Plans, what enforces their phases, and what they are worth."""
+    """Plans, the schedules that enforce their phases, and their forecasts."""
 
     plans: Plans
     schedules: Schedules
@@ -42,19 +44,20 @@ class Phased:
 
 
 def rungs(workloads: Sequence[Workload], budget_bytes: int) -> tuple[int, ...]:
-    """The budgets over this one to plan for; of a ladder that is the same for any budget, from the top down.
+    """Return the budgets above this one to plan for, from the top down. They come from a list that is the same for
+    any budget.
 
-    Plans that need more than every job alone under this budget are of no use.
+    Plans that need more than each job alone under this budget are of no use.
     """
     least = sum(least_bytes(workload) for workload in workloads)
     most = sum(max(liveness_peak(graph) for graph in workload.graphs) for workload in workloads)
-    found = []
-    rung = most
-    while rung > max(budget_bytes, least):
-        if rung <= budget_bytes * len(workloads):
-            found.append(rung)
-        rung = int(rung * _STEP)
-    return tuple(found)
+    budgets = []
+    candidate_bytes = most
+    while candidate_bytes > max(budget_bytes, least):
+        if candidate_bytes <= budget_bytes * len(workloads):
+            budgets.append(candidate_bytes)
+        candidate_bytes = int(candidate_bytes * _STEP)
+    return tuple(budgets)
 
 
 def phased(
@@ -66,24 +69,25 @@ def phased(
     compute: Compute = Compute.OVERLAP,
     policy: str = "",
 ) -> Phased | Infeasible:
-    """These plans in phases under the budget; as Zico phases them where that is the policy."""
+    """Return these plans in phases under the budget. With the policy zico the phases are Zico's."""
     if sum(peaks(workloads, plans)) <= budget_bytes:
         return Phased(plans=plans, schedules=(), forecasts=forecasts(workloads, plans, link, compute))
     schedule = _zico if policy == "zico" else _interleaved
     schedules = schedule(workloads, plans, budget_bytes, link, compute)
     if isinstance(schedules, Infeasible):
         return schedules
-    gated = tuple(one for one in schedules if one.gates)  # without gates peaks add up to no more than the budget
+    # without gates the peaks add up to no more than the budget
+    gated = tuple(candidate for candidate in schedules if candidate.gates)
     return Phased(plans=plans, schedules=gated, forecasts=forecasts(workloads, plans, link, compute, gated))
 
 
-def fastest(workloads: Sequence[Workload], found: Sequence[Phased]) -> Phased:
-    """Under which the device does most work; of equal ones the first."""
-    return max(found, key=lambda one: _work(workloads, one.forecasts))
+def fastest(workloads: Sequence[Workload], candidates: Sequence[Phased]) -> Phased:
+    """Return the plans under which the device does most work. Of equal ones return the first."""
+    return max(candidates, key=lambda candidate: _work(workloads, candidate.forecasts))
 
 
 def peaks(workloads: Sequence[Workload], plans: Sequence[tuple[Plan, ...]]) -> list[int]:
-    """Each job's peak, the largest of its graphs."""
+    """Return each job's peak, the largest of its graphs."""
     return [
         max(peak(graph, plan) for graph, plan in zip(workload.graphs, chosen, strict=True))
         for workload, chosen in zip(workloads, plans, strict=True)
@@ -97,7 +101,7 @@ def forecasts(
     compute: Compute = Compute.OVERLAP,
     schedules: Sequence[Schedule] = (),
 ) -> tuple[Forecast, ...]:
-    """What the simulator says of all training steps side by side."""
+    """Return the simulator's forecasts of all training steps side by side."""
     runs = [
         JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
         for workload, chosen in zip(workloads, plans, strict=True)
@@ -105,9 +109,9 @@ def forecasts(
     return simulate(runs, link, compute=compute, schedules=schedules) if runs else ()
 
 
-def _work(workloads: Sequence[Workload], found: Sequence[Forecast]) -> float:
-    """The captured operators' time that the device gets done in a unit of time."""
-    pairs = zip(workloads, found, strict=True)
+def _work(workloads: Sequence[Workload], forecast_list: Sequence[Forecast]) -> float:
+    """Return how much time of captured operators the device completes in a unit of time."""
+    pairs = zip(workloads, forecast_list, strict=True)
     return sum(_captured_ns(workload) / forecast.iteration_ns for workload, forecast in pairs)
 
 
@@ -119,10 +123,10 @@ def _captured_ns(workload: Workload) -> int:
 def _interleaved(
     workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
 ) -> Schedules | Infeasible:
-    """With the fewest gates of the densest schedules.
+    """Return the schedule with the fewest gates of those with nearly the highest density.
 
-    Jobs that need not compute side by side may as well keep to less than the budget, down to the least with which
-    one job at a time can be at its peak: fewer gates do, and memory is left.
+    Jobs that need not compute side by side may keep to less than the budget, down to the least budget in which one
+    job at a time can be at its peak. That takes fewer gates and leaves memory free.
     """
     cycles = _cycles(workloads, plans, link)
     whole = interleave(cycles, budget_bytes=budget_bytes, compute=compute)
@@ -130,30 +134,32 @@ def _interleaved(
         return whole
     least = min(budget_bytes, least_budget(cycles))
     less = dict.fromkeys(least + (budget_bytes - least) * part // _BUDGETS for part in range(_BUDGETS))
-    made = [(interleave(cycles, budget_bytes=budget, compute=compute), budget) for budget in less]
-    found = [(shift, budget) for shift, budget in (*made, (whole, budget_bytes)) if isinstance(shift, Shift)]
-    densest = max(shift.density for shift, _ in found)
-    enough = [one for one in found if one[0].density >= densest * (1 - _LITTLE)]
-    shift, budget = min(enough, key=lambda one: (len(one[0].gates), one[1]))
+    shifts_made = [(interleave(cycles, budget_bytes=budget, compute=compute), budget) for budget in less]
+    shifts_found = [
+        (shift, budget) for shift, budget in (*shifts_made, (whole, budget_bytes)) if isinstance(shift, Shift)
+    ]
+    densest = max(shift.density for shift, _ in shifts_found)
+    enough = [candidate for candidate in shifts_found if candidate[0].density >= densest * (1 - _LITTLE)]
+    shift, budget = min(enough, key=lambda candidate: (len(candidate[0].gates), candidate[1]))
     return (shift.schedule(range(len(cycles)), budget),)
 
 
 def _cycles(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[Cycle]:
-    """The jobs' iterations; those of equal jobs are found out once."""
+    """Return the jobs' cycles. The cycle of equal jobs is computed once."""
     known: dict[tuple[object, ...], Cycle] = {}
-    found = []
+    cycles = []
     for workload, chosen in zip(workloads, plans, strict=True):
         key = (*map(id, workload.graphs), *map(id, chosen), workload.latency_ns)
         if key not in known:
             known[key] = coarse(cycle_of(workload, chosen, link), _STRETCHES)
-        found.append(known[key])
-    return found
+        cycles.append(known[key])
+    return cycles
 
 
 def _zico(
     workloads: Sequence[Workload], plans: Plans, budget_bytes: int, link: Link, compute: Compute
 ) -> Schedules | Infeasible:
-    """As published, in pairs. The plans are those of liveness."""
+    """Return the schedules as published, in pairs. The plans are liveness plans."""
     del plans
     groups = shifts(workloads, budget_bytes=budget_bytes, link=link, compute=compute)
     if isinstance(groups, Infeasible):

@@ -1,11 +1,11 @@
 """A memory plan: which tensor leaves the device in which gap between two of its accesses, and when.
 
-A *boundary* `k` is the moment before operator `k` starts. Residency begins and ends at boundaries that the
-plan names, so the peak is a property of the plan and is the same on every run; only time varies.
+A *boundary* `k` is the moment before operator `k` starts. Residency begins and ends at boundaries that the plan
+names. The peak is therefore a property of the plan and is the same on every run; only times vary.
 
-Boundaries and operators are indices modulo the number of operators: a gap of a persistent tensor may cross
-the end of the iteration (TENSILE section IV-C, across-iteration scheduling), and then `free_at`, `in_at`
-and `needed_by` may be smaller than `out_after`.
+Boundaries and operators are indices modulo the number of operators. A gap of a persistent tensor may cross the end of
+the iteration (TENSILE section IV-C, across-iteration scheduling). Then `free_at`, `in_at` and `needed_by` may be
+smaller than `out_after`.
 """
 
 from dataclasses import dataclass
@@ -16,17 +16,18 @@ from indb_tensile.scheduler.graph import OpIndex, TensorId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """One tensor leaves in one gap and returns before the access that ends the gap.
+    """One tensor that leaves the device in one gap and returns before the access that ends the gap.
 
     In the (cyclic) order of time:
 
-    - `out_after`: the last access before the gap; the copy to the host may start when it has ended.
-      Where the host copy is still valid (`copies` is False) nothing is copied.
-    - `free_at`: boundary at which the memory is given back; execution waits there for a copy that is late.
-    - `in_at`: boundary at which the memory is taken again and the copy back may start.
-    - `needed_by`: the access that ends the gap; it waits for a copy that is late.
+    - `out_after`: the last access before the gap. The copy to the host may start when this access has ended. If the
+      host copy is still valid (`copies` is False), nothing is copied.
+    - `free_at`: the boundary at which the memory is given back. Execution waits there for a late copy.
+    - `in_at`: the boundary at which the memory is taken again and the copy back may start.
+    - `needed_by`: the access that ends the gap. It waits for a late copy.
 
-    Resident at operators out_after .. free_at - 1 and again from in_at on; away at free_at .. in_at - 1.
+    The tensor is resident at operators out_after .. free_at - 1 and again from in_at on. It is away at free_at ..
+    in_at - 1.
     """
 
     tensor: TensorId
@@ -52,15 +53,15 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one job does with its memory in each iteration of one step graph.
+    """The memory operations of one job in each iteration of one step graph.
 
-    `executions` is the order in which operators run where it is not the captured one: some again (recompute),
-    some earlier or later, some in parts. rewrite.py turns it into the graph that then runs, and everything else
-    in the plan, positions and tensors alike, refers to that graph.
+    `executions` is the order in which operators run, if it is not the captured order. Operators may run again
+    (recompute), earlier or later, or in parts. rewrite.py turns `executions` into the graph that then runs. All other
+    positions and tensors of the plan refer to that graph.
 
-    `release` frees a tensor that does not persist after its last access (liveness); without it nothing is
-    freed before the iteration ends (vanilla). `away` are persistent tensors that this graph never accesses
-    and that stay on the host while it runs. Swaps are sorted by (tensor, out_after).
+    `release` frees a tensor that does not persist after its last access (liveness). Without it nothing is freed
+    before the iteration ends (vanilla). `away` are persistent tensors that this graph never accesses and that stay on
+    the host while it runs. Swaps are sorted by (tensor, out_after).
     """
 
     policy: str
@@ -76,13 +77,15 @@ class Plan:
 
     @property
     def recomputed(self) -> int:
-        """How many executions run an operator that has run before."""
+        """The number of executions that run an operator which has run before."""
         return sum(e.part == 0 for e in self.executions) - len({e.operator for e in self.executions})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """No plan fits: `needed_bytes` is the least that the request needs, `budget_bytes` what there is."""
+    """No plan fits. `needed_bytes` is the least memory that the request needs, `budget_bytes` the memory that is
+    available.
+    """
 
     needed_bytes: int
     budget_bytes: int
@@ -90,5 +93,5 @@ class Infeasible:
 
     @property
     def shortfall_bytes(self) -> int:
-        """How much more memory the least plan would need."""
+        """The additional memory that the least plan would need."""
         return self.needed_bytes - self.budget_bytes

@@ -1,4 +1,4 @@
-"""Plans for all jobs of a device together: asks a policy, then judges what it answers by one cost model."""
+"""Plan all jobs of a device together: ask a policy for plans and evaluate its answer with the simulator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,18 +32,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What one job is to do, beside what it would need without planning. Peaks are the largest of its graphs."""
+    """The plans of one job, with the figures without planning for comparison. Peaks are the largest of the job's
+    graphs.
+    """
 
     job: JobId
     plans: tuple[Plan, ...]  # one per graph
-    forecast: Forecast  # of the training step, beside all the others
+    forecast: Forecast  # of the training step, while all other jobs run
     vanilla_peak_bytes: int
     liveness_peak_bytes: int
     floor_bytes: int
     peak_bytes: int
     swaps: int  # in the training step
-    swapped_bytes: int  # in the training step, both ways
-    schedule: Schedule | None = None  # the gates to pass, which let jobs together need less than their peaks' sum
+    swapped_bytes: int  # in the training step, to the host and back
+    # The gates to pass. With a schedule jobs together need less than the sum of their peaks.
+    schedule: Schedule | None = None
 
 
 def plan_jobs(
@@ -58,17 +61,18 @@ def plan_jobs(
     effort: Effort = Effort.USUAL,
     heed: Heed = unhurried,
 ) -> tuple[JobPlan, ...] | Infeasible:
-    """Plans under which the jobs' peaks fit the budget together and each keeps to its own limit.
+    """Return plans under which the jobs' peaks fit the budget together and each job keeps to its own limit.
 
-    With `rewrites` a plan may run operators again, in another order or in parts. With `phases` the budget is for the
-    most that the jobs' loads come to at any time, and jobs have to pass the gates of their `schedule`, where they
-    have one; their work takes no longer than without. The default policy minds the `effort`, and calls `heed` now and
-    then: what that raises ends this. Raises MissingError for a policy that is not there.
+    With `rewrites` a plan may run operators again, in another order or in parts. With `phases` the budget limits the
+    sum of the jobs' loads at any time instead of the sum of their peaks. Jobs then have to pass the gates of their
+    `schedule` if they have one; their work takes no longer than without. Only the default policy uses `effort`, and
+    only this policy calls `heed` at intervals: an exception that `heed` raises cancels planning. Raises MissingError
+    for an unknown policy.
     """
     if policy not in POLICIES:
         raise MissingError(f"there is no policy '{policy}'", hint=f"Policies are: {', '.join(sorted(POLICIES))}.")
     if budget_bytes < 0:
-        raise InvariantError(f"budget_bytes is {budget_bytes}, less than nothing")
+        raise InvariantError(f"budget_bytes is {budget_bytes}, which is negative")
     if len({workload.job for workload in workloads}) < len(workloads):
         raise InvariantError(f"a job is planned twice: {[workload.job for workload in workloads]}")
     refusal = _below_floor(workloads, budget_bytes, phases=phases)
@@ -77,15 +81,15 @@ def plan_jobs(
 
     climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, heed=heed)
 
-    def asked(budget_bytes: int) -> Plans:
+    def plans_within(budget_bytes: int) -> Plans:
         if policy == DEFAULT_POLICY:
             return climb.plans(budget_bytes)
         return POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link, rewrites=rewrites)
 
-    plans = asked(budget_bytes)
+    plans = plans_within(budget_bytes)
     if phases:
-        more = rungs(workloads, budget_bytes)
-        for_phases = map(climb.plans_in_phases if policy == DEFAULT_POLICY else asked, more)
+        larger_budgets = rungs(workloads, budget_bytes)
+        for_phases = map(climb.plans_in_phases if policy == DEFAULT_POLICY else plans_within, larger_budgets)
         chosen = _in_phases(workloads, (plans, *for_phases), budget_bytes, link, compute, policy)
         if isinstance(chosen, Infeasible):
             return chosen
@@ -93,56 +97,57 @@ def plan_jobs(
     refusal = _over(workloads, plans, budget_bytes, policy)
     if refusal is not None:
         return refusal
-    found = forecasts(workloads, plans, link, compute)
-    return _job_plans(workloads, Phased(plans=plans, schedules=(), forecasts=found))
+    forecast_list = forecasts(workloads, plans, link, compute)
+    return _job_plans(workloads, Phased(plans=plans, schedules=(), forecasts=forecast_list))
 
 
 def _in_phases(
     workloads: Sequence[Workload],
-    asked: Sequence[Plans],
+    planned: Sequence[Plans],
     budget_bytes: int,
     link: Link,
     compute: Compute,
     policy: str,
 ) -> Phased | Infeasible:
-    """The fastest of what the policy planned for this budget and, in phases, for larger ones."""
-    found: list[Phased] = []
+    """Return the fastest of the plans that the policy made for this budget and, in phases, for larger budgets."""
+    candidates: list[Phased] = []
     refusals: list[Infeasible] = []
-    for plans in dict.fromkeys(asked):
+    for plans in dict.fromkeys(planned):
         refusal = _over(workloads, plans, None, policy)
-        one = refusal or phased(
+        candidate = refusal or phased(
             workloads, plans, budget_bytes=budget_bytes, link=link, compute=compute, policy=policy
         )
-        if isinstance(one, Infeasible):
-            refusals.append(one)
+        if isinstance(candidate, Infeasible):
+            refusals.append(candidate)
         else:
-            found.append(one)
-    if not found:
+            candidates.append(candidate)
+    if not candidates:
         return min(refusals, key=lambda refusal: (refusal.shortfall_bytes, refusal.reason))
-    return fastest(workloads, found)
+    return fastest(workloads, candidates)
 
 
 def foresee(workloads: Sequence[Workload], plans: Sequence[JobPlan], *, link: Link) -> tuple[JobPlan, ...]:
-    """The same plans, and what the simulator says of them with the workloads' present latencies."""
+    """Return the same plans with the simulator's forecasts for the workloads' present latencies."""
     ids = [plan.job for plan in plans]
     schedules = [schedule.among(ids) for schedule in schedules_of(plans)]
-    found = forecasts(workloads, [plan.plans for plan in plans], link, schedules=schedules)
-    return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, found, strict=True))
+    forecast_list = forecasts(workloads, [plan.plans for plan in plans], link, schedules=schedules)
+    return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, forecast_list, strict=True))
 
 
 def renew(
     workloads: Sequence[Workload], plans: Sequence[JobPlan], *, budget_bytes: int, link: Link
 ) -> tuple[JobPlan, ...] | None:
-    """Plans for the workloads' present latencies, gone on from those that are followed: quick (search/replan.py).
+    """Return plans for the workloads' present latencies, derived from the plans that the jobs follow. Fast: see
+    search/replan.py.
 
-    None where all jobs have to be planned anew: under another policy, in phases, or where the budget is not met.
+    None if all jobs have to be planned anew: under another policy, in phases, or if the budget is not met.
     """
     if any(plan.schedule is not None for plan in plans):
         return None
-    found = replan(workloads, tuple(plan.plans for plan in plans), budget_bytes=budget_bytes, link=link)
-    if found is None or _over(workloads, found, budget_bytes, DEFAULT_POLICY) is not None:
+    renewed = replan(workloads, tuple(plan.plans for plan in plans), budget_bytes=budget_bytes, link=link)
+    if renewed is None or _over(workloads, renewed, budget_bytes, DEFAULT_POLICY) is not None:
         return None
-    return _job_plans(workloads, Phased(plans=found, schedules=(), forecasts=forecasts(workloads, found, link)))
+    return _job_plans(workloads, Phased(plans=renewed, schedules=(), forecasts=forecasts(workloads, renewed, link)))
 
 
 def improve(
@@ -153,37 +158,44 @@ def improve(
     link: Link,
     heed: Heed = unhurried,
 ) -> tuple[JobPlan, ...] | None:
-    """Better plans while these are followed: gone on from them, or made anew with all effort, whichever is faster.
+    """Return better plans for jobs that follow these: either derived from them, or made anew with full effort,
+    whichever is faster.
 
-    For tensile+ alone, with `heed` as in `plan_jobs`. None where that finds no plans within the budget, or the jobs
+    For tensile+ only. `heed` is used as in `plan_jobs`. None if this finds no plans within the budget, or if the jobs
     are in phases.
     """
     if any(plan.schedule is not None for plan in plans):
         return None
     renewed = renew(workloads, plans, budget_bytes=budget_bytes, link=link)
     anew = plan_jobs(workloads, budget_bytes=budget_bytes, link=link, effort=Effort.FULL, heed=heed)
-    found = [one for one in (renewed, anew) if one is not None and not isinstance(one, Infeasible)]
-    return min(found, key=lambda one: _slowdown(workloads, one), default=None)
+    candidates = [
+        plan_set for plan_set in (renewed, anew) if plan_set is not None and not isinstance(plan_set, Infeasible)
+    ]
+    return min(candidates, key=lambda plan_set: _slowdown(workloads, plan_set), default=None)
 
 
 def _slowdown(workloads: Sequence[Workload], plans: Sequence[JobPlan]) -> float:
-    """How much longer the jobs' iterations take than without waits, summed."""
+    """Return the sum over the jobs of the iteration time divided by the compute time."""
     return sum(p.forecast.iteration_ns / sum(w.latency_ns[0]) for w, p in zip(workloads, plans, strict=True))
 
 
 def schedules_of(plans: Sequence[JobPlan]) -> tuple[Schedule, ...]:
-    """The schedules that these jobs keep to, each once."""
+    """Return the schedules that these jobs keep to, each of them once."""
     return tuple(dict.fromkeys(plan.schedule for plan in plans if plan.schedule is not None))
 
 
 def together_bytes(plans: Sequence[JobPlan]) -> int:
-    """What jobs under these plans need together at most: a schedule's budget, and the peaks of those without one."""
+    """Return the most bytes that the jobs need together: the budgets of the schedules plus the peaks of jobs without
+    a schedule.
+    """
     gated = sum(schedule.budget_bytes for schedule in schedules_of(plans))
     return gated + sum(plan.peak_bytes for plan in plans if plan.schedule is None)
 
 
 def _below_floor(workloads: Sequence[Workload], budget_bytes: int, *, phases: bool) -> Infeasible | None:
-    """No plan can help: operators alone need more, in phases one job's at a time."""
+    """Return a refusal if the operators' working sets alone exceed the budget. In phases only one job's operator runs
+    at its peak at a time, so the largest counts.
+    """
     floors = [least_bytes(workload) for workload in workloads]
     for workload, least in zip(workloads, floors, strict=True):
         if workload.limit_bytes is not None and least > workload.limit_bytes:
@@ -192,30 +204,32 @@ def _below_floor(workloads: Sequence[Workload], budget_bytes: int, *, phases: bo
     needed = max(floors, default=0) if phases else sum(floors)
     if needed > budget_bytes:
         together = len(floors) > 1 and not phases
-        who = "the largest operators of all jobs need" if together else "the largest operator alone needs"
-        return Infeasible(needed_bytes=needed, budget_bytes=budget_bytes, reason=f"{who} {needed} bytes")
+        subject = "the largest operators of all jobs need" if together else "the largest operator alone needs"
+        return Infeasible(needed_bytes=needed, budget_bytes=budget_bytes, reason=f"{subject} {needed} bytes")
     return None
 
 
 def _over(
     workloads: Sequence[Workload], plans: Sequence[tuple[Plan, ...]], budget_bytes: int | None, policy: str
 ) -> Infeasible | None:
-    """A job over its limit or, where there is a budget for the sum of their peaks, all together over that."""
+    """Return a refusal if a job exceeds its limit or, where there is a budget for the sum of the peaks, if all jobs
+    exceed it.
+    """
     tops = peaks(workloads, plans)
     for workload, peak_bytes in zip(workloads, tops, strict=True):
         if workload.limit_bytes is not None and peak_bytes > workload.limit_bytes:
             reason = f"under policy {policy} job {workload.job} needs {peak_bytes} bytes"
             return Infeasible(needed_bytes=peak_bytes, budget_bytes=workload.limit_bytes, reason=reason)
     if budget_bytes is not None and sum(tops) > budget_bytes:
-        who = "the job needs" if len(tops) == 1 else f"{len(tops)} jobs together need"
-        reason = f"under policy {policy} {who} {sum(tops)} bytes"
+        subject = "the job needs" if len(tops) == 1 else f"{len(tops)} jobs together need"
+        reason = f"under policy {policy} {subject} {sum(tops)} bytes"
         return Infeasible(needed_bytes=sum(tops), budget_bytes=budget_bytes, reason=reason)
     return None
 
 
 def _job_plans(workloads: Sequence[Workload], chosen: Phased) -> tuple[JobPlan, ...]:
     ids = [workload.job for workload in workloads]
-    schedules = {job: one.called(ids) for one in chosen.schedules for job in one.jobs}
+    schedules = {job: schedule.called(ids) for schedule in chosen.schedules for job in schedule.jobs}
     return tuple(
         JobPlan(
             job=workload.job,

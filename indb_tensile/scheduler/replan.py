@@ -1,17 +1,19 @@
-"""Plans renewed after a latency update: gone on from the plans that are followed, in a fraction of planning's time.
+"""Renew plans after a latency update: derive them from the present plans, in a fraction of the time of planning.
 
-TENSILE (section IV-E) plans anew from nothing whenever measured latencies have moved too far from those planned with.
-But the tensors to move or make again, and where, hardly depend on a few per cent of time; what does is when copies
-begin and end. So the choices are read off the followed plan and laid out on the new axis: once as far away as they
-are in the old plan, which keeps its peak, and once free to come and go as the lanes now allow, lowered again where
-that is over the limit. The old plan as it stands is timed beside them, and kept where nothing is faster: a plan is
-never renewed for the worse, and one that stays the same object costs its trainer nothing.
+TENSILE (section IV-E) plans anew from nothing whenever measured latencies have drifted too far from those of the
+plan. But the choice of tensors to move or recompute hardly depends on a few per cent of time. The moments at which
+copies begin and end do. The choices are therefore read from the present plan and laid out on the new time axis in two
+ways: once so that tensors are at least as long away as in the old plan, which keeps its peak; and once with times
+that the lanes allow, lowered again if the peak exceeds the limit. The old plan is also timed as it is, and is kept if
+nothing is faster. A plan is thus never renewed for the worse, and if the plan stays the same object, its trainer has
+nothing to do.
 
-A controller that has reached its drift threshold, with nothing else changed, asks here before it plans anew, and
-plans anew where the answer is None. It is told nothing of what was searched before: a plan read from the database
-will do. What follows from the graphs alone is remembered (memo.py), so the same graph objects should be passed.
+A controller that has reached its drift threshold, with nothing else changed, first calls this module, and plans anew
+if the answer is None. The module needs no state of the earlier search, so a plan that was read from the database can
+be renewed. Values that follow from the graphs alone are cached (memo.py), so callers should pass the same graph
+objects.
 
-Jobs in phases (JobPlan.schedule) must not be renewed here: their plans hold together by gates between them.
+Jobs in phases (JobPlan.schedule) must not be renewed here, because gates between them hold their plans together.
 """
 
 from collections.abc import Sequence
@@ -26,14 +28,19 @@ from indb_tensile.scheduler.rewrite import rewrite
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.workload import Workload
 
-_WORK = 250_000  # operators laid out to renew one graph's plan: some hundredths of a second
-_MOST = 200  # layouts for a small graph
+# Operators laid out to renew one graph's plan: some hundredths of a second. More work may find faster plans and takes
+# proportionally longer, during which the controller waits.
+_WORK = 250_000
+# The most layouts for a small graph, where the work alone would allow too many. A larger number takes longer.
+_MOST = 200
+# The layout time of one swap, in operators. Used to divide `_WORK`; a wrong value only makes the running time less
+# even.
 _OPERATORS_PER_SWAP = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A plan, how high its peak is, and how long an iteration takes alone on its share of the lanes."""
+class _CurrentPlan:
+    """A plan with its peak and the time of an iteration alone on the job's share of the lanes."""
 
     plan: Plan
     peak_bytes: int
@@ -41,41 +48,43 @@ class _Held:
 
 
 def replan(workloads: Sequence[Workload], plans: Plans, *, budget_bytes: int, link: Link) -> Plans | None:
-    """The plans of these jobs for their present latencies, no slower than those followed are with them.
+    """Return plans of these jobs for their present latencies, no slower than the present plans with these latencies.
 
-    The peaks meet the budget and every job's limit. None where `plans` are not tensile+'s for these graphs, or
-    going on from them does not meet the budget. Pure: equal inputs give equal plans.
+    The peaks meet the budget and every job's limit. None if `plans` are not tensile+'s for these graphs, or if no
+    plans derived from them meet the budget. Pure: equal inputs give equal plans.
     """
     searches = _searches(workloads, plans, link)
-    held = None if searches is None else _held(searches, plans)
-    caps = None if held is None else _caps(workloads, held, budget_bytes)
-    if searches is None or held is None or caps is None:
+    current = None if searches is None else _current_plans(searches, plans)
+    caps = None if current is None else _caps(workloads, current, budget_bytes)
+    if searches is None or current is None or caps is None:
         return None
-    found = [
-        [_renewed(search, one, cap) for search, one in zip(mine, those, strict=True)]
-        for mine, those, cap in zip(searches, held, caps, strict=True)
+    renewed_plans = [
+        [_renew(search, graph_plan, cap) for search, graph_plan in zip(job_searches, job_plans, strict=True)]
+        for job_searches, job_plans, cap in zip(searches, current, caps, strict=True)
     ]
-    if not _within(found, caps):
+    if not _within(renewed_plans, caps):
         return None
-    renewed = tuple(tuple(one.plan for one in those) for those in found)
-    if len(workloads) == 1 or renewed == plans or not _within(held, caps):
+    renewed = tuple(tuple(graph_plan.plan for graph_plan in job_plans) for job_plans in renewed_plans)
+    if len(workloads) == 1 or renewed == plans or not _within(current, caps):
         return renewed
     return renewed if slowdown(workloads, renewed, link) < slowdown(workloads, plans, link) else plans
 
 
 def first_runs(plan: Plan) -> tuple[Execution, ...]:
-    """The plan's order of execution without what it runs again."""
+    """Return the plan's order of execution without re-runs."""
     waiting = {execution.operator for execution in plan.executions}
-    found = []
+    runs = []
     for execution in plan.executions:
         if execution.parts > 1 or execution.operator in waiting:
             waiting.discard(execution.operator)
-            found.append(execution)
-    return plan.executions if len(found) == len(plan.executions) else tuple(found)
+            runs.append(execution)
+    return plan.executions if len(runs) == len(plan.executions) else tuple(runs)
 
 
 def _lawful_runs(graph: StepGraph, plan: Plan) -> tuple[Execution, ...]:
-    """The first runs. Raises GraphError where this graph cannot run in that order: a search takes any as lawful."""
+    """Return the first runs. Raises GraphError if this graph cannot run in that order, because a search does not
+    check orders.
+    """
     runs = first_runs(plan)
     if runs:
         rewrite(graph, runs)
@@ -83,11 +92,13 @@ def _lawful_runs(graph: StepGraph, plan: Plan) -> tuple[Execution, ...]:
 
 
 def _searches(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[list[StepSearch]] | None:
-    """One search for each graph, in the order in which the plan's operators run first."""
+    """Return one search for each graph, in the order in which the plan's operators first run. None if a plan is not
+    ours.
+    """
     if [len(w.graphs) for w in workloads] != [len(chosen) for chosen in plans]:
         return None
     graphs = [graph for workload in workloads for graph in workload.graphs]
-    if not all(map(_ours, graphs, (plan for chosen in plans for plan in chosen))):
+    if not all(map(_is_ours, graphs, (plan for chosen in plans for plan in chosen))):
         return None
     shares = lane_shares(workloads) if len(workloads) > 1 else (1.0,)
     try:
@@ -98,35 +109,37 @@ def _searches(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[l
             ]
             for workload, chosen, share in zip(workloads, plans, shares, strict=True)
         ]
-    except GraphError:  # another graph's order
+    except GraphError:  # the order of another graph
         return None
 
 
-def _ours(graph: StepGraph, plan: Plan) -> bool:
-    """Whether the plan may be tensile+'s for this graph, as far as can be seen without its order."""
+def _is_ours(graph: StepGraph, plan: Plan) -> bool:
+    """Return whether the plan may be tensile+'s for this graph, as far as can be checked without its order."""
     tensors = graph.tensors
     return plan.policy == NAME and all(0 <= t < len(tensors) and tensors[t].persistent for t in plan.away)
 
 
-def _held(searches: Sequence[Sequence[StepSearch]], plans: Plans) -> list[list[_Held]] | None:
-    """How the followed plans stand now; the searches go on from them."""
-    found: list[list[_Held]] = []
+def _current_plans(searches: Sequence[Sequence[StepSearch]], plans: Plans) -> list[list[_CurrentPlan]] | None:
+    """Return the present plans' peaks and times. Each search adopts its plan. None if a search cannot."""
+    current: list[list[_CurrentPlan]] = []
     for mine, chosen in zip(searches, plans, strict=True):
-        found.append([])
+        current.append([])
         for search, plan in zip(mine, chosen, strict=True):
             standing = search.adopt(plan)
             if standing is None:
                 return None
-            found[-1].append(_Held(plan, *standing))
-    return found
+            current[-1].append(_CurrentPlan(plan, *standing))
+    return current
 
 
-def _caps(workloads: Sequence[Workload], held: Sequence[Sequence[_Held]], budget_bytes: int) -> list[int] | None:
-    """How high each job's peak may be: what it is, and an equal part of what the budget leaves over."""
+def _caps(
+    workloads: Sequence[Workload], current: Sequence[Sequence[_CurrentPlan]], budget_bytes: int
+) -> list[int] | None:
+    """Return the limit of each job's peak: its present peak plus an equal part of the budget's rest."""
     if len(workloads) == 1:
         caps = [budget_bytes]
     else:
-        peaks = [max(one.peak_bytes for one in those) for those in held]
+        peaks = [max(graph_plan.peak_bytes for graph_plan in job_plans) for job_plans in current]
         spare_bytes = budget_bytes - sum(peaks)
         if spare_bytes < 0:
             return None
@@ -134,46 +147,49 @@ def _caps(workloads: Sequence[Workload], held: Sequence[Sequence[_Held]], budget
     return [cap if w.limit_bytes is None else min(cap, w.limit_bytes) for w, cap in zip(workloads, caps, strict=True)]
 
 
-def _within(held: Sequence[Sequence[_Held]], caps: Sequence[int]) -> bool:
-    return all(one.peak_bytes <= cap for those, cap in zip(held, caps, strict=True) for one in those)
+def _within(current: Sequence[Sequence[_CurrentPlan]], caps: Sequence[int]) -> bool:
+    return all(
+        graph_plan.peak_bytes <= cap for job_plans, cap in zip(current, caps, strict=True) for graph_plan in job_plans
+    )
 
 
-def _renewed(search: StepSearch, held: _Held, cap_bytes: int) -> _Held:
-    """The fastest within the cap of what the plan's choices lead to now; the plan itself where that is as fast.
+def _renew(search: StepSearch, current: _CurrentPlan, cap_bytes: int) -> _CurrentPlan:
+    """Return the fastest plan within the cap that can be derived from the plan's choices, or the plan itself if it is
+    as fast.
 
-    Where nothing is within the cap, what comes closest.
+    If nothing fits the cap, return the result that comes closest to it.
     """
-    most = _ration(search.operators, len(held.plan.swaps))
-    manner = Manner(drops=bool(held.plan.executions), lane_price=0.02, tried=1, together=16)
+    most = _ration(search.operators, len(current.plan.swaps))
+    manner = Manner(drops=bool(current.plan.executions), lane_price=0.02, tried=1, together=16)
     covered = search.choices
-    best = _Found(_rank(held.peak_bytes, held.iteration_ns, cap_bytes), None)
-    best = min(best, _found(search, cap_bytes))
+    best = _RankedChoices(_rank(current.peak_bytes, current.iteration_ns, cap_bytes), None)
+    best = min(best, _ranked(search, cap_bytes))
     search.uncover()
     for start in (search.choices, covered):
         search.choose(start)
         if search.lower(cap_bytes, manner, most=most):
             search.prune(cap_bytes, most)
-        best = min(best, _found(search, cap_bytes))
+        best = min(best, _ranked(search, cap_bytes))
     if best.rank > (0, search.least_ns):
         search.choose(covered if best.choices is None else best.choices)
         search.improve(cap_bytes, manner, most=most, seed=search.operators)
-        best = min(best, _found(search, cap_bytes))
+        best = min(best, _ranked(search, cap_bytes))
     if best.choices is None:
-        return held
+        return current
     search.choose(best.choices)
-    return _Held(search.plan(NAME), search.peak_bytes, search.iteration_ns)
+    return _CurrentPlan(search.plan(NAME), search.peak_bytes, search.iteration_ns)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Found:
-    """Choices, None for the plan that is followed, and how good they are: bytes over the cap, then time."""
+class _RankedChoices:
+    """Choices and their rank: bytes over the cap, then time. `choices` is None for the present plan."""
 
     rank: tuple[int, int]
     choices: list[tuple[int, int, int]] | None = field(compare=False)
 
 
-def _found(search: StepSearch, cap_bytes: int) -> _Found:
-    return _Found(_rank(search.peak_bytes, search.iteration_ns, cap_bytes), search.choices)
+def _ranked(search: StepSearch, cap_bytes: int) -> _RankedChoices:
+    return _RankedChoices(_rank(search.peak_bytes, search.iteration_ns, cap_bytes), search.choices)
 
 
 def _rank(peak_bytes: int, iteration_ns: int, cap_bytes: int) -> tuple[int, int]:
@@ -181,5 +197,5 @@ def _rank(peak_bytes: int, iteration_ns: int, cap_bytes: int) -> tuple[int, int]
 
 
 def _ration(operators: int, swaps: int) -> int:
-    """How many sets of choices may be laid out: a swap takes as long as some operators."""
+    """Return how many sets of choices may be laid out. A swap takes as long as some operators."""
     return max(1, min(_MOST, _WORK // (operators + _OPERATORS_PER_SWAP * swaps)))

@@ -1,22 +1,22 @@
-"""Recomputation, reordering and splitting as a rewriting of the step graph.
+"""Rewrite the step graph for recomputation, reordering and splitting.
 
-A plan may run operators again, in another order, or in parts. Rather than teach every part of the scheduler
-three more kinds of event, the order of execution is made into a step graph of its own: an operator that runs
-again writes new tensors, and whoever comes later reads those. Peak, swaps, lanes and placement then need not
-know that anything was rewritten, and a tensor that was recomputed can be swapped like any other.
+A plan may run operators again, in another order, or in parts. This module turns such an order of execution into a
+step graph of its own, so that the other parts of the scheduler need not handle three more kinds of event. An operator
+that runs again writes new tensors, and later operators read those. Peak, swaps, lanes and placement need not know
+that the graph was rewritten, and a recomputed tensor can be swapped like any other.
 
-The rules, which keep every result the same bit for bit (a *version* of a tensor is the operator that wrote it
-last):
+The following rules keep every result the same bit for bit. (A *version* of a tensor is the operator that wrote it
+last.)
 
-- every operator runs; the first run is the operator itself, further ones are re-runs;
-- whatever an operator reads or updates in place has the version that it has in the captured order;
-- a re-run writes only tensors that do not persist; operators that draw random numbers run once, and in their
-  captured order;
-- a splittable operator may run in parts, one right after the other. What it alone accesses and what persists,
-  optimizer state, is then split with it; other tensors are shared by all parts.
+- Every operator runs. The first run is the operator itself; further runs are re-runs.
+- Whatever an operator reads or updates in place has the version that it has in the captured order.
+- A re-run writes only tensors that do not persist. Operators that draw random numbers run once, and in their captured
+  order.
+- A splittable operator may run in parts, one right after the other. Optimizer state that it alone accesses is split
+  with it. All parts share the other tensors.
 
-Recomputation is TENSILE section IV-D, from Capuchin and SuperNeurons; that a source may itself have been
-recomputed (a chain) is ours, and so are the other two.
+Recomputation is TENSILE section IV-D, from Capuchin and SuperNeurons. Chains, in which a source may itself have been
+recomputed, are our own addition, and so are reordering and splitting.
 """
 
 from collections.abc import Sequence
@@ -30,14 +30,17 @@ from indb_tensile.scheduler.plan import Execution, Plan
 _REWRITTEN: Memo["Rewritten"] = Memo(8)
 _CAPTURED: Memo[tuple[Execution, ...]] = Memo(8)
 _OWN: Memo[dict[OpIndex, tuple[TensorId, ...]]] = Memo(8)
-_PART_NS = 5_000  # starting one more kernel: SCHEDULER's reference machine
-_BEFORE = -1  # what the previous iteration left
-_PART_BYTES = 256  # 64 elements of float32: a fused update cut there is equal to the whole, bit for bit
+_PART_NS = 5_000  # launch time of one more kernel on the reference machine (SCHEDULER.md)
+_BEFORE = -1  # the version that the previous iteration left
+# 64 elements of float32: a fused update that is cut at such a boundary gives the same bits as the whole update
+_PART_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """The graph that runs. `source[t]` is the captured tensor behind tensor `t`, `reruns` the operators run again."""
+    """The graph that runs. `source[t]` is the captured tensor of tensor `t`; `reruns` are the operators that run
+    again.
+    """
 
     graph: StepGraph
     source: tuple[TensorId, ...]
@@ -45,13 +48,13 @@ class Rewritten:
 
 
 def captured_order(graph: StepGraph) -> tuple[Execution, ...]:
-    """Every operator once, as captured."""
+    """Return every operator once, in captured order."""
     count = len(graph.operators)
     return _CAPTURED.get(graph, (), lambda: tuple(Execution(operator=OpIndex(k)) for k in range(count)))
 
 
 def rewrite(graph: StepGraph, executions: Sequence[Execution]) -> Rewritten:
-    """The step graph of this order of execution; captured tensors keep their ids, new ones follow.
+    """Return the step graph of this order of execution. Captured tensors keep their ids; new tensors follow.
 
     Raises GraphError for an order that would change a result.
     """
@@ -60,21 +63,22 @@ def rewrite(graph: StepGraph, executions: Sequence[Execution]) -> Rewritten:
 
 
 def effective(graph: StepGraph, plan: Plan) -> StepGraph:
-    """The graph to which the plan's positions and tensors refer."""
+    """Return the graph to which the plan's positions and tensors refer."""
     return rewrite(graph, plan.executions).graph if plan.executions else graph
 
 
 def effective_latency(latency_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """Nanoseconds for each operator of the effective graph."""
+    """Return the nanoseconds of each operator of the effective graph."""
     if not plan.executions:
         return tuple(latency_ns)
     return tuple(execution_ns(latency_ns[e.operator], e.parts) for e in plan.executions)
 
 
 def captured_latency(executed_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """Nanoseconds for each captured operator, from those of the effective graph's: the mean over an operator's runs.
+    """Return the nanoseconds of each captured operator from those of the effective graph: the mean over an operator's
+    runs.
 
-    What starting the parts of one costs is taken off, so that `effective_latency` adds up to what was measured.
+    The launch time of additional parts is subtracted, so that `effective_latency` adds up to the measured time.
     """
     if not plan.executions:
         return tuple(executed_ns)
@@ -88,12 +92,14 @@ def captured_latency(executed_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
 
 
 def execution_ns(latency_ns: int, parts: int) -> int:
-    """How long one of so many parts of an operator takes."""
+    """Return the nanoseconds of one of `parts` parts of an operator."""
     return latency_ns if parts == 1 else -(-latency_ns // parts) + _PART_NS
 
 
 def repeatable(graph: StepGraph) -> tuple[bool, ...]:
-    """For each operator whether it may run again: it draws nothing and only gives tensors their first value."""
+    """Return for each operator whether it may run again: it draws no random numbers and only gives tensors their
+    first value.
+    """
     first = _first_writers(graph)
     return tuple(
         bool(op.writes)
@@ -104,7 +110,7 @@ def repeatable(graph: StepGraph) -> tuple[bool, ...]:
 
 
 def own_state(graph: StepGraph) -> dict[OpIndex, tuple[TensorId, ...]]:
-    """For each splittable operator the optimizer state that it alone accesses, which is split with it."""
+    """Return for each splittable operator the optimizer state that it alone accesses, which is split with it."""
     return _OWN.get(graph, (), lambda: _own_state(graph))
 
 
@@ -122,7 +128,7 @@ def _own_state(graph: StepGraph) -> dict[OpIndex, tuple[TensorId, ...]]:
 
 
 def part_bytes(size_bytes: int, part: int, parts: int) -> int:
-    """The size of one part of a tensor; 0 for the parts of one that is too small to be split."""
+    """Return the size of one part of a tensor; 0 for the parts of a tensor that is too small to be split."""
 
     def end(number: int) -> int:
         return size_bytes if number == parts else size_bytes * number // parts // _PART_BYTES * _PART_BYTES
@@ -131,7 +137,7 @@ def part_bytes(size_bytes: int, part: int, parts: int) -> int:
 
 
 class _Rewriting:
-    """One walk along the new order: the version and the instance that each captured tensor has at the moment."""
+    """One walk along the new order, which tracks the present version and instance of each captured tensor."""
 
     def __init__(self, graph: StepGraph, executions: Sequence[Execution]) -> None:
         self._graph = graph
@@ -144,11 +150,11 @@ class _Rewriting:
         self._instance = list(self._source)
         self._version: list[int | None] = [_BEFORE if t.persistent else None for t in graph.tensors]
         self._part_ids: dict[TensorId, tuple[TensorId, ...]] = {}
-        self._moved: set[TensorId] = set()  # tensors that are no longer their own instance
+        self._moved: set[TensorId] = set()  # captured tensors whose present instance is another tensor
         self._done: set[OpIndex] = set()
         self._reruns: set[OpIndex] = set()
         self._last_random = -1
-        self._open: Execution | None = None  # the part after which the next one has to come
+        self._open: Execution | None = None  # the part that has to come next
 
     def run(self) -> Rewritten:
         operators = tuple(self._execute(execution) for execution in self._executions)
@@ -172,12 +178,12 @@ class _Rewriting:
                 if rerun:
                     self._instance[tensor] = self._again(tensor)
                     self._moved.add(tensor)
-        found = self._mapped(execution, operator)
+        mapped = self._mapped(execution, operator)
         if execution.part == execution.parts - 1:
             for tensor in operator.writes:
                 self._version[tensor] = index
             (self._reruns if rerun else self._done).add(index)
-        return found
+        return mapped
 
     def _check_part(self, execution: Execution, operator: Operator) -> None:
         expected = self._open
@@ -223,18 +229,18 @@ class _Rewriting:
         if execution.parts == 1 and not moved:
             return operator
 
-        def here(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
+        def instances(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
             return tuple(self._here(t, execution) for t in tensors)
 
-        found = replace(operator, reads=here(operator.reads), writes=here(operator.writes))
+        mapped = replace(operator, reads=instances(operator.reads), writes=instances(operator.writes))
         if execution.parts == 1:
-            return found
-        which = f"{execution.part + 1}/{execution.parts}"
-        signature = f"{operator.signature} part {which}"
-        return replace(found, signature=signature, flops=operator.flops // execution.parts)
+            return mapped
+        fraction = f"{execution.part + 1}/{execution.parts}"
+        signature = f"{operator.signature} part {fraction}"
+        return replace(mapped, signature=signature, flops=operator.flops // execution.parts)
 
     def _here(self, tensor: TensorId, execution: Execution) -> TensorId:
-        """The instance that is accessed, or its part."""
+        """Return the present instance of the tensor, or the execution's part of it."""
         if execution.parts == 1 or tensor not in self._own[execution.operator]:
             return self._instance[tensor]
         if tensor not in self._part_ids:
@@ -245,19 +251,19 @@ class _Rewriting:
         captured = self._graph.tensors[tensor]
         if not part_bytes(captured.size_bytes, 0, parts):
             return (tensor,) * parts
-        found = []
+        part_ids = []
         for part in range(parts):
             size_bytes = part_bytes(captured.size_bytes, part, parts)
-            again = TensorId(tensor if part == 0 else len(self._tensors))
+            part_id = TensorId(tensor if part == 0 else len(self._tensors))
             name = f"{captured.name} [{part + 1}/{parts}]"
-            piece = replace(captured, id=again, name=name, size_bytes=size_bytes)
+            piece = replace(captured, id=part_id, name=name, size_bytes=size_bytes)
             if part == 0:
                 self._tensors[tensor] = piece
             else:
                 self._tensors.append(piece)
                 self._source.append(tensor)
-            found.append(again)
-        return tuple(found)
+            part_ids.append(part_id)
+        return tuple(part_ids)
 
 
 def _named(index: OpIndex, operator: Operator) -> str:
@@ -265,7 +271,7 @@ def _named(index: OpIndex, operator: Operator) -> str:
 
 
 def _first_writers(graph: StepGraph) -> list[int]:
-    """For each tensor the operator that writes it first; past the end for none."""
+    """Return for each tensor the operator that writes it first; past the end if there is none."""
     first = [len(graph.operators)] * len(graph.tensors)
     for index in reversed(range(len(graph.operators))):
         for tensor in graph.operators[index].writes:
@@ -274,7 +280,9 @@ def _first_writers(graph: StepGraph) -> list[int]:
 
 
 def _needed_versions(graph: StepGraph) -> list[list[tuple[TensorId, int]]]:
-    """For each operator which operator wrote, before it, what it reads or updates."""
+    """Return for each operator the version of each tensor that it reads or updates: the operator that wrote it
+    before.
+    """
     version: list[int | None] = [_BEFORE if t.persistent else None for t in graph.tensors]
     needed = []
     for index, op in enumerate(graph.operators):

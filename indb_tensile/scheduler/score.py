@@ -1,10 +1,11 @@
-"""What plans are worth: every figure that the benchmark, `tensile plan` and `explain` print, from one simulator.
+"""Evaluate plans: every figure that the benchmark, `tensile plan` and `explain` print comes from this module.
 
-The papers' memory saving ratio (MSR) is measured against a framework that frees nothing within an iteration. PyTorch
-frees a tensor after its last use, so a ratio against that is given as well, and is the honest one. The extra overhead
-ratio (EOR) is iteration time over that of the liveness plan, here of the same jobs beside each other, in the same
-simulation; the cost-benefit ratio (CBR) is the saving over it (TENSILE section V). Beside a job that is alone stands
-the least peak that any plan of that iteration time can have (judges/bound.py); for several jobs none is proven.
+The papers' memory saving ratio (MSR) compares with a framework that frees nothing within an iteration. PyTorch frees
+a tensor after its last use, so we also give the ratio against PyTorch, which is the honest one. The extra overhead
+ratio (EOR) is the iteration time divided by that of the liveness plan, for the same jobs side by side in the same
+simulation. The cost-benefit ratio (CBR) is the saving divided by the EOR (TENSILE section V). For a job that runs
+alone we also give the least peak that any plan of that iteration time can have (judges/bound.py). For several jobs no
+such bound is proven.
 """
 
 from collections.abc import Sequence
@@ -25,50 +26,52 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What one job needs and takes without planning, beside the other jobs."""
+    """The memory and time of one job without planning, beside the other jobs."""
 
-    vanilla_peak_bytes: int  # nothing is freed within the iteration
-    liveness_peak_bytes: int  # freed after the last access
-    floor_bytes: int  # the largest operator alone
+    vanilla_peak_bytes: int  # if nothing is freed within the iteration
+    liveness_peak_bytes: int  # if tensors are freed after their last access
+    floor_bytes: int  # working set of the largest operator
     iteration_ns: int  # under the liveness plan
-    compute_ns: int  # of it, its own operators
+    compute_ns: int  # the part of iteration_ns during which the job's own operators run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One job under its plans. Peaks are the largest of its graphs, times those of its training step."""
+    """The figures of one job under its plans. Peaks are the largest of its graphs, times those of its
+    training step.
+    """
 
     baseline: Baseline
     forecast: Forecast
     peak_bytes: int
-    planned_floor_bytes: int  # the largest operator alone, once operators were split and moved
-    bound_bytes: int | None  # no plan that is not slower has a lower peak; None where none is proven
-    executions_more: int  # operators run again or in parts, beyond one execution each
+    planned_floor_bytes: int  # working set of the largest operator after operators were split and moved
+    bound_bytes: int | None  # A lower bound of the peak of every plan that is not slower. None if no bound is proven.
+    executions_more: int  # number of executions beyond one for each operator: operators run again or in parts
     swaps: int
     faults: tuple[str, ...]
 
     @property
     def msr_vanilla(self) -> float:
-        """What is saved of the peak of a framework that frees nothing."""
+        """The saved share of the peak of a framework that frees nothing."""
         return _saved(self.peak_bytes, self.baseline.vanilla_peak_bytes)
 
     @property
     def msr_liveness(self) -> float:
-        """What is saved of the peak that PyTorch would have."""
+        """The saved share of the peak that PyTorch has."""
         return _saved(self.peak_bytes, self.baseline.liveness_peak_bytes)
 
     @property
     def eor(self) -> float:
-        """Time for each iteration over that without planning; 1 is no overhead."""
+        """The iteration time divided by the time without planning; 1 is no overhead."""
         return self.forecast.iteration_ns / self.baseline.iteration_ns
 
     @property
     def cbr(self) -> float:
-        """What is saved of PyTorch's peak, over what it costs."""
+        """The saved share of PyTorch's peak, divided by the overhead ratio."""
         return self.msr_liveness / self.eor
 
     def figures(self) -> dict[str, Any]:
-        """Every figure under the name that it is printed with."""
+        """Return every figure under the name with which it is printed."""
         forecast = self.forecast
         return {
             "vanilla_peak_bytes": self.baseline.vanilla_peak_bytes,
@@ -98,7 +101,7 @@ class Score:
 def baselines(
     workloads: Sequence[Workload], link: Link, *, compute: Compute = Compute.OVERLAP
 ) -> tuple[Baseline, ...]:
-    """The jobs without planning, side by side."""
+    """Return the baselines of the jobs, which run side by side without planning."""
     runs = [JobRun(graph=w.graphs[0], plan=LIVENESS, latency_ns=w.latency_ns[0]) for w in workloads]
     return tuple(
         Baseline(
@@ -121,11 +124,11 @@ def score(
     compute: Compute = Compute.OVERLAP,
     schedules: Sequence[Schedule] = (),
 ) -> tuple[Score, ...]:
-    """Simulate the jobs under their plans, side by side, and judge each plan by judges/check.py.
+    """Simulate the jobs side by side under their plans, and check each plan by judges/check.py.
 
-    A plan that breaks a rule is worth nothing: its job is scored as without planning, with the faults beside.
-    `against` are the jobs' baselines on this link where they are known already. The jobs pass the gates of
-    `schedules`, whose jobs are positions among them, where no plan breaks a rule.
+    A plan that breaks a rule is worth nothing: its job is scored as if it had no plan, and the score lists the
+    faults. `against` are the jobs' baselines on this link, if they are already known. The jobs pass the gates of
+    `schedules`, which refer to jobs by position, only if no plan breaks a rule.
     """
     bases = baselines(workloads, link, compute=compute) if against is None else against
     broken = [_faults(workload, chosen) for workload, chosen in zip(workloads, plans, strict=True)]
@@ -136,14 +139,18 @@ def score(
     ]
     forecasts = simulate(runs, link, compute=compute, schedules=() if any(broken) else schedules)
     alone = len(runs) == 1
-    bounds = [_bound(*one, link) if alone else None for one in zip(workloads, followed, forecasts, strict=True)]
-    return tuple(_score(*one) for one in zip(workloads, followed, bases, forecasts, bounds, broken, strict=True))
+    bounds = [
+        _bound(*arguments, link) if alone else None for arguments in zip(workloads, followed, forecasts, strict=True)
+    ]
+    return tuple(
+        _score(*arguments) for arguments in zip(workloads, followed, bases, forecasts, bounds, broken, strict=True)
+    )
 
 
 def overhead(bases: Sequence[Baseline], iteration_ns: Sequence[int]) -> float:
-    """How much more time the device takes for the same work of all jobs.
+    """Return how much more time the device takes for the same work of all jobs.
 
-    Not the mean of the jobs' ratios: where jobs take turns, one that waits lets the others run faster, and a plan
+    This is not the mean of the jobs' ratios. If jobs take turns, a waiting job lets the others run faster, and a plan
     that stalls the largest job would look like a gain.
     """
     before = sum(base.compute_ns / base.iteration_ns for base in bases)
@@ -152,7 +159,7 @@ def overhead(bases: Sequence[Baseline], iteration_ns: Sequence[int]) -> float:
 
 
 def _saved(peak_bytes: int, of_bytes: int) -> float:
-    """The share of memory that is saved; 0 where the operators hold no bytes."""
+    """Return the share of memory that is saved; 0 if the operators occupy no bytes."""
     return 1 - peak_bytes / of_bytes if of_bytes else 0.0
 
 
@@ -178,7 +185,10 @@ def _score(
 
 
 def _bound(workload: Workload, plans: tuple[Plan, ...], forecast: Forecast, link: Link) -> int | None:
-    """Of the training step in its time, of other graphs whatever the time. No lane is faster than what it copies."""
+    """Return the least possible peak of the training step in its time and of the other graphs in any time.
+
+    The time counts at least as much as the copies on each lane take, because no lane is faster.
+    """
     step, plan = workload.graphs[0], plans[0]
     if not all(covers(graph, chosen) for graph, chosen in zip(workload.graphs, plans, strict=True)):
         return None
@@ -187,14 +197,14 @@ def _bound(workload: Workload, plans: tuple[Plan, ...], forecast: Forecast, link
     in_ns = sum(link.in_ns(size_bytes) for size_bytes, _ in sizes)
     out_ns = sum(link.out_ns(size_bytes) for size_bytes, copies in sizes if copies)
     time_ns = max(forecast.iteration_ns, in_ns, out_ns)
-    found = bound_bytes(step, workload.latency_ns[0], link, time_ns)
-    return max([found, *(least_peak_bytes(graph) for graph in workload.graphs[1:])])
+    step_bound = bound_bytes(step, workload.latency_ns[0], link, time_ns)
+    return max([step_bound, *(least_peak_bytes(graph) for graph in workload.graphs[1:])])
 
 
 def _faults(workload: Workload, plans: tuple[Plan, ...]) -> tuple[str, ...]:
-    """In the order of the graphs, each fault with its graph's number where there are several."""
+    """Return the faults in the order of the graphs. Each has its graph's number if there are several graphs."""
     several = len(plans) > 1
-    found = []
+    messages = []
     for number, (graph, plan) in enumerate(zip(workload.graphs, plans, strict=True)):
-        found += [f"graph {number}: {fault}" if several else fault for fault in faults(graph, plan)]
-    return tuple(found)
+        messages += [f"graph {number}: {fault}" if several else fault for fault in faults(graph, plan)]
+    return tuple(messages)

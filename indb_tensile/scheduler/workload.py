@@ -1,4 +1,4 @@
-"""What a policy plans for: a job's graphs with their latencies and limits."""
+"""The input of a policy: one job's graphs with their latencies and limits."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from indb_tensile.scheduler.memory.peak import floor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One job: the training step first, then its other graphs, which share its persistent tensors.
+    """One job to plan: the training step first, then its other graphs, which share its persistent tensors.
 
-    `limit_bytes` is the most that this job's peak may be, whatever the budget. `max_swapping_rate` is
-    TENSILE's priority (section IV-C): the job's share of all swapped tensors above which other jobs are
-    asked first; a lower rate means a higher priority. `host_bytes` is what the job has of the pinned host
-    pool until it follows another plan.
+    `limit_bytes` is the most that this job's peak may be, whatever the budget. `max_swapping_rate` is TENSILE's
+    priority (section IV-C): if the job's share of all swapped tensors exceeds this rate, other jobs are asked to swap
+    first. A lower rate means a higher priority. `host_bytes` is the job's share of the pinned host pool until the job
+    follows another plan.
     """
 
     job: JobId
@@ -44,7 +44,7 @@ class Workload:
 
 
 def least_bytes(workload: Workload) -> int:
-    """The floor over the job's graphs: no plan for it needs less."""
+    """Return the largest floor of the job's graphs. No plan for the job needs less."""
     return max(floor(graph) for graph in workload.graphs)
 
 

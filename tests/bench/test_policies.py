@@ -133,7 +133,7 @@ def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
         (("--models", "alexnet"), "there is no network 'alexnet'"),
         (("--machines", "abacus"), "there is no machine 'abacus'"),
         (("--policies", "luck"), "there is no policy 'luck'"),
-        (("--models", "resnet50", "--links", "0"), "a link of 0.0 GB/s is none"),
+        (("--models", "resnet50", "--links", "0"), "the link rate of 0.0 GB/s is out of range"),
     ],
 )
 def test_what_is_not_there_is_a_sentence(arguments: tuple[str, ...], message: str) -> None:

@@ -139,7 +139,7 @@ def test_a_missing_field_is_named(path: tuple[Any, ...], field: str, message: st
         ("{}", "the file's format is null"),
         ('{"format": 1, "format": 2}', "field 'format' stands twice in one object"),
         ("1" * 5000, "the file has a number that cannot be read"),
-        (b"\xff\xfe\xff", "the file is no text"),
+        (b"\xff\xfe\xff", "the file is not text"),
     ],
 )
 def test_what_is_no_graph_at_all_is_refused(text: str | bytes, message: str) -> None:

@@ -1,1 +1,1 @@
-"""Who may run, with how much memory: one pure function of what is known and what happened."""
+"""Decide which jobs run and with how much memory: a pure function of the controller's state and an event."""

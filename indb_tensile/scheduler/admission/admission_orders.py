@@ -1,4 +1,4 @@
-"""What `admission.decide` can order: done in their order by the controller's loop."""
+"""The orders that `admission.decide` can give. The controller's loop carries them out in this order."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ from indb_tensile.scheduler.timing.simulate import Forecast
 
 
 class Manner(StrEnum):
-    """How a trainer is ended. SIGKILL follows after a grace in any case."""
+    """The way in which a trainer is ended. SIGKILL follows after a grace period in any case."""
 
     LET_EXIT = "let it exit"
     TERMINATE = "terminate"
@@ -29,7 +29,7 @@ class SpawnTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimNext:
-    """Ask the queue for a job of an owner who is not `passed_over` (oids of roles); the answer is a Claim."""
+    """Ask the queue for a job of an owner who is not in `passed_over` (oids of roles). The answer is a Claim."""
 
     passed_over: frozenset[int] = frozenset()
 
@@ -44,7 +44,7 @@ class AssignJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetGrant:
-    """Let the ledger grant this trainer so much from now on."""
+    """Set the number of bytes that the ledger grants this trainer."""
 
     trainer: TrainerId
     grant_bytes: int
@@ -52,7 +52,7 @@ class SetGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantCalibration:
-    """Let this trainer run its unknown operators; the ledger already grants the bytes."""
+    """Let this trainer run its unmeasured operators. The ledger already grants the bytes."""
 
     trainer: TrainerId
     grant_bytes: int
@@ -60,7 +60,7 @@ class GrantCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPlans:
-    """Hand over a plan; the ledger already grants the larger of the old and the new peak."""
+    """Send a plan to the trainer. The ledger already grants the larger of the old and the new peak."""
 
     trainer: TrainerId
     generation: int
@@ -70,7 +70,7 @@ class SendPlans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTrainer:
-    """See that this trainer goes away; the answer is an Exit."""
+    """End this trainer. The answer is an Exit."""
 
     trainer: TrainerId
     manner: Manner
@@ -78,14 +78,14 @@ class EndTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseTrainer:
-    """The process is gone: kill what is left of its group, then free its slot and its memory."""
+    """The trainer process has exited: kill the rest of its process group, then free its slot and its memory."""
 
     trainer: TrainerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPlanner:
-    """Have the planner think about this; the answer is an Answered. One at a time."""
+    """Ask the planner this question. The answer is an Answered. Only one question is open at a time."""
 
     question: Question
 
@@ -101,7 +101,9 @@ class FailJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueJob:
-    """Put the job back into the queue, or fail it where its faults are too many; `blame` says whether this is one."""
+    """Put the job back into the queue, or fail it if it has too many faults. `blame` says whether this
+    fault counts.
+    """
 
     job: JobId
     claim: ClaimToken
@@ -121,7 +123,7 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetWaitsFor:
-    """Write what the job waits for; None when it does not."""
+    """Write what the job waits for; None if it does not wait."""
 
     job: JobId
     claim: ClaimToken
@@ -130,7 +132,7 @@ class SetWaitsFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPlan:
-    """Write down a plan that was sent, and why it was made."""
+    """Write a plan that was sent, and why it was made."""
 
     job: JobId
     claim: ClaimToken
@@ -142,7 +144,9 @@ class RecordPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordForecast:
-    """Write down what the simulator says now of the plan that is followed already: its operators' times changed."""
+    """Write the simulator's new forecast for the plan that is followed already, after its operators' latencies have
+    changed.
+    """
 
     job: JobId
     claim: ClaimToken
@@ -152,7 +156,7 @@ class RecordForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordAdoption:
-    """Write down that the trainer follows a plan."""
+    """Write that the trainer follows a plan."""
 
     job: JobId
     claim: ClaimToken
@@ -161,7 +165,7 @@ class RecordAdoption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMeasurement:
-    """Write down what iterations under a plan took."""
+    """Write the measurements of iterations under a plan."""
 
     job: JobId
     claim: ClaimToken

@@ -1,16 +1,16 @@
-"""decide(): who starts, who waits, who shrinks, who grows and who goes; the controller only does as it is told.
+"""decide(): decide which jobs start, wait, shrink, grow and end. The controller only carries out the orders.
 
-A controller claims one job at a time, whenever a trainer is ready for it. A job that waits for memory does not hold
-up later ones that fit: they are let in past it. So that it does not starve, this happens at most `MOST_OVERTAKEN`
-times; then it holds the queue, and nothing is claimed or let in before it. A job that waits for its owner's quota
-holds up nobody. One owner has at most `entering_jobs` on their way in.
+A controller claims one job at a time, whenever a trainer is ready for it. A job that waits for memory does not block
+later jobs that fit: they are let in past it. To prevent starvation, this happens at most `MOST_OVERTAKEN` times. Then
+the waiting job blocks the queue, and no job is claimed or let in before it. A job that waits for its owner's quota
+blocks no other job. One owner has at most `entering_jobs` jobs on their way in.
 
-A job's way: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. What became of
-it is written only when its trainer is gone and its memory is free.
+The stages of a job: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. Its outcome
+is written only when its trainer has exited and its memory is free.
 
-TENSILE (section IV-D) plans anew when the operators' summed latency moved by more than a threshold,
-|s' - s| / s; here also when a job starts or ends and when the budget changes. We blend measurements in with an
-exponential weight, as the paper does, and leave a transition between two divisions undisturbed by drift.
+TENSILE (section IV-D) plans anew when the operators' summed latency has moved by more than a threshold, |s' - s| / s.
+We also plan anew when a job starts or ends and when the budget changes. We blend measurements in with an exponential
+weight, as the paper does. Drift does not interrupt a transition between two divisions.
 """
 
 from dataclasses import replace
@@ -75,13 +75,15 @@ from indb_tensile.scheduler.timing.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from indb_tensile.sizes import size
 
-NEW_WEIGHT = 0.5  # of a measurement against what was believed; reports are means already
-_SIGSEGV = 11  # by which strict mode ends a process that touches memory that is away
-_TIMEOUT = "57014"  # query_canceled: what statement_timeout raises
+NEW_WEIGHT = 0.5  # weight of a measurement against the present value; reports are already means
+_SIGSEGV = 11  # the signal by which strict mode ends a process that touches memory that is away
+_TIMEOUT = "57014"  # query_canceled: the SQLSTATE that statement_timeout raises
 
 
 def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Order, ...]]:
-    """The pool after this event, and what to do, in this order. Pure; what comes too late changes nothing."""
+    """Return the pool after this event, and the orders to carry out in sequence. Pure. Events that come too late
+    change nothing.
+    """
     draft = Draft(pool, planner)
     _fold(draft, event)
     if not draft.pool.stopping:
@@ -92,7 +94,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
 
 
 def finished(pool: Pool) -> bool:
-    """A stopping pool has seen everybody out."""
+    """Return whether a stopping pool has no members, spare trainers or claims left."""
     return pool.stopping and not (pool.members or pool.spares or pool.leaving or pool.claiming)
 
 
@@ -194,7 +196,9 @@ def _calibrated(draft: Draft, calibration: Calibration) -> None:
 
 
 def _workload(draft: Draft, member: Member, graphs: Capture | Calibration) -> Workload | None:
-    """What the trainer captured; where that breaks the rules the job fails, not the controller."""
+    """Return the workload of these graphs. If they break the rules, fail the job (not the controller) and return
+    None.
+    """
     try:
         return Workload(
             job=member.job.job,
@@ -233,12 +237,14 @@ def _measured(draft: Draft, measurement: Measurement) -> None:
         return
     draft.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
     draft.pool = replace(draft.pool, losses=0, claim_pause_ticks=0)  # the device works
-    weight = NEW_WEIGHT if member.measured else 1.0  # calibrated alone, an operator was another thing
+    # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
+    weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
     member = draft.put(replace(member, corrected_ns=corrected_ns, measured=True))
     if draft.pool.due is not None or not all(m.settled for m in draft.pool.at(Stage.RUNNING)):
-        return  # a transition between two divisions is not disturbed
-    foresee(draft)  # what is measured is compared with what these latencies let expect, also of a plan that goes
+        return  # a transition between two divisions is not interrupted
+    # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
+    foresee(draft)
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
     if drift(planned_ns, member.corrected_ns) > draft.pool.drift_threshold:
         draft.plan_anew(PlanReason.DRIFT)
@@ -251,7 +257,7 @@ def _finished(draft: Draft, trainer: TrainerId) -> None:
     member = draft.pool.of_trainer(trainer)
     if member is None:
         return
-    if member.stage is Stage.ENDING:  # it was told to go, and had already published
+    if member.stage is Stage.ENDING:  # the trainer was told to end, but had already published
         draft.put(replace(member, outcome=Succeeded()))
         return
     draft.end(member, Succeeded(), Manner.LET_EXIT)
@@ -265,7 +271,8 @@ def _failed(draft: Draft, failure: Failure) -> None:
     if failure.retry:
         outcome = Interrupted(reason=failure.fault.message, blame=failure.blame, fault=failure.fault)
     if failure.retry and failure.lost:
-        # A job that had run on the device may be what kills it: the second time in the same phase is its fault.
+        # A job that ran on the device may have caused its loss: the second time in the same phase counts as the job's
+        # fault.
         outcome = Interrupted(
             reason=failure.fault.message,
             blame=Blame.UNCLEAR if member.measured else Blame.OTHERS,
@@ -292,19 +299,22 @@ def _overrun(draft: Draft, trainer: TrainerId) -> None:
 
 
 def _silent(draft: Draft, trainer: TrainerId) -> None:
-    """It hangs: what it holds would never be given back, and the plans of all others wait for it."""
+    """End a trainer that does not answer. Its memory would never be given back, and the plans of all other jobs wait
+    for it.
+    """
     if all(trainer != owing for owing, _ in draft.pool.owing):
         return
     member = draft.pool.of_trainer(trainer)
     if member is None:
-        draft.order(EndTrainer(trainer=trainer, manner=Manner.KILL))  # its exit is that of one that died early
+        # its exit is handled like that of a trainer that died early
+        draft.order(EndTrainer(trainer=trainer, manner=Manner.KILL))
     else:
         reason = f"its trainer did not take up plan {member.generation}"
         draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), Manner.KILL)
 
 
 def _stalled(draft: Draft, trainer: TrainerId, silent_s: float) -> None:
-    """It hangs, as one does that is stopped by SIGSTOP: nobody else would ever end it."""
+    """End a trainer that makes no progress, for example after SIGSTOP. Nothing else would ever end it."""
     member = draft.pool.of_trainer(trainer)
     if member is None or member.stage is not Stage.RUNNING:
         return
@@ -313,9 +323,11 @@ def _stalled(draft: Draft, trainer: TrainerId, silent_s: float) -> None:
 
 
 def _end_job(draft: Draft, member: Member | None, outcome: Cancelled | Lost, manner: Manner) -> None:
-    """What is decided stays, save that a cancel beats another attempt and a lost claim beats all but success."""
-    beaten = Interrupted | None if isinstance(outcome, Cancelled) else Interrupted | Broken | Cancelled | None
-    if member is None or not isinstance(member.outcome, beaten):
+    """Set the outcome, unless one is decided already. A cancel replaces another attempt; a lost claim replaces all
+    but success.
+    """
+    replaceable = Interrupted | None if isinstance(outcome, Cancelled) else Interrupted | Broken | Cancelled | None
+    if member is None or not isinstance(member.outcome, replaceable):
         return
     if member.trainer is None:
         _drop(draft, replace(member, stage=Stage.ENDING, outcome=outcome))
@@ -336,7 +348,7 @@ def _exited(draft: Draft, exit_: Exit) -> None:
 
 
 def _interrupted(exit_: Exit) -> Interrupted:
-    """What the end of a trainer that had not said why means to its job."""
+    """Return the outcome of the job of a trainer that exited without a reason of its own."""
     match exit_.ending:
         case Ending.STARVED | Ending.PROBABLY_STARVED:
             return _starved(exit_)
@@ -348,18 +360,20 @@ def _interrupted(exit_: Exit) -> Interrupted:
         case Ending.BABBLED:
             return Interrupted(reason="its trainer sent a message that its controller cannot read")
         case Ending.BY_ITSELF:
-            reason = f"its trainer ended with {_how(exit_.code)} before the job was done"
+            reason = f"its trainer ended with {_exit_text(exit_.code)} before the job was done"
             foreign = exit_.code in (DatabaseError.exit_code, ORPHANED)
             return Interrupted(reason=reason, blame=Blame.OTHERS if foreign else Blame.JOB)
 
 
 def _starved(exit_: Exit) -> Interrupted:
-    """The same training would meet the same end: it is tried once more, since others may have taken the memory."""
+    """Return the outcome after the kernel ended the trainer for memory. One more attempt is made, because other
+    processes may have taken the memory.
+    """
     reason = "the kernel ended its trainer for memory"
     if exit_.ending is Ending.PROBABLY_STARVED:
         reason = "its trainer got SIGKILL, not from its controller: most probably the kernel ended it for memory"
     if exit_.peak_bytes:
-        # Its peak counts pages that it shares with other processes, so it may pass the memory that there is.
+        # The peak counts pages that the process shares with others, so it may exceed the memory of the machine.
         reason += f": it had {size(min(exit_.peak_bytes, exit_.memory_bytes or exit_.peak_bytes))}"
         reason += f" of {size(exit_.memory_bytes)}" if exit_.memory_bytes else ""
     fault = Fault(
@@ -373,8 +387,8 @@ def _starved(exit_: Exit) -> Interrupted:
     return Interrupted(reason=reason, blame=Blame.MEMORY, fault=fault)
 
 
-def _how(code: int) -> str:
-    """An exit code for a reader."""
+def _exit_text(code: int) -> str:
+    """Describe an exit code for a reader."""
     return "a memory fault (SIGSEGV, see the controller's log)" if code == -_SIGSEGV else f"code {code}"
 
 
@@ -401,7 +415,7 @@ def _drop(draft: Draft, member: Member) -> None:
 
 
 def _settle(draft: Draft, member: Member) -> None:
-    """Write what became of the job, unless that is written already or no longer ours to write."""
+    """Write the outcome of the job, unless it is already written or no longer ours to write."""
     job, claim = member.job.job, member.job.claim
     match member.outcome:
         case Broken(fault=fault):

@@ -1,4 +1,4 @@
-"""One decision in the making: the pool as it will be, and the orders so far."""
+"""A decision that is being made: the pool after the decision, and the orders so far."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from indb_tensile.scheduler.workload import Workload
 
 
 class Draft:
-    """One decision in the making: the pool as it will be, and the orders so far."""
+    """A decision that is being made: the pool after the decision, and the orders so far."""
 
     def __init__(self, pool: Pool, planner: Planner) -> None:
         self.pool = pool
@@ -17,20 +17,20 @@ class Draft:
         self.orders: list[Order] = []
 
     def order(self, order: Order) -> None:
-        """Add an order to the end."""
+        """Append an order."""
         self.orders.append(order)
 
     def put(self, member: Member) -> Member:
-        """Replace the member of the same claim."""
+        """Replace the member of the same claim. Return the new member."""
         claim = member.job.claim
         members = tuple(member if m.job.claim == claim else m for m in self.pool.members)
         self.pool = replace(self.pool, members=members)
         return member
 
     def grant(self, member: Member, grant_bytes: int) -> Member:
-        """Let the ledger grant this member so much. Raises InvariantError where a rise exceeds the budget.
+        """Set this member's grant in the ledger. Raises InvariantError if a higher grant exceeds the budget.
 
-        What a lower grant gives back is nobody's before the ledger says so.
+        After a lower grant, the memory that the member gives back is not free until the ledger confirms it.
         """
         if grant_bytes == member.granted_bytes or member.trainer is None:
             return member
@@ -44,24 +44,25 @@ class Draft:
         return self.put(replace(member, granted_bytes=grant_bytes, held_bytes=held_bytes))
 
     def end(self, member: Member, outcome: Outcome, manner: Manner) -> None:
-        """See the trainer out; what became of the job is written when it is gone and its memory is free."""
+        """End the member's trainer. The outcome is written when the trainer has exited and its memory is free."""
         if member.trainer is None:
             raise InvariantError(f"job {member.job.job} has no trainer to end")
         self.order(EndTrainer(trainer=member.trainer, manner=manner))
         self.put(replace(member, stage=Stage.ENDING, outcome=outcome, target=None))
 
     def wait(self, member: Member, text: str | None) -> Member:
-        """Say what the member waits for, where that is news."""
+        """Set the text that says what the member waits for, if the text has changed."""
         if member.waits_for == text:
             return member
         self.order(SetWaitsFor(job=member.job.job, claim=member.job.claim, text=text))
         return self.put(replace(member, waits_for=text))
 
     def plan_anew(self, reason: PlanReason) -> None:
-        """All jobs are to be planned anew, with the latencies known now; drift adds nothing to what is due already.
+        """Mark all jobs to be planned anew, with the latencies known now. A drift adds nothing if planning is due
+        already.
 
-        What is measured meanwhile waits for the next time: a question that changed with every report would never
-        be answered in time.
+        Later measurements wait until the next time: a question that changed with every report would never be answered
+        in time.
         """
         if self.pool.due is not None and reason is PlanReason.DRIFT:
             return
@@ -72,13 +73,13 @@ class Draft:
 
 
 def corrected(member: Member) -> Workload:
-    """What the member runs, with the training step's latencies as corrected by measurements."""
+    """Return the member's workload with the training step's latencies as corrected by measurements."""
     workload = planned(member)
     return replace(workload, latency_ns=(member.corrected_ns, *workload.latency_ns[1:]))
 
 
 def planned(member: Member) -> Workload:
-    """What the member runs, with the latencies that it was planned with, or is to be."""
+    """Return the member's workload with the latencies of its present or next plan."""
     if member.workload is None:
         raise InvariantError(f"job {member.job.job} is {member.stage} without a workload")
     return member.workload

@@ -1,4 +1,4 @@
-"""What can happen to a controller: each fact is folded into its pool by `admission.decide`."""
+"""The events of a controller. `admission.decide` applies each event to the controller's pool."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,14 +17,14 @@ class SpareReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The answer to ClaimNext: a job, or None when there is nothing to do."""
+    """The answer to ClaimNext: a job, or None if there is nothing to do."""
 
     job: ClaimedJob | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """The job's graphs, the best estimates of its latencies, and how many operators were never measured."""
+    """The job's graphs, the best estimates of its latencies, and the number of operators that were never measured."""
 
     trainer: TrainerId
     graphs: tuple[StepGraph, ...]
@@ -34,7 +34,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The graphs with measured workspaces; `overflow_bytes` > 0: so much more was needed."""
+    """The graphs with measured workspaces. If `overflow_bytes` > 0, the calibration needed that much more memory."""
 
     trainer: TrainerId
     graphs: tuple[StepGraph, ...]
@@ -52,7 +52,9 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What a trainer has in the ledger after its grant was lowered: more while regions that are due are in use."""
+    """A trainer's bytes in the ledger after its grant was lowered: more than the grant while returned regions are
+    still in use.
+    """
 
     trainer: TrainerId
     held_bytes: int
@@ -60,7 +62,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What iterations of the training step took since the last report."""
+    """The measurements of the training step's iterations since the last report."""
 
     trainer: TrainerId
     generation: int
@@ -72,16 +74,17 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The job's version is published."""
+    """The trainer has published the job's version."""
 
     trainer: TrainerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The trainer cannot go on with its job; with `retry` another attempt may, with `lost` on a device that works.
+    """The trainer cannot continue its job. With `retry` another attempt may succeed, with `lost` only on a working
+    device.
 
-    `blame` says whether a failure that may be tried again is the job's own fault.
+    `blame` says whether a failure that may be retried is the job's own fault.
     """
 
     trainer: TrainerId
@@ -92,21 +95,23 @@ class Failure:
 
 
 class Ending(StrEnum):
-    """How a trainer process ended."""
+    """The way in which a trainer process ended."""
 
-    BY_ITSELF = "by itself"  # it returned, or crashed
-    STARVED = "starved"  # the kernel ended it for memory, as its counters say
-    PROBABLY_STARVED = "probably starved"  # the same, as SIGKILL from outside and the memory that it had suggest
-    OUTSIDE = "outside"  # a signal that neither it nor its controller sent
-    STOPPED = "stopped"  # its controller ended it
-    BABBLED = "babbled"  # its controller killed it for a message that is none
+    BY_ITSELF = "by itself"  # the process returned or crashed
+    STARVED = "starved"  # the kernel killed the process for lack of memory, according to the kernel's counters
+    # the same, but inferred from a SIGKILL from outside and the process's memory
+    PROBABLY_STARVED = "probably starved"
+    OUTSIDE = "outside"  # by a signal that neither the process nor its controller sent
+    STOPPED = "stopped"  # its controller ended the process
+    BABBLED = "babbled"  # its controller killed the process for an invalid message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """A trainer process is gone, for whatever reason.
+    """A trainer process has exited, for whatever reason.
 
-    `peak_bytes` is the most host memory that it had at once, `memory_bytes` what the machine or its container has.
+    `peak_bytes` is the most host memory that the process used at once. `memory_bytes` is the memory of the machine or
+    of its container.
     """
 
     trainer: TrainerId
@@ -125,14 +130,14 @@ class Overrun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """A trainer has owed an answer (`Pool.owing`) for longer than any that works would take."""
+    """A trainer has owed an answer (`Pool.owing`) for longer than any working trainer takes."""
 
     trainer: TrainerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A trainer in mid-training has given no sign of life for many times its longest iteration."""
+    """A training trainer has given no sign of progress for many times its longest iteration."""
 
     trainer: TrainerId
     silent_s: float
@@ -140,50 +145,50 @@ class Stall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """The job's owner wants it to stop."""
+    """The job's owner wants to cancel it."""
 
     job: JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLoss:
-    """The claim is another worker's, or this worker's lease has run out."""
+    """The claim now belongs to another worker, or this worker's lease has expired."""
 
     claim: ClaimToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetChange:
-    """Jobs may use so much of the device from now on."""
+    """The device budget of all jobs has changed."""
 
     budget_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesChange:
-    """The limit on jobs that run at the same time has changed. Jobs that already run go on, even above it."""
+    """The limit on jobs that run at the same time has changed. Running jobs continue, even above the limit."""
 
     max_jobs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The planner knows what it was asked (AskPlanner)."""
+    """The planner has answered the question of AskPlanner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChange:
-    """A notification: there may be work."""
+    """A notification arrived: there may be work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time for another look at the queue."""
+    """Time to look at the queue again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The controller is told to end: jobs go back to the queue, trainers go away."""
+    """The controller has to stop: jobs go back to the queue, trainers end."""
 
 
 Event = (

@@ -1,4 +1,6 @@
-"""What one controller knows: its jobs, its trainers, its budget. Values only; `admission.decide` changes them."""
+"""The state of one controller: its jobs, its trainers, its budget. These are values; `admission.decide` makes new
+ones.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -11,23 +13,23 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
 
-TrainerId = NewType("TrainerId", int)  # numbered by the pool; a process that never returns under its number
+TrainerId = NewType("TrainerId", int)  # numbered by the pool; a number is never used for a second process
 
 
 class Stage(StrEnum):
-    """Where a claimed job stands with its controller."""
+    """The stage of a claimed job at its controller."""
 
     CLAIMED = "claimed"  # no trainer yet
     CAPTURING = "capturing"  # its trainer reads the table and captures the graphs
-    UNMEASURED = "unmeasured"  # needs a calibration grant, which it has not got
-    CALIBRATING = "calibrating"  # holds the one calibration grant
-    WAITING = "waiting"  # could be planned, does not fit beside the others
-    RUNNING = "running"  # admitted: follows a plan, or is about to
-    ENDING = "ending"  # its trainer is on the way out; the outcome is written when it is gone
+    UNMEASURED = "unmeasured"  # needs a calibration grant and does not have it yet
+    CALIBRATING = "calibrating"  # has the one calibration grant
+    WAITING = "waiting"  # could be planned, but does not fit beside the other jobs
+    RUNNING = "running"  # admitted: follows a plan, or will follow one soon
+    ENDING = "ending"  # its trainer is ending; the outcome is written when the trainer has exited
 
 
 class PlanReason(StrEnum):
-    """Why all jobs were planned anew."""
+    """The reason why all jobs were planned anew."""
 
     START = "start"
     END = "end"
@@ -38,7 +40,7 @@ class PlanReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Why a job cannot go on: what an SQL user reads in `tensile.jobs`."""
+    """The reason why a job cannot continue, as an SQL user reads it in `tensile.jobs`."""
 
     sqlstate: str
     message: str
@@ -47,7 +49,7 @@ class Fault:
 
     @classmethod
     def of(cls, error: TensileError) -> Self:
-        """What an error says."""
+        """Return the fault with this error's SQLSTATE and texts."""
         return cls(sqlstate=error.sqlstate, message=error.message, detail=error.detail, hint=error.hint)
 
 
@@ -65,10 +67,10 @@ class Broken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """The job goes back to the queue and on from its last checkpoint.
+    """The job goes back to the queue and continues from its last checkpoint.
 
-    `blame` says whether it counts as the job's own fault. `fault` says more than the reason, where there is more to
-    say; `waits_for` is what the job waits for then, where that is not simply its next attempt.
+    `blame` says whether this counts as the job's own fault. `fault` holds more than the reason, if there is more to
+    say. `waits_for` is what the job then waits for, if that is not simply its next attempt.
     """
 
     reason: str
@@ -79,12 +81,12 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """Its owner wanted it to stop."""
+    """The job's owner cancelled it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """The claim is another worker's now: nothing may be written."""
+    """The claim now belongs to another worker, so nothing may be written."""
 
 
 Outcome = Succeeded | Broken | Interrupted | Cancelled | Lost
@@ -96,19 +98,21 @@ class Target:
 
     plan: JobPlan
     grant_bytes: int
-    host_bytes: int  # that goes with it, of the pinned pool
+    host_bytes: int  # bytes of the pinned pool that go with the plan
     reason: PlanReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One claimed job. `granted_bytes` is what the ledger grants it now: whole regions. `held_bytes` is more after a
-    grant was lowered, until the ledger says that what was taken back is nobody's.
+    """One claimed job.
 
-    `generation` is that of the last plan sent, `adopted` that of the last one its trainer follows; they differ
-    while one is in flight, and then `granted_bytes` and `host_bytes` cover both. `need_bytes` is the least
-    calibration grant.
-    `corrected_ns` are the training step's latencies, measurements blended in since `workload` was planned.
+    `granted_bytes` is the present grant in the ledger, in whole regions. `held_bytes` is larger after a grant was
+    lowered, until the ledger confirms that the returned memory is free.
+
+    `generation` is that of the last plan sent, `adopted` that of the last plan that the trainer follows. They differ
+    while a plan is in flight; then `granted_bytes` and `host_bytes` cover both plans. `need_bytes` is the least
+    calibration grant. `corrected_ns` are the training step's latencies with all measurements since `workload` was
+    planned blended in.
     """
 
     job: ClaimedJob
@@ -116,19 +120,19 @@ class Member:
     trainer: TrainerId | None = None
     workload: Workload | None = None
     corrected_ns: tuple[int, ...] = ()
-    measured: bool = False  # whether they are from running, and not only from a calibration
+    measured: bool = False  # True if corrected_ns come from training, and not only from a calibration
     granted_bytes: int = 0
     held_bytes: int = 0
     need_bytes: int = 0
     generation: int = 0
     adopted: int = 0
-    plan: JobPlan | None = None  # the last one sent
-    planned_bytes: int = 0  # the grant that goes with it
+    plan: JobPlan | None = None  # the last plan sent
+    planned_bytes: int = 0  # the grant that goes with `plan`
     planned_host_bytes: int = 0
-    host_bytes: int = 0  # of the pinned pool, until its trainer has gone
+    host_bytes: int = 0  # bytes of the pinned pool, until the trainer has exited
     target: Target | None = None
     waits_for: str | None = None
-    overtaken: int = 0  # jobs that were claimed later and let in while this one waited for memory
+    overtaken: int = 0  # number of jobs that were claimed later and let in while this job waited for memory
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
@@ -141,18 +145,18 @@ class Member:
 
     @property
     def in_flight(self) -> bool:
-        """A plan was sent and the trainer has not said that it follows it."""
+        """True if a plan was sent and the trainer has not reported yet that it follows the plan."""
         return self.generation != self.adopted
 
     @property
     def settled(self) -> bool:
-        """Nothing is decided, sent or due for this job."""
+        """True if nothing is decided, sent or due for this job."""
         return not self.in_flight and self.target is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spare:
-    """A trainer without a job; `ready` when it has imported what it needs."""
+    """A trainer without a job. `ready` is True when it has imported its modules."""
 
     trainer: TrainerId
     ready: bool = False
@@ -160,33 +164,36 @@ class Spare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Everything one controller knows. `members` are in the order of their claims."""
+    """The state of one controller. `members` are in the order of their claims."""
 
     budget_bytes: int
     region_bytes: int
-    host_pool_bytes: int | None = None  # None: as much as jobs like
+    host_pool_bytes: int | None = None  # None: no limit
     spare_trainers: int = 1
     max_jobs: int = 8
-    entering_jobs: int = 2  # of one owner that have a trainer and no plan yet: the other places are for other owners
+    # the most jobs of one owner that have a trainer and no plan yet; the other places are for other owners
+    entering_jobs: int = 2
     drift_threshold: float = 0.2
     members: tuple[Member, ...] = ()
     spares: tuple[Spare, ...] = ()
-    leaving: frozenset[TrainerId] = field(default_factory=frozenset)  # spares that were told to go
+    leaving: frozenset[TrainerId] = field(default_factory=frozenset)  # spare trainers that were told to end
     next_trainer: TrainerId = TrainerId(1)
     claiming: bool = False  # a claim is under way
     passed_over: frozenset[int] = frozenset()  # owners (oids) whose jobs the last claim left in the queue
-    queue_empty: bool = False  # the last claim found nothing; until the next tick or notification
-    stillborn: int = 0  # trainers in a row that died before they were ready
+    queue_empty: bool = False  # the last claim returned no job; reset by the next tick or notification
+    stillborn: int = 0  # number of trainers in a row that died before they were ready
     spawn_pause_ticks: int = 0
-    losses: int = 0  # how often in a row a trainer lost the device before it had measured anything on it
+    losses: int = 0  # number of times in a row that a trainer lost the device before it had measured anything on it
     claim_pause_ticks: int = 0
-    due: PlanReason | None = None  # all jobs are to be planned anew
+    due: PlanReason | None = None  # if set, all jobs have to be planned anew
     asked: bool = False  # the planner owes an answer
     stopping: bool = False
 
     @property
     def owing(self) -> frozenset[tuple[TrainerId, int]]:
-        """Trainers that owe an answer: the generation of the plan they were sent, or 0 until they are ready."""
+        """The trainers that owe an answer, with the generation of the plan that they were sent, or 0 until they are
+        ready.
+        """
         starting = {(spare.trainer, 0) for spare in self.spares if not spare.ready}
         adopting = {
             (member.trainer, member.generation)
@@ -202,69 +209,71 @@ class Pool:
 
     @property
     def held_bytes(self) -> int:
-        """What nobody else can be granted: all grants, and what is due back of lowered ones."""
+        """The bytes that no other job can be granted: all grants, and the bytes of lowered grants that are not yet
+        free.
+        """
         return sum(member.held_bytes for member in self.members)
 
     @property
     def free_bytes(self) -> int:
-        """What may be granted now; never negative, even while a lowered budget is still exceeded."""
+        """The bytes that may be granted now. Never negative, even while a lowered budget is still exceeded."""
         return max(0, self.whole(self.budget_bytes) - self.held_bytes)
 
     @property
     def free_host_bytes(self) -> float:
-        """What no member has of the host pool."""
+        """The bytes of the host pool that no member has."""
         limit_bytes = math.inf if self.host_pool_bytes is None else self.host_pool_bytes
         return limit_bytes - sum(member.host_bytes for member in self.members)
 
     def whole(self, size_bytes: int) -> int:
-        """Rounded down to whole regions."""
+        """Round down to whole regions."""
         return size_bytes // self.region_bytes * self.region_bytes
 
     def regions(self, size_bytes: int) -> int:
-        """Rounded up to whole regions, in bytes."""
+        """Round up to whole regions, in bytes."""
         return -(-size_bytes // self.region_bytes) * self.region_bytes
 
     def of_job(self, job: JobId) -> Member | None:
-        """The member that runs this job."""
+        """Return the member that runs this job."""
         return next((m for m in self.members if m.job.job == job), None)
 
     def of_claim(self, claim: ClaimToken) -> Member | None:
-        """The member that holds this claim."""
+        """Return the member that holds this claim."""
         return next((m for m in self.members if m.job.claim == claim), None)
 
     def of_trainer(self, trainer: TrainerId) -> Member | None:
-        """The member that this trainer serves."""
+        """Return the member that this trainer serves."""
         return next((m for m in self.members if m.trainer == trainer), None)
 
     def at(self, *stages: Stage) -> tuple[Member, ...]:
-        """The members in one of these stages."""
+        """Return the members in one of these stages."""
         return tuple(m for m in self.members if m.stage in stages)
 
 
 class Planner(Protocol):
-    """What admission asks of the planner; the policy and the link are its own affair.
+    """The interface of the planner for admission. The implementation knows the policy and the link.
 
-    All but `foresee`, which is quick, may raise `questions.Unanswered`.
+    All methods but `foresee`, which is fast, may raise `questions.Unanswered`.
     """
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-        """Plans for all of them together, in their order, or why there are none."""
+        """Return plans for all workloads together, in their order, or why there are none."""
         ...
 
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
-        """What the job's tensors take under its plan once they have addresses: hardly more than the plan's peak."""
+        """Return the bytes that the job's tensors take once they have addresses: hardly more than the plan's peak."""
         ...
 
     def least_bytes(self, workload: Workload) -> int:
-        """The smallest peak that this policy can give this job."""
+        """Return the smallest peak that this policy can give this job."""
         ...
 
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
     ) -> tuple[JobPlan, ...] | None:
-        """Plans for the same jobs after their latencies have drifted; None where planning anew is better."""
+        """Return plans for the same jobs after their latencies have drifted; None if planning anew is better."""
         ...
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
-        """The same plans with what is expected of them now, side by side, with the workloads' latencies."""
+        """Return the same plans with new forecasts, side by side, for the workloads' latencies."""
         ...

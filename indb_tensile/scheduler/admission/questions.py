@@ -1,9 +1,10 @@
-"""What admission asks of a planner, where making a plan takes longer than the controller may look away.
+"""Questions of admission to the planner, for plans that take longer to make than the controller may block.
 
-decide() is handed a planner that answers at once, or one that raises `Unanswered` where it does not know yet. The
-question then goes out as an order, its answer comes back as a fact, and the division is tried again from its start,
-which finds every answer that it found before. Whatever has changed meanwhile leads to other questions: an answer to
-one that nobody asks any more is never looked up. So plans depend on the questions alone, never on when they came.
+decide() gets a planner that either answers at once or raises `Unanswered` if it has no answer yet. The question then
+goes out as an order, and its answer comes back as an event. The division is then tried again from its start and finds
+every earlier answer in the planner's cache. If the state has changed meanwhile, the division asks other questions,
+and an answer to an obsolete question is never looked up. Plans therefore depend on the questions alone, never on when
+the answers arrive.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from indb_tensile.scheduler.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFor:
-    """`Planner.plan`."""
+    """The arguments of a call of `Planner.plan`."""
 
     workloads: tuple[Workload, ...]
     budget_bytes: int
@@ -24,7 +25,7 @@ class PlanFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewFor:
-    """`Planner.renew`."""
+    """The arguments of a call of `Planner.renew`."""
 
     workloads: tuple[Workload, ...]
     plans: tuple[JobPlan, ...]
@@ -33,14 +34,14 @@ class RenewFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastFor:
-    """`Planner.least_bytes`."""
+    """The arguments of a call of `Planner.least_bytes`."""
 
     workload: Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedFor:
-    """`Planner.placed_bytes`."""
+    """The arguments of a call of `Planner.placed_bytes`."""
 
     workload: Workload
     plan: JobPlan
@@ -51,8 +52,8 @@ Question = PlanFor | RenewFor | LeastFor | PlacedFor
 Answer = tuple[JobPlan, ...] | Infeasible | int | None
 
 
-class Unanswered(Exception):  # noqa: N818 - no fault: it unwinds a division that goes on when the answer is there
-    """The planner does not know yet, and has to be asked."""
+class Unanswered(Exception):  # noqa: N818 - not a fault: it unwinds a division that is repeated later
+    """The planner has no answer to this question yet and has to be asked."""
 
     def __init__(self, question: Question) -> None:
         super().__init__()

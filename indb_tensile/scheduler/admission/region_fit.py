@@ -1,24 +1,26 @@
-"""Plans that fit into a budget when their tensors have addresses, in whole regions.
+"""Find plans that fit into a budget when their tensors have addresses, in whole regions.
 
-A planner counts what tensors hold at each moment. What a job takes is its placement: SmartPool's (placement.py) comes
-within 1 % of that load as a rule, and a device gives whole regions. So a job is granted its placement, and where gaps
-and rounding are what does not fit, the planner is asked again for as much less.
+A planner counts the bytes of the resident tensors at each moment. A job takes the size of its placement: SmartPool's
+(placement.py) is usually within 1 % of that load, and a device gives whole regions. A job is therefore granted the
+size of its placement. If a plan does not fit only because of gaps between tensors and rounding, the planner is asked
+again for that much less.
 
-Each job's plan is placed from offset 0 in a range of addresses of its own, and not all jobs in one address space of
-the device, as it was designed at first. The trainer maps whatever regions it was granted into that range one behind
-the other (native/device/window.hpp), so which ones they are, and whether they are neighbours, is nobody's concern:
+Each job's plan is placed from offset 0 in a range of addresses of its own. The first design placed all jobs in one
+address space of the device. Now the trainer maps the regions that it was granted into its range one behind the other
+(native/device/window.hpp), so it does not matter which regions they are and whether they are neighbours:
 
-- there is no fragmentation across jobs: a grant fits wherever as many regions are free, and a job that comes, grows,
-  shrinks or goes moves nobody else. In one address space each would need a run of neighbours, or all be placed anew.
-- a job's offsets depend on its graph and plan alone: they are computed once, and the same on every machine.
-- it costs a mapping for each region when a plan is taken up, none while it is followed. Emulated: 170 us to map a
-  region of 1 MiB, its 256 pages' tables filled, and 70 us to unmap it (two cores, 512 regions). On a GPU, where a
-  region has 64 MiB, `tests/gpu` reports the time for 1,280 of them; it has not been measured yet.
+- There is no fragmentation across jobs. A grant fits wherever enough regions are free, and a job that comes, grows,
+  shrinks or goes moves no other job. In one address space each job would need a run of neighbours, or all jobs would
+  be placed anew.
+- A job's offsets depend on its graph and plan alone. They are computed once, and are the same on every machine.
+- The cost is a mapping for each region when a plan is adopted, and nothing while it is followed. Emulated: 170 us to
+  map a region of 1 MiB, with its 256 pages' tables filled, and 70 us to unmap it (two cores, 512 regions). On a GPU,
+  where a region has 64 MiB, `tests/gpu` reports the time for 1,280 of them; it has not been measured yet.
 
-One address space would let a job put tensors into its neighbours' gaps. Those are gaps in time, within an iteration,
-and the neighbours' iterations keep no step with each other: only what is free during a whole iteration could be lent,
-which is what the last region's rounding leaves, less than a region for each job. SmartPool's own gaps, within 1 % of
-the load, are as large in either. Should jobs ever run in lock-step (Zico), their tensors can be placed together.
+In one address space a job could put tensors into its neighbours' gaps. Those are gaps in time, within an iteration,
+and the neighbours' iterations are not synchronized. Only memory that is free during a whole iteration could be lent:
+the rest of the last region, less than a region for each job. SmartPool's own gaps, within 1 % of the load, are as
+large in either design. If jobs ever run in lock-step (Zico), their tensors can be placed together.
 """
 
 from collections.abc import Sequence
@@ -31,48 +33,51 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
 
-_PATIENCE = 4  # times to ask for just what is too much less; from then on for twice, four times, ... that
+# Attempts that ask for exactly the excess less. Later attempts ask for twice, four times, ... the excess less.
+_PATIENCE = 4
 
 Plans = tuple[JobPlan, ...]
 
 
 def fit(planner: Planner, pool: Pool, workloads: Sequence[Workload], *, budget_bytes: int) -> Plans | Infeasible:
-    """Plans whose placements fit into the budget together, and each into its job's own limit.
+    """Return plans whose placements fit into the budget together, and each into its job's own limit.
 
-    A job that has no such plan even with the device to itself gets one that cannot be placed: its tensors are in
-    ordinary memory then, and its grant is what they hold.
+    A job for which no such plan exists even with the device to itself gets a plan that cannot be placed. Its tensors
+    are then in ordinary memory, and its grant is the plan's peak.
     """
     if not workloads:
         return ()
-    room_bytes = asked_bytes = pool.whole(max(0, budget_bytes))
-    asked: Sequence[Workload] = [beside(pool, w) for w in workloads]
-    loose: list[Plans] = []  # those that do not fit when they are placed
+    room_bytes = requested_bytes = pool.whole(max(0, budget_bytes))
+    requested: Sequence[Workload] = [beside(pool, w) for w in workloads]
+    unplaceable: list[Plans] = []  # plans that do not fit when they are placed
     for attempt in count():
-        plans = _planned(planner, pool, asked, asked_bytes)
+        plans = _planned(planner, pool, requested, requested_bytes)
         if isinstance(plans, Infeasible):
             refusal = plans
             break
         if fits(planner, pool, workloads, plans, budget_bytes=room_bytes):
             return plans
-        loose.append(plans)
+        unplaceable.append(plans)
         harder = 1 << max(0, attempt - _PATIENCE)
-        asked = [_limited(planner, pool, *one, harder) for one in zip(asked, workloads, plans, strict=True)]
+        requested = [
+            _limited(planner, pool, *arguments, harder) for arguments in zip(requested, workloads, plans, strict=True)
+        ]
         excess_bytes = max(0, _taken_bytes(planner, pool, workloads, plans) - room_bytes)
-        held_bytes = sum(plan.peak_bytes for plan in plans)
+        peaks_bytes = sum(plan.peak_bytes for plan in plans)
         least_bytes = sum(planner.least_bytes(w) for w in workloads)
-        asked_bytes = held_bytes - harder * excess_bytes
-        if asked_bytes < least_bytes < held_bytes:
-            asked_bytes = least_bytes
-    if not loose:
+        requested_bytes = peaks_bytes - harder * excess_bytes
+        if requested_bytes < least_bytes < peaks_bytes:
+            requested_bytes = least_bytes
+    if not unplaceable:
         return replace(refusal, budget_bytes=room_bytes)
-    if len(workloads) == 1 and grant_of(planner, pool, workloads[0], loose[-1][0]) <= room_bytes:
-        return loose[0]
-    needed_bytes = _taken_bytes(planner, pool, workloads, loose[-1])
+    if len(workloads) == 1 and grant_of(planner, pool, workloads[0], unplaceable[-1][0]) <= room_bytes:
+        return unplaceable[0]
+    needed_bytes = _taken_bytes(planner, pool, workloads, unplaceable[-1])
     return Infeasible(needed_bytes=needed_bytes, budget_bytes=room_bytes, reason="no room for whole regions")
 
 
 def beside(pool: Pool, workload: Workload) -> Workload:
-    """The workload with what its job has of the host pool now: other jobs' plans must leave it that."""
+    """Return the workload with its job's present share of the host pool, which other jobs' plans must leave to it."""
     member = pool.of_job(workload.job)
     return workload if member is None else replace(workload, host_bytes=member.host_bytes)
 
@@ -80,13 +85,13 @@ def beside(pool: Pool, workload: Workload) -> Workload:
 def fits(
     planner: Planner, pool: Pool, workloads: Sequence[Workload], plans: Sequence[JobPlan], *, budget_bytes: int
 ) -> bool:
-    """Whether the plans, as they are placed, keep to the budget together and each to its job's own limit."""
-    limited = all(_excess_bytes(planner, pool, *one) == 0 for one in zip(workloads, plans, strict=True))
+    """Return whether the placements of the plans fit the budget together, and each fits its job's own limit."""
+    limited = all(_excess_bytes(planner, pool, *arguments) == 0 for arguments in zip(workloads, plans, strict=True))
     return limited and _taken_bytes(planner, pool, workloads, plans) <= budget_bytes
 
 
 def grant_of(planner: Planner, pool: Pool, workload: Workload, plan: JobPlan) -> int:
-    """What the plan takes when it is placed; what it holds, where there is no such place on the device."""
+    """Return the size of the plan's placement, or the plan's peak if it cannot be placed on the device."""
     taken_bytes = _taken_bytes(planner, pool, (workload,), (plan,))
     placeable = taken_bytes <= pool.whole(pool.budget_bytes) and not _excess_bytes(planner, pool, workload, plan)
     return taken_bytes if placeable else pool.regions(plan.peak_bytes)
@@ -109,12 +114,14 @@ def _taken_bytes(planner: Planner, pool: Pool, workloads: Sequence[Workload], pl
 
 
 def _excess_bytes(planner: Planner, pool: Pool, workload: Workload, plan: JobPlan) -> int:
-    """By how much a placement exceeds the job's own limit, in whole regions."""
+    """Return by how much a placement exceeds the job's own limit, in whole regions."""
     if workload.limit_bytes is None:
         return 0
     return max(0, _taken_bytes(planner, pool, (workload,), (plan,)) - pool.regions(workload.limit_bytes))
 
 
-def _limited(planner: Planner, pool: Pool, asked: Workload, own: Workload, plan: JobPlan, harder: int) -> Workload:
+def _limited(
+    planner: Planner, pool: Pool, requested: Workload, own: Workload, plan: JobPlan, harder: int
+) -> Workload:
     excess_bytes = _excess_bytes(planner, pool, own, plan)
-    return replace(asked, limit_bytes=plan.peak_bytes - harder * excess_bytes) if excess_bytes else asked
+    return replace(requested, limit_bytes=plan.peak_bytes - harder * excess_bytes) if excess_bytes else requested

@@ -1,15 +1,15 @@
-"""Dividing the device's budget among jobs, and going from one division to the next without ever exceeding it.
+"""Divide the device's budget among jobs, and move from one division to the next without ever exceeding the budget.
 
-A re-plan only sets *targets*. They become plans one step at a time: a job that shrinks is sent its plan at once
-and keeps its old grant until it has adopted the new one; a job that grows, and then a new one, is sent its plan
-when the bytes are free. The ledger therefore covers the old and the new plan of every job at every moment, and
-the grants never add up to more than the budget. No order of adoptions can block: once everything that shrinks
-has shrunk, the sum of targets fits, so whatever still grows finds its bytes.
+A re-plan only sets *targets*. Targets become plans one step at a time. A job that shrinks is sent its plan at once
+and keeps its old grant until it has adopted the new plan. A job that grows is sent its plan when the bytes are free,
+and then a new job is. The ledger therefore covers the old and the new plan of every job at every moment, and the
+grants never add up to more than the budget. No order of adoptions can block: once every job that shrinks has shrunk,
+the sum of targets fits, so each growing job finds its bytes.
 
-Grants are whole regions, so the sum of *rounded* peaks is what must fit.
+Grants are whole regions, so the sum of *rounded* peaks has to fit.
 
-A job that has operators nobody has measured gets a calibration grant first: one job at a time, out of what is
-free, after the others were squeezed where too little is.
+A job with unmeasured operators gets a calibration grant first: one job at a time, out of the free memory. If too
+little is free, the other jobs are planned for less first.
 """
 
 import sys
@@ -48,23 +48,25 @@ from indb_tensile.sizes import compared, size
 
 
 def divide(draft: Draft) -> None:
-    """Do the planning that is due, until it is done or the planner has to be asked; where it is asked, wait."""
+    """Do the planning that is due, until it is done or the planner has to be asked. If it was asked, wait for its
+    answer.
+    """
     while draft.pool.due is not None and not draft.pool.asked:
-        before, orders = draft.pool, len(draft.orders)
+        pool_before, order_count = draft.pool, len(draft.orders)
         try:
-            draft.pool = replace(before, due=None)
-            _replan(draft, before.due or PlanReason.START)
-        except Unanswered as missing:
-            draft.pool = replace(before, asked=True)
-            del draft.orders[orders:]
-            draft.order(AskPlanner(question=missing.question))
+            draft.pool = replace(pool_before, due=None)
+            _replan(draft, pool_before.due or PlanReason.START)
+        except Unanswered as unanswered:
+            draft.pool = replace(pool_before, asked=True)
+            del draft.orders[order_count:]
+            draft.order(AskPlanner(question=unanswered.question))
 
 
 def _replan(draft: Draft, reason: PlanReason) -> None:
-    """Plan all jobs together and set their targets; let a waiting job in where it fits.
+    """Plan all jobs together and set their targets. Let a waiting job in if it fits.
 
-    Where the budget has become too small for those that run, the youngest goes back to the queue until the rest
-    fits. Where a planner finds no plan although the present plans fit, these stay.
+    If the budget has become too small for the running jobs, the youngest goes back to the queue until the others fit.
+    If the planner finds no plan although the present plans fit, the present plans stay.
     """
     if _let_in(draft, reason):
         return
@@ -73,25 +75,27 @@ def _replan(draft: Draft, reason: PlanReason) -> None:
     renewed = _renewed(draft, running, budget_bytes) if reason is PlanReason.DRIFT else None
     plans = _fit(draft, running, budget_bytes) if renewed is None else renewed
     if not isinstance(plans, Infeasible):
-        _aim(draft, running, plans, reason)
+        _set_targets(draft, running, plans, reason)
     elif _promised_bytes(draft.pool) > draft.pool.budget_bytes:
         youngest = draft.pool.at(Stage.RUNNING, Stage.CALIBRATING)[-1]
-        _go(draft, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason)
+        _end_member(
+            draft, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason
+        )
 
 
-def _go(draft: Draft, member: Member, outcome: Outcome, reason: PlanReason) -> None:
-    """See one out whom no plan can hold; that stands, whatever has to be asked about the others."""
+def _end_member(draft: Draft, member: Member, outcome: Outcome, reason: PlanReason) -> None:
+    """End the job of a member that no plan can fit. This stands, whatever has to be asked about the other members."""
     draft.end(member, outcome, Manner.TERMINATE)
     draft.plan_anew(reason)
 
 
 def foresee(draft: Draft) -> None:
-    """Nothing is planned anew: only what is expected of the present plans is renewed with the latest latencies."""
+    """Renew the forecasts of the present plans with the latest latencies, without planning anew."""
     followed = [(m, m.plan) for m in draft.pool.at(Stage.RUNNING) if m.plan is not None]
     workloads = tuple(corrected(member) for member, _ in followed)
     expected = draft.planner.foresee(workloads, tuple(plan for _, plan in followed))
     for (member, _), plan in zip(followed, expected, strict=True):
-        draft.put(_expect(draft, member, plan))
+        draft.put(_renew_forecast(draft, member, plan))
 
 
 def advance(draft: Draft) -> None:
@@ -106,20 +110,22 @@ def advance(draft: Draft) -> None:
 
 
 def least_limit(*limits_bytes: int | None) -> int | None:
-    """The lowest of these limits; None where there is none."""
+    """Return the lowest of these limits; None if there is none."""
     return min((limit for limit in limits_bytes if limit is not None), default=None)
 
 
 def _let_in(draft: Draft, reason: PlanReason) -> bool:
-    """Let in the first waiting job that fits, or make room to calibrate it; True where that, or an end, was decided.
+    """Let in the first waiting job that fits, or make room to calibrate it. Return True if that, or the end of a job,
+    was decided.
 
-    The others are tried when this one's plan is decided. A job that was overtaken often enough lets none past it.
+    The other jobs are tried when this job's plan is decided. A job that was overtaken often enough lets no other job
+    past.
     """
     limited = [_within_quota(draft, m) for m in draft.pool.at(Stage.WAITING, Stage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
     for place, head in enumerate(waiting):
         if head.stage is Stage.UNMEASURED:
-            if _squeeze(draft, head, reason):
+            if _make_room(draft, head, reason):
                 return True
         elif _admit(draft, head, reason):
             return True
@@ -133,7 +139,7 @@ def _let_in(draft: Draft, reason: PlanReason) -> bool:
 
 
 def _within_quota(draft: Draft, head: Member) -> Member | None:
-    """The waiting job, limited to what other jobs of its owner leave of the quota; None where it needs more."""
+    """Limit the waiting job to the rest of its owner's quota. Return None if it needs more than that."""
     quota_bytes = head.job.owner_limit_bytes
     if quota_bytes is None:
         return head
@@ -155,28 +161,29 @@ def _within_quota(draft: Draft, head: Member) -> Member | None:
 
 
 def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
-    """Plan the waiting job together with those that run; True when it is in, or was seen out."""
+    """Plan the waiting job together with the running jobs. Return True if it was let in, or ended."""
     together = (*draft.pool.at(Stage.RUNNING), head)
     plans = _fit(draft, together, draft.pool.budget_bytes - _reserved_bytes(draft.pool))
     if not isinstance(plans, Infeasible):
         head = draft.wait(head, None)
-        _aim(draft, (*together[:-1], head), plans, reason)
-        _overtake(draft, head)
+        _set_targets(draft, (*together[:-1], head), plans, reason)
+        _count_overtaking(draft, head)
         if draft.pool.at(Stage.WAITING, Stage.UNMEASURED):
-            draft.plan_anew(reason)  # there may be room for the next one as well
+            draft.plan_anew(reason)  # the next job may fit as well
         return True
     own_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
-    unshared = replace(planned(head), limit_bytes=own_bytes)  # its owner's other jobs will end
+    # without the memory of its owner's other jobs, because those will end
+    unshared = replace(planned(head), limit_bytes=own_bytes)
     alone = fit(draft.planner, draft.pool, (unshared,), budget_bytes=draft.pool.budget_bytes)
     if isinstance(alone, Infeasible):
-        _go(draft, head, _too_large(draft, head, alone), reason)
+        _end_member(draft, head, _too_large(draft, head, alone), reason)
         return True
     draft.wait(head, _waits_for(draft, draft.planner.least_bytes(planned(head)), plans.shortfall_bytes))
     return False
 
 
-def _overtake(draft: Draft, member: Member) -> None:
-    """Count for each job that was claimed earlier, and still waits for memory, that this one was let in past it."""
+def _count_overtaking(draft: Draft, member: Member) -> None:
+    """Count for each earlier job that still waits for memory that this job was let in past it."""
     for earlier in draft.pool.members:
         if earlier.job.claim == member.job.claim:
             return
@@ -184,8 +191,8 @@ def _overtake(draft: Draft, member: Member) -> None:
             draft.put(replace(earlier, overtaken=earlier.overtaken + 1))
 
 
-def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
-    """Make room for the calibration; True when it will have it, or was seen out."""
+def _make_room(draft: Draft, head: Member, reason: PlanReason) -> bool:
+    """Make room for the calibration. Return True if the job will have the room, or was ended."""
     pool = draft.pool
     limit_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
     most_bytes = pool.whole(pool.budget_bytes)
@@ -193,7 +200,7 @@ def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
         most_bytes = min(most_bytes, pool.regions(limit_bytes))
     if head.need_bytes > most_bytes:
         needs = Infeasible(needed_bytes=head.need_bytes, budget_bytes=most_bytes, reason="largest operator")
-        _go(draft, head, _too_large(draft, head, needs), reason)
+        _end_member(draft, head, _too_large(draft, head, needs), reason)
         return True
     running = pool.at(Stage.RUNNING)
     plans = _fit(draft, running, pool.budget_bytes - head.need_bytes)
@@ -203,12 +210,12 @@ def _squeeze(draft: Draft, head: Member, reason: PlanReason) -> bool:
     draft.wait(head, None)
     room_bytes = pool.budget_bytes - head.need_bytes
     if sum(_promise_bytes(m) for m in running) > room_bytes:
-        _aim(draft, running, plans, PlanReason.CALIBRATION)
+        _set_targets(draft, running, plans, PlanReason.CALIBRATION)
     return True
 
 
 def _calibrate(draft: Draft) -> None:
-    """Give the calibration everything that is free, when the others have settled and that is enough."""
+    """Give the calibration all free memory, if the other jobs have settled and that memory suffices."""
     pool = draft.pool
     if pool.at(Stage.CALIBRATING) or not all(m.settled for m in pool.at(Stage.RUNNING)):
         return
@@ -224,7 +231,7 @@ def _calibrate(draft: Draft) -> None:
 
 
 def _next_to_calibrate(pool: Pool) -> Member | None:
-    """The first unmeasured job for which there is room, unless a job before it holds the queue."""
+    """Return the first unmeasured job for which there is room, unless an earlier job blocks the queue."""
     for member in pool.at(Stage.WAITING, Stage.UNMEASURED):
         limit_bytes = least_limit(pool.free_bytes, planned(member).limit_bytes) or 0
         if member.stage is Stage.UNMEASURED and member.need_bytes <= pool.regions(limit_bytes):
@@ -239,35 +246,35 @@ def _fit(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[
 
 
 def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
-    """What the planner makes of the plans that all of them follow, where its grants fit into the budget."""
+    """Return the planner's renewal of the plans that all members follow, if its grants fit into the budget."""
     followed = tuple(m.plan for m in members if m.plan is not None)
-    if not members or len(followed) < len(members):  # all may have been cancelled since
+    if not members or len(followed) < len(members):  # all members may have been cancelled since
         return None
     workloads = tuple(planned(m) for m in members)
     whole_bytes = draft.pool.whole(max(0, budget_bytes))
-    asked = tuple(beside(draft.pool, w) for w in workloads)
-    plans = draft.planner.renew(asked, followed, budget_bytes=whole_bytes)
+    requested = tuple(beside(draft.pool, w) for w in workloads)
+    plans = draft.planner.renew(requested, followed, budget_bytes=whole_bytes)
     if plans is None or not fits(draft.planner, draft.pool, workloads, plans, budget_bytes=whole_bytes):
         return None
     return plans
 
 
-def _aim(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason) -> None:
-    """Make these plans the members' targets, save where that is what they follow already."""
+def _set_targets(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason) -> None:
+    """Make these plans the members' targets, except where a member follows the plan already."""
     for member, plan in zip(members, plans, strict=True):
         grant_bytes = grant_of(draft.planner, draft.pool, planned(member), plan)
         same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
         target = None
         if same:
-            member = _expect(draft, member, plan)
+            member = _renew_forecast(draft, member, plan)
         else:
             pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
             target = Target(plan=plan, grant_bytes=grant_bytes, host_bytes=pinned_bytes, reason=reason)
         draft.put(replace(member, stage=Stage.RUNNING, target=target))
 
 
-def _expect(draft: Draft, member: Member, plan: JobPlan) -> Member:
-    """The same plan with newer latencies: only what is expected of it may be new."""
+def _renew_forecast(draft: Draft, member: Member, plan: JobPlan) -> Member:
+    """Record a new forecast for the same plan, if newer latencies have changed it."""
     if member.plan is None or member.plan.forecast == plan.forecast:
         return member
     job = member.job
@@ -276,7 +283,9 @@ def _expect(draft: Draft, member: Member, plan: JobPlan) -> Member:
 
 
 def _send(draft: Draft, member: Member, target: Target) -> None:
-    """Hand the plan over, unless one that is going has host memory which it needs: what is there stays enough."""
+    """Send the plan, unless a job that is leaving still has host memory that the plan needs. The member's own memory
+    suffices until then.
+    """
     if target.host_bytes - member.host_bytes > draft.pool.free_host_bytes:
         return
     member = draft.grant(member, max(member.granted_bytes, target.grant_bytes))
@@ -319,7 +328,7 @@ def _unsent(pool: Pool) -> tuple[Member, ...]:
 
 
 def _promise_bytes(member: Member) -> int:
-    """The grant that the member has, or will have when its target is reached."""
+    """Return the grant that the member has, or will have when its target is reached."""
     return member.planned_bytes if member.target is None else member.target.grant_bytes
 
 
@@ -332,7 +341,9 @@ def _reserved_bytes(pool: Pool) -> int:
 
 
 def _waits_for(draft: Draft, least_bytes: int, shortfall_bytes: int) -> str:
-    """What `stat_queue` shows: how much is needed, how much is missing, and who has it."""
+    """Return the text that `stat_queue` shows: the memory that is needed, the memory that is missing, and the jobs
+    that hold it.
+    """
     holders = [f"job {m.job.job} ({size(_held_bytes(m))})" for m in draft.pool.members if _held_bytes(m)]
     text = f"at least {size(least_bytes)} of device memory, held by {' and '.join(holders)}"
     if shortfall_bytes > 0:
@@ -345,7 +356,7 @@ def _held_bytes(member: Member) -> int:
 
 
 def _too_large(draft: Draft, head: Member, infeasible: Infeasible) -> Outcome:
-    """A job that no division of the budget can hold."""
+    """Return the outcome of a job that does not fit any division of the budget."""
     bound_bytes, bound, raise_it = min(
         (draft.pool.budget_bytes, "the budget", "give the controller a larger budget (TENSILE_BUDGET_BYTES)"),
         (_or_no_limit(head.job.spec.memory_limit_bytes), "its memory_limit", "raise memory_limit"),

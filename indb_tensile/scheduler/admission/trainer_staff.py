@@ -1,4 +1,4 @@
-"""Who works for whom: trainers for jobs, spare trainers, and the next job; pauses where starting fails."""
+"""Assign trainers to jobs, keep spare trainers started, and claim the next job; pause after failed starts."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,19 +7,22 @@ from indb_tensile.scheduler.admission.admission_orders import AssignJob, ClaimNe
 from indb_tensile.scheduler.admission.decision import Draft
 from indb_tensile.scheduler.admission.pool import Lost, Member, Pool, Spare, Stage, TrainerId
 
-MOST_OVERTAKEN = 8  # jobs let in past one that waits for memory: then it holds the queue until it is in
-LONGEST_PAUSE_TICKS = 60  # between two attempts to start what fails at once: a trainer, or a job on a lost device
+# Jobs that may be let in past a job that waits for memory. After that many, the waiting job blocks the queue until it
+# is in.
+MOST_OVERTAKEN = 8
+# the longest pause between two attempts to start a trainer, or a job on a lost device, that fail at once
+LONGEST_PAUSE_TICKS = 60
 
 
 def staff(draft: Draft) -> None:
-    """Give the claimed job a trainer, keep spare ones, and claim the next job when a trainer is ready for it."""
+    """Give the claimed job a trainer, start spare trainers, and claim the next job when a trainer is ready for it."""
     _assign(draft)
     _recruit(draft)
     _claim(draft)
 
 
 def tick(draft: Draft) -> None:
-    """A tick of every pause is over, and there may be work again."""
+    """Count down every pause by one tick, and allow the next claim to look at the queue again."""
     pool = draft.pool
     draft.pool = replace(
         pool,
@@ -30,7 +33,7 @@ def tick(draft: Draft) -> None:
 
 
 def lengthened(times: int) -> int:
-    """How many ticks to wait after so many failures in a row."""
+    """Return the number of ticks to wait after `times` failures in a row."""
     ticks: int = min(2**times, LONGEST_PAUSE_TICKS)
     return ticks
 
@@ -46,7 +49,7 @@ def _assign(draft: Draft) -> None:
 
 
 def _recruit(draft: Draft) -> None:
-    """Keep spare trainers started; pause after those that die before they are ready."""
+    """Start spare trainers until there are enough. Pause after trainers that die before they are ready."""
     if draft.pool.spawn_pause_ticks:
         return
     while len(draft.pool.spares) < draft.pool.spare_trainers:
@@ -58,23 +61,25 @@ def _recruit(draft: Draft) -> None:
 
 
 def holds_queue(member: Member) -> bool:
-    """Whether no later job may be let in before this one, which was overtaken often enough."""
+    """Return whether no later job may be let in before this one, because it has been overtaken often enough."""
     return member.stage in (Stage.WAITING, Stage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
 
 
 def holdup(pool: Pool) -> str | None:
-    """Why no job at all would be claimed now: what the next one waits for, in words. None where one would be."""
-    held = next(filter(_holds_back, pool.members), None)
+    """Return the reason, in words, why no job would be claimed now; None if one would be."""
+    blocker = next(filter(_holds_back, pool.members), None)
     if pool.stopping:
         return "a controller: this one is stopping"
     if pool.claim_pause_ticks:
         return "a device that works: its controller has lost the device, and pauses before the next attempt"
-    if held is not None and held.stage is Stage.CLAIMED:
-        return f"its turn: job {held.job.job} before it waits for its trainer to start"
-    if held is not None and held.stage is Stage.ENDING:
-        return f"a trainer of job {held.job.job} to end, whose claim was lost"
-    if held is not None:
-        return f"its turn: job {held.job.job} waits for device memory, and {held.overtaken} jobs have overtaken it"
+    if blocker is not None and blocker.stage is Stage.CLAIMED:
+        return f"its turn: job {blocker.job.job} before it waits for its trainer to start"
+    if blocker is not None and blocker.stage is Stage.ENDING:
+        return f"a trainer of job {blocker.job.job} to end, whose claim was lost"
+    if blocker is not None:
+        return (
+            f"its turn: job {blocker.job.job} waits for device memory, and {blocker.overtaken} jobs have overtaken it"
+        )
     if len(pool.members) >= pool.max_jobs:
         return f"a place: all {pool.max_jobs} are taken by jobs"
     if any(s.ready for s in pool.spares):
@@ -85,12 +90,12 @@ def holdup(pool: Pool) -> str | None:
 
 
 def _claim(draft: Draft) -> None:
-    """Ask for a job where a spare trainer is ready for it and nothing holds it up (`holdup`).
+    """Ask for a job if a spare trainer is ready for it and nothing blocks the queue (`holdup`).
 
-    Not for a while after the device was lost, since the next job would lose it too; not while a job holds the queue;
-    and not while a lost claim's trainer is still leaving: its job might come back to us under a new claim. Owners
-    with `entering_jobs` jobs on their way in are passed over: such a job may wait for a lock on its owner's table, or
-    for memory, for as long as its owner likes.
+    No job is claimed for a while after the device was lost, because the next job would lose it too. No job is claimed
+    while a job blocks the queue, or while the trainer of a lost claim is still exiting, because its job might return
+    to us under a new claim. Owners with `entering_jobs` jobs on their way in are passed over: such a job may wait for
+    a lock on its owner's table, or for memory, for as long as its owner likes.
     """
     pool = draft.pool
     if pool.claiming or holdup(pool) is not None:

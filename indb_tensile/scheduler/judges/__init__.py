@@ -1,1 +1,1 @@
-"""What plans and schedules are held against: rules, and proven bounds; no line shared with the planners."""
+"""Check plans and schedules against rules and proven bounds. The code is independent of the planners."""

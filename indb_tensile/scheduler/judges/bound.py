@@ -1,61 +1,63 @@
-"""A proven bound: bytes below which the peak of no plan is whose iterations take at most a given time.
+"""Compute a proven lower bound of the peak of every plan whose iterations take at most a given time.
 
-It holds for one job alone, and for every plan that the checker accepts, swaps at any boundaries and with any host
-copies, operators run again anywhere and in chains, updates in any parts, in which those operators that nothing moves
-(moments.py: all but the optimizer's and updates of buffers) run for the first time in the captured order. All
-policies plan like that; `covers` tells. `iteration_ns` is the mean of a steady state: of a time after which the lanes
-stand as they stood before. In such a time each lane has copied whatever an iteration queues, as often as there were
-iterations, and a plan does the same in each of them.
+The bound holds for one job alone, and for every plan that the checker accepts (swaps at any boundaries and with any
+host copies, operators re-run anywhere and in chains, updates in any parts) in which fixed operators run for the first
+time in the captured order. Fixed operators are all but the optimizer's and updates of buffers (moments.py). All
+policies plan like that; `covers` checks it. `iteration_ns` is the mean of a steady state, that is of a time after
+which the lanes' state repeats. In such a time each lane has copied everything that an iteration queues as often as
+there were iterations, and a plan does the same in each of them.
 
-Why it is one. Let T be that mean, C the sum of all operators' latencies, an upload's being its copy, and S = T - C:
-operators run again, parts' starts and waits take S together. Take any fixed operator k and the moment of its first
-run. What k reads and writes and its workspace are on the device. Consider what else is needed.
+Proof. Let T be that mean, C the sum of all operators' latencies (an upload's being its copy), and S = T - C the
+slack: re-run operators, the launches of parts and waits take S together. Take any fixed operator k and the moment of
+its first run. The tensors that k reads and writes and its workspace are on the device. Consider what else is needed.
 
-1. *What must be there or come back.* A persistent tensor that any operator accesses has a value at all times, and is
-   on the device or away by a swap. For one that does not persist, let w be the fixed operator before k that wrote
-   the version which some operator j needs that surely runs later: j is fixed and follows k, or its dependencies put
-   it behind a fixed operator from k on. Either what j reads was written before the moment, and then it is on the
-   device or away by a swap; or w runs again between the moment and j. There is no third way, since j sees exactly
-   that version, and w's first run was before the moment.
-2. *What a swap takes.* What is away at the moment is so in every iteration. It is copied in once between k's end and
-   its next access, so before j begins. Where its value is written in each iteration, it is copied out once between
-   that write's end and k's begin. The lane is busy with it for at least `in_ns` and `out_ns`, alone.
-3. *How much time there is for it.* Between k's end and j's begin only those operators run that may lie between. With
-   s of S spent behind the moment until the iteration's end and S - s before it, that is at most s and their
-   latencies; where the window crosses the iteration's end at most S and their latencies, since it is part of the
-   time from one moment at k to the next, which is T on average. So all items due by j together take no more of the
-   in-lane, less uploads in between; and all items written since w, from w to k, no more of the out-lane than S - s
-   (or S) and the latencies in between. Movable operators count in every window in which they may run.
-4. *What running again takes.* Behind the moment, each operator that runs again its latency: together at most s. And
-   what it reads in turn, if it does not persist and k does not access it, was held at the moment (its bytes count),
-   swapped (2, 3) or made again.
-5. An update's own state in parts may be away in parts; a part's copy takes at least that part of the whole's time.
+1. *Values that are resident or come back.* A persistent tensor that any operator accesses has a value at all times,
+  and is on the device or away by a swap. For a tensor that does not persist, let w be the fixed operator before k
+  that wrote the version which some operator j needs, where j certainly runs later: j is fixed and follows k, or its
+  dependencies put it behind a fixed operator from k on. Either the value that j reads was written before the moment,
+  and then it is on the device or away by a swap; or w runs again between the moment and j. There is no third
+  possibility, because j reads exactly that version, and w's first run was before the moment.
+2. *The cost of a swap.* A value that is away at the moment is away in every iteration. It is copied in once between
+  k's end and its next access, so before j begins. If its value is written in each iteration, it is copied out once
+  between that write's end and k's begin. The lane is busy with the copies for at least `in_ns` and `out_ns`, alone.
+3. *The time for swaps.* Between k's end and j's begin only those operators run that may lie between. If s of S is
+  spent between the moment and the iteration's end and S - s before the moment, the time for the copy is at most s
+  plus their latencies. If the window crosses the iteration's end, it is at most S plus their latencies, because it is
+  part of the time from one moment at k to the next, which is T on average. So all items due by j together take no
+  more of the in-lane, less uploads in between. All items written since w, from w to k, take no more of the out-lane
+  than S - s (or S) plus the latencies in between. Movable operators count in every window in which they may run.
+4. *The cost of running again.* After the moment, each operator that runs again costs its latency, at most s together.
+  An input of it that does not persist, and that k does not access, was resident at the moment (its bytes count),
+  swapped (2, 3) or made again.
+5. An update's own state in parts may be away in parts. A part's copy takes at least that part of the whole copy's
+  time.
 
-So the least sum of bytes under these constraints is a bound on what is on the device at k, hence on the peak.
-Allowing fractions of tensors makes it smaller, thus keeps it a bound; so does charging a value that several operators
-read again to only one of them, and looking at some windows only. By Lagrange's argument any prices of at least zero,
-for lane time in each window and for running again, give a bound too: let every item take the cheapest of holding,
-swapping and making it again, along the forest of what needs what, take off all that there is of time at these prices,
-and let s take the end that makes the bound less. Prices are improved by supergradient steps (Held and Karp's method
-for the travelling salesman); where they are not the best ones that costs bytes, and not the proof.
+So the least sum of bytes under these constraints is a bound of the bytes on the device at k, hence of the peak. Three
+relaxations make the sum smaller, so it remains a bound: fractions of tensors are allowed, a value that several re-run
+operators read is charged to only one of them, and only some windows are examined. By Lagrange's argument any
+nonnegative prices, for lane time in each window and for running again, also give a bound: let every item take the
+cheapest of keeping, swapping and recomputing, along the forest of dependencies, subtract the total available time at
+these prices, and choose the end of s's range that makes the bound smaller. Prices are improved by supergradient steps
+(Held and Karp's method for the travelling salesman). Prices that are not optimal weaken the bound, but not the proof.
 
-6. *Several peaks in turn*, as micro-batches have. Cut the captured order into zones; a zone lasts from the first run
-of its first fixed operator to that of the next zone's. What is spent of S in all zones is S together, so of any r
-zones there is one that spends at most S / r. For a moment in that zone, windows that lie within the zone (from an
-operator of it, until one of it or the next zone's first) have S / r where they had S, and so has what runs again
-before such an operator; windows that reach beyond keep S, and what runs again for later ones takes S at most by a
-count of its own. So the least of the r bounds, one for each zone with S / r, is a bound. The zones are cut where
-little is held between two peaks (`_zones`); a graph with one peak has one zone, and nothing changes.
+6. *Several peaks in turn*, as micro-batches have. Cut the captured order into zones. A zone lasts from the first run
+  of its first fixed operator to that of the next zone's. All zones together spend S, so of any r zones at least one
+  spends at most S / r. For a moment in that zone, windows that lie within the zone (from an operator of it, until an
+  operator of it or the next zone's first) have S / r where they had S, and so has everything that runs again before
+  such an operator. Windows that reach beyond the zone keep S, and what runs again for later operators takes at most
+  S, counted separately. So the least of the r bounds, one for each zone with S / r, is a bound. The zones are cut
+  where the load between two peaks is low (`_zones`). A graph with one peak has one zone, and nothing changes.
 
-What it leaves out (docs/results.md, "The least overhead and the bound"): within a zone one moment is looked at by
-itself, so a lane may serve each moment as if no other needed it, and what was made again takes no memory of its own
-before it is read. Plans for an overhead of 10 % are up to twice the bound; how much of that is the bound is open.
+The bound is not tight (bench/RESULTS.md, "The least overhead and the bound"): within a zone each moment is examined
+by itself, so a lane may serve each moment as if no other moment needed it, and recomputed tensors take no memory of
+their own before they are read. Plans for an overhead of 10 % are up to twice the bound. It is open how much of that
+is the bound's weakness.
 
-It takes time in proportion to operators and accesses: `_COARSE` + `_FINE` moments are looked at whatever the graph's
-size, and each takes fewer steps where it has more items (`_WORK`).
+The time is proportional to operators and accesses: `_COARSE` + `_FINE` moments are examined for any size of the
+graph, and a moment with more items takes fewer steps (`_WORK`).
 
-The peak is also at least every operator's own working set (`least_bytes`), whatever the time; of state that only one
-update accesses, a part as small as one likes.
+The peak is also at least every operator's own working set (`least_bytes`), for any time; of state that only one
+update accesses, an arbitrarily small part.
 """
 
 from collections.abc import Sequence
@@ -71,80 +73,90 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import own_state
 
-_COARSE, _FINE = 10, 4  # moments that are looked at first, along the iteration, and then where most is promised
-_ZONES = 16  # into which an iteration with several peaks is cut at most: each costs as much as a moment
-_LEAST_DEPTH = 0.1  # of the highest peak, that less is held between two peaks
+# moments that are examined first, along the iteration, and then where the bound is expected to be highest
+_COARSE, _FINE = 10, 4
+_ZONES = 16  # the most zones of an iteration with several peaks; each costs as much as a moment
+_LEAST_DEPTH = 0.1  # The load between two peaks has to be lower by this fraction of the highest peak.
 _COARSE_STEPS, _STEPS, _LEAST_STEPS = 40, 150, 20
-_WORK = 1_500  # items from which on fewer steps have to do
-_FIRST_STEP, _LAST_STEP = 1.0, 0.003  # in prices that are 1 where a byte moved costs as much as a byte held
+_WORK = 1_500  # number of items above which fewer steps are made
+_FIRST_STEP, _LAST_STEP = 1.0, 0.003  # in units in which a price of 1 makes a moved byte cost as much as a kept byte
 _MOMENTUM = 0.5
-_AGAIN_PRICE = 3.0  # the unit of the price of running again, in bytes by all nodes' cost
-_WINDOWS = 4  # of each lane, by the bytes of what is due in them, besides the largest
-_SURE = 1 - 1e-9  # of what floating point adds up
+# the unit of the price of running again: the bytes of all items divided by the cost of all nodes, times this
+_AGAIN_PRICE = 3.0
+_WINDOWS = 4  # windows of each lane, at quantiles of the bytes due in them, besides the largest
+_SURE = 1 - 1e-9  # a factor below 1 that covers floating-point errors
 _ROUNDING_NS = 0.01  # for each tensor: the simulator ends a copy within a thousandth of a nanosecond
 
 
 def bound_bytes(graph: StepGraph, latency_ns: Sequence[int], link: Link, iteration_ns: int) -> int:
-    """The least peak that a plan of one job can have whose iterations take so long, or less."""
+    """Return a lower bound of the peak of every plan of one job whose iterations take at most `iteration_ns`."""
     moments = Moments(graph, latency_ns, link)
     slack_ns = iteration_ns + 1 + _ROUNDING_NS * len(graph.tensors) - float(moments.cost_ns.sum())
-    found = least_bytes(graph)
-    held = moments.held_bytes()
+    best_bound = least_bytes(graph)
+    held_bytes = moments.held_bytes()
     fixed = np.flatnonzero(moments.fixed)
     chosen, away = [], []
     for part in np.array_split(fixed, min(_COARSE, len(fixed))) if len(fixed) else ():
-        position = int(part[np.argmax(held[part])])
+        position = int(part[np.argmax(held_bytes[part])])
         least = _Relaxation(moments, position, max(0.0, slack_ns)).least(_COARSE_STEPS)
         chosen.append(position)
-        away.append(held[position] - least)
-        found = max(found, ceil(least * _SURE))
+        away.append(held_bytes[position] - least)
+        best_bound = max(best_bound, ceil(least * _SURE))
     if chosen:
-        promised = held[fixed] - np.interp(fixed, chosen, away)  # as much is away as at the moments nearby
-        for position in fixed[np.argsort(-promised, kind="stable")[:_FINE]].tolist():
-            if held[position] * _SURE > found:
+        # as many bytes are away as at the examined moments nearby
+        expected = held_bytes[fixed] - np.interp(fixed, chosen, away)
+        for position in fixed[np.argsort(-expected, kind="stable")[:_FINE]].tolist():
+            if held_bytes[position] * _SURE > best_bound:
                 least = _Relaxation(moments, position, max(0.0, slack_ns)).least(_STEPS)
-                found = max(found, ceil(least * _SURE))
-        found = max(found, _together(moments, held, max(0.0, slack_ns), found))
-    return found
+                best_bound = max(best_bound, ceil(least * _SURE))
+        best_bound = max(best_bound, _together(moments, held_bytes, max(0.0, slack_ns), best_bound))
+    return best_bound
 
 
-def _together(moments: Moments, held: Floats, slack_ns: float, found: int) -> int:
-    """The bound of several peaks in turn, if it is above what was found: one of them has only its part of slack."""
-    zones = sorted(_zones(held, moments.fixed), key=lambda zone: (-held[zone[0] : zone[1]].max(), zone))
+def _together(moments: Moments, held_bytes: Floats, slack_ns: float, best_bound: int) -> int:
+    """Return the bound of several peaks in turn, if it is higher than `found`. At least one peak has only its part of
+    the slack.
+    """
+    zones = sorted(_zones(held_bytes, moments.fixed), key=lambda zone: (-held_bytes[zone[0] : zone[1]].max(), zone))
     for count in sorted({len(zones), len(zones) // 2, 2}, reverse=True):
         least = inf if 2 <= count <= len(zones) else 0.0
         for start, stop in zones[:count]:
-            if least * _SURE <= found:
+            if least * _SURE <= best_bound:
                 break
             zone = _Zone(start=start, stop=stop, slack_ns=slack_ns / count)
-            position = start + int(np.argmax(held[start:stop]))
+            position = start + int(np.argmax(held_bytes[start:stop]))
             least = min(least, _Relaxation(moments, position, slack_ns, zone).least(_STEPS))
-        found = max(found, ceil(least * _SURE))
-    return found
+        best_bound = max(best_bound, ceil(least * _SURE))
+    return best_bound
 
 
-def _zones(held: Floats, fixed: Flags) -> list[tuple[int, int]]:
-    """The iteration cut where little is held between two peaks, the deepest cuts first."""
+def _zones(held_bytes: Floats, fixed: Flags) -> list[tuple[int, int]]:
+    """Cut the iteration where the load between two peaks is low, the deepest cuts first."""
     places = np.flatnonzero(fixed)
-    load = held[places]
+    load = held_bytes[places]
     cuts: list[int] = []
     segments = [(0, len(places))]
     while segments and len(cuts) + 1 < _ZONES:
         first, stop = segments.pop()
-        one = load[first:stop]
-        depth = np.minimum(np.maximum.accumulate(one), np.maximum.accumulate(one[::-1])[::-1]) - one
+        segment_load = load[first:stop]
+        depth = (
+            np.minimum(np.maximum.accumulate(segment_load), np.maximum.accumulate(segment_load[::-1])[::-1])
+            - segment_load
+        )
         inner = int(np.argmax(depth))
         if depth[inner] < _LEAST_DEPTH * load.max():
             continue
         cuts.append(first + inner)
         segments += [(first, first + inner), (first + inner, stop)]
         segments.sort(key=lambda segment: (segment[1] - segment[0], segment))
-    ends = [0, *(int(places[cut]) for cut in sorted(cuts)), len(held)]
+    ends = [0, *(int(places[cut]) for cut in sorted(cuts)), len(held_bytes)]
     return [(start, stop) for start, stop in pairwise(ends) if stop > start and fixed[start:stop].any()]
 
 
 def least_bytes(graph: StepGraph) -> int:
-    """What the largest operator needs, whatever the time; its own state in parts may be as good as nothing."""
+    """Return the largest operator's working set. Its own state may be in arbitrarily small parts, so it does not
+    count.
+    """
     own = own_state(graph)
     return max(
         operator.workspace_bytes
@@ -154,15 +166,15 @@ def least_bytes(graph: StepGraph) -> int:
 
 
 def covers(graph: StepGraph, plan: Plan) -> bool:
-    """Whether the bound speaks of this plan: first runs of what nothing moves are in the captured order."""
+    """Return whether the bound holds for this plan: first runs of fixed operators are in the captured order."""
     first = dict.fromkeys(execution.operator for execution in plan.executions)
-    kept = [k for k in first if not movable(graph, graph.operators[k])]
-    return all(earlier < later for earlier, later in pairwise(kept))
+    fixed = [k for k in first if not movable(graph, graph.operators[k])]
+    return all(earlier < later for earlier, later in pairwise(fixed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Zone:
-    """A stretch of the captured order, and the part of all slack that may be spent between its ends."""
+    """A part of the captured order, and the share of all slack that may be spent between its ends."""
 
     start: int
     stop: int
@@ -170,32 +182,33 @@ class _Zone:
 
 
 class _Relaxation:
-    """The least that is on the device at one moment, as a function of prices that can only be too low for it.
+    """A lower bound of the bytes on the device at one moment, as a function of prices.
 
-    Prices: for each window of the in-lane, from k until `_until`; for each of the out-lane, from `_from` to k; for
-    running again within the zone, and beyond it. A window's price is paid by all items whose windows lie within it.
+    Prices: one for each window of the in-lane, from k until `_until`; one for each window of the out-lane, from
+    `_from` to k; one for running again within the zone, and one beyond it. Every item whose window lies within a
+    priced window pays that window's price.
     """
 
     def __init__(self, moments: Moments, position: int, slack_ns: float, zone: _Zone | None = None) -> None:
-        self._moment = found = moments.moment(position)
+        self._moment = moment = moments.moment(position)
         self._zone = zone or _Zone(start=0, stop=moments.count, slack_ns=slack_ns)
-        self._inside = found.inside(self._zone.stop)
+        self._inside = moment.inside(self._zone.stop)
         link = moments.link
-        self._in_bytes = link.per_copy_ns * link.in_bytes_per_s / 1e9 + found.size_bytes
+        self._in_bytes = link.per_copy_ns * link.in_bytes_per_s / 1e9 + moment.size_bytes
         self._out_bytes = np.where(
-            found.copied, link.per_copy_ns * link.out_bytes_per_s / 1e9 + found.size_bytes, 0.0
+            moment.copied, link.per_copy_ns * link.out_bytes_per_s / 1e9 + moment.size_bytes, 0.0
         )
-        self._again = _AGAIN_PRICE * found.size_bytes[: found.must].sum() / max(1.0, found.cost_ns.sum())
+        self._again = _AGAIN_PRICE * moment.size_bytes[: moment.must].sum() / max(1.0, moment.cost_ns.sum())
         self._windows(moments, slack_ns)
 
     def least(self, steps: int) -> float:
-        """The greatest bound found in so many steps; fewer for very many items."""
+        """Return the greatest bound found in `steps` steps; fewer steps for very many items."""
         steps = max(_LEAST_STEPS, min(steps, steps * _WORK // max(1, len(self._moment.size_bytes))))
         prices = np.zeros(len(self._until) + len(self._from) + 2)
         prices[[len(self._until) - 1, len(self._until)]] = 0.4
         prices[-2:] = 1.0, 0.0 if self._inside.all() else 1.0
         best = self._moment.own_bytes
-        way = np.zeros(len(prices))
+        direction = np.zeros(len(prices))
         for step in np.geomspace(_FIRST_STEP, _LAST_STEP, steps):
             value, slope = self._value(prices)
             best = max(best, value)
@@ -203,26 +216,26 @@ class _Relaxation:
             norm = float(np.sqrt((slope**2).sum()))
             if norm == 0:
                 break
-            way = _MOMENTUM * way + (1 - _MOMENTUM) / norm * slope
-            prices = np.maximum(0.0, prices + step * way)
+            direction = _MOMENTUM * direction + (1 - _MOMENTUM) / norm * slope
+            prices = np.maximum(0.0, prices + step * direction)
         return best
 
     def _windows(self, moments: Moments, slack_ns: float) -> None:
-        """Some windows of both lanes, each with the bytes that can be copied in it without any slack."""
-        found, k, n, zone = self._moment, self._moment.position, moments.count, self._zone
+        """Choose some windows of both lanes, each with the bytes that can be copied in it without any slack."""
+        moment, k, n, zone = self._moment, self._moment.position, moments.count, self._zone
         busy = np.concatenate(([0.0], np.cumsum(np.where(moments.fixed, moments.cost_ns, 0))))
         idle = np.concatenate(([0.0], np.cumsum(np.where(moments.fixed & ~moments.upload, moments.cost_ns, 0))))
         moved = np.zeros(n + 1)
         np.add.at(moved, moments.after[~moments.fixed] + 1, moments.cost_ns[~moments.fixed])
-        moved = np.cumsum(moved)  # of movable operators that may run before each position
-        weight = np.where(np.arange(len(found.due)) < found.must, found.size_bytes, 0)
-        ends = self._until = np.unique([*_cuts(found.due, weight), zone.stop, n, n + max(1, k)])
+        moved = np.cumsum(moved)  # latencies of movable operators that may run before each position
+        weight = np.where(np.arange(len(moment.due)) < moment.must, moment.size_bytes, 0)
+        ends = self._until = np.unique([*_cuts(moment.due, weight), zone.stop, n, n + max(1, k)])
         turn = np.maximum(ends - n, 0)
         within = np.minimum(ends, n)
         ahead_ns = idle[within] - idle[k + 1] + idle[turn] + moved[within]
         self._in_room, in_turns = ahead_ns * moments.link.in_bytes_per_s / 1e9, ends > zone.stop
         starts = self._from = np.unique(
-            [*-_cuts(-found.since[found.copied], weight[found.copied]), zone.start, 0, k - n]
+            [*-_cuts(-moment.since[moment.copied], weight[moment.copied]), zone.start, 0, k - n]
         )
         turn = np.where(starts < 0, busy[n] - busy[np.minimum(starts + n + 1, n)], 0)
         within = np.where(starts < 0, 0, starts + 1)
@@ -234,22 +247,22 @@ class _Relaxation:
         before = np.concatenate((0.0 * ends, ~out_turns * outward, [0.0, 0.0]))
         self._behind = turned + zone.slack_ns * behind
         self._before = turned + zone.slack_ns * before
-        self._in_of = np.searchsorted(ends, found.due)
-        self._out_of = np.maximum(np.searchsorted(starts, found.since, side="right") - 1, 0)
+        self._in_of = np.searchsorted(ends, moment.due)
+        self._out_of = np.maximum(np.searchsorted(starts, moment.since, side="right") - 1, 0)
 
     def _value(self, prices: Floats) -> tuple[float, Floats]:
-        """The bound at these prices, and in which direction it grows."""
-        found = self._moment
+        """Return the bound at these prices, and its gradient."""
+        moment = self._moment
         inward, outward = prices[: len(self._until)], prices[len(self._until) : -2]
         moving = self._in_bytes * np.cumsum(inward[::-1])[::-1][self._in_of]
         moving += self._out_bytes * np.cumsum(outward)[self._out_of]
-        costs = np.minimum(found.size_bytes, moving)
-        held, again = self._cheapest(costs, self._again * np.where(self._inside, prices[-2], prices[-1]))
+        costs = np.minimum(moment.size_bytes, moving)
+        kept_items, again = self._cheapest(costs, self._again * np.where(self._inside, prices[-2], prices[-1]))
         again_bytes = self._again * np.array(
-            [float(found.cost_ns[again & where].sum()) for where in (self._inside, ~self._inside)]
+            [float(moment.cost_ns[again & where].sum()) for where in (self._inside, ~self._inside)]
         )
-        value = found.own_bytes + float(costs[held].sum()) + float(prices[-2:] @ again_bytes)
-        moved = held & (moving < found.size_bytes)
+        value = moment.own_bytes + float(costs[kept_items].sum()) + float(prices[-2:] @ again_bytes)
+        moved = kept_items & (moving < moment.size_bytes)
         inward_use = np.bincount(self._in_of[moved], self._in_bytes[moved], len(inward)).cumsum()
         outward_use = np.bincount(self._out_of[moved], self._out_bytes[moved], len(outward))[::-1].cumsum()[::-1]
         slope = np.concatenate((inward_use - self._in_room, outward_use - self._out_room, again_bytes))
@@ -258,38 +271,40 @@ class _Relaxation:
         return value - float(prices @ room), slope
 
     def _slack_room(self, prices: Floats) -> Floats:
-        """What slack adds to the amount that each price is of: spent behind the moment or before it, as is worse."""
+        """Return the bytes that slack adds for each price: spent after the moment or before it,
+        whichever is worse.
+        """
         behind, before = self._behind, self._before
         return behind if float(prices @ behind) >= float(prices @ before) else before
 
     def _cheapest(self, costs: Floats, again_price: Floats) -> tuple[Flags, Flags]:
-        """Which items are held or swapped and which nodes run again, for the least sum of costs."""
-        found = self._moment
-        nodes = len(found.cost_ns)
-        own = found.node >= 0
-        keep = np.bincount(found.node[own], costs[own], nodes)
-        again = again_price * found.cost_ns + np.bincount(found.leaf_node, costs[found.leaf_item], nodes)
-        has = found.parent >= 0
-        read = np.where(has, costs[found.through], 0.0)
-        for level in found.levels:  # unless its reader runs again nobody needs what is read
-            up = found.parent[level]
+        """Return which items are kept or swapped and which nodes run again, for the least sum of costs."""
+        moment = self._moment
+        nodes = len(moment.cost_ns)
+        own = moment.node >= 0
+        keep = np.bincount(moment.node[own], costs[own], nodes)
+        again = again_price * moment.cost_ns + np.bincount(moment.leaf_node, costs[moment.leaf_item], nodes)
+        has = moment.parent >= 0
+        read = np.where(has, costs[moment.through], 0.0)
+        for level in moment.levels:  # an input is needed only if its reader runs again
+            up = moment.parent[level]
             inner = level[has[level]]
             np.add.at(keep, up[has[level]], np.minimum(keep, again)[inner])
             np.add.at(again, up[has[level]], np.minimum(keep + read, again)[inner])
-        made = np.zeros(nodes, dtype=bool)
+        rerun_nodes = np.zeros(nodes, dtype=bool)
         needed = np.zeros(nodes, dtype=bool)
-        for level in reversed(found.levels):
-            needed[level] = has[level] & made[found.parent[level]]
-            made[level] = again[level] < keep[level] + np.where(needed[level], read[level], 0.0)
-        held = np.arange(len(costs)) < found.must
-        held[own] = ~made[found.node[own]]
-        held[found.through[needed & ~made]] = True
-        held[found.leaf_item[made[found.leaf_node]]] = True
-        return held, made
+        for level in reversed(moment.levels):
+            needed[level] = has[level] & rerun_nodes[moment.parent[level]]
+            rerun_nodes[level] = again[level] < keep[level] + np.where(needed[level], read[level], 0.0)
+        kept_items = np.arange(len(costs)) < moment.must
+        kept_items[own] = ~rerun_nodes[moment.node[own]]
+        kept_items[moment.through[needed & ~rerun_nodes]] = True
+        kept_items[moment.leaf_item[rerun_nodes[moment.leaf_node]]] = True
+        return kept_items, rerun_nodes
 
 
 def _cuts(values: Ints, weight: Floats) -> Ints:
-    """Values that divide the weight evenly, by value."""
+    """Return values that divide the weight into equal parts, in ascending order."""
     if not weight.sum():
         return np.zeros(0, dtype=np.int64)
     order = np.argsort(values, kind="stable")

@@ -1,9 +1,10 @@
-"""The judge of plans: walks iterations operator by operator and reports every rule that is broken.
+"""Check plans: walk iterations operator by operator and report every broken rule.
 
-It shares no code with the planner, the rewriting or the peak analysis, and is plain on purpose: a planner is believed
-only where this finds nothing. The walk starts from the home state (what the plan has on the device at operator 0, and
-host copies only of what is away there), because that is how a trainer adopts a plan. Each step of the walk looks at
-its operator's accesses and at the swaps that do something there: time grows with operators, accesses and swaps.
+This module shares no code with the planner, the rewriting or the peak analysis, and is simple on purpose: a plan is
+trusted only if this module finds no fault. The walk starts from the home state (the tensors that the plan has on the
+device at operator 0, and host copies only of tensors that are away there), because a trainer adopts a plan in this
+state. Each step of the walk examines its operator's accesses and the swaps that act there, so the time grows with
+operators, accesses and swaps.
 """
 
 from collections.abc import Sequence
@@ -19,58 +20,59 @@ from indb_tensile.scheduler.timing.schedule import Schedule
 
 
 def faults(graph: StepGraph, plan: Plan, *, limit_bytes: int | None = None) -> tuple[str, ...]:
-    """Every broken rule, in words; empty for a plan that can be executed and keeps to the limit."""
+    """Return every broken rule, in words. Empty for a plan that can be executed and keeps to the limit."""
     if plan.executions:
         verdict = judge(graph, plan.executions)
         if verdict.faults:
             return verdict.faults
         graph = verdict.graph
-    found = _malformed(graph, plan)
-    if found:
-        return tuple(found)
+    messages = _malformed(graph, plan)
+    if messages:
+        return tuple(messages)
     walk = _walk(graph, plan)
-    found = list(dict.fromkeys(walk.faults))
+    messages = list(dict.fromkeys(walk.faults))
     if limit_bytes is not None and max(walk.loads) > limit_bytes:
-        found.append(f"the peak of {max(walk.loads)} bytes is over the limit of {limit_bytes}")
-    return tuple(found)
+        messages.append(f"the peak of {max(walk.loads)} bytes is over the limit of {limit_bytes}")
+    return tuple(messages)
 
 
 def faults_together(
     jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], *, budget_bytes: int, schedules: Sequence[Schedule] = ()
 ) -> tuple[str, ...]:
-    """Every broken rule of several jobs' plans, each job given as its (graph, plan) pairs, under one budget.
+    """Return every broken rule of several jobs' plans under one budget. Each job is a sequence of (graph, plan)
+    pairs.
 
-    The jobs of `schedules` are positions among the jobs. What such jobs hold together counts in whatever order their
-    gates let their operators run; of the others the peaks are added.
+    `schedules` refer to jobs by position. For jobs with a schedule, the most bytes count that they occupy in any
+    order that their gates allow. For the other jobs the peaks are added.
     """
-    found = []
+    messages = []
     for position, pairs in enumerate(jobs):
         for number, (graph, plan) in enumerate(pairs):
-            found += [f"job {position}, graph {number}: {fault}" for fault in faults(graph, plan)]
+            messages += [f"job {position}, graph {number}: {fault}" for fault in faults(graph, plan)]
         shared = {tuple((t.id, t.size_bytes) for t in graph.tensors if t.persistent) for graph, _ in pairs}
         if len(shared) > 1:
-            found.append(f"job {position}: its graphs do not have the same persistent tensors")
+            messages.append(f"job {position}: its graphs do not have the same persistent tensors")
     gated = [position for schedule in schedules for position in schedule.jobs]
     if len(set(gated)) < len(gated) or not all(0 <= position < len(jobs) for position in gated):
-        found.append(f"the schedules are of jobs {gated}, of {len(jobs)}")
-    for schedule in schedules if not found else ():
-        found += cuts.faults([steps(jobs[position]) for position in schedule.jobs], schedule)
-    if not found and (total := together_bytes(jobs, schedules)) > budget_bytes:
-        found.append(f"the jobs' peaks are {total} bytes together, over the budget of {budget_bytes}")
-    return tuple(found)
+        messages.append(f"the schedules are of jobs {gated}, of {len(jobs)}")
+    for schedule in schedules if not messages else ():
+        messages += cuts.faults([steps(jobs[position]) for position in schedule.jobs], schedule)
+    if not messages and (total := together_bytes(jobs, schedules)) > budget_bytes:
+        messages.append(f"the jobs' peaks are {total} bytes together, over the budget of {budget_bytes}")
+    return tuple(messages)
 
 
 def together_bytes(jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], schedules: Sequence[Schedule]) -> int:
-    """The most that jobs come to whose plans and schedules break no rule."""
+    """Return the most bytes of jobs whose plans and schedules break no rule."""
     gated = {position for schedule in schedules for position in schedule.jobs}
     alone = [max(peak(graph, plan) for graph, plan in pairs) for n, pairs in enumerate(jobs) if n not in gated]
     return sum(alone) + sum(cuts.most_bytes([steps(jobs[n]) for n in s.jobs], s) for s in schedules)
 
 
 def steps(pairs: Sequence[tuple[StepGraph, Plan]]) -> Steps:
-    """What a job holds during its training step, the first pair, and at the gates before each operator.
+    """Return a job's bytes during its training step, which is the first pair, and at the gates before each operator.
 
-    Its other graphs run before the gates of operator 0.
+    The job's other graphs run before the gates of operator 0.
     """
     (graph, plan), *others = pairs
     if plan.executions:
@@ -82,18 +84,18 @@ def steps(pairs: Sequence[tuple[StepGraph, Plan]]) -> Steps:
 
 
 def peak(graph: StepGraph, plan: Plan) -> int:
-    """The peak of a plan that breaks no rule, by walking it."""
+    """Return the peak of a plan that breaks no rule, by walking it."""
     if plan.executions:
         graph = judge(graph, plan.executions).graph
     return max(_walk(graph, plan).loads)
 
 
 class _State(StrEnum):
-    ABSENT = "absent"  # holds no memory and has no value
+    ABSENT = "absent"  # has no memory and no value
     RESIDENT = "resident"
-    LEAVING = "leaving"  # still on the device, its copy to the host may be under way
+    LEAVING = "leaving"  # still on the device; its copy to the host may be under way
     AWAY = "away"
-    RETURNING = "returning"  # has its memory again, its copy back may be under way
+    RETURNING = "returning"  # has its memory again; its copy back may be under way
 
 
 _OFF_DEVICE = (_State.ABSENT, _State.AWAY)
@@ -101,19 +103,19 @@ _OFF_DEVICE = (_State.ABSENT, _State.AWAY)
 
 @dataclass(slots=True)
 class _Walk:
-    """One walk: where every tensor is, whose host copy is valid, and what was wrong."""
+    """The state of one walk: where every tensor is, which host copies are valid, and the faults so far."""
 
     graph: StepGraph
     plan: Plan
     last: dict[TensorId, int]  # the last operator that accesses each tensor
-    dying: dict[int, list[TensorId]]  # what is given back at each boundary for good
+    dying: dict[int, list[TensorId]]  # the tensors that are released for good at each boundary
     state: dict[TensorId, _State]
     held_bytes: int
     moves: "_Moves"
     host: set[TensorId] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
-    waits: list[int] = field(default_factory=list)  # what is held before each operator, before it takes any memory
+    waits: list[int] = field(default_factory=list)  # bytes before each operator, before it takes any memory
     strict: bool = False
 
     def fault(self, text: str) -> None:
@@ -131,7 +133,7 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """The plan's swaps by the boundary or operator at which each one acts, in the plan's order."""
+    """The plan's swaps by the boundary or operator at which they act, in the plan's order."""
 
     leave_after: dict[int, list[Swap]]
     free_at: dict[int, list[Swap]]
@@ -151,7 +153,7 @@ def _moves(plan: Plan) -> _Moves:
 
 def _walk(graph: StepGraph, plan: Plan) -> _Walk:
     walk = _start(graph, plan)
-    for index in range(len(graph.operators)):  # leads every swap that crosses the end into its place
+    for index in range(len(graph.operators)):  # brings every swap that crosses the end into its steady state
         _step(walk, index)
     walk.strict = True
     _go_home(walk)
@@ -174,17 +176,18 @@ def _start(graph: StepGraph, plan: Plan) -> _Walk:
             dying.setdefault(boundary, []).append(tensor.id)
     for tensor_id in plan.away:
         state[tensor_id] = _State.AWAY
-    held = sum(t.size_bytes for t in graph.tensors if state[t.id] is _State.RESIDENT)
-    return _Walk(graph, plan, last, dying, state, held, _moves(plan))
+    resident_bytes = sum(t.size_bytes for t in graph.tensors if state[t.id] is _State.RESIDENT)
+    return _Walk(graph, plan, last, dying, state, resident_bytes, _moves(plan))
 
 
 def _go_home(walk: _Walk) -> None:
-    """Forget every host copy that a trainer starting at operator 0 would not have."""
+    """Discard every host copy that a trainer which starts at operator 0 would not have."""
     walk.host.clear()
     for swap in walk.plan.swaps:
         state = walk.state[swap.tensor]
         if swap.out_after != walk.last.get(swap.tensor) or state not in (_State.AWAY, _State.LEAVING):
-            continue  # what is gone or going at the end of the iteration goes by the swap after its last access
+            # a tensor that is away or leaving at the end of the iteration leaves by the swap after its last access
+            continue
         away_at_zero = swap.in_at != 0 and (state is _State.AWAY or swap.free_at == 0)
         if away_at_zero or (state is _State.LEAVING and swap.copies):
             walk.host.add(swap.tensor)
@@ -255,29 +258,29 @@ def _leave(walk: _Walk, swap: Swap) -> None:
 
 
 def _malformed(graph: StepGraph, plan: Plan) -> list[str]:
-    """What makes a walk senseless: indices out of range, boundaries out of order."""
+    """Return the faults that prevent a walk: indices out of range, boundaries out of order."""
     count = len(graph.operators)
-    found = []
+    messages = []
     swapped = {swap.tensor for swap in plan.swaps}
     for swap in plan.swaps:
         positions = (swap.out_after, swap.free_at, swap.in_at, swap.needed_by)
         if not 0 <= swap.tensor < len(graph.tensors) or not all(0 <= p < count for p in positions):
-            found.append(f"index out of range: {swap}")
+            messages.append(f"index out of range: {swap}")
             continue
         if not graph.tensors[swap.tensor].persistent and not swap.out_after < swap.needed_by:
-            found.append(f"tensor {swap.tensor} does not persist, but its swap crosses the end: {swap}")
+            messages.append(f"tensor {swap.tensor} does not persist, but its swap crosses the end: {swap}")
         if not _in_order(swap, count):
-            found.append(f"boundaries not in the order out_after, free_at, in_at, needed_by: {swap}")
+            messages.append(f"boundaries not in the order out_after, free_at, in_at, needed_by: {swap}")
     for tensor in sorted(plan.away):
         if not 0 <= tensor < len(graph.tensors) or not graph.tensors[tensor].persistent:
-            found.append(f"tensor {tensor} is away, but is no persistent tensor")
+            messages.append(f"tensor {tensor} is away, but is no persistent tensor")
         if tensor in swapped:
-            found.append(f"tensor {tensor} is away and is swapped")
-    return found
+            messages.append(f"tensor {tensor} is away and is swapped")
+    return messages
 
 
 def _in_order(swap: Swap, count: int) -> bool:
-    """Whether the boundaries come in their order after `out_after`, within one iteration of it."""
+    """Return whether the boundaries come in order after `out_after`, within one iteration."""
     free, back, need = (
         (position - swap.out_after - 1) % count for position in (swap.free_at, swap.in_at, swap.needed_by)
     )

@@ -1,15 +1,19 @@
-"""The heaviest closed set of a directed graph: a set of nodes that contains, with each node, all that it needs.
+"""Find the heaviest closed set of a directed graph: a set of nodes that contains, with each node, all nodes that it
+needs.
 
-By a minimum cut (Picard, "Maximal closure of a graph and applications to combinatorial problems", Management Science,
-1976): what nodes of positive weight bring flows along the needs to nodes of negative weight, which take no more than
-they cost; what cannot flow away is what a closed set gains at most. The flow is Dinic's: level by level.
+The method is a minimum cut (Picard, "Maximal closure of a graph and applications to combinatorial problems",
+Management Science, 1976). Flow goes from nodes of positive weight along the needs to nodes of negative weight, which
+absorb at most the absolute value of their weight. The flow that cannot be absorbed is the largest weight of a closed
+set. The maximum flow algorithm is Dinic's.
 """
 
 from collections.abc import Sequence
 
 
 def heaviest_closure(weights: Sequence[int], needs: Sequence[tuple[int, int]]) -> int:
-    """The largest sum of weights of a closed set; the empty one weighs 0. (a, b) stands for: a needs b."""
+    """Return the largest sum of weights of a closed set. The empty set weighs 0. The pair (a, b) means that a needs
+    b.
+    """
     flow = _Flow(weights, needs)
     while flow.level():
         flow.push()
@@ -17,25 +21,29 @@ def heaviest_closure(weights: Sequence[int], needs: Sequence[tuple[int, int]]) -
 
 
 class _Flow:
-    """What nodes still bring and still take. Along a need anything may flow, against it what has flown along it."""
+    """The residual flow network. The capacity along a need is unlimited; against a need it is the flow along the
+    need.
+    """
 
     def __init__(self, weights: Sequence[int], needs: Sequence[tuple[int, int]]) -> None:
         self.brings = [max(0, weight) for weight in weights]
         self._takes = [max(0, -weight) for weight in weights]
         self._heads: list[int] = []
-        self._room: list[int] = []  # by arc; the one against it is its number with the last bit turned
+        self._room: list[int] = []  # by arc; the number of the reverse arc differs in the last bit
         self._arcs: list[list[int]] = [[] for _ in weights]
-        anything = sum(self.brings) + 1
+        unlimited = sum(self.brings) + 1
         for first, second in dict.fromkeys(needs):
             self._arcs[first].append(len(self._heads))
             self._arcs[second].append(len(self._heads) + 1)
             self._heads += [second, first]
-            self._room += [anything, 0]
+            self._room += [unlimited, 0]
         self._level: list[int] = []
         self._next: list[int] = []
 
     def level(self) -> bool:
-        """Number the nodes by their distance from what brings something; False where nothing can flow any more."""
+        """Number the nodes by their distance from nodes with remaining supply. Return False if no more flow is
+        possible.
+        """
         level = [0 if brings else -1 for brings in self.brings]
         reached = [node for node, brings in enumerate(self.brings) if brings]
         sinks = any(self._takes[node] for node in reached)
@@ -51,13 +59,13 @@ class _Flow:
         return sinks
 
     def push(self) -> None:
-        """Let flow what can flow without going back a level."""
+        """Push a blocking flow along arcs to the next level."""
         for source in range(len(self.brings)):
             while self.brings[source] and self._path(source):
                 pass
 
     def _path(self, source: int) -> bool:
-        """Push along one path to a node that still takes; False where there is none left."""
+        """Push flow along one path to a node that can absorb it. Return False if there is no such path."""
         path: list[int] = []
         node = source
         while not self._takes[node]:
@@ -79,7 +87,7 @@ class _Flow:
         return True
 
     def _onward(self, node: int) -> int | None:
-        """The next arc from this node to the next level."""
+        """Return the next arc from this node to the next level."""
         arcs = self._arcs[node]
         while self._next[node] < len(arcs):
             arc = arcs[self._next[node]]

@@ -1,20 +1,20 @@
-"""The judge of gates: the most that jobs ever hold together, in whatever order and time their operators run.
+"""Check gates: compute the most bytes that jobs ever occupy together, in any order and timing of their operators.
 
-Gates are guaranteed, times are not. So no time stands in here: a state says how far each job has come, and it can be
-reached exactly where, for every operator that has started, what its gates wait for has ended; what happened in such a
-state can be run again in an order in which nobody waits, since gates that make jobs wait for each other in a circle
-are reported first. The most that is held in any of these states is found exactly. They are the closed sets of a
-directed graph (who is here must have been there, and the other job there), and a closed set of the largest weight is
-a minimum cut (Picard, "Maximal closure of a graph", 1976; of states of distributed programs Chase and Garg,
-"Detection of global predicates", 1998).
+Gates are guaranteed, times are not, so no time occurs here. A state says how far each job has come. A state can be
+reached exactly if, for every operator that has started, everything has ended that its gates wait for. Such a state
+can be reached in an order in which no job has to wait, because gates that make jobs wait for each other in a circle
+are reported first. The most bytes in any of these states are computed exactly. The states are the closed sets of a
+directed graph (a job at this position must have passed the one before, and the other job the awaited one), and a
+closed set of the largest weight is a minimum cut (Picard, "Maximal closure of a graph", 1976; for states of
+distributed programs Chase and Garg, "Detection of global predicates", 1998).
 
-Rounds repeat for ever, but few of them have to be looked at. Say where in its round each job is; then gates say of
-each pair of jobs how many rounds the one must be ahead of the other at least. If any numbers of rounds satisfy that,
-the least ones do, and those come to no more than the largest of these distances for each other job. In the same way
-a circle of jobs that wait for each other passes through each job once at most, so it fits into as many rounds as the
+Rounds repeat forever, but only few have to be examined. For given positions of the jobs in their rounds, the gates
+say for each pair of jobs how many rounds the first job must at least be ahead of the second. If any numbers of rounds
+satisfy these conditions, the least ones do, and those are at most the largest of these distances for each other job.
+Similarly, a circle of waiting jobs passes through each job at most once, so it fits into as many rounds as the
 farthest gates reach back along it.
 
-This shares no code with phases/, and knows nothing of how they work.
+This module shares no code with phases/ and does not depend on how phases/ works.
 """
 
 from collections.abc import Sequence
@@ -31,21 +31,23 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What a job holds while each operator runs, and while it waits at the gates before it."""
+    """The bytes of a job while each operator runs, and while the job waits at the gates before each operator."""
 
     running_bytes: tuple[int, ...]
     waiting_bytes: tuple[int, ...]
 
 
 def most_bytes(jobs: Sequence[Steps], schedule: Schedule) -> int:
-    """The most that these jobs hold together in any state that the gates let them come to."""
+    """Return the most bytes that these jobs occupy together in any state that the gates allow."""
     ahead = max((_rounds(schedule, gate) + 1 for gate in schedule.gates), default=0)
     window = _Window(jobs, schedule, 1 + (len(jobs) - 1) * max(0, ahead))
     return window.most_bytes()
 
 
 def faults(jobs: Sequence[Steps], schedule: Schedule) -> tuple[str, ...]:
-    """What is wrong with these gates, in words: unknown operators, a circle of waits, or a budget not kept."""
+    """Return the faults of these gates, in words: unknown operators, a circle of waits, or a budget
+    that is not kept.
+    """
     counts = [len(own.running_bytes) for own in jobs]
     if len(counts) != len(schedule.jobs):
         return (f"a schedule of {len(schedule.jobs)} jobs for {len(counts)}",)
@@ -66,7 +68,7 @@ def faults(jobs: Sequence[Steps], schedule: Schedule) -> tuple[str, ...]:
 
 
 def _rounds(schedule: Schedule, gate: Gate) -> int:
-    """How many rounds on from its own a gate looks."""
+    """Return by how many rounds a gate looks ahead of its own round."""
     return gate.after_iteration // schedule.iterations[gate.after_job]
 
 
@@ -75,7 +77,7 @@ def _rounds(schedule: Schedule, gate: Gate) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """A job that is at `state` or further implies that another is at `after_state` or further."""
+    """A rule: a job at `state` or further implies that the other job is at `after_state` or further."""
 
     job: int
     state: int
@@ -84,11 +86,15 @@ class _Wait:
 
 
 class _Window:
-    """A job's states are counted: 2 n is waiting before its n-th operator in the window, 2 n + 1 running it."""
+    """The states of all jobs in a window of rounds. State 2 n is waiting before the job's n-th operator in the
+    window, 2 n + 1 running it.
+    """
 
     def __init__(self, jobs: Sequence[Steps], schedule: Schedule, rounds: int) -> None:
         counts = [len(own.running_bytes) for own in jobs]
-        self.held = [_held(own, rounds * each) for own, each in zip(jobs, schedule.iterations, strict=True)]
+        self.loads = [
+            _load_of_states(own, rounds * each) for own, each in zip(jobs, schedule.iterations, strict=True)
+        ]
         self.waits: list[_Wait] = []
         for gate in schedule.gates:
             each, other = schedule.iterations[gate.job], schedule.iterations[gate.after_job]
@@ -96,16 +102,16 @@ class _Window:
                 operator = (gate.iteration + number * each) * counts[gate.job] + gate.operator
                 after = (gate.after_iteration + number * other) * counts[gate.after_job] + gate.after_operator
                 if after >= 0:
-                    beyond = len(self.held[gate.after_job])  # a state that is not in the window
+                    beyond = len(self.loads[gate.after_job])  # a state outside the window
                     after_state = min(2 * after + 2, beyond)
                     self.waits.append(_Wait(gate.job, 2 * operator + 1, gate.after_job, after_state))
 
     def run(self) -> list[int]:
-        """How far jobs come that never rest unless they wait."""
-        mine: list[list[_Wait]] = [[] for _ in self.held]
+        """Return how far jobs come that stop only to wait."""
+        mine: list[list[_Wait]] = [[] for _ in self.loads]
         for wait in sorted(self.waits, key=lambda w: -w.state):
             mine[wait.job].append(wait)
-        at = [0] * len(self.held)
+        at = [0] * len(self.loads)
         moved = True
         while moved:
             moved = False
@@ -113,13 +119,15 @@ class _Window:
                 before = at[job]
                 while waits and at[waits[-1].after_job] >= waits[-1].after_state:
                     waits.pop()
-                at[job] = waits[-1].state - 1 if waits else len(self.held[job]) - 1
+                at[job] = waits[-1].state - 1 if waits else len(self.loads[job]) - 1
                 moved = moved or at[job] > before
         return at
 
     def most_bytes(self) -> int:
-        """Of all closed sets of stretches of states, between which nothing is asked, the one that holds most."""
-        stops: list[set[int]] = [{len(held)} for held in self.held]
+        """Return the largest weight of a closed set. A node is a range of states without waits between them, with its
+        largest load.
+        """
+        stops: list[set[int]] = [{len(load_bytes)} for load_bytes in self.loads]
         for wait in self.waits:
             stops[wait.job].add(wait.state)
             stops[wait.after_job].add(wait.after_state)
@@ -127,9 +135,9 @@ class _Window:
         weights: list[int] = []
         arcs: list[tuple[int, int]] = []
         base = 0
-        for job, held in enumerate(self.held):
+        for job, load_bytes in enumerate(self.loads):
             begins = [0, *sorted(stops[job])]
-            most = np.maximum.reduceat(np.append(held, _NEVER), begins).tolist()
+            most = np.maximum.reduceat(np.append(load_bytes, _NEVER), begins).tolist()
             most[-1] = _NEVER  # beyond the window
             base += most[0]
             for before, begin, low, high in zip(begins, begins[1:], most, most[1:], strict=False):
@@ -146,7 +154,7 @@ _NEVER = -(1 << 60)
 
 
 def _circle(jobs: Sequence[Steps], schedule: Schedule) -> str | None:
-    """Where jobs stand that wait for each other for ever."""
+    """Return the positions of jobs that wait for each other forever; None if no jobs do."""
     ahead = max(0, *(_rounds(schedule, gate) + 1 for gate in schedule.gates), 0)
     rounds = 2 * len(jobs) * ahead + 2
     at = _Window(jobs, schedule, rounds + len(jobs) * ahead).run()
@@ -160,6 +168,6 @@ def _circle(jobs: Sequence[Steps], schedule: Schedule) -> str | None:
     )
 
 
-def _held(own: Steps, iterations: int) -> _Ints:
+def _load_of_states(own: Steps, iterations: int) -> _Ints:
     each = np.array([own.waiting_bytes, own.running_bytes], dtype=np.int64).T.ravel()
     return np.append(np.tile(each, iterations), own.waiting_bytes[0])

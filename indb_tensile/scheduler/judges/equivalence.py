@@ -1,9 +1,9 @@
-"""The judge of rewritten orders: executes both orders on symbols and compares what every operator sees.
+"""Check rewritten orders: execute both orders on symbols and compare the values that every operator reads.
 
-It shares no code with rewrite.py. Each operator's result is a symbol made of the operator and of the symbols it
-was given; an operator that draws random numbers is also given how many were drawn before it. An order is as good
-as the captured one where every execution is given the symbols that the operator is given there, and what
-persists ends as the same symbols.
+This module shares no code with rewrite.py. Each operator's result is a symbol made of the operator and of its input
+symbols. An operator that draws random numbers also gets the number of draws before it as an input. An order is
+equivalent to the captured order if every execution gets the same input symbols as the operator in the captured order,
+and if persistent tensors end with the same symbols.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _Symbol = int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is wrong with the order, in words, or the graph that it amounts to."""
+    """The faults of the order, in words, and the graph of the order if there are none."""
 
     faults: tuple[str, ...]
     graph: StepGraph
@@ -25,15 +25,15 @@ class Verdict:
 
 def judge(graph: StepGraph, executions: Sequence[Execution]) -> Verdict:
     """Compare the order with the captured one."""
-    found = _malformed(graph, executions)
-    if found:
-        return Verdict(faults=tuple(found), graph=graph)
+    malformed = _malformed(graph, executions)
+    if malformed:
+        return Verdict(faults=tuple(malformed), graph=graph)
     names: dict[tuple[object, ...], _Symbol] = {}
     captured, machine = _Machine(graph, names), _Machine(graph, names)
     seen = [captured.execute(Execution(operator=OpIndex(index))) for index in range(len(graph.operators))]
     for position, execution in enumerate(executions):
-        given = machine.execute(execution)
-        if execution.part == 0 and given != seen[execution.operator]:
+        inputs = machine.execute(execution)
+        if execution.part == 0 and inputs != seen[execution.operator]:
             name = graph.operators[execution.operator].name
             machine.faults.append(f"execution {position}: operator {execution.operator} ({name}) sees other values")
     for tensor in graph.tensors:
@@ -46,40 +46,42 @@ def judge(graph: StepGraph, executions: Sequence[Execution]) -> Verdict:
 
 
 def _malformed(graph: StepGraph, executions: Sequence[Execution]) -> list[str]:
-    """What makes an execution on symbols senseless: operators that are not there, missing or torn apart."""
-    found = []
+    """Return the faults that prevent an execution on symbols: operators that do not exist, are missing or are
+    interrupted.
+    """
+    messages = []
     whole = set()
     at = 0
     while at < len(executions):
         first = executions[at]
         if not 0 <= first.operator < len(graph.operators):
             return [f"execution {at}: there is no operator {first.operator}"]
-        wanted = [Execution(operator=first.operator, part=p, parts=first.parts) for p in range(first.parts)]
-        if list(executions[at : at + first.parts]) != wanted:
+        expected = [Execution(operator=first.operator, part=p, parts=first.parts) for p in range(first.parts)]
+        if list(executions[at : at + first.parts]) != expected:
             return [f"execution {at}: the parts of operator {first.operator} are not one after the other"]
         if first.parts > 1 and not graph.operators[first.operator].splittable:
-            found.append(f"execution {at}: operator {first.operator} cannot be split")
+            messages.append(f"execution {at}: operator {first.operator} cannot be split")
         if first.parts > 1 and first.operator in whole:
-            found.append(f"execution {at}: operator {first.operator} is split when it runs again")
+            messages.append(f"execution {at}: operator {first.operator} is split when it runs again")
         whole.add(first.operator)
         at += first.parts
-    found += [f"operator {k} never runs" for k in range(len(graph.operators)) if k not in whole]
-    return found
+    messages += [f"operator {k} never runs" for k in range(len(graph.operators)) if k not in whole]
+    return messages
 
 
 @dataclass(slots=True)
 class _Machine:
-    """Tensors with symbols as values, and the graph of what was executed so far."""
+    """Tensors with symbols as values, and the graph of the executions so far."""
 
     graph: StepGraph
-    names: dict[tuple[object, ...], _Symbol]  # of what each symbol was made
+    names: dict[tuple[object, ...], _Symbol]  # the symbol of each tuple from which one was made
     tensors: list[Tensor] = field(init=False)
     operators: list[Operator] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     drawn: int = 0
     makers: dict[TensorId, int] = field(init=False)
     users: dict[TensorId, set[int]] = field(init=False)
-    now: dict[TensorId, list[TensorId]] = field(init=False)  # which tensors hold the value; several where split
+    now: dict[TensorId, list[TensorId]] = field(init=False)  # the tensors that hold the value; several if it is split
     values: dict[TensorId, _Symbol] = field(init=False)
     runs: set[int] = field(default_factory=set)
 
@@ -93,15 +95,15 @@ class _Machine:
         return self.values.get(tensor, self._symbol(("nothing",)))
 
     def execute(self, execution: Execution) -> tuple[object, ...]:
-        """Run the operator, or a part of it, on what is there now. Returns the symbols that it is given."""
+        """Run the operator, or a part of it, on the present values. Return the input symbols."""
         operator = self.graph.operators[execution.operator]
         first_part, last_part = execution.part == 0, execution.part == execution.parts - 1
         again = execution.operator in self.runs
         touched = sorted({*operator.reads, *operator.writes})
         fresh = {t for t in operator.writes if self._makes(execution.operator, t)}
-        given: tuple[object, ...] = tuple(self.value(t) for t in touched if t not in fresh)
+        inputs: tuple[object, ...] = tuple(self.value(t) for t in touched if t not in fresh)
         if operator.random:
-            given = (*given, "drawn", self.drawn)
+            inputs = (*inputs, "drawn", self.drawn)
         if first_part:
             for tensor in operator.writes if again else ():
                 self._renew(execution, tensor, fresh)
@@ -112,19 +114,19 @@ class _Machine:
             self.drawn += operator.random
             self.runs.add(execution.operator)
             for tensor in operator.writes:
-                self.values[tensor] = self._symbol((execution.operator, tensor, *given))
-        return given
+                self.values[tensor] = self._symbol((execution.operator, tensor, *inputs))
+        return inputs
 
     def _symbol(self, made_of: tuple[object, ...]) -> _Symbol:
-        """A short name for what it was made of, the same in both machines, so that comparing two is cheap."""
+        """Return a short name for `made_of`, the same in both machines, so that comparing two values is fast."""
         return self.names.setdefault(made_of, len(self.names))
 
     def _makes(self, operator: int, tensor: TensorId) -> bool:
-        """Whether this operator gives the tensor its first value."""
+        """Return whether this operator gives the tensor its first value."""
         return not self.graph.tensors[tensor].persistent and self.makers.get(tensor) == operator
 
     def _renew(self, execution: Execution, tensor: TensorId, fresh: set[TensorId]) -> None:
-        """A second run writes a new tensor: the first one may be gone."""
+        """Let a second run write a new tensor, because the first may have been released."""
         if tensor not in fresh:
             name = self.graph.tensors[tensor].name
             self.faults.append(f"operator {execution.operator} runs again and updates tensor {tensor} ({name})")
@@ -137,7 +139,7 @@ class _Machine:
         self.now[tensor] = [new]
 
     def _split(self, execution: Execution, touched: list[TensorId]) -> None:
-        """Optimizer state that no other operator touches is cut with its operator, at multiples of 256 bytes."""
+        """Split optimizer state that no other operator accesses with its operator, at multiples of 256 bytes."""
         operator = self.graph.operators[execution.operator]
         for tensor in (*operator.reads, *operator.writes):
             whole = self.graph.tensors[tensor]
@@ -159,26 +161,26 @@ class _Machine:
             self.now[tensor] = pieces
 
     def _record(self, execution: Execution, operator: Operator) -> None:
-        def here(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
+        def instances(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
             return tuple(self.now[t][execution.part if len(self.now[t]) > 1 else 0] for t in tensors)
 
-        reads, writes = here(operator.reads), here(operator.writes)
+        reads, writes = instances(operator.reads), instances(operator.writes)
         same = reads == operator.reads and writes == operator.writes
         self.operators.append(operator if same else replace(operator, reads=reads, writes=writes))
 
 
 def _makers(graph: StepGraph) -> dict[TensorId, int]:
-    """By tensor the operator that gives it its first value."""
-    found: dict[TensorId, int] = {}
+    """Return for each tensor the operator that gives it its first value."""
+    makers: dict[TensorId, int] = {}
     for index, operator in enumerate(graph.operators):
         for tensor in operator.writes:
-            found.setdefault(tensor, index)
-    return found
+            makers.setdefault(tensor, index)
+    return makers
 
 
 def _users(graph: StepGraph) -> dict[TensorId, set[int]]:
-    found: dict[TensorId, set[int]] = {}
+    users: dict[TensorId, set[int]] = {}
     for index, operator in enumerate(graph.operators):
         for tensor in (*operator.reads, *operator.writes):
-            found.setdefault(tensor, set()).add(index)
-    return found
+            users.setdefault(tensor, set()).add(index)
+    return users

@@ -1,9 +1,10 @@
-"""What every plan has to hold, or bring back, at the moment when an operator runs: the facts that bound.py adds up.
+"""Compute what every plan has to keep on the device, or bring back, while an operator runs. bound.py adds these facts
+up.
 
-Operators that an optimizer or a buffer's update consists of may run early or late (search/reorder.py); the others are
-*fixed*: the first run of each comes in the captured order. Positions here are captured positions of fixed operators.
-Of a movable one it is known between which of them it runs: after the fixed operators whose results it needs or, where
-it overwrites what persists, whose readings of the old value it must not spoil.
+Optimizer operators and updates of buffers may run early or late (search/reorder.py). The other operators are *fixed*:
+the first run of each comes in the captured order. Positions here are captured positions of fixed operators. A movable
+operator runs between known positions: after the fixed operators whose results it needs, and, if it overwrites a
+persistent tensor, after the fixed operators that read the old value.
 """
 
 from bisect import bisect_left
@@ -23,28 +24,29 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_BEFORE, _NOTHING = -1, -2  # the value that the previous iteration left, and none at all
+_BEFORE, _NOTHING = -1, -2  # the value that the previous iteration left, and no value at all
 _NEVER = -(2**40)
-_DEEPEST = 6  # links of a chain of operators run again that are charged for
+_DEEPEST = 6  # the longest chain of re-run operators whose cost is charged
 
 
 def movable(graph: StepGraph, operator: Operator) -> bool:
-    """Whether plans may run it earlier or later: an optimizer's operator, or an update of buffers alone."""
+    """Return whether plans may move the operator: an optimizer's operator, or an update of buffers alone."""
     buffers = bool(operator.writes) and all(graph.tensors[t].role is Role.BUFFER for t in operator.writes)
     return operator.stage is Stage.OPTIMIZER or operator.splittable or buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What is on the device while fixed operator `position` runs for the first time, or else away for a price.
+    """The items that are on the device, or away at a price, while fixed operator `position` runs for the first time.
 
-    By item, a value of a tensor: its bytes, the window of its copies (`since` the operator after which it may leave,
-    `due` the one before which it is back; counted on beyond the iteration for what persists), whether it has to be
-    copied to the host in each iteration, and the node that can make it again, -1 for none. Items up to `must` are
-    needed after the moment in any case; the others only where a node runs again.
+    An item is a value of a tensor. For each item: its bytes; the window of its copies (`since` the operator after
+    which it may leave, `due` the operator before which it is back, counted on beyond the iteration for persistent
+    tensors); whether it has to be copied to the host in each iteration; and the node that can recompute it, -1 for
+    none. Items up to `must` are needed after the moment in any case, the others only if a node runs again.
 
-    By node, an operator that may run again: its cost, and the node that reads what it makes, with the item that is
-    read. `levels` orders nodes so that children come first. `leaf_node` needs `leaf_item`, which no node makes.
+    A node is an operator that may run again. For each node: its cost, the node that reads its result, and the item
+    that is read. `levels` orders nodes so that children come first. `leaf_node` needs `leaf_item`, which no node
+    makes.
     """
 
     position: int
@@ -63,11 +65,13 @@ class Moment:
     leaf_item: Ints
 
     def inside(self, stop: int) -> Flags:
-        """Which nodes run again, if at all, before this operator: what they make is needed by then."""
+        """Return which nodes, if they run again, run before this operator, because their results are
+        needed by then.
+        """
         due = np.zeros(len(self.cost_ns), dtype=np.int64)
         own = np.flatnonzero(self.node >= 0)
         np.maximum.at(due, self.node[own], self.due[own])
-        for level in reversed(self.levels):  # a reader comes before the maker of what it reads
+        for level in reversed(self.levels):  # a reader comes before the maker of its input
             inner = level[self.parent[level] >= 0]
             due[inner] = np.maximum(due[inner], due[self.parent[inner]])
         inside: Flags = due <= stop
@@ -89,11 +93,14 @@ class Moments:
         for k in np.flatnonzero(self.upload):
             written = {*graph.operators[k].writes}
             self.cost_ns[k] = link.in_ns(sum(graph.tensors[t].size_bytes for t in written))
-        self.after = np.arange(self.count)  # the fixed operator after which each one runs: itself for a fixed one
+        # the fixed operator after which each operator runs; a fixed operator maps to itself
+        self.after = np.arange(self.count)
         self._read()
 
     def held_bytes(self) -> Floats:
-        """For each fixed operator what is there at its moment or has to come back; no plan can give up more."""
+        """Return for each fixed operator the bytes that are resident at its moment or have to come back. No plan can
+        drop more.
+        """
         change = [0] * (self.count + 1)
         until: dict[tuple[int, int], int] = {}
         rows = (self._tensor[self._whole], self._version[self._whole], self._not_before[self._whole])
@@ -108,47 +115,47 @@ class Moments:
         for k, op in enumerate(self.graph.operators):
             own = op.workspace_bytes
             for tensor in {*op.reads, *op.writes}:
-                before = bisect_left(makers[tensor], k)  # a value is read until the next one is made at the latest
+                before = bisect_left(makers[tensor], k)  # a value is read at the latest when the next value is made
                 inside = before and k < until[tensor, makers[tensor][before - 1]]
                 own += 0 if tensors[tensor].persistent or inside else tensors[tensor].size_bytes
             change[k] += own
             change[k + 1] -= own
-        held = np.cumsum(np.array(change[:-1], dtype=np.float64))
-        return np.where(self.fixed, held + float(self.size_bytes[self.persistent & self._used].sum()), 0)
+        total_bytes = np.cumsum(np.array(change[:-1], dtype=np.float64))
+        return np.where(self.fixed, total_bytes + float(self.size_bytes[self.persistent & self._used].sum()), 0)
 
     def moment(self, position: int) -> Moment:
-        """What is known of the moment at which this fixed operator runs."""
+        """Return the moment at which this fixed operator runs."""
         operator = self.graph.operators[position]
-        mine = np.zeros(len(self.size_bytes), dtype=bool)
-        mine[np.array([*operator.reads, *operator.writes], dtype=np.int64)] = True
-        kept = np.flatnonzero(self.persistent & self._used & ~mine)
+        accessed = np.zeros(len(self.size_bytes), dtype=bool)
+        accessed[np.array([*operator.reads, *operator.writes], dtype=np.int64)] = True
+        persisting = np.flatnonzero(self.persistent & self._used & ~accessed)
         due, since, copied = self._persisting(position)
-        live = self._whole & (self._version < position) & (self._not_before > position) & ~mine[self._tensor]
-        made = np.unique(self._tensor[live])
-        soonest = np.full(len(mine), self.count)
+        live = self._whole & (self._version < position) & (self._not_before > position) & ~accessed[self._tensor]
+        transient = np.unique(self._tensor[live])
+        soonest = np.full(len(accessed), self.count)
         np.minimum.at(soonest, self._tensor[live], self._not_after[live])
-        maker = np.full(len(mine), _NOTHING)
+        maker = np.full(len(accessed), _NOTHING)
         maker[self._tensor[live]] = self._version[live]
-        chains = _Chains(self, mine)
-        values = list(zip(made.tolist(), maker[made].tolist(), strict=True))
-        chains.grow(values, first=len(kept) + len(made))
+        chains = _Chains(self, accessed)
+        values = list(zip(transient.tolist(), maker[transient].tolist(), strict=True))
+        chains.grow(values, first=len(persisting) + len(transient))
         more = np.array([v for _, v in chains.items], dtype=np.int64)
-        tensors = np.concatenate((kept, made, np.array([t for t, _ in chains.items], dtype=np.int64)))
-        whose = np.concatenate((np.full(len(kept), _NOTHING), maker[made], np.full(len(more), _NOTHING)))
+        tensors = np.concatenate((persisting, transient, np.array([t for t, _ in chains.items], dtype=np.int64)))
+        whose = np.concatenate((np.full(len(persisting), _NOTHING), maker[transient], np.full(len(more), _NOTHING)))
         return Moment(
             position=position,
-            own_bytes=operator.workspace_bytes + float(self.size_bytes[mine].sum()),
-            must=len(kept) + len(made),
+            own_bytes=operator.workspace_bytes + float(self.size_bytes[accessed].sum()),
+            must=len(persisting) + len(transient),
             size_bytes=self.size_bytes[tensors],
-            since=np.concatenate((since[kept], maker[made], more)),
-            due=np.concatenate((due[kept], soonest[made], np.full(len(more), self.count))),
-            copied=np.concatenate((copied[kept], np.ones(len(made) + len(more), dtype=bool))),
+            since=np.concatenate((since[persisting], maker[transient], more)),
+            due=np.concatenate((due[persisting], soonest[transient], np.full(len(more), self.count))),
+            copied=np.concatenate((copied[persisting], np.ones(len(transient) + len(more), dtype=bool))),
             node=np.array([chains.number.get(w, -1) for w in whose.tolist()], dtype=np.int64),
             **chains.fields(),
         )
 
     def _read(self) -> None:
-        """Collect every access with the version that it finds, and how early and late it may be."""
+        """Collect every access with the version that it reads, and the earliest and latest position of the access."""
         version = [_BEFORE if t.persistent else _NOTHING for t in self.graph.tensors]
         since: list[list[int]] = [[] for _ in self.graph.tensors]
         self.needs: list[list[tuple[int, int]]] = []
@@ -170,7 +177,8 @@ class Moments:
         self._tensor, self._version, operator = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         self._wrote, self._writer = np.array(writes, dtype=np.int64).reshape(-1, 2).T
         fixed = self.fixed[operator]
-        self._not_before = np.where(fixed, operator, self.after[operator] + 1)  # surely after all fixed before this
+        # the access is certainly after all fixed operators before this
+        self._not_before = np.where(fixed, operator, self.after[operator] + 1)
         self._not_after = np.where(fixed, operator, self.count)
         self._used = np.zeros(len(self.size_bytes), dtype=bool)
         self._used[self._tensor] = True
@@ -179,10 +187,12 @@ class Moments:
         sure = (self._version >= 0) & ~self.persistent[self._tensor]
         self._whole = (
             sure & self.fixed[np.maximum(self._version, 0)]
-        )  # of what does not persist, made for sure before
+        )  # accesses of tensors that do not persist, whose value is certainly made before
 
     def _persisting(self, position: int) -> tuple[Ints, Ints, Flags]:
-        """For what persists: until when it is back, since when it may have left, and whether it has to be copied."""
+        """Return for persistent tensors by when each is back, since when it may be away, and whether it has to be
+        copied out.
+        """
         due = np.full(len(self.size_bytes), 2 * self.count + 1)
         later = self._not_before > position
         np.minimum.at(due, self._tensor[later], self._not_after[later])
@@ -196,17 +206,21 @@ class Moments:
 
 
 class _Chains:
-    """Which operators can make values again, and what they in turn need: each value is charged to one reader."""
+    """Collect the operators that can recompute values, and the values that those need. Each value is charged to one
+    reader.
+    """
 
     def __init__(self, moments: Moments, mine: Flags) -> None:
         self._all, self._mine = moments, mine
-        self.items: list[tuple[int, int]] = []  # values, by tensor and maker, that only operators run again need
+        self.items: list[tuple[int, int]] = []  # values, by tensor and maker, that only re-run operators need
         self.number: dict[int, int] = {}
         self._parent: dict[int, tuple[int, int]] = {}
         self._leaves: list[tuple[int, int]] = []
 
     def grow(self, values: list[tuple[int, int]], *, first: int) -> None:
-        """From the makers of these values back to what is there anyway; `first` numbers the first further item."""
+        """Walk from the makers of these values back to values that are free. `first` is the number of the first
+        further item.
+        """
         again, persistent, fixed = self._all.again, self._all.persistent, self._all.fixed
         known = set(values)
         depth = {maker: 0 for _, maker in values if again[maker]}
@@ -231,11 +245,11 @@ class _Chains:
         self.number = {maker: node for node, maker in enumerate(sorted(depth))}
 
     def fields(self) -> dict[str, Any]:
-        """The nodes as a Moment has them."""
+        """Return the node fields of a Moment."""
         makers = sorted(self.number)
         parent = [self.number[self._parent[w][0]] if w in self._parent else -1 for w in makers]
         level = [0] * len(makers)
-        for node, up in enumerate(parent):  # a reader comes after the maker of what it reads
+        for node, up in enumerate(parent):  # a reader comes after the maker of its input
             if up >= 0:
                 level[up] = max(level[up], level[node] + 1)
         rows = np.array(level, dtype=np.int64)
@@ -244,7 +258,7 @@ class _Chains:
             "cost_ns": self._all.cost_ns[np.array(makers, dtype=np.int64)],
             "parent": np.array(parent, dtype=np.int64),
             "through": np.array([self._parent[w][1] if w in self._parent else 0 for w in makers], dtype=np.int64),
-            "levels": tuple(np.flatnonzero(rows == one) for one in range(max(level, default=-1) + 1)),
+            "levels": tuple(np.flatnonzero(rows == number) for number in range(max(level, default=-1) + 1)),
             "leaf_node": leaves[:, 0],
             "leaf_item": leaves[:, 1],
         }

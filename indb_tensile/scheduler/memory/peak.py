@@ -1,8 +1,8 @@
-"""How many bytes one graph under one plan holds on the device at each operator: TENSILE Algorithm 1.
+"""Compute how many bytes one graph under one plan occupies on the device at each operator: TENSILE Algorithm 1.
 
-The paper walks the tensor access sequence in time and counts a swap-in when it ends. Here residency begins
-and ends at boundaries that the plan names, so the load is a property of graph and plan alone, the same on
-every run. A swap is two range additions to the load, so a planner need not walk the sequence again.
+The paper walks the tensor access sequence in time and counts a swap-in when it ends. Here residency begins and ends
+at boundaries that the plan names. The load therefore depends on graph and plan alone and is the same on every run. A
+swap is two range additions to the load, so a planner need not walk the sequence again.
 """
 
 from dataclasses import dataclass
@@ -15,39 +15,41 @@ from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.rewrite import effective
 
-_PEAKS: Memo[int] = Memo(16)  # of plans
-_BARS: Memo[int] = Memo(32)  # of graphs without one, and floors
+_PEAKS: Memo[int] = Memo(16)  # entries, one for each plan
+_BARS: Memo[int] = Memo(32)  # entries of graphs without a plan: baselines and floors
 VANILLA = Plan(policy="vanilla", release=False)
 LIVENESS = Plan(policy="liveness")
 
 
 def load(graph: StepGraph, plan: Plan) -> tuple[int, ...]:
-    """Bytes on the device while each operator runs: resident tensors and the operator's workspace."""
+    """Return the bytes on the device while each operator runs: resident tensors and the operator's workspace."""
     return plan_load(graph, plan).by_operator()
 
 
 def peak(graph: StepGraph, plan: Plan) -> int:
-    """The most bytes on the device in an iteration of this plan."""
+    """Return the most bytes on the device in an iteration of this plan."""
     return _PEAKS.get(graph, (plan,), lambda: plan_load(graph, plan).maximum())
 
 
 def vanilla_peak(graph: StepGraph) -> int:
-    """The peak where nothing is freed within the iteration: the papers' baseline."""
+    """Return the peak if nothing is freed within the iteration: the papers' baseline."""
     return _BARS.get(graph, ("vanilla",), lambda: peak(graph, VANILLA))
 
 
 def liveness_peak(graph: StepGraph) -> int:
-    """The peak where a tensor is freed after its last access, as eager PyTorch does: the bar."""
+    """Return the peak if a tensor is freed after its last access, as eager PyTorch does: the baseline that a plan has
+    to beat.
+    """
     return _BARS.get(graph, ("liveness",), lambda: peak(graph, LIVENESS))
 
 
 def floor(graph: StepGraph) -> int:
-    """The largest operator's working set: inputs, outputs and workspace. No plan goes below it."""
+    """Return the largest operator's working set: inputs, outputs and workspace. No plan has a lower peak."""
     return _BARS.get(graph, ("floor",), lambda: max(working_sets(graph)))
 
 
 def working_sets(graph: StepGraph) -> tuple[int, ...]:
-    """What each operator itself needs on the device, in bytes."""
+    """Return the bytes that each operator itself needs on the device: its tensors and its workspace."""
     return tuple(
         op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in {*op.reads, *op.writes})
         for op in graph.operators
@@ -55,10 +57,10 @@ def working_sets(graph: StepGraph) -> tuple[int, ...]:
 
 
 def resident_at_start(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
-    """Persistent tensors on the device while operator 0 runs: the home state between iterations.
+    """Return the persistent tensors that are on the device while operator 0 runs: the home state between iterations.
 
-    A trainer that adopts the plan moves what is resident to this state, then starts at operator 0 with the
-    moves of boundary 0 already done.
+    A trainer that adopts the plan first brings the device to this state. The trainer then starts at operator 0 as if
+    the moves of boundary 0 were already done.
     """
     graph = effective(graph, plan)
     count = len(graph.operators)
@@ -67,7 +69,7 @@ def resident_at_start(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
 
 
 def leaving_at_start(graph: StepGraph, plan: Plan) -> tuple[Swap, ...]:
-    """Swaps whose copy to the host is under way when operator 0 starts.
+    """Return the swaps whose copy to the host is under way when operator 0 starts.
 
     An iteration that starts from the home state has to queue these copies first.
     """
@@ -80,9 +82,9 @@ def leaving_at_start(graph: StepGraph, plan: Plan) -> tuple[Swap, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """The time between two neighbouring accesses of a tensor, with at least one operator in between.
+    """The interval between two neighbouring accesses of a tensor, with at least one operator in between.
 
-    `needed_by` is not greater than `out_after` where the gap crosses the end of the iteration.
+    `needed_by` is not greater than `out_after` if the gap crosses the end of the iteration.
     """
 
     tensor: TensorId
@@ -91,48 +93,48 @@ class Gap:
 
 
 def accesses(graph: StepGraph) -> tuple[tuple[OpIndex, ...], ...]:
-    """For each tensor the operators that read or write it, in order."""
-    found: list[list[OpIndex]] = [[] for _ in graph.tensors]
+    """Return for each tensor the operators that read or write it, in order."""
+    operators: list[list[OpIndex]] = [[] for _ in graph.tensors]
     for index, operator in enumerate(graph.operators):
         for tensor in {*operator.reads, *operator.writes}:
-            found[tensor].append(OpIndex(index))
-    return tuple(tuple(ops) for ops in found)
+            operators[tensor].append(OpIndex(index))
+    return tuple(tuple(ops) for ops in operators)
 
 
 def gaps(graph: StepGraph) -> tuple[Gap, ...]:
-    """Every gap of every tensor, by tensor and time; cyclic for tensors that persist."""
+    """Return every gap of every tensor, sorted by tensor and time. Gaps of persistent tensors are cyclic."""
     count = len(graph.operators)
-    found = []
+    all_gaps = []
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
         pairs = list(pairwise(ops))
         if tensor.persistent and ops:
             pairs.append((ops[-1], ops[0]))
         for first, last in pairs:
             if (last - first - 1) % count:
-                found.append(Gap(tensor=tensor.id, out_after=first, needed_by=last))
-    return tuple(found)
+                all_gaps.append(Gap(tensor=tensor.id, out_after=first, needed_by=last))
+    return tuple(all_gaps)
 
 
 # --- positions in unrolled time --------------------------------------------------------------------------------
 
 
 def unrolled(position: int, after: int, count: int) -> int:
-    """The first index greater than `after` that is `position` modulo the number of operators."""
+    """Return the first index greater than `after` that is `position` modulo the number of operators."""
     return after + 1 + (position - after - 1) % count
 
 
 def free_index(swap: Swap, count: int) -> int:
-    """`free_at` counted on from `out_after`, so that it may pass the end of the iteration."""
+    """Return `free_at` counted on from `out_after`, so that it may pass the end of the iteration."""
     return unrolled(swap.free_at, swap.out_after, count)
 
 
 def in_index(swap: Swap, count: int) -> int:
-    """`in_at` counted on from `out_after`."""
+    """Return `in_at` counted on from `out_after`."""
     return unrolled(swap.in_at, swap.out_after, count)
 
 
 def need_index(swap: Swap | Gap, count: int) -> int:
-    """`needed_by` counted on from `out_after`."""
+    """Return `needed_by` counted on from `out_after`."""
     return unrolled(swap.needed_by, swap.out_after, count)
 
 
@@ -155,47 +157,47 @@ def _away(swap: Swap, count: int) -> _Range:
 class Load:
     """Bytes by operator, with cyclic range addition and maximum.
 
-    A block of machine integers: O(operators) per question, microseconds at ten thousand operators. A
-    segment tree can take its place behind the same methods.
+    The bytes are an array of machine integers. A query costs O(operators): microseconds at ten thousand operators. A
+    segment tree could replace the array behind the same methods.
     """
 
     def __init__(self, base: tuple[int, ...]) -> None:
         self._bytes = np.array(base, dtype=np.int64)
 
     def copy(self) -> "Load":
-        """An independent copy."""
-        twin = Load(())
-        twin._bytes = self._bytes.copy()
-        return twin
+        """Return an independent copy."""
+        duplicate = Load(())
+        duplicate._bytes = self._bytes.copy()
+        return duplicate
 
     def add(self, first: int, stop: int, delta: int) -> None:
-        """Add to operators first .. stop - 1; both may pass the end, by less than one iteration together."""
+        """Add `delta` at operators first .. stop - 1. Both may pass the end, by less than one iteration together."""
         for part in _parts(first, stop, len(self._bytes)):
             self._bytes[part] += delta
 
     def maximum(self) -> int:
-        """The peak."""
+        """Return the peak."""
         return int(self._bytes.max())
 
     def argmax(self) -> int:
-        """The first operator at the peak."""
+        """Return the first operator at the peak."""
         return int(self._bytes.argmax())
 
     def at(self, operator: int) -> int:
-        """Bytes while this operator runs."""
+        """Return the bytes while this operator runs."""
         return int(self._bytes[operator])
 
     def maximum_of(self, first: int, stop: int) -> int:
-        """The most bytes at operators first .. stop - 1; 0 for none."""
+        """Return the most bytes at operators first .. stop - 1; 0 for an empty range."""
         return max((int(self._bytes[part].max()) for part in _parts(first, stop, len(self._bytes))), default=0)
 
     def by_operator(self) -> tuple[int, ...]:
-        """The whole of it."""
+        """Return the bytes of all operators."""
         return tuple(self._bytes.tolist())
 
 
 def _parts(first: int, stop: int, count: int) -> list[slice]:
-    """The operators first .. stop - 1, counted on past the end of an iteration, as one slice of it or two."""
+    """Return the operators first .. stop - 1 as one slice of an iteration, or as two if the range passes the end."""
     if stop <= first:
         return []
     first, stop = first % count, first % count + (stop - first)
@@ -205,7 +207,7 @@ def _parts(first: int, stop: int, count: int) -> list[slice]:
 
 
 def _ends(graph: StepGraph) -> tuple[dict[TensorId, int], dict[TensorId, int]]:
-    """For each tensor that is accessed the first operator and the last one."""
+    """Return the first and the last operator that accesses each tensor. Tensors without accesses are left out."""
     first: dict[TensorId, int] = {}
     last: dict[TensorId, int] = {}
     for index, operator in enumerate(graph.operators):
@@ -216,7 +218,7 @@ def _ends(graph: StepGraph) -> tuple[dict[TensorId, int], dict[TensorId, int]]:
 
 
 def plan_load(graph: StepGraph, plan: Plan) -> Load:
-    """The load of this plan, open to further changes."""
+    """Return the load of this plan as an object that can be changed further."""
     graph = effective(graph, plan)
     count = len(graph.operators)
     change = [0] * (count + 1)
@@ -232,5 +234,7 @@ def plan_load(graph: StepGraph, plan: Plan) -> Load:
         for part in _parts(_away(swap, count).first, _away(swap, count).stop, count):
             change[part.start] -= size_bytes
             change[part.stop] += size_bytes
-    held = accumulate(change[:-1])
-    return Load(tuple(op.workspace_bytes + own for op, own in zip(graph.operators, held, strict=True)))
+    tensor_bytes = accumulate(change[:-1])
+    return Load(
+        tuple(op.workspace_bytes + size_bytes for op, size_bytes in zip(graph.operators, tensor_bytes, strict=True))
+    )

@@ -1,9 +1,9 @@
-"""When every tensor of a plan holds memory: the intervals that placement.py gives addresses to.
+"""Compute the intervals during which the tensors of a plan occupy memory. placement.py assigns addresses to them.
 
-SmartPool reads lifetimes from the requests for memory of one iteration (paper section III-A). Here they follow from
-graph and plan. A swap ends one interval and begins another, which may lie elsewhere: the copy back goes where the
-tensor then is. What persists lives in a cycle: an interval that crosses the iteration's end holds both ends, and has
-one address for all of it. Workspaces are intervals of one operator.
+SmartPool reads lifetimes from the memory requests of one iteration (paper section III-A). Here they follow from graph
+and plan. A swap ends one interval and begins another, which may have another address: the copy back goes to the new
+address. Persistent tensors have cyclic intervals. An interval that crosses the iteration's end has one address before
+and after the end. A workspace is an interval of one operator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,9 @@ from indb_tensile.scheduler.rewrite import effective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Memory that is held without a break, at operators first .. stop - 1.
+    """Memory that is occupied without interruption, at operators first .. stop - 1.
 
-    `stop` is counted on from `first`, so it passes the number of operators where the interval crosses the
+    `stop` is counted on from `first`, so `stop` exceeds the number of operators if the interval crosses the
     iteration's end. `tensor` is None for the workspace of operator `first`.
     """
 
@@ -38,42 +38,42 @@ class Interval:
 
 
 def intervals(graph: StepGraph, plan: Plan) -> tuple[Interval, ...]:
-    """Every interval of this plan: tensors by id and time, then workspaces by operator.
+    """Return every interval of this plan: tensors by id and time, then workspaces by operator.
 
-    At every operator their sizes sum up to the load of peak.py.
+    At every operator their sizes add up to the load of peak.py.
     """
     graph = effective(graph, plan)
     swaps: dict[TensorId, list[Swap]] = {}
     for swap in plan.swaps:
         swaps.setdefault(swap.tensor, []).append(swap)
-    found: list[Interval] = []
+    residencies: list[Interval] = []
     count = len(graph.operators)
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
         moved = sorted(swaps.get(tensor.id, ()), key=lambda s: s.out_after)
         if tensor.persistent and tensor.id not in plan.away:
-            found += _in_cycle(tensor, moved, count)
+            residencies += _in_cycle(tensor, moved, count)
         elif not tensor.persistent and ops:
-            found += _within(tensor, ops[0], ops[-1] + 1 if plan.release else count, moved, count)
+            residencies += _within(tensor, ops[0], ops[-1] + 1 if plan.release else count, moved, count)
     for index, operator in enumerate(graph.operators):
         if operator.workspace_bytes:
-            found.append(
+            residencies.append(
                 Interval(tensor=None, first=OpIndex(index), stop=index + 1, size_bytes=operator.workspace_bytes)
             )
-    return tuple(found)
+    return tuple(residencies)
 
 
-def load_bound(held: Sequence[Interval], count: int) -> int:
-    """The most bytes that are held at one of so many operators: no placement is smaller."""
+def load_bound(residencies: Sequence[Interval], count: int) -> int:
+    """Return the most bytes that the intervals occupy at one of `count` operators. No placement is smaller."""
     change = np.zeros(2 * count + 1, dtype=np.int64)
-    sizes = np.array([i.size_bytes for i in held], dtype=np.int64)
-    np.add.at(change, np.array([i.first for i in held], dtype=np.int64), sizes)
-    np.subtract.at(change, np.array([i.stop for i in held], dtype=np.int64), sizes)
+    sizes = np.array([i.size_bytes for i in residencies], dtype=np.int64)
+    np.add.at(change, np.array([i.first for i in residencies], dtype=np.int64), sizes)
+    np.subtract.at(change, np.array([i.stop for i in residencies], dtype=np.int64), sizes)
     load = np.cumsum(change)[: 2 * count].reshape(2, count).sum(axis=0)
     return int(load.max(initial=0))
 
 
 def _in_cycle(tensor: Tensor, swaps: Sequence[Swap], count: int) -> Iterator[Interval]:
-    """Of a tensor that persists: from each return to the next leaving."""
+    """Yield the intervals of a persistent tensor: from each return to the next departure."""
     if not swaps:
         yield _interval(tensor, 0, count, count)
         return
@@ -83,7 +83,9 @@ def _in_cycle(tensor: Tensor, swaps: Sequence[Swap], count: int) -> Iterator[Int
 
 
 def _within(tensor: Tensor, first: int, stop: int, swaps: Sequence[Swap], count: int) -> Iterator[Interval]:
-    """Of a tensor that lives within the iteration: what its swaps leave of its life."""
+    """Yield the intervals of a tensor that lives within the iteration: its lifetime without the time that it is
+    swapped out.
+    """
     ends = [first, *(at for s in swaps for at in (free_index(s, count), in_index(s, count))), stop]
     for begin, end in list(pairwise(ends))[::2]:
         yield _interval(tensor, begin, end, count)

@@ -1,1 +1,1 @@
-"""Jobs side by side: iterations shifted in time, and the gates that keep them so."""
+"""Run jobs side by side in phases: iterations shifted in time, and the gates that enforce the shifts."""

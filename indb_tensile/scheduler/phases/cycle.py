@@ -1,7 +1,7 @@
-"""A job's iteration as a load over time, and the loads of several jobs together.
+"""A job's iteration as a load over time, and the sum of the loads of several jobs.
 
-Zico (Lim et al., section 5) schedules jobs by what they hold over time, and so does offsets.py: operators, tensors
-and copies no longer matter there, only how many bytes a job holds during each operator and how long that takes.
+Zico (Lim et al., section 5) schedules jobs by their memory over time, and so does offsets.py. Operators, tensors and
+copies do not matter there, only how many bytes a job occupies during each operator and how long that takes.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """One job's iteration in stretches: what it holds and how long each takes, and what it holds between iterations.
+    """One job's iteration in segments: the load and duration of each segment, and the load between iterations.
 
-    That is the least that it holds: a job that has not begun yet is then nowhere in others' way. `stops` says before
-    which operator each stretch ends; without it each is one operator.
+    The load between iterations is the least load, so that a job that has not begun yet is never in another job's way.
+    `stops` says before which operator each segment ends. Without `stops` each segment is one operator.
     """
 
     load_bytes: tuple[int, ...]
@@ -48,17 +48,17 @@ class Cycle:
 
     @property
     def period_ns(self) -> int:
-        """How long an iteration takes alone."""
+        """The nanoseconds of an iteration that runs alone."""
         return sum(self.duration_ns)
 
     @property
     def peak_bytes(self) -> int:
-        """The most that the job holds."""
+        """The most bytes that the job occupies."""
         return max(self.load_bytes)
 
 
 def cycle(run: JobRun, link: Link) -> Cycle:
-    """A job's iteration under its plan, with the waits that it has alone on the link."""
+    """Return a job's iteration under its plan, with the waits that it has alone on the link."""
     graph = effective(run.graph, run.plan)
     duration = list(effective_latency(run.latency_ns, run.plan))
     events = timeline((run,), link)
@@ -68,89 +68,95 @@ def cycle(run: JobRun, link: Link) -> Cycle:
     for event in events:
         if event.kind in (EventKind.UPLOAD, EventKind.LATE_OUT, EventKind.LATE_IN):
             duration[event.operator] += event.end_ns - event.start_ns
-    held = load(run.graph, run.plan)
+    load_by_operator = load(run.graph, run.plan)
     home = sum(graph.tensors[t].size_bytes for t in resident_at_start(run.graph, run.plan))
-    idle_bytes = min(home, held[-1])  # what comes back with the first operator is not there before it
+    # a tensor that returns with the first operator is not resident before it
+    idle_bytes = min(home, load_by_operator[-1])
     return Cycle(
-        load_bytes=tuple(max(idle_bytes, load_bytes) for load_bytes in held),
+        load_bytes=tuple(max(idle_bytes, load_bytes) for load_bytes in load_by_operator),
         duration_ns=tuple(max(1, ns) for ns in duration),
         idle_bytes=idle_bytes,
     )
 
 
 def cycle_of(workload: Workload, plans: Sequence[Plan], link: Link) -> Cycle:
-    """A job's training step under its plans.
+    """Return the cycle of a job's training step under its plans.
 
-    Its other graphs run between iterations, and pass no gates; what they need may be held at any time.
+    The job's other graphs run between iterations and pass no gates, so their peak counts at any time.
     """
     own = cycle(JobRun(graph=workload.graphs[0], plan=plans[0], latency_ns=workload.latency_ns[0]), link)
     others = [peak(graph, plan) for graph, plan in zip(workload.graphs[1:], plans[1:], strict=True)]
     least = max((own.idle_bytes, *others))
-    held = tuple(max(least, load_bytes) for load_bytes in own.load_bytes)
-    return Cycle(load_bytes=held, duration_ns=own.duration_ns, idle_bytes=least)
+    load_bytes_list = tuple(max(least, operator_bytes) for operator_bytes in own.load_bytes)
+    return Cycle(load_bytes=load_bytes_list, duration_ns=own.duration_ns, idle_bytes=least)
 
 
 def coarse(own: Cycle, most: int) -> Cycle:
-    """The iteration in at most so many stretches, through each of which the job counts at the most that it holds.
+    """Return the iteration in at most `most` segments. In each segment the job counts with its largest load there.
 
-    Of neighbours those become one for which that adds least bytes times nanoseconds, so that jobs wait at few gates
-    and hardly longer. Nothing is added where neighbours hold the same: those are one in any case.
+    Neighbouring segments are merged where that adds the least bytes times nanoseconds, so that jobs wait at few gates
+    and hardly longer. Neighbours with the same load are merged in any case, because that adds nothing.
     """
-    held, length, stops = [*own.load_bytes], [*own.duration_ns], [*own.stops]
-    after = [*range(1, len(held)), -1]
-    before = [-1, *range(len(held) - 1)]
+    load_bytes, length, stops = [*own.load_bytes], [*own.duration_ns], [*own.stops]
+    after = [*range(1, len(load_bytes)), -1]
+    before = [-1, *range(len(load_bytes) - 1)]
 
     def added(left: int) -> tuple[int, int, int]:
         right = after[left]
-        lower = left if held[left] < held[right] else right
-        return abs(held[left] - held[right]) * length[lower], left, right
+        lower = left if load_bytes[left] < load_bytes[right] else right
+        return abs(load_bytes[left] - load_bytes[right]) * length[lower], left, right
 
-    heap = [added(left) for left in range(len(held) - 1)]
+    heap = [added(left) for left in range(len(load_bytes) - 1)]
     heapify(heap)
-    count = len(held)
+    count = len(load_bytes)
     while heap and (count > most or not heap[0][0]):
         cost, left, right = heappop(heap)
-        if after[left] != right or added(left)[0] != cost:  # either has become part of another, or grown
+        # one of the two has been merged into another segment, or has grown
+        if after[left] != right or added(left)[0] != cost:
             continue
-        held[left], stops[left] = max(held[left], held[right]), stops[right]
+        load_bytes[left], stops[left] = max(load_bytes[left], load_bytes[right]), stops[right]
         length[left] += length[right]
-        after[left], after[right] = after[right], right  # what points at itself is gone
+        after[left], after[right] = after[right], right  # a segment that points at itself has been merged
         count -= 1
         if after[left] >= 0:
             before[after[left]] = left
             heappush(heap, added(left))
         if before[left] >= 0:
             heappush(heap, added(before[left]))
-    kept = [number for number in range(len(held)) if after[number] != number]
+    remaining = [number for number in range(len(load_bytes)) if after[number] != number]
     return Cycle(
-        load_bytes=tuple(held[number] for number in kept),
-        duration_ns=tuple(length[number] for number in kept),
+        load_bytes=tuple(load_bytes[number] for number in remaining),
+        duration_ns=tuple(length[number] for number in remaining),
         idle_bytes=own.idle_bytes,
-        stops=tuple(stops[number] for number in kept),
+        stops=tuple(stops[number] for number in remaining),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Bytes over time: `bytes[k]` from `times_ns[k]` on; the first time is before everything."""
+    """Bytes over time: `bytes[k]` from `times_ns[k]` on. The first time is before all events."""
 
     times_ns: Ints
     bytes: Ints
 
     def at(self, times_ns: Ints) -> Ints:
-        """Bytes at these times."""
+        """Return the bytes at these times."""
         return np.asarray(self.bytes[np.searchsorted(self.times_ns, times_ns, side="right") - 1], dtype=np.int64)
 
 
 def curve(cycles: Sequence[Cycle], started: Sequence[tuple[int, int]]) -> Curve:
-    """The loads of all these jobs together, of which those (start, job) run and the rest of the time is idle."""
+    """Return the sum of the loads of all jobs. `started` are the (start, job) of iterations; jobs are idle the rest
+    of the time.
+    """
     times, changes = [np.array([-(2**62)])], [np.array([sum(c.idle_bytes for c in cycles)])]
     for start_ns, job in started:
-        held = np.array([cycles[job].idle_bytes, *cycles[job].load_bytes, cycles[job].idle_bytes], dtype=np.int64)
+        load_bytes = np.array(
+            [cycles[job].idle_bytes, *cycles[job].load_bytes, cycles[job].idle_bytes], dtype=np.int64
+        )
         times.append(start_ns + np.array([0, *accumulate(cycles[job].duration_ns)], dtype=np.int64))
-        changes.append(np.diff(held))
+        changes.append(np.diff(load_bytes))
     at, change = np.concatenate(times), np.concatenate(changes)
     order = np.argsort(at, kind="stable")
     at, total = at[order], np.cumsum(change[order])
-    last = np.append(at[1:] != at[:-1], True)  # of what changes at one time only the sum counts
+    last = np.append(at[1:] != at[:-1], True)  # of several changes at one time only the sum counts
     return Curve(at[last], total[last])

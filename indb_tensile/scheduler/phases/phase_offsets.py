@@ -1,15 +1,16 @@
-"""Jobs side by side in phases: when each may start an iteration so that their loads together keep to a budget.
+"""Compute when each job may start an iteration so that the sum of the jobs' loads keeps to a budget.
 
 After Zico's time shift (Lim et al., "Zico: Efficient GPU Memory Sharing for Concurrent DNN Training", section 5):
-before each iteration a job waits for the least time after which its load, going through the iteration, fits beside
-what the other jobs' iterations still hold. Zico does that for two jobs; nothing in it depends on two, so here it is
-done for any number. An iteration whose start has been settled is never moved: a job that asks later goes round it.
+before each iteration a job waits for the least time after which its load, during the whole iteration, fits beside the
+rest of the other jobs' iterations. Zico does this for two jobs. Nothing in it depends on two, so here it is done for
+any number. An iteration whose start is settled is never moved: a job that asks later is scheduled around it.
 
-Time. Jobs whose operators take turns on one device slow each other alike, so all that run advance at the same pace,
-and which of their operators meet does not depend on how many run. The schedule is therefore made in *pace*,
-nanoseconds of work as if alone; the clock follows from how many jobs run at each moment.
+Jobs whose operators take turns on one device slow each other down alike. All running jobs thus advance at the same
+pace, and the operators that run at the same time do not depend on the number of running jobs. The schedule is
+therefore made in *pace*: nanoseconds of work as if alone. Clock time follows from the number of jobs that run at each
+moment.
 
-Phases hold only where they are enforced: gates.py says at which operators jobs wait for each other.
+Phases hold only if they are enforced: gates.py computes at which operators jobs wait for each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,35 +28,36 @@ from indb_tensile.scheduler.timing.simulate import Compute
 
 __all__ = ["Cycle", "Gate", "Shift", "cycle", "interleave", "least_budget", "least_start"]
 
-_MOST_STARTS = 32  # of each job, within which a schedule repeats, or is cut into rounds
-_ASKED = 16  # operators that do not fit, of which the least delay is asked at a time
-_MOST_OF_LONGEST = 8  # iterations of the longest job in such a round
-_LITTLE = {Compute.OVERLAP: 0.005, Compute.TURNS: 0.05}  # denser, to be worth one more iteration of all in a round
+_MOST_STARTS = 32  # starts of each job, within which a schedule repeats, or is cut into rounds
+_ASKED = 16  # operators that do not fit, for which the least delay is computed in one step
+_MOST_OF_LONGEST = 8  # the most iterations of the longest job in a round
+# the gain of density that makes one more iteration of all jobs in a round worth while
+_LITTLE = {Compute.OVERLAP: 0.005, Compute.TURNS: 0.05}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """A schedule that repeats itself every `round_ns`. Times are the clock's, from the round's start.
+    """A schedule that repeats every `round_ns`. Times are clock times from the round's start.
 
-    A job whose iterations are far shorter than the longest job's is at its peak all the time and has no gates; it
-    starts once. Where that does not fit, all jobs take turns by iteration.
+    A job whose iterations are far shorter than the longest job's counts at its peak all the time and has no gates; it
+    starts once. If that does not fit, all jobs take turns by iteration.
     """
 
     start_ns: tuple[tuple[int, ...], ...]  # by job, the start of each of its iterations in a round
-    delay_ns: tuple[int, ...]  # by job, how long it waits in a round: the time shifts
+    delay_ns: tuple[int, ...]  # by job, its wait in a round: the time shifts
     gates: tuple[Gate, ...]
     round_ns: int
-    peak_bytes: int  # of the loads together
-    density: float = 0.0  # how many iterations run beside each other, on average, were they as quick as alone
+    peak_bytes: int  # of the sum of all loads
+    density: float = 0.0  # the mean number of iterations that run side by side, if each were as fast as alone
 
     def schedule(self, jobs: Sequence[int], budget_bytes: int) -> Schedule:
-        """What enforces it, for jobs of these names."""
+        """Return the schedule that enforces this shift, for jobs with these ids."""
         iterations = tuple(len(starts) for starts in self.start_ns)
         return Schedule(jobs=tuple(jobs), iterations=iterations, gates=self.gates, budget_bytes=budget_bytes)
 
     @property
     def offset_ns(self) -> tuple[int, ...]:
-        """When each job starts first."""
+        """The first start of each job."""
         return tuple(starts[0] for starts in self.start_ns)
 
 
@@ -66,10 +68,10 @@ def interleave(
     compute: Compute = Compute.TURNS,
     progress_ns: Sequence[int | None] = (),
 ) -> Shift | Infeasible:
-    """The schedule in which every iteration starts as soon as it fits, once that repeats itself.
+    """Return the repeating schedule in which every iteration starts as soon as it fits.
 
-    `progress_ns` says how far each job is in an iteration that is under way already (None: it is not), where the
-    jobs or the budget change while they run; such an iteration is not stopped, whatever the budget.
+    `progress_ns` says how far each job is in an iteration that is already under way (None: no iteration), if the jobs
+    or the budget change while they run. Such an iteration is not stopped, whatever the budget.
     """
     needed = least_budget(cycles)
     if needed > budget_bytes:
@@ -85,14 +87,15 @@ def interleave(
             return shift
         cycles = exclusive(cycles, budget_bytes)
     repeating = _Starts(cycles, budget_bytes, progress).repeating()
-    found = [*([repeating] if repeating is not None else []), *_rounds(cycles, budget_bytes)]
-    return _shift(cycles, _best(cycles, found, _LITTLE[compute]), budget_bytes, compute)
+    rounds = [*([repeating] if repeating is not None else []), *_rounds(cycles, budget_bytes)]
+    return _shift(cycles, _best(cycles, rounds, _LITTLE[compute]), budget_bytes, compute)
 
 
 def exclusive(cycles: Sequence[Cycle], budget_bytes: int) -> list[Cycle]:
-    """The jobs as if each iteration took all that the others do not keep: none runs beside another.
+    """Return the jobs as if each iteration took all memory that the other jobs leave, so that no two run side by
+    side.
 
-    One that needs even more stays as it is.
+    A job that needs even more stays as it is.
     """
     idle = sum(own.idle_bytes for own in cycles)
     rest = [max(own.peak_bytes, budget_bytes - (idle - own.idle_bytes)) for own in cycles]
@@ -100,7 +103,9 @@ def exclusive(cycles: Sequence[Cycle], budget_bytes: int) -> list[Cycle]:
 
 
 def least_budget(cycles: Sequence[Cycle]) -> int:
-    """What jobs need together at the least: one at a time runs, the others keep what they keep between iterations."""
+    """Return the least budget of all jobs together: one job at a time runs, the others keep their load between
+    iterations.
+    """
     idle = sum(c.idle_bytes for c in cycles)
     return max((idle - c.idle_bytes + c.peak_bytes for c in cycles), default=0)
 
@@ -109,7 +114,9 @@ def least_budget(cycles: Sequence[Cycle]) -> int:
 
 
 def _long_ones(cycles: Sequence[Cycle]) -> list[int]:
-    """The jobs to phase: a round would have too many iterations of the others, which need little as a rule."""
+    """Return the jobs to phase. A round would have too many iterations of shorter jobs, which usually need little
+    memory.
+    """
     longest_ns = max(own.period_ns for own in cycles)
     return [job for job, own in enumerate(cycles) if own.period_ns * _MOST_STARTS >= longest_ns]
 
@@ -121,7 +128,9 @@ def _beside_short_ones(
     compute: Compute,
     progress_ns: Sequence[int | None],
 ) -> Shift | Infeasible:
-    """A schedule of the other jobs in what short ones leave at their peaks; those go on as they like."""
+    """Return a schedule of the longer jobs in the memory that short jobs leave at their peaks. Short
+    jobs run freely.
+    """
     short_bytes = sum(own.peak_bytes for job, own in enumerate(cycles) if job not in phased)
     shift = interleave(
         [cycles[job] for job in phased],
@@ -146,10 +155,10 @@ def _beside_short_ones(
 
 
 def least_start(own: Cycle, others: Curve, from_ns: int, budget_bytes: int) -> int:
-    """The first time from which on this job's iteration fits beside what the others hold (Zico's equation 1).
+    """Return the first time from which on this job's iteration fits beside the other jobs' load (Zico's equation 1).
 
-    Where it does not fit, nothing changes until the others have come down to what its load there leaves: the start
-    moves on by exactly that much, and the same is asked again.
+    If it does not fit, the start is delayed exactly until the other jobs' load has come down to the room that remains
+    at the first conflict, and the test is repeated.
     """
     offset = np.array([0, *accumulate(own.duration_ns)], dtype=np.int64)
     begin, end = offset[:-1], offset[1:]
@@ -176,13 +185,13 @@ def least_start(own: Cycle, others: Curve, from_ns: int, budget_bytes: int) -> i
 
 
 class _Starts:
-    """The iterations' starts, settled one after the other in the order in which jobs ask for them."""
+    """Settles the starts of iterations one after the other, in the order in which jobs ask for them."""
 
     def __init__(self, cycles: Sequence[Cycle], budget_bytes: int, progress_ns: Sequence[int | None]) -> None:
         self._cycles = cycles
         self._budget = budget_bytes
         self.started: list[tuple[int, int]] = []
-        self._last = [0] * len(cycles)  # each job's latest start
+        self._last = [0] * len(cycles)  # the latest start of each job
         self._running: list[tuple[int, int]] = []
         self._asking: list[tuple[int, int]] = []
         for job, done_ns in enumerate(progress_ns):
@@ -192,7 +201,7 @@ class _Starts:
             heappush(self._asking, (0 if done_ns is None else cycles[job].period_ns - done_ns, job))
 
     def settle(self) -> tuple[int, int]:
-        """The next job that asks gets the start of its next iteration."""
+        """Settle the next iteration's start of the job that asks next. Return the start and the job."""
         now_ns, job = heappop(self._asking)
         self._running = [(s, j) for s, j in self._running if s + self._cycles[j].period_ns > now_ns]
         without = [c if number != job else _nothing(c) for number, c in enumerate(self._cycles)]
@@ -205,7 +214,7 @@ class _Starts:
         return start_ns, job
 
     def repeating(self) -> Round | None:
-        """Settle starts until all jobs stand to each other as they did before; None where they never do."""
+        """Settle starts until the jobs' relative positions repeat. Return None if they never do."""
         seen: dict[tuple[int, ...], tuple[int, int]] = {}
         for _ in range(_MOST_STARTS * len(self._cycles)):
             start_ns, job = self.settle()
@@ -217,7 +226,7 @@ class _Starts:
         return None
 
     def _round(self, settled: int, first_ns: int, stop_ns: int) -> Round:
-        """What has been settled since the same state; a start far ahead stands for one in each round."""
+        """Return the starts settled since the same state. A start far ahead represents one start in each round."""
         length_ns = stop_ns - first_ns
         inside = sorted((first_ns + (s - first_ns) % length_ns, j) for s, j in self.started[settled:])
         return Round(tuple(inside), first_ns, length_ns)
@@ -228,7 +237,7 @@ def _nothing(own: Cycle) -> Cycle:
 
 
 def _rounds(cycles: Sequence[Cycle], budget_bytes: int) -> Iterator[Round]:
-    """Schedules that begin anew every few iterations of the longest job, when all are done."""
+    """Yield schedules that begin anew every few iterations of the longest job, when all jobs are done."""
     longest = max(range(len(cycles)), key=lambda job: (cycles[job].period_ns, -job))
     for most in range(1, _MOST_OF_LONGEST + 1):
         starts = _Starts(cycles, budget_bytes, (None,) * len(cycles))
@@ -240,9 +249,14 @@ def _rounds(cycles: Sequence[Cycle], budget_bytes: int) -> Iterator[Round]:
         yield Round(tuple(sorted(starts.started)), 0, end_ns)
 
 
-def _best(cycles: Sequence[Cycle], found: Sequence[Round], little: float) -> Round:
-    """The densest, where each further iteration of every job, with gates of its own, has to bring a little."""
-    return max(found, key=lambda one: _density(cycles, one) * (1 - little * len(one.started) / len(cycles)))
+def _best(cycles: Sequence[Cycle], rounds: Sequence[Round], little: float) -> Round:
+    """Return the round with the highest density. Each further iteration of every job has to gain `little`, because it
+    has gates of its own.
+    """
+    return max(
+        rounds,
+        key=lambda candidate: _density(cycles, candidate) * (1 - little * len(candidate.started) / len(cycles)),
+    )
 
 
 def _density(cycles: Sequence[Cycle], planned: Round) -> float:
@@ -274,7 +288,7 @@ def _shift(cycles: Sequence[Cycle], planned: Round, budget_bytes: int, compute: 
 
 
 class _Clock:
-    """From pace to the clock's time, which goes as many times slower as jobs run that take turns."""
+    """Convert pace to clock time. The clock runs as many times slower as there are running jobs that take turns."""
 
     def __init__(self, cycles: Sequence[Cycle], planned: Round, compute: Compute) -> None:
         self._first_ns, self._length_ns = planned.first_ns, planned.length_ns
@@ -292,7 +306,9 @@ class _Clock:
         self.round_ns = self._clock[-1]
 
     def at(self, pace_ns: int) -> int:
-        """The time on the clock since the round's start; a later round's for what is past its end."""
+        """Return the clock time since the round's start. A pace past the round's end gives a time in a
+        later round.
+        """
         rounds, rest_ns = divmod(pace_ns - self._first_ns, self._length_ns)
         place = int(np.searchsorted(self._times, rest_ns, side="right")) - 1
         return rounds * self.round_ns + self._clock[place] + (rest_ns - self._times[place]) * self._slower[place]

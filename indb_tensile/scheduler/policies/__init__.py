@@ -1,4 +1,4 @@
-"""One file a policy: from jobs, link and budget to plans."""
+"""The policies by name. Each is a function from jobs, link and budget to plans, in a file of its own."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -30,4 +30,5 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "tensile+": tensile_plus,
     }
 )
-PER_JOB = frozenset(POLICIES) - {"tensile", "tensile+"}  # equal jobs get equal parts of the budget, and equal plans
+# these policies give equal jobs equal parts of the budget, and equal plans
+PER_JOB = frozenset(POLICIES) - {"tensile", "tensile+"}

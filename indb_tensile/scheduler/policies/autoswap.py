@@ -1,19 +1,19 @@
 """AutoSwap: swap the variables across the peak in the order of a score, down to a load limit.
 
 Zhang et al., "Efficient Memory Management for GPU-based Deep Learning Systems", section IV. Candidates are the
-variables over a size threshold that are alive and idle at the peak (IV-A). Each has four priority scores (IV-B):
-the duration of its absence (DOA), that times its size (AOA), the area under the load curve between its two
-accesses (WDOA), and the same with the load lowered by what is swapped before it (SWDOA). A weighted sum of the
-four, standardised, ranks them; the weights are tuned by Bayesian optimisation against the overhead (IV-C).
-Variables are taken in that order until the load, with all of them gone, is within the limit (IV-D), and
-their copies are scheduled in the order of accesses, with delayed allocation (IV-E, transfers.py).
+variables over a size threshold that are alive and idle at the peak (IV-A). Each has four priority scores (IV-B): the
+duration of its absence (DOA), that times its size (AOA), the area under the load curve between its two accesses
+(WDOA), and the same with the load lowered by the variables that are swapped before it (SWDOA). A weighted sum of the
+four standardised scores ranks the candidates. The weights are tuned by Bayesian optimisation against the overhead
+(IV-C). Variables are taken in that order until the load, with all of them away, is within the limit (IV-D). Their
+copies are scheduled in the order of accesses, with delayed allocation (IV-E, transfers.py).
 
-Where the paper is silent: it measures the overhead by running, we ask the simulator. It makes sure that the
-combined score is no worse than each of the four, so these are where the search starts. Below `load_min`, what all
-candidates together reach, it says that variables other than the candidates have to be swapped, some more than
-once; we go on with the candidates of the peak that is then the highest, by the area of load that each removes. Its
-threshold of 1 MB is 0.15 % of the smallest network it shows; a graph whose peak is below 1 GB has a lower one
-here. Persistent variables that a graph never accesses stay on the host. Jobs are planned one by one.
+Where the paper is silent: it measures the overhead by running; we ask the simulator. The paper ensures that the
+combined score is no worse than each of the four, so the search starts with these. Below `load_min`, the load with all
+candidates away, it says that other variables have to be swapped, some more than once. We continue with the candidates
+of the peak that is then the highest, by the area of load that each removes. The paper's threshold of 1 MB is 0.15 %
+of the smallest network that it shows; a graph whose peak is below 1 GB has a lower threshold here. Persistent
+variables that a graph never accesses stay on the host. Jobs are planned one by one.
 """
 
 from collections.abc import Sequence
@@ -37,9 +37,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _THRESHOLD_BYTES = 1 << 20  # section IV-A
-_THRESHOLD_PART = 1000  # of the peak
-_EVALUATIONS = 40  # section VI-B: it converges within 30 to 40; fewer where there are fewer candidates
-# Alone: AOA, DOA, WDOA, SWDOA. Then all alike, and the two that the paper found best on most limits.
+_THRESHOLD_PART = 1000  # the threshold is at most the peak divided by this
+_EVALUATIONS = 40  # section VI-B: it converges within 30 to 40 evaluations; fewer for fewer candidates
+# The first four weigh one score alone: AOA, DOA, WDOA, SWDOA. Then come all four alike, and the two scores that the
+# paper found best on most limits.
 _STARTS = (
     (1.0, 0.0, 0.0, 0.0),
     (0.0, 1.0, 0.0, 0.0),
@@ -53,7 +54,7 @@ _STARTS = (
 def autoswap(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
 ) -> tuple[tuple[Plan, ...], ...]:
-    """Each job's plans under its part of the budget; it only swaps, whether or not it might rewrite."""
+    """Return each job's plans under its part of the budget. The policy only swaps, so `rewrites` is ignored."""
     del rewrites
     reached = [max(least_load(graph) for graph in workload.graphs) for workload in workloads]
     limits = divide([demand(w, r) for w, r in zip(workloads, reached, strict=True)], budget_bytes)
@@ -67,18 +68,19 @@ def autoswap(
 
 
 def least_load(graph: StepGraph) -> int:
-    """The paper's load_min: the peak with all candidates gone all the time between their accesses."""
+    """Return the paper's load_min: the peak with all candidates away for the whole time between their accesses."""
     return int(empty_load(graph, candidates(graph), idle(graph)).max())
 
 
 def candidates(graph: StepGraph) -> tuple[Gap, ...]:
-    """Gaps at the peak of all variables over the threshold, by tensor (section IV-A)."""
-    held = empty_load(graph, (), idle(graph))
-    least_bytes = min(_THRESHOLD_BYTES, int(held.max()) // _THRESHOLD_PART)
+    """Return the gaps at the peak of all variables over the threshold, by tensor (section IV-A)."""
+    load_bytes = empty_load(graph, (), idle(graph))
+    least_bytes = min(_THRESHOLD_BYTES, int(load_bytes.max()) // _THRESHOLD_PART)
     return tuple(
         gap
         for gap in gaps(graph)
-        if graph.tensors[gap.tensor].size_bytes > least_bytes and _covers(gap, int(held.argmax()), len(held))
+        if graph.tensors[gap.tensor].size_bytes > least_bytes
+        and _covers(gap, int(load_bytes.argmax()), len(load_bytes))
     )
 
 
@@ -88,7 +90,7 @@ def _planned(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_by
     away = idle(graph)
     selection = Selection(graph, latency_ns, link, away, limit_bytes)
 
-    @cache  # weights that rank alike choose alike
+    @cache  # weights that give the same ranking choose the same gaps
     def plan_of(chosen: tuple[Gap, ...]) -> tuple[Plan, int]:
         plan = schedule(graph, latency_ns, link, chosen, limit_bytes=limit_bytes, policy="autoswap", away=away)
         return plan, _iteration_ns(graph, plan, latency_ns, link)
@@ -97,7 +99,7 @@ def _planned(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_by
         return plan_of(selection.chosen(weights))[1]
 
     weights: tuple[float, ...] = _STARTS[0]
-    if selection.least_bytes <= limit_bytes:  # else all candidates leave, in whatever order
+    if selection.least_bytes <= limit_bytes:  # otherwise all candidates leave, in whatever order
         evaluations = min(_EVALUATIONS, len(_STARTS) + len(selection.candidates))
         without_ns = _iteration_ns(graph, LIVENESS, latency_ns, link)
         weights = minimise(cost, _STARTS, evaluations=evaluations, enough=without_ns)
@@ -110,9 +112,9 @@ def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], lin
 
 
 def idle(graph: StepGraph) -> frozenset[TensorId]:
-    """Persistent tensors that the graph never accesses."""
-    found = zip(graph.tensors, accesses(graph), strict=True)
-    return frozenset(tensor.id for tensor, ops in found if tensor.persistent and not ops)
+    """Return the persistent tensors that the graph never accesses."""
+    pairs = zip(graph.tensors, accesses(graph), strict=True)
+    return frozenset(tensor.id for tensor, ops in pairs if tensor.persistent and not ops)
 
 
 def _covers(gap: Gap, operator: int, count: int) -> bool:
@@ -133,50 +135,56 @@ class Scores:
     swdoa: Floats
 
     def combined(self, weights: tuple[float, ...]) -> Floats:
-        """The paper's equation 3 over the standardised scores: weights of AOA, DOA, WDOA, SWDOA."""
+        """Return the paper's equation 3 over the standardised scores. Weights are in the order AOA,
+        DOA, WDOA, SWDOA.
+        """
         parts = (self.aoa, self.doa, self.wdoa, self.swdoa)
         total = sum(weight * _standard(part) for weight, part in zip(weights, parts, strict=True))
         return np.asarray(total, dtype=np.float64)
 
 
-def scores(graph: StepGraph, latency_ns: Sequence[int], link: Link, found: Sequence[Gap], held: Ints) -> Scores:
-    """The scores of these gaps under this load."""
-    area = _Area(found, run_ns(graph, latency_ns, link))
-    sizes = [graph.tensors[gap.tensor].size_bytes for gap in found]
+def scores(
+    graph: StepGraph, latency_ns: Sequence[int], link: Link, candidate_gaps: Sequence[Gap], load_bytes: Ints
+) -> Scores:
+    """Return the scores of these gaps under this load."""
+    area = _Area(candidate_gaps, run_ns(graph, latency_ns, link))
+    sizes = [graph.tensors[gap.tensor].size_bytes for gap in candidate_gaps]
     size = np.array(sizes, dtype=np.float64)
-    doa = area.of(np.ones_like(held)) - np.array([link.out_ns(s) + link.in_ns(s) for s in sizes], dtype=np.float64)
+    doa = area.of(np.ones_like(load_bytes)) - np.array(
+        [link.out_ns(s) + link.in_ns(s) for s in sizes], dtype=np.float64
+    )
     return Scores(
         doa=doa,
         aoa=np.where(doa >= 0, doa * size, doa / size),
-        wdoa=area.of(held),
-        swdoa=_submodular(area, found, sizes, held),
+        wdoa=area.of(load_bytes),
+        swdoa=_submodular(area, candidate_gaps, sizes, load_bytes),
     )
 
 
 class _Area:
     """The area under a load curve between the two accesses of each gap."""
 
-    def __init__(self, found: Sequence[Gap], duration_ns: Ints) -> None:
+    def __init__(self, candidate_gaps: Sequence[Gap], duration_ns: Ints) -> None:
         count = len(duration_ns)
         self._duration_ns = np.tile(duration_ns.astype(np.float64), 2)
-        self._first = np.array([gap.out_after + 1 for gap in found], dtype=np.int64)
-        self._stop = np.array([need_index(gap, count) for gap in found], dtype=np.int64)
+        self._first = np.array([gap.out_after + 1 for gap in candidate_gaps], dtype=np.int64)
+        self._stop = np.array([need_index(gap, count) for gap in candidate_gaps], dtype=np.int64)
 
-    def of(self, held: Ints) -> Floats:
-        area = np.concatenate(([0.0], np.cumsum(self._duration_ns * np.tile(held, 2))))
+    def of(self, load_bytes: Ints) -> Floats:
+        area = np.concatenate(([0.0], np.cumsum(self._duration_ns * np.tile(load_bytes, 2))))
         return np.asarray(area[self._stop] - area[self._first], dtype=np.float64)
 
 
-def _submodular(area: _Area, found: Sequence[Gap], sizes: Sequence[int], held: Ints) -> Floats:
-    """WDOA under the load that is left when the best one so far is gone, and the best one after it, and so on."""
-    held = held.copy()
-    score = np.zeros(len(found))
-    waiting = np.ones(len(found), dtype=np.bool_)
-    for _ in found:
-        now = np.where(waiting, area.of(held), -np.inf)
+def _submodular(area: _Area, candidate_gaps: Sequence[Gap], sizes: Sequence[int], load_bytes: Ints) -> Floats:
+    """Return WDOA in greedy order: each score is under the load that remains when the better candidates are away."""
+    load_bytes = load_bytes.copy()
+    score = np.zeros(len(candidate_gaps))
+    waiting = np.ones(len(candidate_gaps), dtype=np.bool_)
+    for _ in candidate_gaps:
+        now = np.where(waiting, area.of(load_bytes), -np.inf)
         best = int(np.argmax(now))
         score[best], waiting[best] = now[best], False
-        held[inside(found[best], len(held))] -= sizes[best]
+        load_bytes[inside(candidate_gaps[best], len(load_bytes))] -= sizes[best]
     return score
 
 
@@ -189,7 +197,7 @@ def _standard(score: Floats) -> Floats:
 
 
 class Selection:
-    """Section IV-D: the candidates in the order of their score until the load is within the limit."""
+    """The candidates in the order of their score until the load is within the limit (section IV-D)."""
 
     def __init__(
         self, graph: StepGraph, latency_ns: tuple[int, ...], link: Link, away: frozenset[TensorId], limit_bytes: int
@@ -203,40 +211,46 @@ class Selection:
         self._duration_ns = run_ns(graph, latency_ns, link)
 
     def chosen(self, weights: tuple[float, ...]) -> tuple[Gap, ...]:
-        """The gaps to swap, by tensor; no more than the limit calls for."""
+        """Return the gaps to swap, by tensor; no more than the limit requires."""
         score = self._scores.combined(weights)
-        held, found = self._held.copy(), []
+        load_bytes, selected = self._held.copy(), []
         for position in np.argsort(-score, kind="stable").tolist():
-            if held.max() <= self._limit:
+            if load_bytes.max() <= self._limit:
                 break
-            found.append(self.candidates[position])
-            self._remove(held, found[-1])
-        self._go_on(held, found)
-        return tuple(sorted(found, key=lambda gap: (gap.tensor, gap.out_after)))
+            selected.append(self.candidates[position])
+            self._remove(load_bytes, selected[-1])
+        self._go_on(load_bytes, selected)
+        return tuple(sorted(selected, key=lambda gap: (gap.tensor, gap.out_after)))
 
-    def _go_on(self, held: Ints, found: list[Gap]) -> None:
-        """Below load_min: the variable at the present peak that removes the largest area, again and again."""
+    def _go_on(self, load_bytes: Ints, selected: list[Gap]) -> None:
+        """Swap further below load_min: repeatedly take the variable at the present peak that removes the largest
+        area.
+        """
         gap, first, stop = self._others
-        taken = np.isin(np.arange(len(gap)), [gap.index(g) for g in found])
-        while held.max() > self._limit:
-            peak = int(held.argmax())
-            covers = ((first <= peak) & (peak < stop)) | ((first <= peak + len(held)) & (peak + len(held) < stop))
+        taken = np.isin(np.arange(len(gap)), [gap.index(g) for g in selected])
+        while load_bytes.max() > self._limit:
+            peak = int(load_bytes.argmax())
+            covers = ((first <= peak) & (peak < stop)) | (
+                (first <= peak + len(load_bytes)) & (peak + len(load_bytes) < stop)
+            )
             at_peak = np.flatnonzero(covers & ~taken)
             if len(at_peak) == 0:
                 return
             taken[at_peak[0]] = True
-            found.append(gap[at_peak[0]])
-            self._remove(held, found[-1])
+            selected.append(gap[at_peak[0]])
+            self._remove(load_bytes, selected[-1])
 
-    def _remove(self, held: Ints, gap: Gap) -> None:
-        held[inside(gap, len(held))] -= self._graph.tensors[gap.tensor].size_bytes
+    def _remove(self, load_bytes: Ints, gap: Gap) -> None:
+        load_bytes[inside(gap, len(load_bytes))] -= self._graph.tensors[gap.tensor].size_bytes
 
     @cached_property
     def _others(self) -> tuple[list[Gap], Ints, Ints]:
-        """All gaps, those that remove the largest area of load first, and the operators between which each lies."""
-        found = gaps(self._graph)
-        size = np.array([self._graph.tensors[gap.tensor].size_bytes for gap in found], dtype=np.float64)
-        area = _Area(found, self._duration_ns).of(np.ones_like(self._held)) * size
-        found = tuple(found[k] for k in np.argsort(-area, kind="stable").tolist())
-        stop = np.array([need_index(gap, len(self._held)) for gap in found], dtype=np.int64)
-        return list(found), np.array([gap.out_after + 1 for gap in found], dtype=np.int64), stop
+        """All gaps, those that remove the largest area of load first, and the operators between which
+        each gap lies.
+        """
+        all_gaps = gaps(self._graph)
+        size = np.array([self._graph.tensors[gap.tensor].size_bytes for gap in all_gaps], dtype=np.float64)
+        area = _Area(all_gaps, self._duration_ns).of(np.ones_like(self._held)) * size
+        all_gaps = tuple(all_gaps[k] for k in np.argsort(-area, kind="stable").tolist())
+        stop = np.array([need_index(gap, len(self._held)) for gap in all_gaps], dtype=np.int64)
+        return list(all_gaps), np.array([gap.out_after + 1 for gap in all_gaps], dtype=np.int64), stop

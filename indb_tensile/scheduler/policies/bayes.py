@@ -1,10 +1,9 @@
 """Bayesian optimisation of a few weights between -1 and 1 with a Gaussian process.
 
-AutoSwap section IV-C after Snoek et al., "Practical Bayesian Optimization of Machine Learning Algorithms": a
-Gaussian process with a Matern 5/2 kernel is fitted to the costs seen so far, and the next point is the one from
-which the largest improvement is expected. The length scale is the likeliest of a few; points to choose from
-are drawn anew in each step, half of them near the best one. Everything random comes from a fixed seed, so equal
-costs give an equal search.
+AutoSwap section IV-C after Snoek et al., "Practical Bayesian Optimization of Machine Learning Algorithms": a Gaussian
+process with a Matern 5/2 kernel is fitted to the costs seen so far, and the next point is the one with the largest
+expected improvement. The length scale is the most likely of a few. Candidate points are drawn anew in each step, half
+of them near the best point. All random numbers come from a fixed seed, so equal costs give an equal search.
 """
 
 import math
@@ -15,8 +14,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_LENGTHS = (0.25, 0.5, 1.0, 2.0)  # of a cube whose edge is 2
-_NOISE = 1e-6  # of the costs' variance: keeps the matrix regular where two points nearly meet
+_LENGTHS = (0.25, 0.5, 1.0, 2.0)  # length scales, in a cube whose edge is 2
+_NOISE = 1e-6  # as a share of the costs' variance: keeps the matrix regular if two points nearly coincide
 _POINTS = 256
 _NEAR = 0.15  # standard deviation of the points around the best one
 _SEED = 20181018
@@ -29,7 +28,7 @@ def minimise(
     evaluations: int,
     enough: float,
 ) -> tuple[float, ...]:
-    """The cheapest weights found. All starts are tried; stops when the cost is no more than `enough`."""
+    """Return the cheapest weights found. All starts are tried. The search stops when the cost is at most `enough`."""
     random = np.random.default_rng(_SEED)
     seen = list(dict.fromkeys(starts))
     costs: list[float] = []
@@ -47,7 +46,7 @@ def minimise(
 
 
 def _next_point(seen: Floats, costs: Floats, random: np.random.Generator) -> tuple[float, ...]:
-    """Where most improvement is expected of all points drawn."""
+    """Return the drawn point with the largest expected improvement."""
     best = seen[int(np.argmin(costs))]
     far = random.uniform(-1.0, 1.0, size=(_POINTS, seen.shape[1]))
     near = np.clip(best + random.normal(0.0, _NEAR, size=far.shape), -1.0, 1.0)
@@ -58,7 +57,9 @@ def _next_point(seen: Floats, costs: Floats, random: np.random.Generator) -> tup
 
 
 def expected_improvement(seen: Floats, costs: Floats, points: Floats) -> Floats:
-    """By how much each point is expected to be cheaper than the cheapest one seen; costs of mean 0, variance 1."""
+    """Return the expected improvement of each point over the cheapest point seen. Costs have mean 0 and
+    variance 1.
+    """
     length = max(_LENGTHS, key=lambda length: _likelihood(seen, costs, length))
     inverse = np.linalg.inv(_kernel(seen, seen, length) + _NOISE * np.eye(len(seen)))
     across = _kernel(points, seen, length)
@@ -71,7 +72,7 @@ def expected_improvement(seen: Floats, costs: Floats, points: Floats) -> Floats:
 
 
 def _likelihood(seen: Floats, costs: Floats, length: float) -> float:
-    """The logarithm of the marginal likelihood, without its constant."""
+    """Return the logarithm of the marginal likelihood, without its constant."""
     matrix = _kernel(seen, seen, length) + _NOISE * np.eye(len(seen))
     _, logarithm = np.linalg.slogdet(matrix)
     return float(-0.5 * (costs @ np.linalg.solve(matrix, costs) + logarithm))

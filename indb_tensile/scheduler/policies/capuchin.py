@@ -1,25 +1,26 @@
-"""Capuchin: from measured accesses, swap what hides by free time, then what costs less, swap or recompute by MSPS.
+"""Capuchin: from measured accesses, swap what hides by free time, then the cheaper of swapping and recomputing by
+MSPS.
 
 Peng et al., as TENSILE sections I, II and IV-D and HOME sections II and IV-A describe it. It saves only as much as
-the budget calls for.
+the budget requires.
 
-1. *Passive mode* measures. Its result, the latencies and the sequence of accesses, is what a workload is.
+1. *Passive mode* measures. Its result, the latencies and the sequence of accesses, is our workload.
 2. *Candidates* are tensors that are accessed again, in gaps in which memory is short.
-3. *Swaps that hide*: by free time, the longest first, each that both lanes still hide (free_time.py).
-4. *The cheaper of two*: where memory is still short, the swap with the longest free time, with the wait it causes,
-   against the recomputation with the most memory saved per second (msps.py), by their cost for each byte. What is
-   made in passing stays if there is room (collective recomputation), else it is made again.
-5. *On demand*: what no decision covers, parameters and optimizer state, is evicted where memory runs short, the
-   longest unused first, and fetched when it is needed, which then waits for it.
-6. *In-trigger feedback*: the plan is simulated, as the paper runs it; tensors that came late are fetched earlier by
-   as much, memory permitting, a few times over.
+3. *Hidden swaps*: by free time, longest first, each swap that both lanes can still hide (free_time.py).
+4. *The cheaper of two*: while memory is short, the swap with the longest free time, with the wait that it causes, is
+  compared with the recomputation with the most memory saved per second (msps.py), by cost for each byte. A tensor
+  that is recomputed early stays if there is room (collective recomputation), else it is recomputed again.
+5. *On demand*: tensors without a decision, parameters and optimizer state, are evicted where memory is short, longest
+  unused first, and fetched when an operator needs them, which then waits.
+6. *In-trigger feedback*: the plan is simulated, as the paper runs it. Tensors that came late are fetched earlier by
+  that time, if memory permits, a few times.
 
-The budget is divided between jobs, each of which is planned by itself. Copies are laid as in AutoSwap's run time
-(transfers.py), which has Capuchin's rules: out as soon as the lane is free, back as late as nobody waits, and an
-allocation that does not fit waits for what is on its way out. Our own: savings are counted at each operator instead
-of summed up (a sum over tensors says little about the peak), and recomputation that in the end does not fit beside
-its own sources is replaced by swapping. What it cannot do is the paper's: it decides one tensor after the other,
-looks at no gap across iterations but on demand, and does not split or move operators.
+The budget is divided between jobs, each of which is planned by itself. Copies are scheduled as in AutoSwap's run time
+(transfers.py), which has Capuchin's rules: out as soon as the lane is free, back as late as possible without waits,
+and an allocation that does not fit waits for leaving tensors. Two points are our own. Savings are counted at each
+operator instead of summed up, because a sum over tensors says little about the peak. Recomputation that in the end
+does not fit beside its own sources is replaced by swapping. The limitations are the paper's: it decides one tensor
+after the other, considers gaps across iterations only on demand, and does not split or move operators.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 def capuchin(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
 ) -> tuple[tuple[Plan, ...], ...]:
-    """Plans that save as much as each job's part of the budget calls for."""
+    """Return plans that save as much as each job's part of the budget requires."""
     limits = divide([demand(workload, least_bytes(workload)) for workload in workloads], budget_bytes)
     return tuple(
         tuple(
@@ -59,7 +60,7 @@ def capuchin(
 def plan_within(
     graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_bytes: int, *, rewrites: bool
 ) -> Plan:
-    """One graph's plan; where recomputation cannot be made to fit, one that only swaps."""
+    """Return one graph's plan. If recomputation cannot be made to fit, the plan only swaps."""
     plan = _Decisions(graph, latency_ns, link, limit_bytes, rewrites=rewrites).plan()
     if rewrites and peak(graph, plan) > limit_bytes:
         plan = _Decisions(graph, latency_ns, link, limit_bytes, rewrites=False).plan()
@@ -68,9 +69,9 @@ def plan_within(
 
 @dataclass(slots=True)
 class _Built:
-    """The decisions as a graph that runs: its swaps to be, and the load with them all empty by captured operator."""
+    """The decisions as a graph that runs: its swaps, and the load with all gaps empty, by captured operator."""
 
-    plan: Plan  # swaps wherever there is time for one
+    plan: Plan  # with swaps wherever there is time for one
     graph: StepGraph
     chosen: tuple[Gap, ...]
     load: Ints
@@ -78,7 +79,7 @@ class _Built:
 
 @dataclass(slots=True)
 class _Decisions:
-    """One graph's decisions in the making. The load is by captured operator, its re-runs included."""
+    """One graph's decisions, which are added one by one. The load is by captured operator, including its re-runs."""
 
     graph: StepGraph
     latency_ns: tuple[int, ...]
@@ -91,70 +92,74 @@ class _Decisions:
     away: set[TensorId] = field(default_factory=set)
 
     def plan(self) -> Plan:
-        """Decide until it fits or nothing is left to decide; then lay the copies."""
+        """Decide until the load fits or nothing is left to decide. Then schedule the copies."""
         free_time = FreeTime(self.graph, self.latency_ns, self.link)
         recomputation = Recomputation(self.graph, self.latency_ns)
         saving = SavingPerTime(recomputation)
         candidates = [gap for gap in gaps(self.graph) if not self.graph.tensors[gap.tensor].persistent]
         ranked = sorted(candidates, key=lambda g: (-free_time.of(g), g.tensor, g.out_after))
-        held = self._build(recomputation, saving).load
-        self._swap_hidden(ranked, free_time, held)
+        load_bytes = self._build(recomputation, saving).load
+        self._swap_hidden(ranked, free_time, load_bytes)
         while True:
-            while int(held.max()) > self.limit_bytes and self._decide(ranked, free_time, saving, held):
+            while int(load_bytes.max()) > self.limit_bytes and self._decide(ranked, free_time, saving, load_bytes):
                 pass
             built = self._build(recomputation, saving)
-            held = built.load
-            if int(held.max()) <= self.limit_bytes:
+            load_bytes = built.load
+            if int(load_bytes.max()) <= self.limit_bytes:
                 return self._laid(built)
-            if not self._relieve(int(held.argmax()), saving, held, ranked):
+            if not self._relieve(int(load_bytes.argmax()), saving, load_bytes, ranked):
                 return self._laid(built)
 
     # --- decisions ---------------------------------------------------------------------------------------------
 
-    def _swap_hidden(self, ranked: Sequence[Gap], free_time: FreeTime, held: Ints) -> None:
-        """By free time, whatever both lanes hide beside what they carry already."""
+    def _swap_hidden(self, ranked: Sequence[Gap], free_time: FreeTime, load_bytes: Ints) -> None:
+        """Take swaps by free time, as long as both lanes can hide them beside the swaps taken already."""
         for gap in ranked:
-            short = np.flatnonzero(held > self.limit_bytes)
+            short = np.flatnonzero(load_bytes > self.limit_bytes)
             if len(short) == 0 or free_time.of(gap) < 0:
                 return
             swap = free_time.swapping(gap, short)
             if swap is not None and not free_time.late_ns([*self.swaps, swap]):
-                self._swap(swap, held)
+                self._swap(swap, load_bytes)
 
-    def _decide(self, ranked: Sequence[Gap], free_time: FreeTime, saving: SavingPerTime, held: Ints) -> bool:
-        """Swap or recompute one more tensor that is on the device where memory is shortest; False without any."""
-        at = int(held.argmax())
+    def _decide(self, ranked: Sequence[Gap], free_time: FreeTime, saving: SavingPerTime, load_bytes: Ints) -> bool:
+        """Swap or recompute one more tensor that is on the device where memory is shortest. Return False if there is
+        none.
+        """
+        at = int(load_bytes.argmax())
         taken = {swap.gap for swap in self.swaps} | saving.dropped.keys()
         around = [gap for gap in ranked if gap.out_after < at < gap.needed_by and gap not in taken]
-        swap = free_time.swapping(around[0], np.flatnonzero(held > self.limit_bytes)) if around else None
+        swap = free_time.swapping(around[0], np.flatnonzero(load_bytes > self.limit_bytes)) if around else None
         if swap is None:
             return False
-        again = saving.best(sorted(around, key=lambda g: (g.tensor, g.out_after))) if self.rewrites else None
-        if again is not None:
-            gap, time_ns = again
+        recomputation = saving.best(sorted(around, key=lambda g: (g.tensor, g.out_after))) if self.rewrites else None
+        if recomputation is not None:
+            gap, time_ns = recomputation
             wait_ns = free_time.late_ns([*self.swaps, swap]) - free_time.late_ns(self.swaps)
             size_bytes = self.graph.tensors[gap.tensor].size_bytes
             if time_ns * swap.size_bytes < wait_ns * size_bytes:
                 saving.drop(gap)
-                held[inside(gap, len(held))] -= size_bytes
+                load_bytes[inside(gap, len(load_bytes))] -= size_bytes
                 return True
-        self._swap(swap, held)
+        self._swap(swap, load_bytes)
         return True
 
-    def _swap(self, swap: Swapping, held: Ints) -> None:
+    def _swap(self, swap: Swapping, load_bytes: Ints) -> None:
         self.swaps.append(swap)
-        held[inside(swap.gap, len(held))] -= swap.size_bytes
+        load_bytes[inside(swap.gap, len(load_bytes))] -= swap.size_bytes
 
-    def _relieve(self, at: int, saving: SavingPerTime, held: Ints, ranked: Sequence[Gap]) -> bool:
-        """Make room where the decisions, once built, did not; False if nothing is left to try."""
+    def _relieve(self, at: int, saving: SavingPerTime, load_bytes: Ints, ranked: Sequence[Gap]) -> bool:
+        """Make room where the load of the built decisions exceeds the limit. Return False if nothing is
+        left to try.
+        """
         lingering = [g for g in saving.dropped if g.out_after < at < g.needed_by and g not in self.brief]
         if lingering:
             self.brief |= dict.fromkeys(lingering)
             return True
         taken = {swap.gap for swap in self.swaps} | saving.dropped.keys()
         if any(gap.out_after < at < gap.needed_by and gap not in taken for gap in ranked):
-            return True  # the load is known better now: decide on
-        if self._evict(at, held):
+            return True  # the load is known more precisely now, so continue to decide
+        if self._evict(at, load_bytes):
             return True
         causes = [gap for gap in saving.dropped if gap.needed_by == at]
         for gap in causes:
@@ -166,9 +171,9 @@ class _Decisions:
             )
         return bool(causes)
 
-    def _evict(self, at: int, held: Ints) -> bool:
-        """On demand: persistent tensors that are not in use here, the longest unused first, until it fits."""
-        count, excess = len(held), int(held[at]) - self.limit_bytes
+    def _evict(self, at: int, load_bytes: Ints) -> bool:
+        """Evict persistent tensors that are not in use here, longest unused first, until the load fits."""
+        count, excess = len(load_bytes), int(load_bytes[at]) - self.limit_bytes
         idle = [
             t for t, ops in zip(self.graph.tensors, accesses(self.graph), strict=True) if t.persistent and not ops
         ]
@@ -192,18 +197,18 @@ class _Decisions:
 
     def _build(self, recomputation: Recomputation, saving: SavingPerTime) -> _Built:
         count = len(self.graph.operators)
-        wanted = [_whole(gap, count) for gap in (*(swap.gap for swap in self.swaps), *self.passive)]
+        swaps = [_whole(gap, count) for gap in (*(swap.gap for swap in self.swaps), *self.passive)]
         brief = [gap for gap in self.brief if gap in saving.dropped]
-        plan = recomputation.plan("capuchin", tuple(saving.dropped), wanted, brief=brief, away=frozenset(self.away))
+        plan = recomputation.plan("capuchin", tuple(saving.dropped), swaps, brief=brief, away=frozenset(self.away))
         graph = effective(self.graph, plan)
         chosen = tuple(Gap(tensor=s.tensor, out_after=s.out_after, needed_by=s.needed_by) for s in plan.swaps)
         by_position = empty_load(graph, chosen, frozenset(self.away))
-        held = np.zeros(count, dtype=np.int64)
-        np.maximum.at(held, _turn_of(plan, count), by_position)
-        return _Built(plan=plan, graph=graph, chosen=chosen, load=held)
+        load_bytes = np.zeros(count, dtype=np.int64)
+        np.maximum.at(load_bytes, _turn_of(plan, count), by_position)
+        return _Built(plan=plan, graph=graph, chosen=chosen, load=load_bytes)
 
     def _laid(self, built: _Built) -> Plan:
-        """The copies' boundaries; what is evicted on demand is fetched on demand."""
+        """Schedule the copies. Tensors that are evicted on demand are fetched on demand."""
         latency_ns = effective_latency(self.latency_ns, built.plan)
         laid = schedule(
             built.graph,
@@ -222,7 +227,7 @@ class _Decisions:
 
 
 def _whole(gap: Gap, count: int) -> Swap:
-    """A swap that is away all through its gap."""
+    """Return a swap that is away for its whole gap."""
     return Swap(
         tensor=gap.tensor,
         out_after=gap.out_after,
@@ -233,10 +238,11 @@ def _whole(gap: Gap, count: int) -> Swap:
 
 
 def _turn_of(plan: Plan, count: int) -> Ints:
-    """For each position in the plan's order the captured operator in whose turn it runs."""
+    """Return for each position in the plan's order the captured operator in whose turn it runs."""
     if not plan.executions:
         return np.arange(count, dtype=np.int64)
     order = [int(execution.operator) for execution in plan.executions]
     newest = np.maximum.accumulate(np.array(order, dtype=np.int64))
-    own = np.concatenate((np.ones(1, dtype=np.bool_), newest[1:] > newest[:-1]))  # else again, or put off
+    # otherwise the operator runs again, or was put off
+    own = np.concatenate((np.ones(1, dtype=np.bool_), newest[1:] > newest[:-1]))
     return np.where(own, newest, np.minimum(newest + 1, count - 1)).astype(np.int64)

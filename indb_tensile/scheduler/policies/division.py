@@ -1,7 +1,7 @@
-"""How a device's budget is divided between jobs where a policy plans each job by itself.
+"""Divide a device's budget between jobs for policies that plan each job by itself.
 
-The papers that plan one job at a time do not say how several share a device. Each job is given what its plan
-needs at the least, and of what the budget leaves the same part of what it would still like to have.
+The papers that plan one job at a time do not say how several jobs share a device. Each job gets the least that its
+plan needs. Of the rest of the budget each job gets the same fraction of what it could still use.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,9 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one job can do with: the floor of its operators, the least that its policy reaches, all it would take."""
+    """The memory demand of one job: the floor of its operators, the least that its policy reaches, and the most it
+    can use.
+    """
 
     floor_bytes: int
     least_bytes: int
@@ -21,7 +23,7 @@ class Demand:
 
 
 def demand(workload: Workload, reached_bytes: int) -> Demand:
-    """The demand of a job whose policy comes down to `reached_bytes`; its own limit caps what it would take."""
+    """Return the demand of a job whose policy reaches `reached_bytes`. The job's own limit caps what it can use."""
     most = max(liveness_peak(graph) for graph in workload.graphs)
     if workload.limit_bytes is not None:
         most = min(most, workload.limit_bytes)
@@ -30,7 +32,9 @@ def demand(workload: Workload, reached_bytes: int) -> Demand:
 
 
 def divide(demands: Sequence[Demand], budget_bytes: int) -> tuple[int, ...]:
-    """Each job's limit; together within the budget, unless that is below all the floors."""
+    """Return each job's limit. The limits fit the budget together, unless the budget is below the sum
+    of all floors.
+    """
     floors = [d.floor_bytes for d in demands]
     leasts = [d.least_bytes for d in demands]
     mosts = [d.most_bytes for d in demands]
@@ -40,7 +44,7 @@ def divide(demands: Sequence[Demand], budget_bytes: int) -> tuple[int, ...]:
 
 
 def _between(low: Sequence[int], high: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
-    room, wanted = max(0, budget_bytes - sum(low)), sum(high) - sum(low)
-    if room >= wanted:
+    room, demand_bytes = max(0, budget_bytes - sum(low)), sum(high) - sum(low)
+    if room >= demand_bytes:
         return tuple(high)
-    return tuple(a + (b - a) * room // wanted for a, b in zip(low, high, strict=True))
+    return tuple(a + (b - a) * room // demand_bytes for a, b in zip(low, high, strict=True))

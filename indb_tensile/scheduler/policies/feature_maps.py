@@ -1,14 +1,14 @@
-"""Feature maps, and what it costs to retain, swap or recompute each: HOME's policy evaluator.
+"""Feature maps, and the cost of retaining, swapping or recomputing each: HOME's policy evaluator.
 
 He et al., "HOME", section 3.4 and Algorithm 2. A feature map is a tensor that the forward pass makes and the backward
-pass needs. The evaluator goes through the stages of the iteration, here the stretches between the operators at which
-a feature map is let go of or needed. Where the memory in use is over the limit, the stage waits for the copies to the
-host that were queued first; a copy back that is not done when it is needed makes its stage wait; recomputation
-adds its operators' time and, where it needs a feature map that was let go of too, brings that back as well, which
-then stays for its own use.
+pass needs. The evaluator goes through the stages of the iteration. A stage is here the operators between two
+boundaries at which a feature map is released or needed. If the memory in use exceeds the limit, the stage waits for
+the copies to the host that were queued first. A copy back that is not done when it is needed makes its stage wait.
+Recomputation adds its operators' time. If it needs another released feature map, it brings that back as well, and
+that one then stays for its own use.
 
-Where the paper is silent: a copy back starts as late as it need not be waited for, if there is memory by then. A
-policy that cannot keep the limit is not an error but as bad as it is over it, so that a search can find its way.
+Where the paper is silent: a copy back starts as late as possible without a wait, if there is memory by then. A policy
+that cannot keep the limit is not an error; its cost is the excess, so that a search can make progress.
 """
 
 from bisect import bisect_right
@@ -27,22 +27,22 @@ from indb_tensile.scheduler.recomputation.recompute import Recomputation
 
 
 class Action(IntEnum):
-    """What happens to a feature map between its last access of the forward pass and its next one."""
+    """The treatment of a feature map between its last access of the forward pass and its next one."""
 
     RETAIN = 0
     SWAP = 1
     RECOMPUTE = 2
 
 
-_RETAIN, _SWAP, _RECOMPUTE = (int(action) for action in Action)  # plain integers, in the innermost loop
+_RETAIN, _SWAP, _RECOMPUTE = (int(action) for action in Action)  # plain integers, for the innermost loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureMap:
-    """One tensor that crosses from the forward to the backward pass.
+    """One tensor that is used in both the forward and the backward pass.
 
-    `sources` are the feature maps that its recomputation reads; `passing_bytes` is what that needs beside them and
-    the tensor itself. `recompute_ns` is None where it cannot be recomputed.
+    `sources` are the feature maps that its recomputation reads. `passing_bytes` is the memory that the recomputation
+    needs besides them and the tensor itself. `recompute_ns` is None if the tensor cannot be recomputed.
     """
 
     gap: Gap
@@ -53,37 +53,39 @@ class FeatureMap:
 
     @property
     def choices(self) -> tuple[Action, ...]:
-        """What may be done with it."""
+        """The actions that are possible for this feature map."""
         both = (Action.RETAIN, Action.SWAP)
         return both if self.recompute_ns is None else (*both, Action.RECOMPUTE)
 
 
 def backward_start(graph: StepGraph) -> int:
-    """The first operator of the backward pass; where operators do not say, the one at the peak (Zico section 6.2)."""
+    """Return the first operator of the backward pass; if operators have no stages, the one at the peak (Zico section
+    6.2).
+    """
     stages = [operator.stage for operator in graph.operators]
     if Stage.BACKWARD in stages:
         return stages.index(Stage.BACKWARD)
-    held = load(graph, LIVENESS)
-    return held.index(max(held))
+    load_bytes = load(graph, LIVENESS)
+    return load_bytes.index(max(load_bytes))
 
 
 def feature_maps(
     graph: StepGraph, recomputation: Recomputation | None, *, least_bytes: int, most: int
 ) -> tuple[FeatureMap, ...]:
-    """The largest of them, in the order in which they are made."""
+    """Return the largest feature maps, in the order in which they are made."""
     border = backward_start(graph)
-    found = [
+    crossing = [
         gap
         for gap in gaps(graph)
         if not graph.tensors[gap.tensor].persistent
         and gap.out_after < border <= gap.needed_by
         and graph.tensors[gap.tensor].size_bytes > least_bytes
     ]
-    found = sorted(found, key=lambda gap: (-graph.tensors[gap.tensor].size_bytes, gap.tensor))[:most]
-    made = accesses(graph)
-    found.sort(key=lambda gap: (made[gap.tensor][0], gap.tensor))
-    place = {gap.tensor: number for number, gap in enumerate(found)}
-    return tuple(_feature_map(graph, gap, recomputation, place) for gap in found)
+    crossing = sorted(crossing, key=lambda gap: (-graph.tensors[gap.tensor].size_bytes, gap.tensor))[:most]
+    accesses_of = accesses(graph)
+    crossing.sort(key=lambda gap: (accesses_of[gap.tensor][0], gap.tensor))
+    place = {gap.tensor: number for number, gap in enumerate(crossing)}
+    return tuple(_feature_map(graph, gap, recomputation, place) for gap in crossing)
 
 
 def _feature_map(
@@ -93,10 +95,10 @@ def _feature_map(
     if recomputation is None or gap not in recomputation.gaps:
         return FeatureMap(gap=gap, size_bytes=size_bytes)
     cone = recomputation.cone(gap)
-    here = {*cone.sources, gap.tensor}
+    resident = {*cone.sources, gap.tensor}
     operators = [graph.operators[k] for k in cone.operators]
     passing = [
-        op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in {*op.reads, *op.writes} - here)
+        op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in {*op.reads, *op.writes} - resident)
         for op in operators
     ]
     return FeatureMap(
@@ -109,7 +111,7 @@ def _feature_map(
 
 
 class Evaluator:
-    """Algorithm 2 for one graph and one limit: what a policy, an action for each feature map, costs."""
+    """Algorithm 2 for one graph and one limit: the cost of a policy, which is an action for each feature map."""
 
     def __init__(
         self,
@@ -130,39 +132,41 @@ class Evaluator:
         stage = {operator: number for number, operator in enumerate(starts)}
         self._leave = [stage[m.gap.out_after + 1] for m in maps]
         self._need = [stage[m.gap.needed_by] for m in maps]
-        held, duration = load(graph, LIVENESS), run_ns(graph, latency_ns, link).tolist()
+        load_bytes, duration = load(graph, LIVENESS), run_ns(graph, latency_ns, link).tolist()
         ranges = [*pairwise([*starts, count])]
-        self._load = [max(held[a:b]) for a, b in ranges]
+        self._load = [max(load_bytes[a:b]) for a, b in ranges]
         self._duration_ns = [sum(duration[a:b]) for a, b in ranges]
         first = [min(ops, default=count) for ops in accesses(graph)]
-        self._entry = [held[a] - _fresh_bytes(graph, a, first) for a, _ in ranges]
+        self._entry = [load_bytes[a] - _fresh_bytes(graph, a, first) for a, _ in ranges]
 
     @property
     def without_ns(self) -> int:
-        """An iteration in which nothing waits and nothing is recomputed: no policy takes less."""
+        """The time of an iteration without waits and recomputation. No policy takes less."""
         return sum(self._duration_ns)
 
     def __call__(self, policy: Particle) -> Cost:
-        """Bytes over the limit, then the time of an iteration."""
+        """Return the bytes over the limit, then the time of an iteration."""
         need, duration_ns, passing, change = self._resolve(policy)
         gone = list(accumulate(change))
-        held = [a + b for a, b in zip(self._load, gone, strict=True)]
-        over = max(held) - self._limit
+        load_bytes = [a + b for a, b in zip(self._load, gone, strict=True)]
+        over = max(load_bytes) - self._limit
         for stage, more_bytes in passing.items():
             over = max(over, self._entry[stage] + gone[stage] + more_bytes - self._limit)
         swapped = [number for number, action in enumerate(policy) if action == _SWAP]
         if not swapped:
             return max(0, over), sum(duration_ns)
-        back = self._lay_ins(swapped, need, duration_ns, held)
-        return max(0, over), self._walk(swapped, need, back, duration_ns, held)
+        back = self._lay_ins(swapped, need, duration_ns, load_bytes)
+        return max(0, over), self._walk(swapped, need, back, duration_ns, load_bytes)
 
     def _resolve(self, policy: Particle) -> tuple[list[int], list[int], dict[int, int], list[int]]:
-        """By feature map the stage that needs it first; by stage its time, what passes through, the load's change."""
+        """Return the stage that first needs each feature map, and by stage: its time, its temporary bytes, the change
+        of the load.
+        """
         need = self._need.copy()
         duration_ns = self._duration_ns.copy()
         passing: dict[int, int] = {}
         change = [0] * len(self._load)
-        for number in reversed(range(len(policy))):  # what is made later may need what is made earlier
+        for number in reversed(range(len(policy))):  # a later feature map may need an earlier one
             if policy[number] == _RETAIN:
                 continue
             stage, size_bytes = need[number], self._size[number]
@@ -177,9 +181,9 @@ class Evaluator:
         return need, duration_ns, passing, change
 
     def _lay_ins(
-        self, swapped: Sequence[int], need: Sequence[int], duration_ns: Sequence[int], held: list[int]
+        self, swapped: Sequence[int], need: Sequence[int], duration_ns: Sequence[int], load_bytes: list[int]
     ) -> dict[int, int]:
-        """The stage at which each copy back starts; `held` is raised by what is back early."""
+        """Return the stage at which each copy back starts. Raises `load_bytes` by the tensors that are back early."""
         begin = [0, *accumulate(duration_ns)]
         order = sorted(swapped, key=lambda number: (need[number], number))
         free_ns = begin[-1]
@@ -190,9 +194,9 @@ class Evaluator:
         for number in order:
             size = self._size[number]
             stage, room = need[number], self._limit - size
-            while stage > back[number] and held[stage - 1] <= room:
+            while stage > back[number] and load_bytes[stage - 1] <= room:
                 stage -= 1
-                held[stage] += size
+                load_bytes[stage] += size
             back[number] = stage
         return back
 
@@ -202,9 +206,9 @@ class Evaluator:
         need: Sequence[int],
         back: dict[int, int],
         duration_ns: Sequence[int],
-        held: Sequence[int],
+        load_bytes: Sequence[int],
     ) -> int:
-        """The time of the iteration with every wait."""
+        """Return the time of the iteration with every wait."""
         leave: list[list[int]] = [[] for _ in duration_ns]
         returning: list[list[int]] = [[] for _ in duration_ns]
         needed: list[list[int]] = [[] for _ in duration_ns]
@@ -223,11 +227,11 @@ class Evaluator:
                 leaving_bytes += self._size[number]
             for number in returning[stage]:
                 entry = next((e for e in leaving if e[1] == number), None)
-                if entry is not None:  # it has not left, and stays
+                if entry is not None:  # the tensor has not left, and stays
                     leaving.remove(entry)
                     leaving_bytes -= self._size[number]
                     stays.add(number)
-            while leaving and held[stage] + leaving_bytes > self._limit:
+            while leaving and load_bytes[stage] + leaving_bytes > self._limit:
                 gone_ns, number = leaving.popleft()
                 now_ns = max(now_ns, gone_ns)
                 leaving_bytes -= self._size[number]
@@ -242,7 +246,7 @@ class Evaluator:
 
 
 def _fresh_bytes(graph: StepGraph, index: int, first: Sequence[int]) -> int:
-    """What an operator takes on the device that was not there before it: new tensors and its workspace."""
+    """Return the bytes that an operator newly takes on the device: new tensors and its workspace."""
     operator = graph.operators[index]
     new = {t for t in operator.writes if not graph.tensors[t].persistent and first[t] == index}
     return operator.workspace_bytes + sum(graph.tensors[t].size_bytes for t in new)

@@ -1,9 +1,9 @@
-"""Capuchin's in-trigger feedback: what came late is fetched earlier the next time.
+"""Capuchin's in-trigger feedback: tensors that came late are fetched earlier in the next iteration.
 
-The paper watches iterations run and moves the access that triggers a late swap-in earlier, by a twentieth of the
-copy's time each time. Here the simulator runs the iteration and says how late each tensor was, so it moves by that.
-Fetching earlier takes memory earlier: a trigger moves only as far as the load stays within the limit. What was
-evicted on demand is fetched on demand and has no trigger.
+The paper observes iterations and moves the access that triggers a late swap-in earlier, by a twentieth of the copy's
+time each time. Here the simulator runs the iteration and reports how late each tensor was, so the trigger moves by
+that time. Fetching earlier takes memory earlier, so a trigger moves only as far as the load stays within the limit.
+Tensors that were evicted on demand are fetched on demand and have no trigger.
 """
 
 from dataclasses import replace
@@ -17,12 +17,13 @@ from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, simulate, timeline
 
+# The most rounds; they end earlier if nothing becomes faster. More rounds cost two simulations each.
 _ROUNDS = 4
-_LEAST_STEP = 0.05  # of its copy's time: the paper's step
+_LEAST_STEP = 0.05  # as a fraction of the copy's time: the paper's step
 
 
 def fed_back(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan, limit_bytes: int) -> Plan:
-    """The plan with the in-triggers of late tensors earlier, where that makes it faster."""
+    """Return the plan with earlier in-triggers of late tensors, if that makes it faster."""
     best, best_ns = plan, _iteration_ns(graph, latency_ns, link, plan)
     for _ in range(_ROUNDS):
         moved = _earlier(graph, latency_ns, link, best, limit_bytes)
@@ -40,26 +41,28 @@ def _iteration_ns(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, pla
 
 
 def _earlier(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan, limit_bytes: int) -> Plan:
-    """Each late tensor's memory is taken so much earlier as it was late, as far as memory allows."""
+    """Take each late tensor's memory earlier by the time that it was late, as far as the limit allows."""
     late = _late_ns(graph, latency_ns, link, plan)
     if not late:
         return plan
     running = effective(graph, plan)
     count, step_ns = len(running.operators), effective_latency(latency_ns, plan)
-    held = np.array(load(graph, plan), dtype=np.int64)
+    load_bytes = np.array(load(graph, plan), dtype=np.int64)
     swaps = []
     for swap in plan.swaps:
         size_bytes = running.tensors[swap.tensor].size_bytes
-        wanted_ns = late.get((swap.tensor, swap.needed_by), 0)
+        remaining_ns = late.get((swap.tensor, swap.needed_by), 0)
         on_demand = running.tensors[swap.tensor].persistent
         first = in_index(swap, count)
         free = first - (first - swap.free_at) % count
-        if wanted_ns and not on_demand:
-            wanted_ns = max(wanted_ns, int(_LEAST_STEP * link.in_ns(size_bytes)))
-            while wanted_ns > 0 and first - 1 > free and held[(first - 1) % count] + size_bytes <= limit_bytes:
+        if remaining_ns and not on_demand:
+            remaining_ns = max(remaining_ns, int(_LEAST_STEP * link.in_ns(size_bytes)))
+            while (
+                remaining_ns > 0 and first - 1 > free and load_bytes[(first - 1) % count] + size_bytes <= limit_bytes
+            ):
                 first -= 1
-                wanted_ns -= step_ns[first % count]
-                held[first % count] += size_bytes
+                remaining_ns -= step_ns[first % count]
+                load_bytes[first % count] += size_bytes
         swaps.append(replace(swap, in_at=OpIndex(first % count)))
     return replace(plan, swaps=tuple(swaps))
 
@@ -67,10 +70,10 @@ def _earlier(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Pl
 def _late_ns(
     graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan
 ) -> dict[tuple[TensorId, OpIndex], int]:
-    """How long each access waited for its tensor."""
-    found: dict[tuple[TensorId, OpIndex], int] = {}
+    """Return how long each access waited for its tensor."""
+    waits: dict[tuple[TensorId, OpIndex], int] = {}
     for event in timeline([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link):
         if event.kind is EventKind.LATE_IN and event.tensor is not None:
             key = (event.tensor, event.operator)
-            found[key] = max(found.get(key, 0), event.end_ns - event.start_ns)
-    return found
+            waits[key] = max(waits.get(key, 0), event.end_ns - event.start_ns)
+    return waits

@@ -1,4 +1,4 @@
-"""Choosing between a policy's own ways, from the fastest to the smallest, by what the budget holds."""
+"""Choose between the variants of a policy, from the fastest to the smallest, by the budget."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,11 +6,13 @@ from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.workload import Workload
 
-Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan per graph
+Plans = tuple[tuple[Plan, ...], ...]  # for each job one plan for each graph
 
 
 def first_fitting(workloads: Sequence[Workload], ladder: Iterable[Plans], budget_bytes: int) -> Plans:
-    """The first plans under which the jobs fit; where none do, those that pass the budget and limits least."""
+    """Return the first plans under which the jobs fit. If none fit, return the plans that exceed the budget and
+    limits least.
+    """
     best, least = None, 0
     for plans in ladder:
         excess = excess_bytes(workloads, plans, budget_bytes)
@@ -22,7 +24,7 @@ def first_fitting(workloads: Sequence[Workload], ladder: Iterable[Plans], budget
 
 
 def excess_bytes(workloads: Sequence[Workload], plans: Plans, budget_bytes: int) -> int:
-    """What the jobs need beyond the budget or, if that is more, beyond their limits."""
+    """Return the bytes by which the jobs exceed the budget or, if that is more, their limits."""
     peaks = [
         max(peak(graph, plan) for graph, plan in zip(workload.graphs, chosen, strict=True))
         for workload, chosen in zip(workloads, plans, strict=True)

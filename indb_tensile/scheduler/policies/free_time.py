@@ -1,12 +1,12 @@
 """Capuchin's free time: how long a swapped tensor is off the device, and which swaps both lanes can hide.
 
-A tensor that is swapped in a gap leaves right after the access before it and has to start back its copy's time
-before the access after it. What lies between the end of the one copy and the start of the other is its free time;
-the longer, the easier its copies hide. A lane carries one copy at a time: copies to the host queue in the order of
-their accesses, and each copy back ends where the next one has to start.
+A tensor that is swapped in a gap leaves right after the access before the gap. Its copy back has to start one copy's
+time before the access after the gap. The free time is the time between the end of the first copy and the start of the
+second. The longer it is, the easier the copies hide. A lane carries one copy at a time: copies to the host queue in
+the order of their accesses, and each copy back ends when the next one has to start.
 
-A swap is worth its copies only if the tensor is away while memory is short. So each one has a time by which it has
-to be gone, where memory first becomes short in its gap, and a time before which it must not return.
+A swap is worth its copies only if the tensor is away while memory is short. Each swap therefore has a time by which
+the tensor has to be away, when memory first becomes short in its gap, and a time before which it must not return.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swapping:
-    """One gap to swap in, how long its copies take, and when it has to be away."""
+    """A gap in which to swap, the durations of its copies, and the times between which the tensor has to be away."""
 
     gap: Gap
     size_bytes: int
@@ -36,7 +36,7 @@ class Swapping:
 
 
 class FreeTime:
-    """One graph's time axis, as it is measured without swapping."""
+    """One graph's time axis, measured without swapping."""
 
     def __init__(self, graph: StepGraph, latency_ns: Sequence[int], link: Link) -> None:
         self._graph = graph
@@ -45,13 +45,17 @@ class FreeTime:
         self._begin: Ints = np.concatenate((np.zeros(1, dtype=np.int64), self._end[:-1]))
 
     def of(self, gap: Gap) -> int:
-        """Nanoseconds between the end of the copy out and the start of the copy back; negative if they overlap."""
+        """Return the nanoseconds between the end of the copy out and the start of the copy back; negative if they
+        overlap.
+        """
         size_bytes = self._graph.tensors[gap.tensor].size_bytes
         copies_ns = self._link.out_ns(size_bytes) + self._link.in_ns(size_bytes)
         return int(self._begin[gap.needed_by] - self._end[gap.out_after]) - copies_ns
 
     def swapping(self, gap: Gap, short: Ints) -> Swapping | None:
-        """The swap in this gap, where memory is `short` at these operators; None if at none in the gap."""
+        """Return the swap in this gap, with memory `short` at these operators. None if memory is short at none in the
+        gap.
+        """
         first = int(np.searchsorted(short, gap.out_after, side="right"))
         last = int(np.searchsorted(short, gap.needed_by)) - 1
         if first > last:
@@ -67,7 +71,7 @@ class FreeTime:
         )
 
     def late_ns(self, swaps: Sequence[Swapping]) -> int:
-        """How long these swaps together keep the device waiting: the worst delay out and the worst delay back."""
+        """Return how long these swaps together delay the device: the worst delay out plus the worst delay back."""
         late_out = late_in = lane_ns = 0
         for swap in sorted(swaps, key=lambda s: (s.gap.out_after, s.gap.tensor)):
             lane_ns = max(lane_ns, int(self._end[swap.gap.out_after])) + swap.out_ns

@@ -1,16 +1,16 @@
-"""HOME: retain, swap or recompute each feature map, by particle swarm against a cost model, under a memory limit.
+"""HOME: retain, swap or recompute each feature map, by a particle swarm against a cost model, under a memory limit.
 
 He et al., "HOME: A Holistic GPU Memory Management Framework for Deep Learning", section 3. The swarm (swarm.py)
-looks for the policy of least time among those that the evaluator (feature_maps.py) finds within the limit. The
-executor's rules (3.6): what is swapped leaves when the forward pass needs it no more and is fetched for the backward
-pass; what is recomputed is released at the same moment and made again when it is needed.
+searches for the fastest policy among those that the evaluator (feature_maps.py) finds within the limit. The
+executor's rules (3.6): a swapped feature map leaves when the forward pass no longer needs it and is fetched for the
+backward pass; a recomputed one is released at the same moment and made again when it is needed.
 
-Where the paper is silent: the evaluator knows the load by stages, so the best policies found are also made into
-plans and simulated, and the fastest within the limit is taken. Where all are a little over it, as the memory that
-operators need in passing can make them, the search is made once more under a limit lower by as much. Feature maps
-below a thousandth of the peak are retained, as they make no difference, and so are all but the largest where there
-are very many: the paper's networks have one feature map a layer, captured ones several. Jobs are planned one by
-one. Where operators cannot run again, HOME swaps or retains.
+Where the paper is silent: the evaluator knows the load only by stages, so the best policies are also made into plans
+and simulated, and the fastest within the limit is taken. If all are slightly over the limit, which the temporary
+memory of operators can cause, the search is repeated once under a limit that is lower by the excess. Feature maps
+below a thousandth of the peak are retained, because they make no difference. If there are very many, all but the
+largest are retained: the paper's networks have one feature map for each layer, captured ones several. Jobs are
+planned one by one. If operators cannot run again, HOME swaps or retains.
 """
 
 from collections.abc import Sequence
@@ -30,20 +30,21 @@ from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 
-_SMALL_PART = 1000  # of the peak
+_SMALL_PART = 1000  # feature maps smaller than the peak divided by this are retained
+# The most feature maps that are searched; the others are retained. The cost of a round grows with the square of this.
 _MOST_MAPS = 320
 _PARTICLES = 500  # section 3.3: 500 particles, 500 rounds
 _ROUNDS = 500
 _LEAST_PARTICLES = 16
-_SWARM_WORK = 2_400_000  # particles times the square of the feature maps: what a round costs
-_WORK = 6_000_000  # evaluations times feature maps: what the search costs
-_JUDGED = 8  # policies that are made into plans
+_SWARM_WORK = 2_400_000  # particles times the square of the feature maps: limits the cost of a round
+_WORK = 6_000_000  # evaluations times feature maps: limits the cost of the search
+_JUDGED = 8  # number of policies that are made into plans
 
 
 def home(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
 ) -> tuple[tuple[Plan, ...], ...]:
-    """Each job's plans under its part of the budget."""
+    """Return each job's plans under its part of the budget."""
     jobs = [[_Graph(*pair, link, rewrites) for pair in zip(w.graphs, w.latency_ns, strict=True)] for w in workloads]
     reached = [max(graph.least_bytes for graph in graphs) for graphs in jobs]
     limits = divide([demand(w, r) for w, r in zip(workloads, reached, strict=True)], budget_bytes)
@@ -52,7 +53,7 @@ def home(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """One policy as a plan, and what the simulator says of it."""
+    """One policy as a plan, with its peak and its simulated time."""
 
     plan: Plan
     peak_bytes: int
@@ -60,7 +61,7 @@ class _Judged:
 
 
 class _Graph:
-    """One graph whose feature maps are to be placed."""
+    """One graph whose feature maps are to be retained, swapped or recomputed."""
 
     def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool) -> None:
         self._graph = graph
@@ -73,18 +74,18 @@ class _Graph:
 
     @property
     def least_bytes(self) -> int:
-        """The peak without any feature map that is not just in use."""
+        """The peak without any feature map that is not in use at the moment."""
         return int(empty_load(self._graph, [m.gap for m in self._maps]).max())
 
     def planned(self, limit_bytes: int) -> Plan:
-        """The fastest plan found within the limit; the one of the lowest peak where none is."""
+        """Return the fastest plan found within the limit; the plan with the lowest peak if none fits."""
         if self._most_bytes <= limit_bytes or not self._maps:
             return Plan(policy="home")
-        found = self._judge(self._search(limit_bytes), limit_bytes)
-        over_bytes = min(judged.peak_bytes for judged in found) - limit_bytes
+        judged_plans = self._judge(self._search(limit_bytes), limit_bytes)
+        over_bytes = min(judged.peak_bytes for judged in judged_plans) - limit_bytes
         if 0 < over_bytes < limit_bytes:
-            found += self._judge(self._search(limit_bytes - over_bytes), limit_bytes)
-        return min(found, key=lambda j: (max(0, j.peak_bytes - limit_bytes), j.iteration_ns)).plan
+            judged_plans += self._judge(self._search(limit_bytes - over_bytes), limit_bytes)
+        return min(judged_plans, key=lambda j: (max(0, j.peak_bytes - limit_bytes), j.iteration_ns)).plan
 
     def _search(self, limit_bytes: int) -> tuple[Particle, ...]:
         count = len(self._maps)
@@ -102,10 +103,10 @@ class _Graph:
         )
 
     def _judge(self, policies: Sequence[Particle], limit_bytes: int) -> list[_Judged]:
-        """The best policies as plans, and those that release all they can."""
+        """Make the best policies into plans, and also those that release all they can."""
         extremes = (_all(self._maps, Action.SWAP), _all(self._maps, Action.RECOMPUTE))
-        chosen = dict.fromkeys(chain(policies[:_JUDGED], extremes))
-        return [self._judged(policy, limit_bytes) for policy in chosen]
+        selected = dict.fromkeys(chain(policies[:_JUDGED], extremes))
+        return [self._judged(policy, limit_bytes) for policy in selected]
 
     def _judged(self, policy: Particle, limit_bytes: int) -> _Judged:
         plan = self._plan(policy, limit_bytes)
@@ -113,7 +114,7 @@ class _Graph:
         return _Judged(plan=plan, peak_bytes=peak(self._graph, plan), iteration_ns=forecast.iteration_ns)
 
     def _plan(self, policy: Particle, limit_bytes: int) -> Plan:
-        """What the executor would do under this policy."""
+        """Return the plan that the executor would follow under this policy."""
         pairs = list(zip(self._maps, policy, strict=True))
         dropped = [m.gap for m, action in pairs if action == Action.RECOMPUTE]
         swapped = [m.gap for m, action in pairs if action == Action.SWAP]
@@ -130,23 +131,29 @@ class _Graph:
 def longest_parts(
     graph: StepGraph, swapped: Sequence[Gap], executions: Sequence[Execution], latency_ns: Sequence[int]
 ) -> list[Gap]:
-    """These gaps in the graph that runs: of one that a recomputation cuts in two, the part that takes longest."""
+    """Return these gaps in the graph that runs. If a recomputation cuts a gap in two, return the part that takes
+    longest.
+    """
     place: dict[OpIndex, int] = {}
     for position, execution in enumerate(executions):
         place.setdefault(execution.operator, position)
     of_tensor: dict[int, list[Gap]] = {}
     for gap in gaps(graph):
         of_tensor.setdefault(gap.tensor, []).append(gap)
-    found = []
+    longest = []
     for gap in swapped:
         first, last = place.get(gap.out_after, gap.out_after), place.get(gap.needed_by, gap.needed_by)
         parts = [p for p in of_tensor.get(gap.tensor, ()) if first <= p.out_after and p.needed_by <= last]
         if parts:
-            found.append(max(parts, key=lambda p: sum(latency_ns[p.out_after + 1 : need_index(p, len(latency_ns))])))
-    return found
+            longest.append(
+                max(parts, key=lambda p: sum(latency_ns[p.out_after + 1 : need_index(p, len(latency_ns))]))
+            )
+    return longest
 
 
 def _all(maps: Sequence[FeatureMap], action: Action) -> Particle:
-    """The policy that does this with every feature map that allows it, and swaps the others if it releases."""
+    """Return the policy that applies this action to every feature map that allows it, and swaps the others unless it
+    retains.
+    """
     other = Action.RETAIN if action == Action.RETAIN else Action.SWAP
     return tuple(int(action if action in m.choices else other) for m in maps)

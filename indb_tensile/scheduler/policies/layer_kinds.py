@@ -1,8 +1,8 @@
-"""Which kind of layer an operator belongs to, told by its name: what the layer-wise rivals decide by.
+"""Determine the kind of layer of an operator from its name. The layer-wise policies decide by this kind.
 
-vDNN and SuperNeurons know layers, not tensors: they move what convolutions read or write, and run cheap layers
+vDNN and SuperNeurons treat layers, not tensors: they move what convolutions read or write, and run cheap layers
 again. A captured graph has operators (`aten.convolution.default`, `aten.convolution_backward.default`), so the
-papers' layer types are read from their names. An operator that stands in no table is of kind OTHER, and a policy
+papers' layer types are derived from operator names. An operator that is in no table has the kind OTHER, and a policy
 leaves its tensors alone.
 """
 
@@ -12,7 +12,7 @@ from indb_tensile.scheduler.graph import Operator, Stage
 
 
 class Kind(StrEnum):
-    """The papers' types of layer; a backward operator has the kind of the layer whose gradient it computes."""
+    """The papers' types of layer. A backward operator has the kind of the layer whose gradient it computes."""
 
     CONVOLUTION = "convolution"
     POOLING = "pooling"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of the operator of this name, with or without namespace and overload."""
+    """Return the kind of the operator of this name, with or without namespace and overload."""
     parts = name.split(".")
     base = parts[1] if len(parts) > 1 else parts[0]
     for ending in ("_data", "_input", "_backward"):
@@ -36,7 +36,9 @@ def kind_of(name: str) -> Kind:
 
 
 def is_backward(operator: Operator) -> bool:
-    """Whether the operator computes gradients: a linear layer's are computed by operators of its own name."""
+    """Return whether the operator computes gradients. The stage decides, because a linear layer's gradients are
+    computed by operators of the layer's own name.
+    """
     return operator.stage is Stage.BACKWARD
 
 

@@ -1,4 +1,6 @@
-"""The bar: every tensor is freed after its last use, as eager PyTorch does, and nothing else."""
+"""The policy liveness, our baseline: every tensor is freed after its last use, as eager PyTorch does, and nothing
+else.
+"""
 
 from collections.abc import Sequence
 
@@ -11,6 +13,6 @@ from indb_tensile.scheduler.workload import Workload
 def liveness(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
 ) -> tuple[tuple[Plan, ...], ...]:
-    """The same plan for every graph, whatever the budget."""
+    """Return the same plan for every graph, whatever the budget."""
     del budget_bytes, link, rewrites
     return tuple((LIVENESS,) * len(workload.graphs) for workload in workloads)

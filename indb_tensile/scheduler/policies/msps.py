@@ -1,9 +1,9 @@
-"""Capuchin's memory saving per second of recomputation, kept up to date as sources disappear.
+"""Capuchin's memory saving per second of recomputation, updated as sources disappear.
 
-Recomputing a tensor saves its bytes and costs its cone's time; the ratio ranks the candidates (MSPS, TENSILE section
-IV-D equation 4). A decision changes the ratio of others: a candidate that would have read the tensor now has to
-make it too, so its cone grows; and a tensor that earlier decisions read would, if dropped, be made once more for each
-of them, so its own cost grows by that.
+Recomputing a tensor saves its bytes and costs its cone's time. The ratio ranks the candidates (MSPS, TENSILE section
+IV-D equation 4). A decision changes the ratio of other candidates. A candidate that would have read the dropped
+tensor now has to recompute it too, so its cone grows. A tensor that earlier decisions read would, if dropped, be
+recomputed once more for each of them, so its cost grows.
 """
 
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from indb_tensile.scheduler.recomputation.recompute import Recomputation
 
 
 class SavingPerTime:
-    """The candidates' cones beside what is dropped already, each found when it is first asked for."""
+    """The candidates' cones beside the gaps that are dropped already. A cone is computed when it is first needed."""
 
     def __init__(self, recomputation: Recomputation) -> None:
         self._recomputation = recomputation
         self._sizes = [tensor.size_bytes for tensor in recomputation.graph.tensors]
         self._time_ns: dict[Gap, int] = {}
-        self._readers: dict[TensorId, dict[Gap, None]] = {}  # by source the gaps whose cones read it
+        self._readers: dict[TensorId, dict[Gap, None]] = {}  # by source: the gaps whose cones read it
         self.dropped: dict[Gap, None] = {}
 
     def drop(self, gap: Gap) -> None:
@@ -31,26 +31,26 @@ class SavingPerTime:
         self._ask_dropped()
 
     def keep(self, gap: Gap) -> None:
-        """Take that back."""
+        """Undo the decision to drop this gap's tensor."""
         del self.dropped[gap]
         self._time_ns.clear()
         self._readers.clear()
         self._ask_dropped()
 
     def best(self, gaps: Iterable[Gap]) -> tuple[Gap, int] | None:
-        """Of these gaps the one that saves most for its time, and that time; earlier ones first among equals."""
-        found, ratio, time = None, -1.0, 0
+        """Return the gap that saves most for its time, and that time. Of equal gaps return the first."""
+        best_gap, ratio, time = None, -1.0, 0
         for gap in gaps:
             if gap in self.dropped or not self._recomputation.safe(gap):
                 continue
             time_ns = self.time_ns(gap)
             saving = self._sizes[gap.tensor] / (time_ns + 1)
             if saving > ratio:
-                found, ratio, time = gap, saving, time_ns
-        return None if found is None else (found, time)
+                best_gap, ratio, time = gap, saving, time_ns
+        return None if best_gap is None else (best_gap, time)
 
     def time_ns(self, gap: Gap) -> int:
-        """What it costs to drop this gap's tensor, its remakings for other cones included."""
+        """Return the cost of dropping this gap's tensor, including its recomputation for other cones."""
         readers = self._readers.get(gap.tensor, {})
         others = sum(r in self.dropped and gap.out_after < r.needed_by < gap.needed_by for r in readers)
         return self._cone_ns(gap) * (1 + others)

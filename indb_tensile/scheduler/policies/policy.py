@@ -1,4 +1,4 @@
-"""What a policy is: a pure function from jobs, link and budget to plans."""
+"""The interface of a policy: a pure function from jobs, link and budget to plans."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,14 +9,14 @@ from indb_tensile.scheduler.workload import Workload
 
 
 class Policy(Protocol):
-    """Equal arguments give equal plans; the budget is a goal, and the planner judges whether it was met.
+    """A policy. Equal arguments give equal plans. The budget is a goal; the planner checks whether it is met.
 
-    `rewrites` says whether whoever follows the plan can run operators in another order than the captured one
-    (`Plan.executions`); a policy that would recompute does without where it is False.
+    `rewrites` says whether the plan's executor can run operators in another order than the captured one
+    (`Plan.executions`). If it is False, a policy that would recompute does not.
     """
 
     def __call__(
         self, workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
     ) -> tuple[tuple[Plan, ...], ...]:
-        """For each job one plan per graph."""
+        """Return for each job one plan for each graph."""
         ...

@@ -1,23 +1,24 @@
-"""SuperNeurons: what convolutions write is swapped, what cheap layers write is computed again.
+"""SuperNeurons: outputs of convolutions are swapped, outputs of cheap layers are recomputed.
 
-Wang et al., as HOME sections II-B and IV-A, Zico section VIII and AutoSwap section V describe it, over liveness:
+Wang et al., as HOME sections II-B and IV-A, Zico section VIII and AutoSwap section V describe it, on top of liveness:
 
 - *Unified tensor pool.* The outputs of convolutions are the checkpoints. They leave in the forward pass and are
-  prefetched with the backward computation of the convolution before, least recently used first and only as far as
-  memory is short (the tensor cache). A convolution's output that the backward pass does not use stands for the
-  activation of it, as it does in frameworks that activate in place. Copies are synchronous with layers, as HOME
-  has it (layerwise.py), or asynchronous, as the tensor cache is, in AutoSwap's run time (transfers.py).
-- *Cost-aware recomputation.* Outputs of pooling, activation and normalisation are dropped and computed again from
-  the checkpoints. The layers between two checkpoints are a segment: where its tensors together need no more than the
-  largest layer needs anyway, what is made in passing stays (speed-centric), otherwise it is made once more for each
-  use (memory-centric). Dropout draws, and is never run again; normalisation may be: statistics are discarded.
+  prefetched with the backward computation of the preceding convolution, least recently used first and only as far as
+  memory is short (the tensor cache). If the backward pass does not use a convolution's output, its activation is the
+  checkpoint instead, as in frameworks that activate in place. Copies are either synchronous with layers, as HOME
+  describes it (layerwise.py), or asynchronous, as the tensor cache is, in AutoSwap's run time (transfers.py).
+- *Cost-aware recomputation.* Outputs of pooling, activation and normalisation are dropped and recomputed from the
+  checkpoints. The layers between two checkpoints are a segment. If its tensors together need no more than the largest
+  layer needs anyway, tensors recomputed early stay (speed-centric), otherwise they are recomputed for each use
+  (memory-centric). Dropout draws random numbers and never runs again. Normalisation may: statistics of re-runs are
+  discarded.
 
-The paper says nothing about networks in which branches meet (added, concatenated). A tensor made there can be kept,
-swapped like a checkpoint, or run again as the cheap operation it is; and the system can be compiled with swapping,
-recomputation or both (AutoSwap section V-C). All of these ways are built, and the job takes the one that the
-simulator finds fastest among those within its part of the budget. Without `rewrites` only swapping is left.
-What it cannot do is the paper's: kinds of layer decide, not what a tensor costs, and parameters, optimizer state
-and what other layers write stay where they are.
+The paper says nothing about networks in which branches meet (by addition or concatenation). A tensor made there can
+be kept, swapped like a checkpoint, or recomputed as the cheap operation that it is. The system can also be compiled
+with swapping, recomputation or both (AutoSwap section V-C). All of these variants are built, and the job takes the
+one that the simulator finds fastest among those within its part of the budget. Without `rewrites` only swapping
+remains. The limitations are the paper's: kinds of layer decide, not the cost of a tensor, and parameters, optimizer
+state and outputs of other layers stay on the device.
 """
 
 import sys
@@ -47,7 +48,7 @@ _CHECKPOINTS = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
 
 
 class Join(Enum):
-    """What becomes of tensors made where branches meet."""
+    """The treatment of tensors that are made where branches meet."""
 
     KEEP = auto()
     SWAP = auto()
@@ -56,74 +57,80 @@ class Join(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Program:
-    """The step with what is to be run again, and where its backward pass begins."""
+    """The step with its re-runs, and the start of its backward pass."""
 
     graph: StepGraph
     plan: Plan
     latency_ns: tuple[int, ...]
-    load: tuple[int, ...]  # bytes at each of its operators without swaps
+    load: tuple[int, ...]  # bytes at each of the program's operators without swaps
     turn: int
 
     def peak(self, swaps: Sequence[Swap]) -> int:
-        """The peak with these swaps of tensors that do not persist."""
-        held = Load(self.load)
+        """Return the peak with these swaps of tensors that do not persist."""
+        program_load = Load(self.load)
         for swap in swaps:
-            held.add(swap.free_at, swap.in_at, -self.graph.tensors[swap.tensor].size_bytes)
-        return held.maximum()
+            program_load.add(swap.free_at, swap.in_at, -self.graph.tensors[swap.tensor].size_bytes)
+        return program_load.maximum()
 
 
 class _Way(Protocol):
-    """One way to compile the system."""
+    """One variant in which the system can be compiled."""
 
     @property
     def program(self) -> _Program:
-        """What runs."""
+        """The program that runs."""
         ...
 
     def within(self, limit_bytes: int) -> tuple[Swap, ...]:
-        """As few swaps as it takes to keep to the limit, or all there are."""
+        """Return as few swaps as keep to the limit, or all there are."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Synchronous:
-    """Layers wait for offloads and prefetches: `swaps` are those there could be, least recently used first."""
+    """A variant in which layers wait for offloads and prefetches. `swaps` are the possible swaps, least recently used
+    first.
+    """
 
     program: _Program
     swaps: tuple[Swap, ...] = ()
 
     def within(self, limit_bytes: int) -> tuple[Swap, ...]:
-        """Each is away where the layers say."""
-        held, count = Load(self.program.load), 0
-        while held.maximum() > limit_bytes and count < len(self.swaps):
+        """Return the first swaps that keep to the limit. Each tensor is away as the layers determine."""
+        program_load, count = Load(self.program.load), 0
+        while program_load.maximum() > limit_bytes and count < len(self.swaps):
             swap = self.swaps[count]
-            held.add(swap.free_at, swap.in_at, -self.program.graph.tensors[swap.tensor].size_bytes)
+            program_load.add(swap.free_at, swap.in_at, -self.program.graph.tensors[swap.tensor].size_bytes)
             count += 1
         return tuple(sorted(self.swaps[:count], key=lambda s: (s.tensor, s.out_after)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asynchronous:
-    """Copies run beside the layers, and an allocation that finds no room waits for one: `gaps` as above."""
+    """A variant in which copies run beside the layers. An allocation without room waits for one. `gaps` is ordered
+    like `swaps` above.
+    """
 
     program: _Program
     gaps: tuple[Gap, ...]
     link: Link
 
     def within(self, limit_bytes: int) -> tuple[Swap, ...]:
-        """Each is away when its copy is done, and back when nobody need wait for it."""
+        """Return the swaps that keep to the limit. A tensor is away when its copy is done, and back
+        without a wait.
+        """
         graph, count = self.program.graph, 0
-        held = np.array(self.program.load, dtype=np.int64)
-        while held.max() > limit_bytes and count < len(self.gaps):
+        load_bytes = np.array(self.program.load, dtype=np.int64)
+        while load_bytes.max() > limit_bytes and count < len(self.gaps):
             gap = self.gaps[count]
-            held[inside(gap, len(held))] -= graph.tensors[gap.tensor].size_bytes
+            load_bytes[inside(gap, len(load_bytes))] -= graph.tensors[gap.tensor].size_bytes
             count += 1
         laid = schedule(
             graph,
             self.program.latency_ns,
             self.link,
             self.gaps[:count],
-            limit_bytes=max(limit_bytes, int(held.max())),
+            limit_bytes=max(limit_bytes, int(load_bytes.max())),
             policy="superneurons",
         )
         return laid.swaps
@@ -132,24 +139,27 @@ class _Asynchronous:
 def superneurons(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
 ) -> tuple[tuple[Plan, ...], ...]:
-    """For each job, within its part of the budget, the fastest of the system's ways."""
+    """Return for each job, within its part of the budget, the plans of the fastest variant."""
     ways = [[_ways(graph, ns, link, rewrites) for graph, ns in _graphs(workload)] for workload in workloads]
     demands = [
-        demand(workload, max(_least(found) for found in its)) for workload, its in zip(workloads, ways, strict=True)
+        demand(workload, max(_least(variants) for variants in its))
+        for workload, its in zip(workloads, ways, strict=True)
     ]
     limits = divide(demands, budget_bytes)
     return tuple(
-        tuple(_fastest(found, limit, link) for found in its) for its, limit in zip(ways, limits, strict=True)
+        tuple(_fastest(variants, limit, link) for variants in its) for its, limit in zip(ways, limits, strict=True)
     )
 
 
 def _fastest(ways: Sequence[_Way], limit_bytes: int, link: Link) -> Plan:
-    """Among equals the first; where no way keeps to the limit the one with the lowest peak."""
+    """Return the plan of the fastest variant within the limit, the first of equals. If none fits, take the lowest
+    peak.
+    """
     swaps = [way.within(limit_bytes) for way in ways]
     peaks = [way.program.peak(its) for way, its in zip(ways, swaps, strict=True)]
     fitting = [k for k, top in enumerate(peaks) if top <= limit_bytes]
     best = fitting[0] if fitting else peaks.index(min(peaks))
-    if best:  # the first way does nothing
+    if best:  # the first variant does nothing
         best = min(fitting, key=lambda k: (_iteration_ns(ways[k], swaps[k], link), k), default=best)
     return replace(ways[best].program.plan, swaps=swaps[best])
 
@@ -172,28 +182,30 @@ def _graphs(workload: Workload) -> Iterator[tuple[StepGraph, tuple[int, ...]]]:
 
 
 def _ways(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool) -> list[_Way]:
-    """Nothing; swapping; recomputation; both."""
+    """Return all variants: nothing; swapping; recomputation; both."""
     layers = Layers(graph, latency_ns)
     plain = _program(layers, ())
-    found: list[_Way] = [_Synchronous(program=plain)]
+    variants: list[_Way] = [_Synchronous(program=plain)]
     for join in (Join.KEEP, Join.SWAP):
-        found += _swapping(plain, layers.checkpoints(join), link)
+        variants += _swapping(plain, layers.checkpoints(join), link)
     for join in Join if rewrites else ():
         program = _program(layers, layers.dropped(join))
         if join is not Join.SWAP:
-            found.append(_Synchronous(program=program))
-        found += _swapping(program, layers.checkpoints(join), link)
-    return found
+            variants.append(_Synchronous(program=program))
+        variants += _swapping(program, layers.checkpoints(join), link)
+    return variants
 
 
 def _swapping(program: _Program, checkpoints: tuple[TensorId, ...], link: Link) -> list[_Way]:
     gaps = feature_gaps(program.graph, program.turn)
     cached = sorted((gaps[t] for t in checkpoints if t in gaps), key=lambda g: (g.out_after, g.tensor))
-    found: list[_Way] = [_Asynchronous(program=program, gaps=tuple(cached), link=link)]
+    variants: list[_Way] = [_Asynchronous(program=program, gaps=tuple(cached), link=link)]
     for offload in (Offload.NEXT_LAYER, Offload.AT_ONCE):
         swaps = swapped(program.graph, checkpoints, offload, program.turn)
-        found.append(_Synchronous(program=program, swaps=tuple(sorted(swaps, key=lambda s: (s.out_after, s.tensor)))))
-    return found
+        variants.append(
+            _Synchronous(program=program, swaps=tuple(sorted(swaps, key=lambda s: (s.out_after, s.tensor))))
+        )
+    return variants
 
 
 def _program(layers: "Layers", dropped: tuple[Gap, ...]) -> _Program:
@@ -209,7 +221,7 @@ def _program(layers: "Layers", dropped: tuple[Gap, ...]) -> _Program:
 
 
 def _first_rerun(plan: Plan) -> int:
-    """Where the plan runs an operator again for the first time; past the end if nowhere."""
+    """Return the first position at which the plan runs an operator again; past the end if there is none."""
     seen: set[OpIndex] = set()
     for position, execution in enumerate(plan.executions):
         if execution.operator in seen:
@@ -219,7 +231,9 @@ def _first_rerun(plan: Plan) -> int:
 
 
 class Layers:
-    """One graph as SuperNeurons sees it: checkpoints, segments between them, and the cheap layers in these."""
+    """One graph as SuperNeurons treats it: checkpoints, segments between them, and the cheap layers in
+    the segments.
+    """
 
     def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...]) -> None:
         self.graph = graph
@@ -230,25 +244,25 @@ class Layers:
         self._safe = frozenset(self.recomputation.gaps)
 
     def checkpoints(self, join: Join) -> tuple[TensorId, ...]:
-        """What is swapped: convolutions' outputs, or their activations, and joins where these are to be."""
-        found = {t for k in self._forward(Kind.CONVOLUTION) for t in self._standing_for(k)}
+        """Return the tensors to swap: convolutions' outputs, or their activations, and joins if these are swapped."""
+        tensors = {t for k in self._forward(Kind.CONVOLUTION) for t in self._standing_for(k)}
         if join is Join.SWAP:
-            found |= {t for t in self._gaps if self._joined(t)}
-        return tuple(sorted(found))
+            tensors |= {t for t in self._gaps if self._joined(t)}
+        return tuple(sorted(tensors))
 
     def dropped(self, join: Join) -> tuple[Gap, ...]:
-        """What is computed again: the gaps of cheap layers' outputs, other than checkpoints."""
+        """Return the gaps to recompute: those of cheap layers' outputs, other than checkpoints."""
         taken = {*self.checkpoints(join)}
-        found = []
+        gaps = []
         for tensor, gap in sorted(self._gaps.items()):
             if tensor in taken or gap not in self._safe or not self._worth(tensor, join):
                 continue
             if all(self._kinds[k] in _CHEAP for k in self.recomputation.cone(gap).operators):
-                found.append(gap)
-        return tuple(found)
+                gaps.append(gap)
+        return tuple(gaps)
 
     def memory_centric(self, dropped: Sequence[Gap]) -> tuple[Gap, ...]:
-        """The gaps of those segments that together need more than the largest layer."""
+        """Return the gaps of those segments that together need more than the largest layer."""
         segments: dict[int, list[Gap]] = {}
         for gap in dropped:
             segments.setdefault(self._segment(gap.tensor), []).append(gap)
@@ -257,7 +271,7 @@ class Layers:
         return tuple(gap for s, of in sorted(segments.items()) if sizes[s] > largest for gap in of)
 
     def largest_layer(self) -> int:
-        """The most that one operator of either pass needs beside parameters: the paper's l_peak."""
+        """Return the most that one operator of either pass needs besides parameters: the paper's l_peak."""
         return max(
             op.workspace_bytes
             + sum(self.graph.tensors[t].size_bytes for t in {*op.reads, *op.writes} if not self._kept(t))
@@ -279,7 +293,7 @@ class Layers:
         )
 
     def _worth(self, tensor: TensorId, join: Join) -> bool:
-        """Whether this tensor is of those that are computed again: no statistics, and no joins that are kept."""
+        """Return whether this tensor is to be recomputed. Statistics, and joins that are kept, are not."""
         maker = self._maker[tensor]
         kind = self._kinds[maker]
         if kind is Kind.NORMALISATION and tensor != self.graph.operators[maker].writes[0]:
@@ -289,7 +303,7 @@ class Layers:
         return kind in _RECOMPUTED
 
     def _joined(self, tensor: TensorId) -> bool:
-        """Whether branches meet in what makes the tensor: an addition of two, a concatenation."""
+        """Return whether branches meet where the tensor is made: an addition of two tensors, or a concatenation."""
         gap = self._gaps[tensor]
         cone = self.recomputation.cone(gap).operators if gap in self._safe else (OpIndex(self._maker[tensor]),)
         return any(
@@ -299,7 +313,7 @@ class Layers:
         )
 
     def _segment(self, tensor: TensorId) -> int:
-        """How many checkpoints were computed before the tensor was made."""
+        """Return how many checkpoints were computed before the tensor was made."""
         return sum(self._kinds[k] in _CHECKPOINTS for k in range(self._maker[tensor]))
 
     def _forward(self, kind: Kind) -> list[int]:
@@ -310,9 +324,9 @@ class Layers:
 
 
 def _makers(graph: StepGraph) -> dict[TensorId, int]:
-    """The operator that writes each tensor first."""
-    found: dict[TensorId, int] = {}
+    """Return the operator that writes each tensor first."""
+    makers: dict[TensorId, int] = {}
     for index, operator in enumerate(graph.operators):
         for tensor in operator.writes:
-            found.setdefault(tensor, index)
-    return found
+            makers.setdefault(tensor, index)
+    return makers

@@ -1,13 +1,14 @@
-"""When the swaps that a policy has chosen leave and return, so that the load keeps to a limit.
+"""Schedule the chosen swaps of a policy, so that the load keeps to a limit.
 
 AutoSwap section IV-E. Copies to the host are queued right after the access before the gap and run one after the
-other; copies back are laid so late that each ends at its access or where the next one has to start. Where that
-would pass the limit, an operator is delayed until enough of what is on its way out is gone (delayed allocation),
+other. Copies back are scheduled as late as possible: each ends at its access or when the next one has to start. If
+that would exceed the limit, an operator is delayed until enough of the leaving memory is free (delayed allocation),
 and a copy back starts only when memory for it is free, at worst right before its access.
 
-The paper's run time decides both at the moment; a plan has to name the boundaries beforehand. So the iteration
-is walked as that run time would go through it, with the delays it makes, until it repeats, and what happened at
-which boundary becomes the plan. What is not gone by the time it would come back stays, and is not copied.
+The paper's run time decides both at run time, but a plan has to name the boundaries beforehand. The iteration is
+therefore simulated as that run time would execute it, with the resulting delays, until it repeats, and the boundaries
+of these events become the plan. A tensor that has not left by the time at which it would return stays, and is not
+copied.
 """
 
 from collections import deque
@@ -24,7 +25,8 @@ from indb_tensile.scheduler.plan import Plan, Swap
 
 Ints = npt.NDArray[np.int64]
 
-_ROUNDS = 3  # fill the lanes as in steady state; watch one iteration; see what it queued come to its end
+# one to fill the lanes as in steady state, one to observe, one in which the observed iteration's copies end
+_ROUNDS = 3
 
 
 def schedule(
@@ -37,7 +39,7 @@ def schedule(
     policy: str,
     away: frozenset[TensorId] = frozenset(),
 ) -> Plan:
-    """The plan that swaps in these gaps. Its peak is within the limit if that is so with all of them empty."""
+    """Return the plan that swaps in these gaps. Its peak is within the limit if the load with all gaps empty is."""
     calendar = _Calendar(graph, latency_ns, link, chosen, limit_bytes, away)
     calendar.lay_ins()
     while late := calendar.walk():
@@ -47,30 +49,32 @@ def schedule(
 
 
 def empty_load(graph: StepGraph, chosen: Sequence[Gap], away: frozenset[TensorId] = frozenset()) -> Ints:
-    """Bytes at each operator with liveness, if these gaps' tensors were gone all through them at no cost of time."""
-    held = np.array(load(graph, Plan(policy="liveness", away=away)), dtype=np.int64)
+    """Return the bytes at each operator with liveness if these gaps' tensors were away throughout, at no cost of
+    time.
+    """
+    load_bytes = np.array(load(graph, Plan(policy="liveness", away=away)), dtype=np.int64)
     for gap in chosen:
-        held[inside(gap, len(graph.operators))] -= graph.tensors[gap.tensor].size_bytes
-    return held
+        load_bytes[inside(gap, len(graph.operators))] -= graph.tensors[gap.tensor].size_bytes
+    return load_bytes
 
 
 def inside(gap: Gap, count: int) -> Ints:
-    """The operators within a gap, in order of time."""
+    """Return the operators within a gap, in order of time."""
     return np.arange(gap.out_after + 1, need_index(gap, count), dtype=np.int64) % count
 
 
 def run_ns(graph: StepGraph, latency_ns: Sequence[int], link: Link) -> Ints:
-    """How long each operator runs; an upload takes what the link takes for it."""
-    found = np.array(latency_ns, dtype=np.int64)
+    """Return how long each operator runs. An upload takes its copy's time on the link."""
+    durations_ns = np.array(latency_ns, dtype=np.int64)
     for index, operator in enumerate(graph.operators):
         if operator.stage is Stage.UPLOAD:
-            found[index] = link.in_ns(sum(graph.tensors[t].size_bytes for t in {*operator.writes}))
-    return found
+            durations_ns[index] = link.in_ns(sum(graph.tensors[t].size_bytes for t in {*operator.writes}))
+    return durations_ns
 
 
 @dataclass(slots=True)
 class _Copy:
-    """One chosen gap; the indices count on from `after`, so they may pass the end of the iteration."""
+    """One chosen gap and its copies. Indices count on from `after`, so they may pass the end of the iteration."""
 
     gap: Gap
     size_bytes: int
@@ -79,24 +83,24 @@ class _Copy:
     in_ns: int
     free: int = 0
     back: int = 0
-    queued_at: int = -1  # the step of the walk in which its copy to the host was queued last
+    queued_at: int = -1  # the step of the walk in which its copy to the host was last queued
 
 
 @dataclass(slots=True)
 class _Walk:
-    """The run time's state: how far it is, what is on its way out, and which copies came too late."""
+    """The run time's state: its time, the copies on their way out, and the copies that came too late."""
 
     now_ns: int = 0
     out_free_ns: int = 0
     in_free_ns: int = 0
     held_bytes: int = 0
-    leaving: deque[tuple[int, _Copy]] = field(default_factory=deque)  # (done, copy)
+    leaving: deque[tuple[int, _Copy]] = field(default_factory=deque)  # (time of completion, copy)
     in_done_ns: dict[int, int] = field(default_factory=dict)
     late: list[_Copy] = field(default_factory=list)
 
 
 class _Calendar:
-    """One graph's copies in the making."""
+    """The schedule of one graph's copies, which is built up step by step."""
 
     def __init__(
         self,
@@ -119,8 +123,8 @@ class _Calendar:
         return _Copy(gap, size_bytes, need, link.out_ns(size_bytes), link.in_ns(size_bytes))
 
     def swaps(self) -> tuple[Swap, ...]:
-        """What is swapped after all."""
-        found = [
+        """Return the swaps that remain."""
+        result = [
             Swap(
                 tensor=copy.gap.tensor,
                 out_after=copy.gap.out_after,
@@ -130,30 +134,34 @@ class _Calendar:
             )
             for copy in self._copies
         ]
-        return tuple(sorted(found, key=lambda s: (s.tensor, s.out_after)))
+        return tuple(sorted(result, key=lambda s: (s.tensor, s.out_after)))
 
     # --- the way back ------------------------------------------------------------------------------------------
 
     def lay_ins(self) -> None:
-        """Where each tensor takes its memory again: as late as nobody waits, and not before there is room."""
-        wanted = self._latest_starts()
+        """Set the boundary at which each tensor takes its memory again: as late as without waits, and not before
+        there is room.
+        """
+        latest = self._latest_starts()
         for copy in sorted(self._copies, key=lambda c: (c.gap.needed_by, c.gap.tensor)):
-            first = max(wanted[id(copy)], copy.gap.out_after + 2)
-            way = np.arange(first, copy.need, dtype=np.int64) % self._count
-            over = np.flatnonzero(self._load[way] + copy.size_bytes > self._limit)
+            first = max(latest[id(copy)], copy.gap.out_after + 2)
+            operators = np.arange(first, copy.need, dtype=np.int64) % self._count
+            over = np.flatnonzero(self._load[operators] + copy.size_bytes > self._limit)
             copy.back = first if len(over) == 0 else first + int(over[-1]) + 1
-            self._load[way[copy.back - first :]] += copy.size_bytes
+            self._load[operators[copy.back - first :]] += copy.size_bytes
 
     def _latest_starts(self) -> dict[int, int]:
-        """For each copy the last boundary from which nobody waits, were there no limit; counted as `need` is."""
+        """Return for each copy the last boundary from which there is no wait, without a limit; counted
+        as `need` is.
+        """
         end = np.cumsum(self._run_ns)
         begin, period_ns = end - self._run_ns, int(end[-1])
         items: list[tuple[int, int, _Copy | None]] = [(k, -1, None) for k in self._uploads]
         items += [(copy.gap.needed_by, copy.gap.tensor, copy) for copy in self._copies]
         items.sort(key=lambda item: item[:2], reverse=True)
-        found = {}
-        free_ns = 2 * period_ns  # from here on the lane is taken by what comes later
-        for start_ns in (period_ns, 0):  # the next iteration first, whose copies may start in this one
+        boundary_of = {}
+        free_ns = 2 * period_ns  # from here on the lane is taken by later copies
+        for start_ns in (period_ns, 0):  # the next iteration first, because its copies may start in this one
             for operator, _, copy in items:
                 free_ns = min(free_ns, start_ns + int(begin[operator]))
                 if copy is None:
@@ -162,21 +170,23 @@ class _Calendar:
                 periods, rest_ns = divmod(free_ns, period_ns)
                 boundary = periods * self._count + int(np.searchsorted(begin, rest_ns, side="right")) - 1
                 ahead = operator + (start_ns > 0) * self._count - boundary
-                found[id(copy)] = copy.need - ahead
-        return found
+                boundary_of[id(copy)] = copy.need - ahead
+        return boundary_of
 
     # --- the way out -------------------------------------------------------------------------------------------
 
     def walk(self) -> list[_Copy]:
-        """Go through the iteration; each copy learns when its memory is free. Returns what had to return first."""
+        """Go through the iteration and set the boundary at which each copy's memory is free. Return the copies that
+        return too early.
+        """
         leave, back, need = self._by_boundary()
         walk = _Walk()
         run_ns = self._run_ns.tolist()
-        held = self._load.tolist()
+        load_bytes = self._load.tolist()
         for step in range(_ROUNDS * self._count):
             operator = step % self._count
             returning = [c for c in back.get(operator, ()) if self._is_gone(walk, c, watched=step >= self._count)]
-            self._give_back(walk, step, held[operator])
+            self._give_back(walk, step, load_bytes[operator])
             for copy in returning:
                 walk.in_free_ns = max(walk.in_free_ns, walk.now_ns) + copy.in_ns
                 walk.in_done_ns[id(copy)] = walk.in_free_ns
@@ -194,7 +204,7 @@ class _Calendar:
         return list({id(copy): copy for copy in walk.late}.values())
 
     def _give_back(self, walk: _Walk, step: int, load_bytes: int) -> None:
-        """What is done leaves; where the operator does not fit beside the rest, it waits for that too."""
+        """Complete the finished copies. If the operator does not fit beside the others, wait for them too."""
         while walk.leaving:
             done_ns, copy = walk.leaving[0]
             if done_ns > walk.now_ns and load_bytes + walk.held_bytes <= self._limit:
@@ -206,7 +216,7 @@ class _Calendar:
                 copy.free = copy.gap.out_after + step - copy.queued_at
 
     def _is_gone(self, walk: _Walk, copy: _Copy, *, watched: bool) -> bool:
-        """Whether what now returns has left at all; what has not stays, in the memory that it takes now."""
+        """Return whether the returning tensor has left at all. If it has not, it stays in the memory that it has."""
         for entry in walk.leaving:
             if entry[1] is copy:
                 walk.leaving.remove(entry)
@@ -217,24 +227,26 @@ class _Calendar:
         return True
 
     def keep(self, late: Sequence[_Copy]) -> None:
-        """These tensors stay where they are: their copies to the host would not have been done in time."""
+        """Drop these swaps: their copies to the host would not be done in time."""
         gone = {id(copy) for copy in late}
         for copy in late:
             self._load[np.arange(copy.gap.out_after + 1, copy.back, dtype=np.int64) % self._count] += copy.size_bytes
         self._copies = [copy for copy in self._copies if id(copy) not in gone]
 
     def close(self) -> None:
-        """Hold the limit where two iterations of the walk differed: wait for what was queued first."""
+        """Keep the limit where two iterations of the walk differed: wait for the copies that were queued first."""
         for copy in sorted(self._copies, key=lambda c: (c.gap.out_after, c.gap.tensor), reverse=True):
             first = copy.gap.out_after + 1
-            way = np.arange(first, copy.free, dtype=np.int64) % self._count
-            over = np.flatnonzero(self._load[way] + copy.size_bytes > self._limit)
+            operators = np.arange(first, copy.free, dtype=np.int64) % self._count
+            over = np.flatnonzero(self._load[operators] + copy.size_bytes > self._limit)
             if len(over):
                 copy.free = max(first, first + int(over[0]))
-            self._load[way[: copy.free - first]] += copy.size_bytes
+            self._load[operators[: copy.free - first]] += copy.size_bytes
 
     def _by_boundary(self) -> tuple[dict[int, list[_Copy]], ...]:
-        """Copies by the operator after which they leave, and by the boundaries where they return and are needed."""
+        """Return the copies by the operator after which they leave, and by the boundaries at which they return and
+        are needed.
+        """
         leave: dict[int, list[_Copy]] = {}
         back: dict[int, list[_Copy]] = {}
         need: dict[int, list[_Copy]] = {}

@@ -1,27 +1,28 @@
 """TENSILE as published (IEEE version, sections III and IV): Algorithm 3 for any number of jobs.
 
-Activity analysis first. Then, round by round, the largest tensor at any job's peak is swapped, without anybody ever
-waiting for a copy, until no tensor at a peak can be swapped or the rounds stand still. Where the peaks still exceed
-the memory, tensors are recomputed. There is one function for both phases: a cold start plans with predicted latencies
-and an update with measured ones (section IV-E), whoever calls decides when.
+First comes the activity analysis. Then, round by round, the largest tensor at any job's peak is swapped, without any
+operator waiting for a copy, until no tensor at a peak can be swapped or the rounds no longer reduce the peaks. If the
+peaks still exceed the memory, tensors are recomputed. One function serves both planning phases: a cold start plans
+with predicted latencies and an update with measured ones (section IV-E); the caller decides when.
 
-Its parts, in tensile/: sequence.py (tensor accesses), channel.py (the exclusive channel's free intervals),
+Its parts are in tensile/: sequence.py (tensor accesses), channel.py (the exclusive channel's free intervals),
 swap_events.py (Algorithms 1 and 2), recompute_events.py (section IV-D). tensile+ is another algorithm, our own.
 
-What the paper leaves open or contradicts itself in, and what is done:
+The paper is incomplete or contradictory in the following points. Our decisions:
 
-- `budget_bytes` and a job's limit are the memory that recomputation has to meet; swapping lowers the peaks as far as
-  it goes, whatever they are (section IV-C, V-A "save as much as possible").
-- Algorithm 2 goes through all tensors at the peak, section IV-C analyses the peak again after each one that was
-  swapped; so one is swapped a round.
-- Every job has a channel of its own: jobs run asynchronously and their copies cannot be ordered. What keeps them
-  apart is the maximum swapping rate, a share of all tensors swapped (section IV-C), compared as in line 28: up to the
-  rate and once over it. A job alone has every share.
-- The stop rule breaks the loop of Algorithm 3 altogether; here it ends swapping, as section IV-D asks for
+- `budget_bytes` and a job's limit are the memory that recomputation has to meet. Swapping lowers the peaks as far as
+  it can, whatever they are (section IV-C, V-A "save as much as possible").
+- Algorithm 2 goes through all tensors at the peak; section IV-C analyses the peak again after each swapped tensor. So
+  one tensor is swapped in a round.
+- Every job has a channel of its own: jobs run asynchronously and their copies cannot be ordered. The maximum swapping
+  rate keeps them apart, a share of all tensors swapped (section IV-C). It is compared as in line 28: up to the rate
+  and once over it. A job alone has every share.
+- The stop rule breaks the loop of Algorithm 3 altogether. Here it ends only swapping, because section IV-D asks for
   recomputation wherever swapping was not enough.
-- Algorithm 3 sets swap_succeed to False and never back (lines 9-12); a round that swapped something means True.
-- A job may have several graphs here, one at a time on the device; its peak is that of the worst one, which is planned
-  next. What a graph never accesses is in none of its access sequences, and waits on the host where it would matter.
+- Algorithm 3 sets swap_succeed to False and never back (lines 9-12). We read a round that swapped something as True.
+- A job may have several graphs here, one at a time on the device. Its peak is that of its worst graph, which is
+  planned next. A tensor that a graph never accesses is in none of its access sequences, and stays on the host if it
+  would matter.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from indb_tensile.scheduler.tensile.swap_events import Rules, SwapEvents
 from indb_tensile.scheduler.workload import Workload
 
 NAME = "tensile"
-_ROUNDS_BEFORE_STOP = 100  # Algorithm 3, line 4
+_ROUNDS_BEFORE_STOP = 100  # Algorithm 3, line 4: rounds before the stop rule applies
 _ROUNDS_COMPARED = 3
 _LEAST_REDUCTION = 0.0005
 _ALL = Rules()
@@ -48,7 +49,9 @@ def tensile(
     rewrites: bool = True,
     rules: Rules = _ALL,
 ) -> tuple[tuple[Plan, ...], ...]:
-    """Plans with the least peaks that swapping without waiting gives, and recomputation while over the budget."""
+    """Return plans with the least peaks that swapping without waiting reaches, plus recomputation while over the
+    budget.
+    """
     jobs = [_Job(workload, link, rules) for workload in workloads]
     _swap(jobs, rules)
     if rewrites and rules.recomputes:
@@ -58,7 +61,7 @@ def tensile(
 
 @dataclass(slots=True)
 class _Job:
-    """One job's graphs in planning."""
+    """One job's graphs while they are planned."""
 
     workload: Workload
     link: Link
@@ -72,11 +75,11 @@ class _Job:
 
     @property
     def peaks(self) -> list[int]:
-        """Bytes, for each graph."""
-        found = [graph.peak.size_bytes for graph in self.graphs]
+        """The peak of each graph in bytes."""
+        peak_list = [graph.peak.size_bytes for graph in self.graphs]
         for number, events in self.recomputed.items():
-            found[number] = events.peak_bytes
-        return found
+            peak_list[number] = events.peak_bytes
+        return peak_list
 
     @property
     def peak_bytes(self) -> int:
@@ -84,24 +87,24 @@ class _Job:
 
     @property
     def worst(self) -> int:
-        """The graph that sets the job's peak."""
+        """The number of the graph that sets the job's peak."""
         peaks = self.peaks
         return peaks.index(max(peaks))
 
     @property
     def swapped(self) -> int:
-        """The paper's SON."""
+        """The number of swapped tensors, the paper's SON."""
         return sum(graph.swapped for graph in self.graphs)
 
     def recomputing(self, number: int) -> RecomputeEvents:
-        """One graph's recomputation, once its swaps stand."""
+        """Return one graph's recomputation events. Its swaps must not change afterwards."""
         if number not in self.recomputed:
             graph, latency_ns = self.workload.graphs[number], self.workload.latency_ns[number]
             self.recomputed[number] = RecomputeEvents(graph, latency_ns, self.graphs[number])
         return self.recomputed[number]
 
     def plan(self, number: int) -> Plan:
-        """What was decided for one graph."""
+        """Return the plan of one graph from the decisions so far."""
         if number in self.recomputed:
             return self.recomputed[number].plan(NAME)
         events = self.graphs[number]
@@ -129,14 +132,16 @@ def _swap(jobs: Sequence[_Job], rules: Rules) -> None:
 
 
 def _swap_largest(jobs: Sequence[_Job]) -> int | None:
-    """Swap the largest tensor at any job's peak that can be; earlier jobs first among equals. Returns its job."""
+    """Swap the largest tensor at any job's peak that can be swapped. Of equal tensors the earlier job's comes first.
+    Return its job.
+    """
     total = sum(job.swapped for job in jobs)
     offers = {number: _largest_of(job, total) for number, job in enumerate(jobs)}
     while True:
-        found = [(job.graphs[job.worst].size_of(o), -n) for n, job in enumerate(jobs) if (o := offers[n]) is not None]
-        if not found:
+        sizes = [(job.graphs[job.worst].size_of(o), -n) for n, job in enumerate(jobs) if (o := offers[n]) is not None]
+        if not sizes:
             return None
-        number = -max(found)[1]
+        number = -max(sizes)[1]
         job, offer = jobs[number], offers[number]
         graph = job.graphs[job.worst]
         assert offer is not None
@@ -148,19 +153,22 @@ def _swap_largest(jobs: Sequence[_Job]) -> int | None:
 def _largest_of(job: _Job, total: int) -> int | None:
     graph = job.graphs[job.worst]
     limited = over_its_rate(job.swapped, total, job.workload.max_swapping_rate)
-    found = graph.candidates(graph.peak.operator, limited=limited)
-    return int(found[0]) if len(found) else None
+    numbers = graph.candidates(graph.peak.operator, limited=limited)
+    return int(numbers[0]) if len(numbers) else None
 
 
 def over_its_rate(swapped: int, total: int, rate: float) -> bool:
-    """Whether the job's share of all swapped tensors is over its maximum swapping rate (Algorithm 2, line 28)."""
+    """Return whether the job's share of all swapped tensors exceeds its maximum swapping rate
+    (Algorithm 2, line 28).
+    """
     return swapped > rate * total
 
 
 def stands_still(selected: Sequence[int], peaks: Sequence[Sequence[int]]) -> bool:
-    """Algorithm 3, line 4: over the last 3 of more than 100 rounds the selected jobs' mean peak fell too little.
+    """Return whether the selected jobs' mean peak fell too little over the last 3 of more than 100 rounds (Algorithm
+    3, line 4).
 
-    `selected` is the job of each round, `peaks` what all jobs' peaks were after it.
+    `selected` is the job of each round, `peaks` are all jobs' peaks after it.
     """
     if len(selected) <= _ROUNDS_BEFORE_STOP:
         return False
@@ -174,7 +182,9 @@ def stands_still(selected: Sequence[int], peaks: Sequence[Sequence[int]]) -> boo
 
 
 def _recompute(jobs: Sequence[_Job], budget_bytes: int) -> None:
-    """Section IV-D: recompute the largest MSPS of all jobs that have to be lower, until none has to or none can."""
+    """Recompute the tensor with the largest MSPS of all jobs that have to be lower, until none has to or none can
+    (section IV-D).
+    """
     while _recompute_as_estimated(jobs, budget_bytes):
         for job in jobs:
             for events in job.recomputed.values():
@@ -184,15 +194,17 @@ def _recompute(jobs: Sequence[_Job], budget_bytes: int) -> None:
 
 
 def _recompute_as_estimated(jobs: Sequence[_Job], budget_bytes: int) -> bool:
-    """Returns False where nothing was left to recompute, or nothing had to be."""
+    """Recompute until the estimates fit. Return False if nothing was left to recompute, or nothing had to be
+    recomputed.
+    """
     if not _to_lower(jobs, budget_bytes):
         return False
     while lowering := _to_lower(jobs, budget_bytes):
         offers = [(number, _offer(jobs[number])) for number in lowering]
-        found = [(number, offer) for number, offer in offers if offer is not None]
-        if not found:
+        open_offers = [(number, offer) for number, offer in offers if offer is not None]
+        if not open_offers:
             return False
-        number, best = max(found, key=lambda entry: (entry[1].msps, -entry[0]))
+        number, best = max(open_offers, key=lambda entry: (entry[1].msps, -entry[0]))
         jobs[number].recomputing(jobs[number].worst).take(best)
     return True
 
@@ -202,7 +214,7 @@ def _offer(job: _Job) -> Offer | None:
 
 
 def _to_lower(jobs: Sequence[_Job], budget_bytes: int) -> list[int]:
-    """The jobs whose peak has to fall: all where the sum is too high, else those over their own limit."""
+    """Return the jobs whose peak has to fall: all if the sum is too high, else those over their own limit."""
     if sum(job.peak_bytes for job in jobs) > budget_bytes:
         return list(range(len(jobs)))
     limits = [job.workload.limit_bytes for job in jobs]

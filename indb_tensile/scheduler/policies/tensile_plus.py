@@ -1,38 +1,43 @@
-"""Our own policy: keep, swap or make again for every gap together, for any number of jobs under one budget.
+"""The policy tensile+: keep, swap or recompute the tensor of every gap, for any number of jobs under one budget.
 
-What it takes from TENSILE (section IV): the whole step, optimizer and iterations' border included, is planned;
-all jobs are planned together; a job's maximum swapping rate is its priority. What it does otherwise, and why:
+From TENSILE (section IV) it takes three ideas: the whole step is planned, including the optimizer and the border
+between iterations; all jobs are planned together; a job's maximum swapping rate is its priority. It differs in the
+following points:
 
-- Swapping and recomputing are not two phases but one choice per gap, made where most bytes over the limit go per
-  nanosecond that it costs, by laying the result out and timing it (search/, native/planner). Swap-first is
-  bandwidth-bound long before the memory is down, and recompute-first pays for what a free lane does for nothing.
-- What is recomputed may come from what was itself recomputed (chains), up to a whole segment.
+- Swapping and recomputation are not two phases but one choice for each gap. The choice that saves the most bytes over
+  the limit for each nanosecond of cost is made first, and its effect is computed by laying the result out and timing
+  it (search/, native/planner). Swap-first is limited by bandwidth long before the memory suffices, and
+  recompute-first pays for what a free lane does at no cost.
+- A recomputed tensor may be a source of further recomputation (chains), up to a whole segment.
 - Updates run beside their gradients, large ones in parts (search/reorder.py).
-- Time is minimised under the budget, so nothing moves that need not. For the least memory ask for less.
-- Jobs get the memory that costs least, all together: from each job's curve of time over peak the next step down is
-  taken where the slowdown per byte is least.
+- Time is minimised under the budget, so no tensor moves without need. A caller that wants the least memory asks for a
+  smaller budget.
+- Memory is divided between all jobs where it costs least: from each job's budget curve (time over peak) the next step
+  down is taken where the slowdown for each byte is least.
 
-Jobs of a device are not synchronised, so each plans with a share of the lanes. Shares in proportion to what the
-jobs move, and no sharing at all, are both tried. The curves on which a budget is divided know nothing of other jobs'
-copies and turns, so the division along them can be worse than equal parts. It is therefore one of several: along the
-curves, along the curves where a slow job's further slowdown counts more, in equal parts, and in proportion to peaks.
-The simulator decides, with all jobs side by side, between those that
+Jobs of a device are not synchronised, so each is planned with a share of the lanes. Two ways are tried: shares in
+proportion to the bytes that the jobs move, and full lanes for each. The curves by which a budget is divided do not
+include other jobs' copies and turns, so the division by curves can be worse than equal parts. It is therefore one of
+several divisions: along the curves, along the curves with the slowdown of slow jobs counted more, into equal parts,
+and in proportion to peaks. The simulator runs all jobs side by side and decides between those divisions that
 
-- keep to the budget, where any does; a job that does not come down to its part keeps what it needs, and the others'
-  parts are divided again;
-- take no more time than equal parts do, as a sum of the jobs' slowdowns and of the device for the same work;
+- keep to the budget, if any does. A job that does not reach its part keeps what it needs, and the other jobs' parts
+  are divided again;
+- take no more time than equal parts do, both as a sum of the jobs' slowdowns and for the device's time for the same
+  work;
 - slow no job down by more than `_UNFAIR` times the mean of all jobs, unless equal parts do so too. The bound is
-  relative to the mean, since under a low budget all jobs are slow; a quarter above it keeps what dividing along the
-  curves gains, and was passed only by divisions that starved one job for the others.
+  relative to the mean, because under a low budget all jobs are slow. A bound of a quarter above the mean keeps what
+  dividing along the curves gains, and only divisions that starved one job for the others exceeded it.
 
-Where one of the four is refused for that, divisions a quarter and half of the way from equal parts to the curves are
-tried as well: what the device gains comes with the first bytes that are moved, what starves a job with the last. Four
+If one of the four is refused for that, divisions a quarter and half of the way from equal parts to the curves are
+tried as well: the device gains from the first bytes that are moved, and the last bytes starve a job. Example: four
 equal residual networks of 80 operators at 40 % of their memory, computing at the same time, take on the device 2.59
-times as long as without plans where parts are equal (the worst job 2.59), and 1.76 along the curves (the worst 6.32).
-A quarter of the way they take 1.89, and the worst job 1.98: most of the gain, and no job slower than with equal
-parts. Half of the way is 2.01 and 2.77. A bound of 1.5 instead of 1.25 admits no more of these.
+times as long as without plans with equal parts (the worst job 2.59), and 1.76 along the curves (the worst 6.32). A
+quarter of the way they take 1.89, and the worst job 1.98: most of the gain, and no job slower than with equal parts.
+Half of the way they take 2.01 and 2.77. A bound of 1.5 instead of 1.25 admits no more of these.
 
-Jobs of different priorities are divided along their curves alone: to treat them alike is not what was asked for.
+The budget of jobs of different priorities is divided along their curves alone, because equal treatment was not
+requested.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,9 +57,9 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 NAME = "tensile+"
 _LEAST_RATE = 0.01
 _LANE_PRICE = 0.01
-_UNFAIR = 1.25  # times the mean slowdown of all jobs is the most of one job
-_STEEP = 3  # the power of a job's slowdown where a slow job's counts more
-_DIVISIONS = 3  # times that a budget is divided anew because a job did not come down to its part
+_UNFAIR = 1.25  # The most slowdown of one job, as a multiple of the mean slowdown of all jobs.
+_STEEP = 3  # The power of a job's slowdown in the division that counts slow jobs more.
+_DIVISIONS = 3  # The most times that a budget is divided, because a job did not reach its part.
 
 Plans = tuple[tuple[Plan, ...], ...]
 
@@ -69,15 +74,17 @@ def tensile_plus(
     effort: Effort = Effort.USUAL,
     work: float = 1,
 ) -> Plans:
-    """Plans whose peaks meet the budget and every job's limit, if any can; `work` multiplies the layouts tried."""
+    """Return plans whose peaks meet the budget and every job's limit, if any can. `work` multiplies the layouts
+    tried.
+    """
     climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, work=work)
     return climb.plans(budget_bytes)
 
 
 class Climb:
-    """Plans of some jobs for several budgets: each graph's ladder is climbed once for all of them.
+    """Plans of some jobs for several budgets. The candidates of each graph are made once and used for all budgets.
 
-    Equal askings in equal order get equal plans.
+    Equal calls in equal order return equal plans.
     """
 
     def __init__(
@@ -97,34 +104,39 @@ class Climb:
         tops = [max(liveness_peak(g) for g in w.graphs) for w in workloads]
         limits = [w.limit_bytes for w in workloads]
         self._caps = [top if most is None else min(top, most) for top, most in zip(tops, limits, strict=True)]
-        self._free_bytes = sum(tops) if self._caps == tops else None  # with which nothing has to be planned
+        # the budget with which nothing has to be planned
+        self._free_bytes = sum(tops) if self._caps == tops else None
         self._known: dict[tuple[float, ...], list[_Job]] = {}
         self._apart: tuple[Forecast, ...] | None = None  # the jobs side by side without plans
 
     def plans(self, budget_bytes: int) -> Plans:
-        """For jobs that are not synchronised: the best of the ways to divide lanes and budget, side by side."""
+        """Return plans for jobs that are not synchronised: the best of several divisions of lanes and budget,
+        simulated side by side.
+        """
         if self._free_bytes is not None and self._free_bytes <= budget_bytes:
             return self._unplanned()
-        found: dict[Plans, bool] = {}  # and whether in equal parts
+        candidates: dict[Plans, bool] = {}  # maps plans to whether they are from equal parts
         for number, shares in enumerate(_shares(self._workloads, self._compute)):
             for divide in self._divisions(most=number == 0):
                 plans = self._planned(budget_bytes, shares, divide)
-                found[plans] = found.get(plans, False) or divide is _equally
-        if len(found) == 1:
-            return next(iter(found))
-        outcomes = [self._outcome(plans, budget_bytes, equal=equal) for plans, equal in found.items()]
+                candidates[plans] = candidates.get(plans, False) or divide is _equally
+        if len(candidates) == 1:
+            return next(iter(candidates))
+        outcomes = [self._outcome(plans, budget_bytes, equal=equal) for plans, equal in candidates.items()]
         if not all(_admitted_of(outcomes)):
             shares = _shares(self._workloads, self._compute)[0]
             between = (self._planned(budget_bytes, shares, divide) for divide in _BETWEEN)
             outcomes += [
                 self._outcome(plans, budget_bytes, equal=False)
                 for plans in dict.fromkeys(between)
-                if plans not in found
+                if plans not in candidates
             ]
         return _chosen(outcomes)
 
     def plans_in_phases(self, budget_bytes: int) -> Plans:
-        """For jobs whose phases are controlled: few of them copy at once, and equal ones get equal plans."""
+        """Return plans for jobs with controlled phases. Few of them copy at the same time, and equal jobs get equal
+        plans.
+        """
         if self._free_bytes is not None and self._free_bytes <= budget_bytes:
             return self._unplanned()
         if _equal(self._workloads):
@@ -159,7 +171,9 @@ class Climb:
         return best[1]
 
     def _divisions(self, *, most: bool) -> "tuple[_Division, ...]":
-        """Equal parts first: nothing that is known of other budgets makes them differ from those of jobs alone."""
+        """Return the ways to divide a budget. Equal parts come first, so that candidates from other budgets do not
+        make them differ from plans of jobs alone.
+        """
         rates = {workload.max_swapping_rate for workload in self._workloads}
         if len(self._workloads) == 1 or len(rates) > 1:
             return (_along_curves,)
@@ -184,7 +198,7 @@ class Climb:
             / sum(before.compute_ns / after.iteration_ns for after, before in pairs),
             unfairness=max(ratios) / (sum(ratios) / len(ratios)),
             worst=max(ratios),
-            moved_bytes=sum(one.out_bytes + one.in_bytes for one in forecasts),
+            moved_bytes=sum(forecast.out_bytes + forecast.in_bytes for forecast in forecasts),
         )
 
     def _jobs(self, shares: tuple[float, ...]) -> list["_Job"]:
@@ -202,11 +216,11 @@ class Climb:
 
 
 def step_down(curves: Sequence[Sequence[Rung]], weights: Sequence[float], budget_bytes: int) -> tuple[int, ...]:
-    """How high each job's peak may be, from curves of falling peaks: least weighted slowdown for the bytes.
+    """Return the limit of each job's peak, from curves of falling peaks: the least weighted slowdown for the bytes.
 
-    From every curve's first rung on, the next step down is taken where it slows down least per byte, relative to
-    the curve's fastest; steps need not be to the next rung, since a convex curve is what matters. What the last
-    step gave up too much is given back.
+    Starting from the first candidate of each curve, the step down with the least slowdown for each byte is taken,
+    relative to the curve's fastest candidate. A step may skip candidates, because only the convex hull of the curve
+    matters. Excess bytes of the last step are given back.
     """
     at = [0] * len(curves)
     while sum(c[k].peak_bytes for c, k in zip(curves, at, strict=True)) > budget_bytes:
@@ -225,7 +239,7 @@ def step_down(curves: Sequence[Sequence[Rung]], weights: Sequence[float], budget
 
 
 def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
-    """Each job's part of both lanes, in proportion to the bytes it could give up per time."""
+    """Return each job's share of both lanes, in proportion to the bytes that it could give up in its time."""
     demands = []
     for workload in workloads:
         above_floor = max(liveness_peak(g) for g in workload.graphs) - least_bytes(workload)
@@ -235,8 +249,8 @@ def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
 
 
 @dataclass(slots=True)
-class _Climbed:
-    """One graph's ladder, and its curve once that is known."""
+class _GraphCandidates:
+    """The candidate plans of one graph, and its budget curve once that is known."""
 
     ladder: Ladder
     _curve: tuple[Rung, ...] = ()
@@ -248,19 +262,19 @@ class _Climbed:
 
 @dataclass(slots=True)
 class _Job:
-    """One job's graphs, each with its ladder."""
+    """One job's graphs, each with its candidate plans."""
 
     workload: Workload
-    climbed: list[_Climbed]
+    climbed: list[_GraphCandidates]
 
     def curve(self) -> tuple[Rung, ...]:
-        """The training step's curve; a job of several graphs needs as much as the largest of them."""
+        """Return the training step's curve. A job of several graphs needs as much as the largest of them."""
         return self.climbed[0].curve()
 
     def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
         if cap_bytes >= max(liveness_peak(graph) for graph in self.workload.graphs):
-            return (Plan(policy=NAME),) * len(self.climbed)  # nothing moves that need not
-        return tuple(one.ladder.within(cap_bytes, NAME) for one in self.climbed)
+            return (Plan(policy=NAME),) * len(self.climbed)  # no tensor moves without need
+        return tuple(climbed.ladder.within(cap_bytes, NAME) for climbed in self.climbed)
 
 
 # --- dividing a budget -----------------------------------------------------------------------------------------
@@ -271,7 +285,7 @@ _Division = Callable[[Sequence[_Job], Sequence[int], Sequence[int], int], tuple[
 def _along_curves(
     jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, power: int = 1
 ) -> tuple[int, ...]:
-    """The budget divided, no job above its own cap nor below what its graphs need at least."""
+    """Divide the budget so that no job is above its own cap or below what its graphs need."""
     curves = [
         [_bounded(rung, least, cap, job.curve()[0].iteration_ns, power) for rung in job.curve()]
         for job, least, cap in zip(jobs, leasts, caps, strict=True)
@@ -283,7 +297,9 @@ def _along_curves(
 def _along_steep_curves(
     jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
 ) -> tuple[int, ...]:
-    """Divide the budget for the least sum of powers of the slowdowns, so that none is much larger than others."""
+    """Divide the budget for the least sum of powers of the slowdowns, so that no slowdown is much
+    larger than others.
+    """
     return _along_curves(jobs, leasts, caps, budget_bytes, power=_STEEP)
 
 
@@ -294,13 +310,14 @@ def _equally(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], b
 def _part_of_the_way(
     jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, way: float
 ) -> tuple[int, ...]:
-    """From equal parts so far on towards the division along the curves."""
+    """Divide the budget a fraction `way` of the way from equal parts to the division along the curves."""
     equal = _equally(jobs, leasts, caps, budget_bytes)
     along = _along_curves(jobs, leasts, caps, budget_bytes)
-    return tuple(one + int(way * (other - one)) for one, other in zip(equal, along, strict=True))
+    return tuple(part + int(way * (other - part)) for part, other in zip(equal, along, strict=True))
 
 
-_BETWEEN = tuple(partial(_part_of_the_way, way=way) for way in (0.25, 0.5))  # further on, jobs starve as at the end
+# further on, jobs starve as they do along the curves
+_BETWEEN = tuple(partial(_part_of_the_way, way=way) for way in (0.25, 0.5))
 
 
 def _by_peak(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
@@ -320,38 +337,42 @@ class _Outcome:
     """One division of the budget, planned and simulated."""
 
     plans: Plans
-    equal: bool  # in equal parts
-    over_bytes: int  # over the budget, or over a job's own limit
-    slowdown: float  # summed over the jobs, against iterations without waits
-    device_slowdown: float  # for the same work of all jobs
-    unfairness: float  # the worst job's slowdown over the mean, both against the jobs side by side without plans
+    equal: bool  # True for equal parts
+    over_bytes: int  # bytes over the budget, or over a job's own limit
+    slowdown: float  # summed over the jobs, relative to iterations without waits
+    device_slowdown: float  # of the device's time for the same work of all jobs
+    # the worst job's slowdown divided by the mean, both relative to the jobs side by side without plans
+    unfairness: float
     worst: float
-    moved_bytes: int  # by swaps
+    moved_bytes: int  # bytes moved by swaps
 
 
-def _chosen(found: Sequence[_Outcome]) -> Plans:
-    """The division of least total slowdown among those that the module's docstring admits."""
-    kept = _nearest(found)
-    kept = [one for one, admitted in zip(kept, _admitted_of(kept), strict=True) if admitted]
-    return min(kept, key=lambda one: (one.slowdown, one.moved_bytes)).plans  # nothing moves that need not
+def _chosen(outcomes: Sequence[_Outcome]) -> Plans:
+    """Return the plans with the least total slowdown among the divisions that the module's docstring admits."""
+    nearest = _nearest(outcomes)
+    nearest = [outcome for outcome, admitted in zip(nearest, _admitted_of(nearest), strict=True) if admitted]
+    # no tensor moves without need
+    return min(nearest, key=lambda outcome: (outcome.slowdown, outcome.moved_bytes)).plans
 
 
-def _nearest(found: Sequence[_Outcome]) -> list[_Outcome]:
-    """Those that keep to the budget, or where none does those that come nearest."""
-    least_over = min(one.over_bytes for one in found)
-    return [one for one in found if one.over_bytes == least_over]
+def _nearest(outcomes: Sequence[_Outcome]) -> list[_Outcome]:
+    """Return the outcomes that keep to the budget, or the ones that come nearest if none does."""
+    least_over = min(outcome.over_bytes for outcome in outcomes)
+    return [outcome for outcome in outcomes if outcome.over_bytes == least_over]
 
 
-def _admitted_of(found: Sequence[_Outcome]) -> list[bool]:
-    """For each that keeps to the budget whether the module's docstring admits it: all, if equal parts do not keep."""
-    kept = _nearest(found)
-    equal = min((one for one in kept if one.equal), key=lambda one: one.slowdown, default=None)
-    return [equal is None or one is equal or _admitted(one, equal) for one in kept]
+def _admitted_of(outcomes: Sequence[_Outcome]) -> list[bool]:
+    """Return for each nearest outcome whether the module's docstring admits it. If equal parts are not among them,
+    all are.
+    """
+    nearest = _nearest(outcomes)
+    equal = min((outcome for outcome in nearest if outcome.equal), key=lambda outcome: outcome.slowdown, default=None)
+    return [equal is None or outcome is equal or _admitted(outcome, equal) for outcome in nearest]
 
 
-def _admitted(one: _Outcome, equal: _Outcome) -> bool:
-    fair = one.unfairness <= _UNFAIR or one.worst <= equal.worst
-    return fair and one.slowdown <= equal.slowdown and one.device_slowdown <= equal.device_slowdown
+def _admitted(outcome: _Outcome, equal: _Outcome) -> bool:
+    fair = outcome.unfairness <= _UNFAIR or outcome.worst <= equal.worst
+    return fair and outcome.slowdown <= equal.slowdown and outcome.device_slowdown <= equal.device_slowdown
 
 
 def _peaks(workloads: Sequence[Workload], plans: Plans) -> list[int]:
@@ -371,9 +392,9 @@ def _jobs(
     work: float,
     heed: Heed,
 ) -> list[_Job]:
-    """A ladder for each graph; equal graphs on equal shares climb the same one."""
-    known: dict[tuple[int, tuple[int, ...], float], _Climbed] = {}
-    found = []
+    """Return each job's candidate plans for each graph. Equal graphs on equal shares use the same candidates."""
+    known: dict[tuple[int, tuple[int, ...], float], _GraphCandidates] = {}
+    jobs = []
     for workload, share in zip(workloads, shares, strict=True):
         climbed = []
         for number, (graph, latency_ns) in enumerate(zip(workload.graphs, workload.latency_ns, strict=True)):
@@ -389,14 +410,16 @@ def _jobs(
                     work=work,
                     heed=heed,
                 )
-                known[key] = _Climbed(ladder)
+                known[key] = _GraphCandidates(ladder)
             climbed.append(known[key])
-        found.append(_Job(workload, climbed))
-    return found
+        jobs.append(_Job(workload, climbed))
+    return jobs
 
 
 def _shares(workloads: Sequence[Workload], compute: Compute) -> list[tuple[float, ...]]:
-    """The ways to share the lanes. Jobs that take turns compute as much slower as their copies are."""
+    """Return the ways to share the lanes. Jobs that take turns compute as much slower as they copy slower, so they
+    need no shares.
+    """
     alone = _alone(workloads)
     if len(workloads) == 1 or compute is Compute.TURNS:
         return [alone]
@@ -408,13 +431,13 @@ def _alone(workloads: Sequence[Workload]) -> tuple[float, ...]:
 
 
 def _equal(workloads: Sequence[Workload]) -> bool:
-    """Whether all jobs are the same, but for their names."""
+    """Return whether all jobs are equal except for their ids."""
     first = workloads[0]
     return all(replace(w, job=first.job) == first for w in workloads[1:])
 
 
 def slowdown(workloads: Sequence[Workload], plans: Plans, link: Link, compute: Compute = Compute.OVERLAP) -> float:
-    """How much longer iterations take than without waits, summed over the jobs, side by side."""
+    """Return the sum over all jobs, side by side, of the iteration time divided by the time without waits."""
     return _total(workloads, _forecasts(workloads, plans, link, compute))
 
 
@@ -431,25 +454,29 @@ def _forecasts(workloads: Sequence[Workload], plans: Plans, link: Link, compute:
 
 
 def _step(number: int, curve: Sequence[Rung], at: int, weight: float) -> tuple[float, int, int] | None:
-    """The cheapest way further down this curve: weighted slowdown per byte, whose, and to which rung."""
-    found = [
+    """Return the cheapest step down this curve: weighted slowdown for each byte, number of the curve, and target
+    candidate.
+    """
+    steps = [
         (weight * (_cost_ns(rung) - _cost_ns(curve[at])) / curve[0].iteration_ns / lower, number, k)
         for k, rung in enumerate(curve[at + 1 :], at + 1)
         if (lower := curve[at].peak_bytes - rung.peak_bytes) > 0
     ]
-    return min(found, default=None)
+    return min(steps, default=None)
 
 
 def _left(curve: Sequence[Rung], at: int) -> float:
-    """What one more byte would give back at this rung, relative to the fastest."""
+    """Return the slowdown that one more byte removes at this candidate, relative to the fastest candidate."""
     if at == 0:
         return 0.0
-    higher, here = curve[at - 1], curve[at]
+    higher, lower = curve[at - 1], curve[at]
     return (
-        (here.iteration_ns - higher.iteration_ns) / curve[0].iteration_ns / (higher.peak_bytes - here.peak_bytes + 1)
+        (lower.iteration_ns - higher.iteration_ns)
+        / curve[0].iteration_ns
+        / (higher.peak_bytes - lower.peak_bytes + 1)
     )
 
 
 def _cost_ns(rung: Rung) -> float:
-    """Time, and a little for copies that cost none now: they may meet other jobs'."""
+    """Return the time, plus a little for copies that cost no time now, because they may meet other jobs' copies."""
     return rung.iteration_ns + _LANE_PRICE * rung.lane_ns

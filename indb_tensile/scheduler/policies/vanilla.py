@@ -1,4 +1,4 @@
-"""The papers' baseline: nothing is freed before the iteration ends."""
+"""The policy vanilla, the papers' baseline: nothing is freed before the iteration ends."""
 
 from collections.abc import Sequence
 
@@ -11,6 +11,6 @@ from indb_tensile.scheduler.workload import Workload
 def vanilla(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
 ) -> tuple[tuple[Plan, ...], ...]:
-    """The same plan for every graph, whatever the budget."""
+    """Return the same plan for every graph, whatever the budget."""
     del budget_bytes, link, rewrites
     return tuple((VANILLA,) * len(workload.graphs) for workload in workloads)

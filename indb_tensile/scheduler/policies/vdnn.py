@@ -1,15 +1,16 @@
-"""vDNN, the convolutional variant: what convolutions read leaves in the forward pass and returns in the backward one.
+"""vDNN, the convolutional variant: feature maps that convolutions read leave in the forward pass and return in the
+backward.
 
 Rhu et al., as TENSILE section V-A (its baseline vDNN_conv) and HOME sections II-B and IV-A describe it. Every feature
-map that a convolution reads is offloaded after its last use in the forward pass and prefetched with the backward
-computation of the convolution before (static prefetch). Both are synchronous: the device waits for the offload
-before the layer after it, and in the backward pass each layer waits for its feature map (layerwise.py says what
-that means for a plan). Networks without convolutions are left as they are.
+map that a convolution reads is offloaded after its last use in the forward pass, and prefetched with the backward
+computation of the preceding convolution (static prefetch). Both are synchronous: the device waits for the offload
+before the next layer, and in the backward pass each layer waits for its feature map (layerwise.py says what that
+means for a plan). Networks without convolutions are not changed.
 
-The paper's vDNN takes what costs less where there is memory enough, and so does this: nothing moves where the
-budget holds everything; then offloads hide behind the next layer; else nothing is computed until they are over.
-Jobs that share a device take the same of these three. What it cannot do is the paper's: it does not look at which
-tensors hold the peak, leaves parameters and optimizer state alone and recomputes nothing.
+The paper's vDNN takes the cheapest variant for which there is memory enough, and so does this: nothing moves if the
+budget holds everything; then offloads hide behind the next layer; else nothing is computed until they are over. Jobs
+that share a device take the same of these three variants. The limitations are the paper's: it does not consider which
+tensors make up the peak, leaves parameters and optimizer state alone, and recomputes nothing.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ _WAYS = (None, Offload.NEXT_LAYER, Offload.AT_ONCE)  # from the fastest to the s
 def vdnn(
     workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
 ) -> tuple[tuple[Plan, ...], ...]:
-    """The fastest of its ways under which the jobs fit, or the smallest."""
+    """Return the plans of the fastest variant under which the jobs fit, or of the smallest."""
     del link, rewrites
     ladder = (
         tuple(tuple(_plan(graph, offload) for graph in workload.graphs) for workload in workloads)
@@ -38,15 +39,15 @@ def vdnn(
 
 
 def convolution_inputs(graph: StepGraph) -> tuple[TensorId, ...]:
-    """The feature maps that the forward pass's convolutions read, by id."""
-    found = {
+    """Return the feature maps that the forward pass's convolutions read, sorted by id."""
+    inputs = {
         tensor
         for operator in graph.operators
         if kind_of(operator.name) is Kind.CONVOLUTION and not is_backward(operator)
         for tensor in operator.reads
         if not graph.tensors[tensor].persistent
     }
-    return tuple(sorted(found))
+    return tuple(sorted(inputs))
 
 
 def _plan(graph: StepGraph, offload: Offload | None) -> Plan:

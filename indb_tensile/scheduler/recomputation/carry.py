@@ -1,11 +1,11 @@
-"""Swaps carried over from one order of execution into another that runs some operators again and others later.
+"""Translate swaps from one order of execution into another that re-runs some operators and puts others off.
 
-A policy that decides on swaps and on recomputation thinks of one order, the graph's. With re-runs in it, that
-order's boundaries are at other positions, a tensor that was made again is another tensor, and a re-run may read a
-tensor that the policy wanted to be away. What a swap meant is kept: its memory is given back and taken at the same
-moments between the same operators. Where a re-run reads the tensor in its gap, the longer of the gap's parts is
-swapped, with as much time for each copy as the swap had planned; where the tensor is made again in its gap there
-is nothing to swap. Which swaps have to copy is derived anew, as a host copy is valid until its tensor is written.
+A policy that decides on swaps and on recomputation uses the boundaries of the graph's own order. Re-runs change this:
+boundaries move to other positions, a recomputed tensor is another tensor, and a re-run may read a tensor that the
+policy wants on the host. The translation keeps the effect of a swap: its memory is given back and taken again at the
+same moments between the same operators. If a re-run reads the tensor inside its gap, only the longer part of the gap
+is swapped, with as much time for each copy as the swap had planned. If the tensor is recomputed inside its gap, the
+swap is dropped. Whether a swap has to copy is derived anew, because a host copy is valid until its tensor is written.
 """
 
 from bisect import bisect_right
@@ -20,9 +20,11 @@ from indb_tensile.scheduler.plan import Swap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Another order of a graph's operators: in each one's turn first re-runs, then updates put off, then itself.
+    """Another order of a graph's operators. The turn of operator k holds its re-runs, then the updates that were put
+    off to this turn, then operator k itself.
 
-    `start[k]` is the position in `order` at which the turn of operator k begins, `own[k]` that of its first run.
+    `start[k]` is the position in `order` at which the turn of operator k begins. `own[k]` is the position of the
+    first run of operator k. `put_off` are the operators that run in a later turn than their own.
     """
 
     order: tuple[OpIndex, ...]
@@ -32,15 +34,17 @@ class Turns:
 
     @staticmethod
     def laid(reruns: Sequence[Sequence[OpIndex]], put_off: dict[int, int]) -> "Turns":
-        """The order with these re-runs before each operator, and each operator put off in its new turn."""
+        """Return the order with `reruns[k]` before operator k and each operator of `put_off` in its
+        given later turn.
+        """
         later: dict[int, list[int]] = {}
         for index, turn in sorted(put_off.items()):
             later.setdefault(turn, []).append(index)
         order: list[OpIndex] = []
         start, own = [], [0] * len(reruns)
-        for index, again in enumerate(reruns):
+        for index, repeated in enumerate(reruns):
             start.append(len(order))
-            order += again
+            order += repeated
             for operator in (*later.get(index, ()), *(() if index in put_off else (index,))):
                 own[operator] = len(order)
                 order.append(OpIndex(operator))
@@ -50,15 +54,17 @@ class Turns:
 def carried(
     before: StepGraph, after: StepGraph, latency_ns: Sequence[int], turns: Turns, swaps: Iterable[Swap]
 ) -> tuple[Swap, ...]:
-    """The same swaps in the graph `after`, which runs the operators of `before` in the order of `turns`."""
-    chosen = tuple(swaps)
-    carrying = _Carrying(before, after, latency_ns, turns) if chosen else None
-    moved = (carrying.swap(swap) for swap in chosen) if carrying else ()
+    """Return the same swaps for the graph `after`, which runs the operators of `before` in the order of `turns`."""
+    planned = tuple(swaps)
+    carrying = _SwapTranslator(before, after, latency_ns, turns) if planned else None
+    moved = (carrying.swap(swap) for swap in planned) if carrying else ()
     return with_copies(after, [swap for swap in moved if swap is not None])
 
 
 def with_copies(graph: StepGraph, swaps: Iterable[Swap]) -> tuple[Swap, ...]:
-    """These swaps, sorted, copying only where the host has no valid copy; where it has one memory goes at once."""
+    """Return the swaps in sorted order, with a copy only where the host has no valid copy. Where the host has a valid
+    copy, the memory is given back at once.
+    """
     of_tensor: dict[TensorId, list[Swap]] = {}
     for swap in sorted(swaps, key=lambda s: (s.tensor, s.out_after)):
         of_tensor.setdefault(swap.tensor, []).append(swap)
@@ -67,27 +73,29 @@ def with_copies(graph: StepGraph, swaps: Iterable[Swap]) -> tuple[Swap, ...]:
         for tensor in {*operator.writes} & of_tensor.keys():
             writes[tensor].append(index)
     count = len(graph.operators)
-    return tuple(s for tensor, mine in of_tensor.items() for s in _copying(mine, writes[tensor], count))
+    return tuple(s for tensor, mine in of_tensor.items() for s in _derive_copies(mine, writes[tensor], count))
 
 
-def _copying(swaps: Sequence[Swap], writes: Sequence[int], count: int) -> list[Swap]:
-    """One tensor's swaps, walked from the iteration's start: what is away then has a host copy."""
+def _derive_copies(swaps: Sequence[Swap], writes: Sequence[int], count: int) -> list[Swap]:
+    """Derive `copies` and `free_at` of one tensor's swaps in the order of time. A tensor that is away at the
+    iteration's start has a valid host copy there.
+    """
     valid_since = -1 if in_index(swaps[-1], count) > count else None
-    found = []
+    derived = []
     for swap in swaps:
         valid = valid_since is not None and not _any_between(writes, valid_since, swap.out_after)
         free_at = OpIndex((swap.out_after + 1) % count) if valid else swap.free_at
-        found.append(replace(swap, copies=not valid, free_at=free_at))
+        derived.append(replace(swap, copies=not valid, free_at=free_at))
         valid_since = swap.out_after
-    return found
+    return derived
 
 
 def _any_between(positions: Sequence[int], after: int, until: int) -> bool:
     return bisect_right(positions, after) < bisect_right(positions, until)
 
 
-class _Carrying:
-    """Both orders side by side: where operators, boundaries and tensors of the one are in the other."""
+class _SwapTranslator:
+    """Maps operators, boundaries and tensors of the graph `before` to those of the graph `after`."""
 
     def __init__(self, before: StepGraph, after: StepGraph, latency_ns: Sequence[int], turns: Turns) -> None:
         self._before = before
@@ -99,7 +107,7 @@ class _Carrying:
         self._accesses = accesses(after)
 
     def swap(self, swap: Swap) -> Swap | None:
-        """The swap in the new order; None where it has become needless or would be too short."""
+        """Return the swap in the new order, or None if it has become needless or too short."""
         tensor = self._tensor(swap.tensor, swap.out_after)
         if tensor is None or tensor != self._tensor(swap.tensor, swap.needed_by):
             return None
@@ -124,7 +132,10 @@ class _Carrying:
         )
 
     def _tensor(self, tensor: TensorId, operator: int) -> TensorId | None:
-        """Which tensor now stands for the one that this operator accesses; None for one whose operator moved."""
+        """Return the tensor of `after` that replaces this tensor at this operator's access.
+
+        None if the operator was put off and does not write the tensor, or if the operator does not access the tensor.
+        """
         before, after = self._before.operators[operator], self._after.operators[self._turns.own[operator]]
         if operator in self._turns.put_off and tensor not in before.writes:
             return None
@@ -132,14 +143,18 @@ class _Carrying:
         return next((now for then, now in pairs if then == tensor), None)
 
     def _free(self, swap: Swap, out_after: int, *, whole: bool) -> int:
-        """The boundary that gives memory back: the planned one, or after as long a copy."""
+        """Return the boundary that gives the memory back. If the gap is not whole, the copy gets as much time as was
+        planned.
+        """
         if whole:
             return unrolled(self._turns.start[swap.free_at], out_after, len(self._after.operators))
         copy_ns = self._then.between(swap.out_after + 1, free_index(swap, self._count))
         return self._now.first_after(out_after + 1, copy_ns)
 
     def _back(self, swap: Swap, needed_by: int, *, whole: bool) -> int:
-        """The boundary that takes memory again: the planned one, or before as long a copy."""
+        """Return the boundary that takes the memory again. If the gap is not whole, the copy gets as much time as was
+        planned.
+        """
         if whole:
             count = len(self._after.operators)
             moved = swap.in_at in self._turns.put_off and swap.in_at != swap.needed_by
@@ -150,25 +165,25 @@ class _Carrying:
 
 
 class _Clock:
-    """When the operators of an iteration start, on and on."""
+    """Start times of operators on an endless repetition of the iteration."""
 
     def __init__(self, latency_ns: Sequence[int]) -> None:
         self._count = len(latency_ns)
         self._begin = (0, *accumulate(latency_ns))
 
     def between(self, first: int, last: int) -> int:
-        """From one boundary to a later one."""
+        """Return the nanoseconds from one boundary to a later boundary."""
         return self._at(last) - self._at(first)
 
     def first_after(self, boundary: int, ns: int) -> int:
-        """The first boundary that is so much later."""
+        """Return the first boundary that is at least `ns` nanoseconds later."""
         start = boundary
         while self.between(start, boundary) < ns:
             boundary += 1
         return boundary
 
     def last_before(self, boundary: int, ns: int) -> int:
-        """The last boundary that is so much earlier."""
+        """Return the last boundary that is at least `ns` nanoseconds earlier."""
         end = boundary
         while self.between(boundary, end) < ns:
             boundary -= 1

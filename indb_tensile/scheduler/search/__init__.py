@@ -1,1 +1,1 @@
-"""The search for plans of one graph: keep, swap or make again, by exact load and time."""
+"""Search for plans of one graph: keep, swap or recompute each tensor, evaluated by exact load and time."""

@@ -1,12 +1,15 @@
-"""One graph's plan for one limit, searched for step by step with all effort: what nobody waits for.
+"""Search for one graph's plan within one limit with full effort. No job waits for this search.
 
-What a device's jobs wait for is the first plan (first_plan.py). This one is what the controller asks for while that
-is followed, as HOME gives a particle swarm its time (section IV): every order, every manner of coming down, in stages
-and by pressing, and the best of each improved.
+Jobs wait for the first plan (first_plan.py). The controller asks for the plan of this module while the first plan is
+followed, as HOME gives a particle swarm its time (section IV). The search tries every order, every set of search
+parameters, staged limits and forced swaps, and improves the best of each.
 
-Work is rationed by layouts, in proportion to the size of the graph, never by the clock: equal inputs give equal
-plans. A ration is the same work for every size, so a larger graph gets fewer layouts of each kind, without a size at
-which anything ends. A way down that takes more layouts than a ration is not begun: `lowerable` says when.
+Work is limited by the number of layouts, in proportion to the size of the graph, never by the clock: equal inputs
+give equal plans. A *ration* is the same amount of work for every size, so a larger graph gets fewer layouts of each
+kind, without a size at which a kind of search ends abruptly. A local search that would take more layouts than a
+ration is not begun: see `lowerable`.
+
+Unless a constant's comment names a measurement, the value was chosen by hand and no measurement is recorded.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,51 +19,78 @@ from indb_tensile.scheduler.search.orders import Orders, carried_over
 from indb_tensile.scheduler.search.rung import Rung, fastest, rung_of
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 
+# The most choices that a pruning tries to undo. Each try is one layout. With fewer tries, needless choices remain in
+# plans with many choices.
 PRUNED = 200
-_WORK = 1_000_000  # operators laid out for one limit: some tenths of a second
-_WORK_PER_OPERATOR = 8  # layouts for each operator of a small graph, which has few choices
-_TOGETHER = 64  # tensors that a manner takes at once at most
-_TRIES = 2  # rations after which no further manner is tried
-_DEEP = 3  # rations for an improvement
-_PATIENT = 3  # rations for a limit that no manner comes down to
-_STAGES = (0.16, 0.08, 0.04, 0.02, 0.01, 0.005, 0.0)  # of the way up from a limit
-_STARTS = 3  # plans for more memory, from which one for a stage's is tried
-NEAR = 0.1  # of the way up from such a limit, from where pressing the rest down costs least
-_CLOSE = 1.02  # of the time that doing nothing takes
-SETTLINGS = 3  # orders that follow from one plan after the other
+# Operators laid out for one limit: some tenths of a second. This is the unit of all rations. A larger value makes
+# every search proportionally longer; a smaller one makes plans of large graphs worse.
+_WORK = 1_000_000
+# The layouts for each operator of a small graph. They bound the ration where `_WORK` would allow more layouts than
+# few choices can use. A larger value only costs time.
+_WORK_PER_OPERATOR = 8
+# The most tensors that one step of a `Manner` takes at once. `lowerable` relies on it; the largest `together` below
+# has to equal it.
+_TOGETHER = 64
+# The rations after which no further set of search parameters is tried. A higher value tries more and takes longer.
+_TRIES = 2
+# The rations for the improvement of one candidate. A larger value improves each candidate longer.
+_DEEP = 3
+# The rations for a limit that no set of parameters reaches. With fewer, more such limits end in swapping alone.
+_PATIENT = 3
+# The staged limits, as fractions of the way from the limit to the liveness peak. Each halves the distance, because a
+# good plan for slightly more memory is seldom a dead end. Measured: DenseNet-121 within 540 MB on an H200 takes 1.15
+# times as long with stages and 1.56 times without. Each stage costs up to a few rations.
+_STAGES = (0.16, 0.08, 0.04, 0.02, 0.01, 0.005, 0.0)
+# The attempts for each stage, each from another plan of the stage before. More attempts rescue more stages and cost
+# three rations each.
+_STARTS = 3
+# The fraction of the way from the limit to the liveness peak down to which choices are made freely; `press` forces
+# the rest, which costs least from about this value. At 0 making choices freely has to reach the limit; at larger
+# values more tensors are forced to be away.
+NEAR = 0.1
+# A candidate within 2 % of the time of doing nothing counts as nearly free: it is improved for less recomputation,
+# and forced swaps are not tried. A larger value saves time and may miss a faster plan.
+_CLOSE = 1.02
+# The orders that may follow from one plan one after the other, each from the plan that the one before led to. Each
+# costs layouts of several candidates; the loop ends earlier if an order does not help.
+SETTLINGS = 3
+# The parameters for candidates that recompute less: steps of up to 64 tensors first, then of up to 8. Each is lowered
+# within `_DEEP` rations. A further entry costs as much.
 _CAREFUL = tuple(
     Manner(drops=False, lane_price=0.02, tried=1, together=together, careful=True) for together in (64, 8)
 )
 
 
 class Effort(IntEnum):
-    """How far a search goes on."""
+    """The effort of a search."""
 
     QUICK = 0  # the first plan that is found
-    USUAL = 1  # the best of a few, improved: the first plan (first_plan.py)
-    FULL = 2  # the best of every order and every way down, improved (descent.py)
+    USUAL = 1  # the best of a few plans, improved: the first plan (first_plan.py)
+    FULL = 2  # the best of every order and every kind of search, improved (this module)
 
 
 def ration_of(operators: int) -> int:
-    """How many layouts a search for one limit may take."""
+    """Return how many layouts a search for one limit may take."""
     return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators))
 
 
 def lowerable(moves: int, ration: int) -> bool:
-    """Whether a way down to where so many tensors are moved or made again may end within this many layouts.
+    """Return whether a local search that moves or recomputes this many tensors can end within `ration` layouts.
 
-    A layout takes a few tens of them at best, and as many again are laid out that do not help: measured on residual
-    networks, 10,000 operators take 30 layouts for 1,100 moves.
+    A layout takes up to `_TOGETHER` tensors at best, and about as many layouts again do not help. Measured on
+    residual networks: 10,000 operators take 30 layouts for 1,100 moves.
     """
     return 2 * moves <= _TOGETHER * ration
 
 
 def manners_of(*, drops: bool) -> tuple[Manner, ...]:
-    """Ways to weigh lanes against waits, and to take many tensors at once or the best of a few."""
-    heedless = Manner(drops=drops, lane_price=0.02, tried=1, together=64, surprise=1.0)
+    """Return the sets of search parameters: they weigh lanes against waits, and take many tensors at once or the best
+    of a few.
+    """
+    unchecked = Manner(drops=drops, lane_price=0.02, tried=1, together=64, surprise=1.0)
     return (
         Manner(drops=drops, lane_price=0.02, tried=4, together=16),
-        heedless,
+        unchecked,
         Manner(drops=drops, lane_price=0.02, tried=1, together=64, careful=True),
         Manner(drops=drops, lane_price=0.1, tried=1, together=16),
         Manner(drops=drops, lane_price=0.02, tried=2),
@@ -68,15 +98,16 @@ def manners_of(*, drops: bool) -> tuple[Manner, ...]:
     )
 
 
-Heed = Callable[[], None]  # called before each piece of a search, which ends with what it raises
+# A cancellation check. The search calls it before each piece of work; an exception that it raises ends the search.
+Heed = Callable[[], None]
 
 
 def unhurried() -> None:
-    """Nobody has anything more urgent to do."""
+    """Never cancel: the cancellation check of a caller that has nothing more urgent to do."""
 
 
 class Descent:
-    """The way down from the peak of doing nothing to one limit, step by step."""
+    """A local search from the peak of the plan that does nothing to one limit, step by step."""
 
     def __init__(
         self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, work: int = 1, heed: Heed = unhurried
@@ -87,23 +118,24 @@ class Descent:
         self._ration = work * ration_of(orders.first[0].operators)
 
     def best(self) -> Rung:
-        """The fastest plan found within the limit, or the least memory where none is."""
-        rungs = self._lowered_in_turn()
-        rungs += self._lowered_in_stages({rung.order for rung in rungs})
-        rungs = rungs or self._once_more()
+        """Return the fastest candidate within the limit, or the candidate with the least memory if none fits."""
+        rungs = self._try_all_parameters()
+        rungs += self._lower_in_stages({rung.order for rung in rungs})
+        rungs = rungs or self._retry_with_more_layouts()
         if not rungs:
-            return self._pressed()
+            return self._swap_then_exchange()
         if self._costs_nothing(rungs):
             return fastest(rungs)
         starts = [fastest(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})]
-        found = [self._settled(self._bettered(start)) for start in starts]
-        hard = all(rung.order not in self._orders.loose for rung in rungs)  # where most may be made again
-        if hard or fastest(found).iteration_ns > _CLOSE * self._top.iteration_ns:
-            found += [rung for rung in (self._pressed(),) if rung.peak_bytes <= self._limit_bytes]
-        return fastest(found)
+        settled = [self._improve_in_late_orders(self._improve_all_ways(start)) for start in starts]
+        # `loose` orders are those in which most tensors may be recomputed.
+        none_loose = all(rung.order not in self._orders.loose for rung in rungs)
+        if none_loose or fastest(settled).iteration_ns > _CLOSE * self._top.iteration_ns:
+            settled += [rung for rung in (self._swap_then_exchange(),) if rung.peak_bytes <= self._limit_bytes]
+        return fastest(settled)
 
-    def _lowered_in_turn(self) -> list[Rung]:
-        """What the manners find in every order, while there is work left."""
+    def _try_all_parameters(self) -> list[Rung]:
+        """Return the candidates that the sets of parameters find in every order, while there is work left."""
         rungs: list[Rung] = []
         spent = 0
         for number, manner in enumerate(manners_of(drops=self._drops)):
@@ -113,29 +145,37 @@ class Descent:
                     return rungs
                 start = search.layouts
                 self._heed()
-                rungs += self._lowered(order, manner, self._ration)
+                rungs += self._lower_from_scratch(order, manner, self._ration)
                 spent += search.layouts - start
         return rungs
 
-    def _lowered_in_stages(self, reached: set[int]) -> list[Rung]:
-        """From one limit to the next, improved each time, where most may be made again and no manner came down.
+    def _lower_in_stages(self, reached: set[int]) -> list[Rung]:
+        """Return candidates found limit by limit, improved each time, for loose orders in which no set of parameters
+        succeeded.
 
-        What is made again needs memory itself, so a greedy way down ends where each step alone makes room for none.
-        A good plan for a little more memory is seldom such an end.
+        Recomputation needs memory itself. A greedy search can therefore end where no single step frees enough for the
+        next. A good plan for slightly more memory is seldom such a dead end.
         """
-        return [rung for order in self._orders.loose if order not in reached for rung in self._staged(order)]
+        return [
+            rung
+            for order in self._orders.loose
+            if order not in reached
+            for rung in self._lower_order_in_stages(order)
+        ]
 
-    def _staged(self, order: int) -> list[Rung]:
+    def _lower_order_in_stages(self, order: int) -> list[Rung]:
         search = self._orders.search(order)
         search.clear()
         for stage, fraction in enumerate(_STAGES):
             limit_bytes = self._limit_bytes + round(fraction * (self._top.peak_bytes - self._limit_bytes))
-            if not self._stepped(search, limit_bytes, seed=search.operators + stage):
+            if not self._lower_one_stage(search, limit_bytes, seed=search.operators + stage):
                 return []
         return [rung_of(order, search)]
 
-    def _stepped(self, search: StepSearch, limit_bytes: int, *, seed: int) -> bool:
-        """A little lower, and improved; where that is not found, from another plan as good as this one."""
+    def _lower_one_stage(self, search: StepSearch, limit_bytes: int, *, seed: int) -> bool:
+        """Lower the peak to the next limit and improve the result. If that fails, retry from another plan as good as
+        this one.
+        """
         first = manners_of(drops=self._drops)[0]
         above_bytes = search.peak_bytes
         for attempt in range(_STARTS):
@@ -149,33 +189,37 @@ class Descent:
             search.improve(above_bytes, self._patient, most=self._ration, seed=seed + _STARTS * (attempt + 1))
         return False
 
-    def _once_more(self) -> list[Rung]:
-        """With more patience, where no manner came down."""
+    def _retry_with_more_layouts(self) -> list[Rung]:
+        """Search with more rations, after no set of parameters succeeded."""
         orders = range(len(self._orders.first))
-        return [rung for order in orders for rung in self._lowered(order, self._patient, _PATIENT * self._ration)]
+        return [
+            rung
+            for order in orders
+            for rung in self._lower_from_scratch(order, self._patient, _PATIENT * self._ration)
+        ]
 
-    def _lowered(self, order: int, manner: Manner, most: int) -> list[Rung]:
+    def _lower_from_scratch(self, order: int, manner: Manner, most: int) -> list[Rung]:
         self._heed()
         search = self._orders.search(order)
         search.clear()
-        return self._pruned(order, search) if search.lower(self._limit_bytes, manner, most=most) else []
+        return self._prune(order, search) if search.lower(self._limit_bytes, manner, most=most) else []
 
-    def _pruned(self, order: int, search: StepSearch) -> list[Rung]:
+    def _prune(self, order: int, search: StepSearch) -> list[Rung]:
         search.prune(self._limit_bytes, PRUNED)
         return [rung_of(order, search)]
 
     # --- going on from a plan ---------------------------------------------------------------------------------
 
-    def _bettered(self, start: Rung) -> Rung:
-        """The fastest of what improving it in several manners leads to."""
+    def _improve_all_ways(self, start: Rung) -> Rung:
+        """Return the fastest result of improving the candidate with several sets of parameters."""
         first = manners_of(drops=self._drops)[0]
-        improved = [self._improved(start, (first,)), self._improved(start, (self._patient,))]
+        improved = [self._improve(start, (first,)), self._improve(start, (self._patient,))]
         best = fastest(improved)
         if best.iteration_ns < _CLOSE * self._top.iteration_ns:
-            improved += self._copying(best)
-        return fastest((*improved, *self._exchanged(fastest(improved))))
+            improved += self._recompute_less(best)
+        return fastest((*improved, *self._exchange(fastest(improved))))
 
-    def _improved(self, rung: Rung, manners: Sequence[Manner]) -> Rung:
+    def _improve(self, rung: Rung, manners: Sequence[Manner]) -> Rung:
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
         for number, manner in enumerate(manners):
@@ -183,19 +227,19 @@ class Descent:
             search.improve(self._limit_bytes, manner, most=_DEEP * self._ration, seed=search.operators + number)
         return rung_of(rung.order, search)
 
-    def _copying(self, best: Rung) -> list[Rung]:
-        """Where next to nothing is lost, what is left may be what was made again: other plans that do less of it."""
-        found = [self._improved(best, (swapping(0.1),))]
+    def _recompute_less(self, best: Rung) -> list[Rung]:
+        """Return other candidates that recompute less. If next to no time is lost, the rest may be recomputation."""
+        candidates = [self._improve(best, (swapping(0.1),))]
         mixed = Manner(drops=self._drops, lane_price=0.02, tried=4, together=16)
         for manner in _CAREFUL:
-            if self._costs_nothing(found):
+            if self._costs_nothing(candidates):
                 break
-            for rung in self._lowered(best.order, manner, _DEEP * self._ration):
-                found.append(self._improved(rung, (mixed, swapping(0.1))))
-        return found
+            for rung in self._lower_from_scratch(best.order, manner, _DEEP * self._ration):
+                candidates.append(self._improve(rung, (mixed, swapping(0.1))))
+        return candidates
 
-    def _exchanged(self, rung: Rung) -> list[Rung]:
-        """Laid into the limit, and something else chosen here and there."""
+    def _exchange(self, rung: Rung) -> list[Rung]:
+        """Lay the candidate out into the limit and replace single choices."""
         self._heed()
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
@@ -204,20 +248,20 @@ class Descent:
         search.exchange(drops=self._drops, most=self._ration)
         return [rung_of(rung.order, search)]
 
-    def _settled(self, rung: Rung) -> Rung:
-        """Gone on from in the order in which nothing waits for the iteration's end without need."""
+    def _improve_in_late_orders(self, rung: Rung) -> Rung:
+        """Continue in the order in which no update waits for the iteration's end without need."""
         for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
             if order == rung.order or self._costs_nothing((rung,)):
                 break
-            best = fastest((rung, *self._carried(rung, order)))
+            best = fastest((rung, *self._carry_over(rung, order)))
             if best is rung:
                 break
             rung = best
         return rung
 
-    def _carried(self, rung: Rung, order: int) -> list[Rung]:
-        """What becomes of the same choices in another order."""
+    def _carry_over(self, rung: Rung, order: int) -> list[Rung]:
+        """Return the results of the same choices in another order."""
         search = self._orders.search(order)
         carried = Rung(
             order=order,
@@ -228,44 +272,45 @@ class Descent:
         )
         try:
             self._orders.chosen(carried)
-        except ValueError:  # what an update that waited kept there would have to be made again, too
+        except ValueError:  # the choices would also have to recompute a tensor that the waiting update kept
             return []
-        found = self._exchanged(carried)
+        candidates = self._exchange(carried)
         if self._orders.chosen(carried).lower(self._limit_bytes, self._patient, most=self._ration):
-            (pruned,) = self._pruned(order, search)
-            found.append(self._improved(pruned, (self._patient,)))
-            found += self._exchanged(found[-1])
-        return found
+            (pruned,) = self._prune(order, search)
+            candidates.append(self._improve(pruned, (self._patient,)))
+            candidates += self._exchange(candidates[-1])
+        return candidates
 
     # --- little memory ----------------------------------------------------------------------------------------
 
-    def _pressed(self) -> Rung:
-        """Little memory: making things again needs some itself, so first everything that must is swapped.
+    def _swap_then_exchange(self) -> Rung:
+        """Search for little memory. Recomputation needs some memory itself, so first every tensor that must be
+        swapped is.
 
-        Then making things again instead is an exchange. The least memory is swapping everything.
+        Then swaps are exchanged for recomputation. Swapping everything gives the least memory.
         """
         near_bytes = self._limit_bytes + round(NEAR * (self._top.peak_bytes - self._limit_bytes))
         orders = self._orders.loose
-        found: list[Rung] = []
+        candidates: list[Rung] = []
         for order in orders:
-            found += self._squeezed(order, self._limit_bytes, swapping(1.0))
-            found += self._squeezed(order, near_bytes, self._patient)
-        if not found:
+            candidates += self._lower_and_press(order, self._limit_bytes, swapping(1.0))
+            candidates += self._lower_and_press(order, near_bytes, self._patient)
+        if not candidates:
             search = self._orders.search(orders[-1])
             search.exhaust()
             search.prune(self._limit_bytes, self._ration)
             return rung_of(orders[-1], search)
-        found += [other for rung in tuple(found) for other in self._exchanged(rung)]
-        found += self._exchanged(fastest(found))
-        return self._settled(fastest(found))
+        candidates += [other for rung in tuple(candidates) for other in self._exchange(rung)]
+        candidates += self._exchange(fastest(candidates))
+        return self._improve_in_late_orders(fastest(candidates))
 
-    def _squeezed(self, order: int, near_bytes: int, manner: Manner) -> list[Rung]:
-        """Lowered as far as that goes, and pressed below the limit from there."""
+    def _lower_and_press(self, order: int, near_bytes: int, manner: Manner) -> list[Rung]:
+        """Lower the peak as far as possible with free choices, then force swaps until it is below the limit."""
         self._heed()
         search = self._orders.search(order)
         search.clear()
         search.lower(near_bytes, manner, most=self._ration)
-        return self._pruned(order, search) if search.press(self._limit_bytes, most=self._ration) else []
+        return self._prune(order, search) if search.press(self._limit_bytes, most=self._ration) else []
 
     @property
     def _patient(self) -> Manner:
@@ -276,10 +321,10 @@ class Descent:
 
 
 def patient(*, drops: bool) -> Manner:
-    """The way to lower a peak that takes one tensor at a time, the better of two candidates."""
+    """Return the parameters that take one tensor at a time, the better of two candidates."""
     return Manner(drops=drops, lane_price=0.1, tried=2)
 
 
 def swapping(lane_price: float) -> Manner:
-    """The way to lower a peak by swaps alone."""
+    """Return the parameters that lower a peak by swaps alone."""
     return Manner(drops=False, lane_price=lane_price, tried=1, together=16)

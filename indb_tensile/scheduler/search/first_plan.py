@@ -1,25 +1,29 @@
-"""The plan that jobs wait for: sweeps along the whole iteration at several prices, then improved while work is left.
+"""Make the plan for which jobs wait: sweeps along the whole iteration at several prices, then improvement while work
+is left.
 
-A greedy search that lays everything out for every few choices takes time in the square of the operators: it finds
-plans of a thousand operators in milliseconds, and none of a hundred thousand. A *sweep* (native/planner/sweep.hpp)
-makes all choices in one scan, in near-linear time. What it takes from the papers: the peak's candidates are ranked by
-bytes over the limit per cost, and swapping competes with making again (Capuchin, section 4.4). Where it differs:
-candidates compete at every position over the limit, in the order of time, since what leaves the device by one
-position decides what has to leave by the next; the lanes' free time is given out as choices are made; and what a
-nanosecond on a lane is worth is not fixed but tried. That *price* is the Lagrange multiplier of the lanes' time: at 0
-all is swapped that the lanes can, at 1 what is computed in less time than it is copied in is made again. Which price
-is best follows from how full the lanes become, so a few are tried and the simulated time decides.
+A greedy search that lays everything out for every few choices takes time in the square of the operators: it plans a
+thousand operators in milliseconds, and cannot plan a hundred thousand. A *sweep* (native/planner/sweep.hpp) makes all
+choices in one scan, in near-linear time. From the papers it takes two ideas: the peak's candidates are ranked by
+bytes over the limit per cost, and swapping competes with recomputation (Capuchin, section 4.4). It differs in three
+points. Candidates compete at every position over the limit, in the order of time, because the tensors that leave the
+device by one position decide which tensors have to leave by the next. The lanes' free time is allotted while choices
+are made. And the value of a nanosecond on a lane is not fixed: several are tried. This *price* is the Lagrange
+multiplier of the lanes' time. At 0 everything is swapped that the lanes can copy; at 1 every tensor is recomputed
+that is computed in less time than it is copied in. The best price depends on how full the lanes become, so a few are
+tried and the simulated time decides.
 
 Then the plan is improved. The number of layouts allowed for that falls smoothly with the size of the graph:
 
-1. The step-by-step manners of coming down (descent.py), where a ration suffices for them: better for small graphs.
-2. Where all of that is slow, swapping everything that must, and exchanging (exchange.cpp).
-3. The orders in which nothing waits without need, which follow from the best plans so far.
-4. The best of each order, improved by undoing places and choosing there again.
+1. The step-by-step local search (descent.py), if a ration suffices for it: better for small graphs.
+2. If all results are slow, swap every tensor that must be, then exchange single choices (exchange.cpp).
+3. The orders in which no update waits without need, which follow from the best plans so far.
+4. The best plan of each order, improved by undoing places and choosing there again.
 
-A graph of a thousand operators gets all of it, one of a hundred thousand the sweeps alone; between the two there is
-no size at which anything but an amount changes. Every plan found is one of several, and the fastest within the limit
-is taken, so less work never breaks a plan, and more work only adds candidates.
+A graph of a thousand operators gets all of this, a graph of a hundred thousand the sweeps alone. Between the two,
+amounts change smoothly and no step ends at a certain size. The plan is the fastest of all that were found within the
+limit, so less work never breaks a plan, and more work only adds candidates.
+
+Unless a constant's comment names a measurement, the value was chosen by hand and no measurement is recorded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,32 +44,52 @@ from indb_tensile.scheduler.search.descent import (
 from indb_tensile.scheduler.search.orders import Orders, carried_over
 from indb_tensile.scheduler.search.rung import Rung, fastest, rung_of
 
-# Whether anything may be made again, and what a nanosecond on a lane costs; the first are tried for every graph.
-# Found on residual networks of 3,000 to 100,000 operators and on ResNet-50 and DenseNet-121 at three budgets: the
-# best price is 0 to 0.1 for most and 0.4 or 1 where memory is shortest, and a wrong one costs 1 to 10 % of time.
+# Each sweep: whether tensors may be recomputed, and the price of a nanosecond on a lane. The first sweeps are tried
+# for every graph. Found on residual networks of 3,000 to 100,000 operators and on ResNet-50 and DenseNet-121 at three
+# budgets: the best price is 0 to 0.1 for most and 0.4 or 1 where memory is shortest. A wrong price costs 1 to 10 % of
+# time.
 _SWEEPS = (
     *((True, price) for price in (0.05, 0.0, 0.2, 0.02, 0.1, 0.4, 1.0)),
     (False, 0.0),
 )
-_SWEPT_WORK = 500_000  # operators swept in one order, at as many prices as that allows: 2 to 5 us for each
-_LEAST_SWEEPS = 3  # prices tried whatever the size: 0.05, 0 and 0.2, one low, one free and one high
-# Operators laid out for a small graph's first plan: half a second to a second of a processor. Over ten budgets of the
-# ten captured networks the iterations are 0.2 % longer than what five times the time found, the worst point 10 %.
+# Operators swept in one order, which limits the number of prices. Measured: 2 to 5 us for each operator. A larger
+# value tries more prices on large graphs and takes proportionally longer.
+_SWEPT_WORK = 500_000
+# The prices that are tried for any size: 0.05, 0 and 0.2 (low, free and high). Fewer risk a wrong price (see
+# `_SWEEPS`).
+_LEAST_SWEEPS = 3
+# Operators laid out for a small graph's first plan: half a second to a second of CPU time. Measured over ten budgets
+# of the ten captured networks: iterations are 0.2 % longer than with five times the work, 10 % at the worst point.
 _ALLOWED_WORK = 8_500_000
-_HALF_AT = 5_000  # operators at which half of that is spent: orders and outlines, in Python, take as long as the rest
-_RATIONS = 7  # that a small graph's allowance is divided into: one for each way down and its improvement
-_ALWAYS, _EACH = 400, 24  # layouts that a ration never exceeds, and so many more for each operator of a tiny graph
-_LEAST_ALLOWANCE = 8  # layouts below which no improvement is begun: one exchange of half the choices takes as many
-_FULL_RATIONS = 8  # of improving a plan that is followed: seconds, whatever the size
-_SLOW = 1.3  # times as long as doing nothing, from which on all that must is swapped, and exchanged
-_HOPEFUL = 1.05  # times as slow as the fastest, up to which another order's plan is improved as well
-_TURNS = 4  # of improving the plan that is to be taken, while there is work left
-_FIRST_PART = 4  # of a ration: what one manner of coming down may take
-_PERSISTENT_ROUNDS = 16  # of a sweep that only swaps, where nothing else comes down to the limit
+# The number of operators at which half of that work is allowed. Orders and outlines, which are made in Python, then
+# take as long as the search. A larger value gives large graphs better plans later.
+_HALF_AT = 5_000
+# A small graph's allowance is divided into this many rations: one for each kind of local search and its improvement.
+_RATIONS = 7
+# A ration never exceeds `_ALWAYS` layouts plus `_EACH` for each operator. This bounds the allowance of tiny graphs;
+# lower values make their search shorter.
+_ALWAYS, _EACH = 400, 24
+# The layouts below which no improvement is begun, because one exchange of half the choices takes as many.
+_LEAST_ALLOWANCE = 8
+# The rations to improve a plan that is already followed: seconds, for any size. Jobs do not wait for this, so more
+# rations only cost CPU time.
+_FULL_RATIONS = 8
+# From this multiple of the time of doing nothing on, every tensor that must be is swapped, and choices are exchanged.
+# A lower value spends layouts on that for more graphs.
+_SLOW = 1.3
+# A plan of another order is also improved if it takes at most this multiple of the fastest plan's time. A larger
+# value divides the layouts among more plans.
+_HOPEFUL = 1.05
+# The most rounds of improving the plan that will be taken, while layouts are left. Each round uses half of the rest.
+_TURNS = 4
+_FIRST_PART = 4  # One set of search parameters may take 1/4 of a ration. A larger part leaves less for improvement.
+# The rounds of a sweep that only swaps, when nothing else reaches the limit. With fewer rounds more such plans end in
+# swapping everything, which is slower.
+_PERSISTENT_ROUNDS = 16
 
 
 class FirstPlan:
-    """The first plan for one limit. `work` multiplies the usual allowance of layouts."""
+    """The search for the first plan for one limit. `work` multiplies the usual allowance of layouts."""
 
     def __init__(
         self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, work: float = 1, heed: Heed = unhurried
@@ -78,29 +102,33 @@ class FirstPlan:
         self._end = 0
 
     def quick(self) -> Rung:
-        """The fastest of what sweeps find, or the least memory where that is nothing."""
-        swept = self._swept(range(len(self._orders.first)))
-        return fastest(swept) if swept else self._least()
+        """Return the fastest result of the sweeps, or the plan with the least memory if no sweep
+        reaches the limit.
+        """
+        swept = self._sweep_orders(range(len(self._orders.first)))
+        return fastest(swept) if swept else self._least_memory()
 
     def best(self) -> Rung:
-        """The fastest plan found within the limit, or the least memory where none is."""
-        swept = self._swept(range(len(self._orders.first)))
+        """Return the fastest candidate within the limit, or the candidate with the least memory if none fits."""
+        swept = self._sweep_orders(range(len(self._orders.first)))
         if swept and self._costs_nothing(swept):
             return fastest(swept)
         self._end = self._orders.layouts + layout_allowance(self._operators, self._work)
-        found = [*swept, *self._lowered_first(swept)]
-        if self._left >= _LEAST_ALLOWANCE and (not found or self._slow(found)):
-            found += self._pressed()
-        if not found:
-            return self._least()
-        if self._costs_nothing(found) or self._left < _LEAST_ALLOWANCE:
-            return fastest(found)
-        for start in self._by_order(found)[:2]:
-            found += self._settled_quickly(start)
-        return self._polished_on(self._settled(self._improved(found)))
+        candidates = [*swept, *self._lower_orders(swept)]
+        if self._layouts_left >= _LEAST_ALLOWANCE and (not candidates or self._is_slow(candidates)):
+            candidates += self._swap_then_exchange()
+        if not candidates:
+            return self._least_memory()
+        if self._costs_nothing(candidates) or self._layouts_left < _LEAST_ALLOWANCE:
+            return fastest(candidates)
+        for start in self._by_order(candidates)[:2]:
+            candidates += self._sweep_in_late_orders(start)
+        return self._polish_repeatedly(self._polish_in_late_orders(self._improve_best(candidates)))
 
     def improved(self, rung: Rung) -> Rung:
-        """A plan that is followed, improved further: by so many steps that a large graph's gains, too."""
+        """Improve a plan that is already followed. The number of steps is large enough that a large graph's plan
+        improves, too.
+        """
         if rung.room_bytes is None:
             search = self._orders.chosen(rung)
             if rung.peak_bytes > self._limit_bytes or not search.fill(self._limit_bytes):
@@ -115,10 +143,10 @@ class FirstPlan:
 
     # --- coming down ------------------------------------------------------------------------------------------------
 
-    def _swept(self, orders: Iterable[int]) -> list[Rung]:
-        """In each of these orders the fastest of what sweeps find at several prices of the lanes."""
+    def _sweep_orders(self, orders: Iterable[int]) -> list[Rung]:
+        """Return for each of these orders the fastest result of sweeps at several lane prices."""
         prices = max(_LEAST_SWEEPS, min(len(_SWEEPS), round(self._work * _SWEPT_WORK) // self._operators))
-        found = []
+        candidates = []
         for order in orders:
             search = self._orders.search(order)
             swept = []
@@ -127,32 +155,34 @@ class FirstPlan:
                 drops = drops and self._drops
                 if search.sweep(self._limit_bytes, drops=drops, lane_price=lane_price):
                     swept.append(rung_of(order, search))
-            found += [fastest(swept)] if swept else []
-        return found
+            candidates += [fastest(swept)] if swept else []
+        return candidates
 
-    def _lowered_first(self, swept: Sequence[Rung]) -> list[Rung]:
-        """What the manners find in every order, as long as each comes down in few layouts."""
+    def _lower_orders(self, swept: Sequence[Rung]) -> list[Rung]:
+        """Return the results of local searches in every order, as long as each ends within few layouts."""
         most = self._ration // _FIRST_PART
         if swept and not lowerable(min(len(rung.choices) for rung in swept), most):
             return []
-        found: list[Rung] = []
+        candidates: list[Rung] = []
         orders = set(range(len(self._orders.first)))
         for manner in manners_of(drops=self._drops):
             for order in sorted(orders):
                 self._heed()
                 search = self._orders.search(order)
                 search.clear()
-                if search.lower(self._limit_bytes, manner, most=self._most(most)):
-                    search.prune(self._limit_bytes, min(PRUNED, self._most(most)))
-                    found.append(rung_of(order, search))
+                if search.lower(self._limit_bytes, manner, most=self._at_most_left(most)):
+                    search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(most)))
+                    candidates.append(rung_of(order, search))
                 else:
                     orders.discard(order)
-        return found
+        return candidates
 
-    def _pressed(self) -> list[Rung]:
-        """Everything swapped that must be, or most of it, and what is left exchanged for making again."""
+    def _swap_then_exchange(self) -> list[Rung]:
+        """Return candidates that swap every tensor that must be, or most of them, and then exchange swaps for
+        recomputation.
+        """
         near_bytes = self._limit_bytes + round(NEAR * (self._top.peak_bytes - self._limit_bytes))
-        found: list[Rung] = []
+        candidates: list[Rung] = []
         for order in self._orders.loose:
             for limit_bytes, manner in (
                 (self._limit_bytes, swapping(1.0)),
@@ -161,17 +191,19 @@ class FirstPlan:
                 self._heed()
                 search = self._orders.search(order)
                 search.clear()
-                search.lower(limit_bytes, manner, most=self._most(self._ration))
-                if search.press(self._limit_bytes, most=self._most(self._ration)):
-                    search.prune(self._limit_bytes, min(PRUNED, self._most(self._ration)))
-                    found.append(rung_of(order, search))
-                    found += self._filled(order, self._ration)
-        return found
+                search.lower(limit_bytes, manner, most=self._at_most_left(self._ration))
+                if search.press(self._limit_bytes, most=self._at_most_left(self._ration)):
+                    search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(self._ration)))
+                    candidates.append(rung_of(order, search))
+                    candidates += self._fill_and_exchange(order, self._ration)
+        return candidates
 
-    def _least(self) -> Rung:
-        """Where no price came down: swapping alone, for as many rounds as that takes, or everything.
+    def _least_memory(self) -> Rung:
+        """Return a candidate after no price reached the limit: swapping alone for as many rounds as needed, or
+        swapping everything.
 
-        What is laid into the limit stays while there is room, so that even then no more is away than has to be.
+        Tensors stay on the device while there is room in the limit, so even then no more tensors are away than
+        necessary.
         """
         order = self._orders.loose[-1]
         search = self._orders.search(order)
@@ -183,130 +215,136 @@ class FirstPlan:
 
     # --- improving --------------------------------------------------------------------------------------------------
 
-    def _improved(self, found: Sequence[Rung]) -> Rung:
-        """The fastest of what improving the best of each order leads to."""
-        starts = self._by_order(found)
+    def _improve_best(self, candidates: Sequence[Rung]) -> Rung:
+        """Return the fastest result of improving the best candidate of each order."""
+        starts = self._by_order(candidates)
         if all(rung.room_bytes is not None for rung in starts[:2]):
-            starts += self._stepwise(starts[0])
+            starts += self._lower_by_steps(starts[0])
         hopeful = _HOPEFUL * starts[0].iteration_ns
         improved = list(starts)
         for rung in starts:
-            if rung.iteration_ns <= hopeful or rung is starts[-1] or self._left > 3 * self._ration:
-                improved.append(self._polished(rung, self._ration))
+            if rung.iteration_ns <= hopeful or rung is starts[-1] or self._layouts_left > 3 * self._ration:
+                improved.append(self._polish(rung, self._ration))
         return fastest(improved)
 
-    def _polished_on(self, rung: Rung) -> Rung:
-        """Improve the plan that is to be taken in several ways, until the allowance of layouts is used up."""
+    def _polish_repeatedly(self, rung: Rung) -> Rung:
+        """Improve the plan that will be taken in several ways, until the allowance of layouts is used up."""
         for turn in range(_TURNS):
-            if self._left < _LEAST_ALLOWANCE or self._costs_nothing((rung,)):
+            if self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((rung,)):
                 break
-            starts = [rung, *(self._stepwise(rung) if rung.room_bytes is not None else ())]
-            most = max(1, self._left // (2 * len(starts)))
-            rung = fastest([rung, *(self._polished(start, most, turn + 1) for start in starts)])
+            starts = [rung, *(self._lower_by_steps(rung) if rung.room_bytes is not None else ())]
+            most = max(1, self._layouts_left // (2 * len(starts)))
+            rung = fastest([rung, *(self._polish(start, most, turn + 1) for start in starts)])
         return rung
 
-    def _polished(self, rung: Rung, most: int, turn: int = 0) -> Rung:
-        """Improved by steps where it is not laid into the limit, laid into it, and improved there."""
-        if self._left < _LEAST_ALLOWANCE:
+    def _polish(self, rung: Rung, most: int, turn: int = 0) -> Rung:
+        """Improve the candidate by local search unless it is laid out into the limit; lay it out into the limit and
+        improve it there.
+        """
+        if self._layouts_left < _LEAST_ALLOWANCE:
             return rung
         self._heed()
         search = self._orders.chosen(rung)
-        found = [rung]
+        candidates = [rung]
         seed = search.operators + _TURNS * turn
         if rung.room_bytes is None:
             manner = patient(drops=self._drops) if turn % 2 else manners_of(drops=self._drops)[0]
-            search.improve(self._limit_bytes, manner, most=self._most(most), seed=seed)
-            found.append(rung_of(rung.order, search))
+            search.improve(self._limit_bytes, manner, most=self._at_most_left(most), seed=seed)
+            candidates.append(rung_of(rung.order, search))
         if rung.room_bytes is not None or search.fill(self._limit_bytes):
             for number in range(2):
-                search.exchange(drops=self._drops, most=self._most(most // 4))
-                search.sweep_again(drops=self._drops, most=self._most(most // 4), seed=seed + number)
-            found.append(rung_of(rung.order, search))
-        return fastest(found)
+                search.exchange(drops=self._drops, most=self._at_most_left(most // 4))
+                search.sweep_again(drops=self._drops, most=self._at_most_left(most // 4), seed=seed + number)
+            candidates.append(rung_of(rung.order, search))
+        return fastest(candidates)
 
-    def _stepwise(self, rung: Rung) -> list[Rung]:
-        """The same choices, no longer laid into the limit, lowered to it."""
+    def _lower_by_steps(self, rung: Rung) -> list[Rung]:
+        """Lower the same choices to the limit by local search instead of laying them out into the limit."""
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
-        if not search.lower(self._limit_bytes, patient(drops=self._drops), most=self._most(self._ration // 2)):
+        if not search.lower(
+            self._limit_bytes, patient(drops=self._drops), most=self._at_most_left(self._ration // 2)
+        ):
             return []
-        search.prune(self._limit_bytes, min(PRUNED, self._most(self._ration)))
+        search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(self._ration)))
         return [rung_of(rung.order, search)]
 
-    def _filled(self, order: int, most: int) -> list[Rung]:
-        """What is chosen now, laid into the limit and exchanged one by one."""
+    def _fill_and_exchange(self, order: int, most: int) -> list[Rung]:
+        """Lay the search's present choices out into the limit and exchange them one by one."""
         search = self._orders.search(order)
         if not search.fill(self._limit_bytes):
             return []
-        search.exchange(drops=self._drops, most=self._most(most))
+        search.exchange(drops=self._drops, most=self._at_most_left(most))
         return [rung_of(order, search)]
 
     # --- other orders -----------------------------------------------------------------------------------------------
 
-    def _settled_quickly(self, rung: Rung) -> list[Rung]:
-        """What becomes of it in the order in which nothing waits without need, and what is swept there."""
-        found: list[Rung] = []
+    def _sweep_in_late_orders(self, rung: Rung) -> list[Rung]:
+        """Return candidates in the orders in which no update waits without need: the same choices, and new sweeps."""
+        candidates: list[Rung] = []
         for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
-            if self._left < _LEAST_ALLOWANCE or order == rung.order or not self._carried(rung, order):
+            if self._layouts_left < _LEAST_ALLOWANCE or order == rung.order or not self._carry_choices(rung, order):
                 break
-            found += [*self._filled(order, self._ration // 2), *self._swept((order,))]
-            best = fastest((rung, *found))
+            candidates += [*self._fill_and_exchange(order, self._ration // 2), *self._sweep_orders((order,))]
+            best = fastest((rung, *candidates))
             if best is rung:
                 break
             rung = best
-        return found
+        return candidates
 
-    def _settled(self, rung: Rung) -> Rung:
-        """Improved in the order in which nothing waits without need, as long as that is faster."""
+    def _polish_in_late_orders(self, rung: Rung) -> Rung:
+        """Improve the candidate in the order in which no update waits without need, as long as that is faster."""
         for _ in range(SETTLINGS):
             order = self._orders.settled(rung)
-            done = self._left < _LEAST_ALLOWANCE or self._costs_nothing((rung,))
-            if done or order == rung.order or not self._carried(rung, order):
+            done = self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((rung,))
+            if done or order == rung.order or not self._carry_choices(rung, order):
                 break
             carried = replace(rung_of(order, self._orders.search(order)), room_bytes=None)
-            starts = [*self._filled(order, 1), *self._stepwise(carried)]
-            best = fastest([rung, *(self._polished(start, self._ration // 2) for start in starts)])
+            starts = [*self._fill_and_exchange(order, 1), *self._lower_by_steps(carried)]
+            best = fastest([rung, *(self._polish(start, self._ration // 2) for start in starts)])
             if best is rung:
                 break
             rung = best
         return rung
 
-    def _carried(self, rung: Rung, order: int) -> bool:
-        """Choose in another order what was chosen in this one. Whether that can be."""
+    def _carry_choices(self, rung: Rung, order: int) -> bool:
+        """Make the candidate's choices in another order. Return False if that is not possible."""
         search = self._orders.search(order)
         try:
             search.choose(carried_over(self._orders.chosen(rung), search))
-        except ValueError:  # what an update that waited kept there would have to be made again, too
+        except ValueError:  # the choices would also have to recompute a tensor that the waiting update kept
             return False
         return True
 
     # --- what it costs ----------------------------------------------------------------------------------------------
 
     @property
-    def _left(self) -> int:
-        """How many layouts are still allowed."""
+    def _layouts_left(self) -> int:
+        """The number of layouts that are still allowed."""
         return self._end - self._orders.layouts
 
-    def _most(self, wanted: int) -> int:
-        return max(1, min(wanted, self._left))
+    def _at_most_left(self, layouts: int) -> int:
+        return max(1, min(layouts, self._layouts_left))
 
-    def _slow(self, rungs: Iterable[Rung]) -> bool:
+    def _is_slow(self, rungs: Iterable[Rung]) -> bool:
         return fastest(rungs).iteration_ns > _SLOW * self._top.iteration_ns
 
     def _costs_nothing(self, rungs: Iterable[Rung]) -> bool:
         return any(rung.iteration_ns <= self._top.iteration_ns for rung in rungs)
 
-    def _by_order(self, found: Iterable[Rung]) -> list[Rung]:
-        """The fastest in each order, laid into the limit or not, the fastest of all first."""
+    def _by_order(self, candidates: Iterable[Rung]) -> list[Rung]:
+        """Return the fastest candidate of each order, laid out into the limit or not. The fastest of
+        all comes first.
+        """
         best: dict[tuple[int, bool], Rung] = {}
-        for rung in found:
+        for rung in candidates:
             kind = (rung.order, rung.room_bytes is None)
             best[kind] = fastest((best[kind], rung)) if kind in best else rung
         return sorted(best.values(), key=lambda rung: rung.speed)
 
 
 def layout_allowance(operators: int, work: float = 1) -> int:
-    """How many layouts the first plan of so many operators may take after the sweeps."""
+    """Return how many layouts the first plan of a graph with this many operators may take after the sweeps."""
     work_operators = work * _ALLOWED_WORK / (1 + operators / _HALF_AT)
     return min(round(work_operators) // operators, round(work * _RATIONS * (_ALWAYS + _EACH * operators)))

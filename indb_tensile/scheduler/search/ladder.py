@@ -1,7 +1,7 @@
-"""Plans of one graph for any limit, and the curve they span.
+"""Make candidate plans of one graph for any limit, and the budget curve of the candidates.
 
-A greedy plan has anomalies: a larger limit, or a faster link, can come out slower. So plans are made for a fixed
-ladder of limits besides the limit that is asked for, and what counts is the fastest of those that fit.
+A greedy plan has anomalies: a plan for a larger limit, or for a faster link, can be slower. Plans are therefore made
+for a fixed list of limits besides the requested limit, and the fastest plan that fits is taken.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,21 @@ from indb_tensile.scheduler.search.first_plan import FirstPlan
 from indb_tensile.scheduler.search.orders import MOST, Orders
 from indb_tensile.scheduler.search.rung import Rung, envelope, fastest, rung_of
 
-RUNGS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)  # of the way from the floor to the peak by liveness
-_ORDERED = 30_000  # operators in orders of one graph: one order of ten thousand takes a fifth of a second in Python
-_CURVE_PRICES = (0.02, 0.1, 0.4)  # of the lanes, for each rung of a curve
-_CURVE_PART = 8  # of a ration: what coming down to one rung may take
+# The limits of a budget curve, as fractions of the way from the floor to the liveness peak. Each further limit costs
+# the layouts of its candidates and makes the curve finer.
+RUNGS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
+# The most operators in all orders of one graph together. Measured: an order of ten thousand operators takes a fifth
+# of a second in Python, so this bounds the orders' set-up time at about 0.6 s. A larger number lets larger graphs
+# have more orders.
+_ORDERED = 30_000
+# The lane prices at which each limit of a curve is swept: one low, one medium, one high. See `_SWEEPS` in
+# first_plan.py for how prices matter. A further price costs one sweep for each limit.
+_CURVE_PRICES = (0.02, 0.1, 0.4)
+_CURVE_PART = 8  # Each limit of a curve may take 1/8 of a ration of layouts. A smaller part makes worse points.
 
 
 class Ladder:
-    """One graph of one job, on its share of both lanes."""
+    """The candidate plans of one graph of one job, on the job's share of both lanes."""
 
     def __init__(
         self,
@@ -52,31 +59,35 @@ class Ladder:
         self._away: frozenset[TensorId] = frozenset()
         self._least_bytes = self._orders.first[-1].floor_bytes
         self._known: dict[frozenset[TensorId], list[Rung]] = {}
-        self._limits: set[tuple[frozenset[TensorId], int]] = set()  # what was searched for
+        self._limits: set[tuple[frozenset[TensorId], int]] = set()  # limits that were already searched for
         self.top = rung_of(0, self._orders.first[0])
 
     def best(self, limit_bytes: int) -> Rung:
-        """The fastest plan found within the limit; the least peak found where none is within it."""
+        """Return the fastest candidate within the limit. If no candidate fits, return the one with the least peak."""
         limit_bytes = max(limit_bytes, self._least_bytes)
         self._leave_idle(limit_bytes)
-        found = self._plans()
-        nothing = (rung for rung in found if rung.lane_ns == 0 and rung.iteration_ns <= self.top.iteration_ns)
-        enough = any(rung.peak_bytes <= limit_bytes for rung in nothing)
+        candidates = self._known_candidates()
+        without_copies = (
+            rung for rung in candidates if rung.lane_ns == 0 and rung.iteration_ns <= self.top.iteration_ns
+        )
+        enough = any(rung.peak_bytes <= limit_bytes for rung in without_copies)
         if not enough and (self._away, limit_bytes) not in self._limits:
             self._limits.add((self._away, limit_bytes))
-            found += self._searched(limit_bytes)
-        within = [r for r in found if r.peak_bytes <= limit_bytes]
-        return fastest(within) if within else min(found, key=lambda r: (r.peak_bytes, r.iteration_ns))
+            candidates += self._search_limit(limit_bytes)
+        within = [r for r in candidates if r.peak_bytes <= limit_bytes]
+        return fastest(within) if within else min(candidates, key=lambda r: (r.peak_bytes, r.iteration_ns))
 
     @property
     def layouts(self) -> int:
-        """How many sets of choices were laid out so far: what planning costs, whatever the machine."""
+        """The number of sets of choices that were laid out so far. This measures the cost of planning independently
+        of the machine.
+        """
         return self._orders.layouts
 
     def curve(self) -> tuple[Rung, ...]:
-        """The fastest plans for a fixed ladder of limits, from the largest peak to the least.
+        """Return the fastest candidates for a fixed list of limits, from the largest peak to the least.
 
-        The first is the one that does nothing; of the others each is slower than the one before it.
+        The first candidate does nothing. Each of the others is slower than the one before it.
         """
         least_bytes = self._least_bytes
         self._leave_idle(least_bytes)
@@ -85,69 +96,80 @@ class Ladder:
         rungs = []
         for fraction in RUNGS:
             limit_bytes = least_bytes + round(fraction * (self.top.peak_bytes - least_bytes))
-            rungs += self._rungs(order, limit_bytes)
+            rungs += self._limit_candidates(order, limit_bytes)
         search.exhaust()
         rungs.append(rung_of(order, search))
-        self._plans().extend(rungs)
+        self._known_candidates().extend(rungs)
         return (self.top, *(rung for rung in envelope(rungs) if rung.peak_bytes < self.top.peak_bytes))
 
-    def _searched(self, limit_bytes: int) -> list[Rung]:
-        """What the effort finds for this limit: with all of it, what the usual one does and more."""
+    def _search_limit(self, limit_bytes: int) -> list[Rung]:
+        """Return what the effort finds for this limit. Full effort includes what the usual effort finds."""
         first = FirstPlan(self._orders, self.top, limit_bytes, drops=self._rewrites, work=self._work, heed=self._heed)
         if self._effort is Effort.QUICK:
             return [first.quick()]
-        found = [first.best()]
-        nothing = found[0].iteration_ns <= self.top.iteration_ns and found[0].peak_bytes <= limit_bytes
-        if self._effort is Effort.USUAL or nothing:
-            return found
-        found.append(first.improved(found[0]))
-        if lowerable(len(found[0].choices), ration_of(len(self.graph.operators))):
-            found.append(Descent(self._orders, self.top, limit_bytes, drops=self._rewrites, heed=self._heed).best())
-        return found
+        candidates = [first.best()]
+        costs_nothing = (
+            candidates[0].iteration_ns <= self.top.iteration_ns and candidates[0].peak_bytes <= limit_bytes
+        )
+        if self._effort is Effort.USUAL or costs_nothing:
+            return candidates
+        candidates.append(first.improved(candidates[0]))
+        if lowerable(len(candidates[0].choices), ration_of(len(self.graph.operators))):
+            candidates.append(
+                Descent(self._orders, self.top, limit_bytes, drops=self._rewrites, heed=self._heed).best()
+            )
+        return candidates
 
-    def _rungs(self, order: int, limit_bytes: int) -> list[Rung]:
-        """A few plans for a rung of the curve: swept at several prices, and lowered where that takes few layouts."""
+    def _limit_candidates(self, order: int, limit_bytes: int) -> list[Rung]:
+        """Return a few candidates for one limit of the curve: sweeps at several prices, and a local search if that
+        takes few layouts.
+        """
         search = self._orders.search(order)
-        found = []
+        candidates = []
         for lane_price in _CURVE_PRICES:
             if search.sweep(limit_bytes, drops=self._rewrites, lane_price=lane_price):
-                found.append(rung_of(order, search))
+                candidates.append(rung_of(order, search))
         most = ration_of(search.operators) // _CURVE_PART
-        if found and not lowerable(len(found[0].choices), most):
-            return found
+        if candidates and not lowerable(len(candidates[0].choices), most):
+            return candidates
         search.clear()
         if any(search.lower(limit_bytes, manner, most=most) for manner in manners_of(drops=self._rewrites)[:2]):
             search.prune(limit_bytes, most)
-            found.append(rung_of(order, search))
-        return found
+            candidates.append(rung_of(order, search))
+        return candidates
 
     def within(self, limit_bytes: int, policy: str) -> Plan:
-        """The best plan for the limit, its copies moved to where memory is unused while it waits for them."""
+        """Return the best plan for the limit, with its copies moved into memory that would be unused while the job
+        waits.
+        """
         rung = self.best(limit_bytes)
         if rung.iteration_ns <= self.top.iteration_ns:
             return self.plan(rung, policy)
         return advanced(self._orders.chosen(rung), policy, self._link)
 
     def plan(self, rung: Rung, policy: str) -> Plan:
-        """The rung as a plan. It has to be the last one that `best` gave."""
+        """Return the candidate as a plan. It has to be the last candidate that `best` returned."""
         return self._orders.chosen(rung).plan(policy)
 
-    def _plans(self) -> list[Rung]:
-        """All plans known so far; at first, in each order, nothing chosen and everything swapped.
+    def _known_candidates(self) -> list[Rung]:
+        """Return all candidates known so far. Initially these are, for each order, the plan that keeps everything and
+        the plan that swaps everything.
 
-        A plan found for a limit is therefore never slower than swapping everything, where that meets the limit.
+        A plan for a limit is therefore never slower than swapping everything, if swapping everything meets the limit.
         """
         if self._away not in self._known:
-            found = self._known[self._away] = []
+            candidates = self._known[self._away] = []
             for number, search in enumerate(self._orders.first):
                 search.clear()
-                found.append(rung_of(number, search))
+                candidates.append(rung_of(number, search))
                 search.exhaust()
-                found.append(rung_of(number, search))
+                candidates.append(rung_of(number, search))
         return self._known[self._away]
 
     def _leave_idle(self, limit_bytes: int) -> None:
-        """Leave tensors that the graph never accesses on the host, the largest first, while the peak is too high."""
+        """Keep tensors that the graph never accesses on the host, the largest first, until the peak is within the
+        limit.
+        """
         away: set[TensorId] = set()
         peak_bytes = self.top.peak_bytes
         for tensor in self._idle:
@@ -159,9 +181,9 @@ class Ladder:
 
 
 def _idle(graph: StepGraph) -> tuple[TensorId, ...]:
-    """Persistent tensors that the graph never accesses, largest first."""
+    """Return the persistent tensors that the graph never accesses, largest first."""
     accessed: set[TensorId] = set()
     for operator in graph.operators:
         accessed.update(operator.reads, operator.writes)
-    found = [t for t in graph.tensors if t.persistent and t.id not in accessed]
-    return tuple(t.id for t in sorted(found, key=lambda t: (-t.size_bytes, t.id)))
+    idle = [t for t in graph.tensors if t.persistent and t.id not in accessed]
+    return tuple(t.id for t in sorted(idle, key=lambda t: (-t.size_bytes, t.id)))

@@ -1,9 +1,9 @@
-"""The orders in which one graph's operators may run before anything is made again, each with its search.
+"""The orders in which one graph's operators may run before anything is recomputed, each with its search.
 
-The first of them are searched from nothing. The others are plans' own: running statistics are then updated as early
-as the plan lets them. The search for what to make again needs an order in which all of them wait for the iteration's
-end (reorder.py). Once it is known what is made again, most are in nobody's way, and the order in which only the
-others wait gives the lanes more time before the peak.
+The first orders are searched from an empty set of choices. Each further order belongs to a plan: in it, running
+statistics are updated as early as that plan allows. The search for tensors to recompute needs an order in which all
+such updates wait for the iteration's end (reorder.py). Once the recomputed tensors are known, most updates need not
+wait. The order in which only the others wait leaves the lanes more time before the peak.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,17 @@ from indb_tensile.scheduler.search.reorder import in_the_way, rearranged, with_p
 from indb_tensile.scheduler.search.rung import Rung
 from indb_tensile.scheduler.search.step_search import DROPPED, StepSearch
 
-MOST = 12  # orders of a small graph; a plan's own are seldom more than three
-_UNCOVERED = -1
+# The most orders of a small graph. Plans seldom need more than three of their own, so this limit is hardly ever
+# reached. A lower limit may miss faster orders; each further order costs a search and an outline.
+MOST = 12
+_UNCOVERED = -1  # a swap's bounds if it has no operators that it must cover
 Choices = list[tuple[int, int, int]]
 
 
 class Orders:
-    """The orders of one graph by number, at most so many. Without `early` none is a plan's own."""
+    """The orders of one graph by number, at most `most` of them. Without `early` no order belongs to a
+    single plan.
+    """
 
     def __init__(
         self,
@@ -42,17 +46,17 @@ class Orders:
         first = [_unless_captured(graph, _once(graph, rearranged(graph, frozenset())))] if early else []
         self._orders = list(dict.fromkeys((*first, *late)))
         self._first = range(len(self._orders))
-        self.loose = self._first[-len(late) :]  # in which most may be made again
+        self.loose = self._first[-len(late) :]  # the orders in which most tensors may be recomputed
         self._away: frozenset[TensorId] = frozenset()
         self._made: dict[int, StepSearch] = {}
 
     @property
     def first(self) -> tuple[StepSearch, ...]:
-        """The searches of those orders that are searched from nothing; the last one has the least floor."""
+        """The searches of those orders that start from an empty set of choices. The last one has the least floor."""
         return tuple(map(self.search, self._first))
 
     def search(self, order: int) -> StepSearch:
-        """The search in this order, with whatever was chosen last."""
+        """Return the search in this order, with its most recent choices."""
         if order not in self._made:
             self._made[order] = StepSearch(
                 self._graph,
@@ -66,23 +70,25 @@ class Orders:
 
     @property
     def layouts(self) -> int:
-        """How many sets of choices were laid out so far, in all orders."""
+        """The number of sets of choices that were laid out so far, in all orders."""
         return sum(search.layouts for search in self._made.values())
 
     def chosen(self, rung: Rung) -> StepSearch:
-        """The search in this rung's order, with what the rung chose."""
+        """Return the search in this candidate's order, with the candidate's choices."""
         search = self.search(rung.order)
         search.choose(list(rung.choices), rung.room_bytes)
         return search
 
     def leave(self, away: frozenset[TensorId]) -> None:
-        """Let these stay on the host from now on, and no others."""
+        """Keep these tensors on the host from now on, and no others."""
         if away != self._away:
             self._away = away
             self._made.clear()
 
     def settled(self, rung: Rung) -> int:
-        """The order in which nothing waits for the iteration's end that does not have to for this plan."""
+        """Return the number of the order in which only those updates wait for the iteration's end that have to for
+        this plan.
+        """
         if not self._settles or len(self._orders) >= self._most:
             return rung.order
         late = in_the_way(self._graph, self.chosen(rung).executions)
@@ -96,28 +102,30 @@ class Orders:
 
 
 def carried_over(search: StepSearch, other: StepSearch) -> Choices:
-    """What is chosen in one order as choices in the other; no swap has to cover anything.
+    """Translate the choices of one order into choices of another order. No swap has to cover any operator.
 
-    Both have the same gaps but for those of what operators access that moved. A choice is carried over by the tensor
-    and the two operators that its gap lies between.
+    Both orders have the same gaps, except for gaps of tensors that moved operators access. A choice is identified by
+    its tensor and by the two operators between which its gap lies.
     """
     number = {between: k for k, between in enumerate(other.between)}
     between = search.between
-    found = []
+    choices = []
     for gap, lo, _ in search.choices:
-        there = number.get(between[gap])
-        if there is not None:
+        other_gap = number.get(between[gap])
+        if other_gap is not None:
             cover = DROPPED if lo == DROPPED else _UNCOVERED
-            found.append((there, cover, cover))
-    return sorted(found)
+            choices.append((other_gap, cover, cover))
+    return sorted(choices)
 
 
 def _late_orders(graph: StepGraph, most: int) -> list[tuple[Execution, ...]]:
-    """Those in which all updates wait that may: with the large ones in parts, and whole where there may be more."""
+    """Return the orders in which all deferrable updates wait: with large updates in parts, and also whole if `most`
+    allows.
+    """
     order = rearranged(graph)
     parts = with_parts(graph, order)
-    found = [parts] if most < len(("early", "whole", "in parts")) else dict.fromkeys((_once(graph, order), parts))
-    return [_unless_captured(graph, one) for one in found]
+    orders = [parts] if most < len(("early", "whole", "in parts")) else dict.fromkeys((_once(graph, order), parts))
+    return [_unless_captured(graph, order) for order in orders]
 
 
 def _once(graph: StepGraph, order: Sequence[OpIndex]) -> tuple[Execution, ...]:

@@ -1,15 +1,17 @@
-"""Updates, rearranged: parameters beside their gradients, large ones in parts, running statistics where it pays.
+"""Reorder updates: parameters beside their gradients, large updates in parts, running statistics later where it
+helps.
 
-As captured, all updates come last, and every gradient lives until then. An update may come as soon as its gradient
-is there and nothing reads the old parameter any more: gradients then live shortly, and the optimizer's state is
-needed at moments spread over the backward pass, which spreads its swaps. Where gradients are clipped by their
-common norm each update needs all of them, and nothing moves. An update in parts needs only one part of its state at
+In the captured order all updates come last, and every gradient lives until then. An update may run as soon as its
+gradient exists and no operator reads the old parameter any more. Gradients then live shortly. The optimizer state is
+needed at moments spread over the backward pass, which also spreads its swaps. If gradients are clipped by their
+common norm, each update needs all of them, and nothing moves. An update in parts needs only one part of its state at
 a time, which lowers the floor itself.
 
-A batch normalisation reads the running statistics that it then updates. Once they are updated it cannot run again;
-updated at the end of the iteration, they are in nobody's way. But what runs at the end does not run in the forward
-pass, where copies to the host need the time: in DenseNet-121 such updates are a tenth of it. So only those wait that
-stand in the way of what a plan makes again, and which these are follows from the plan.
+A batch normalisation reads the running statistics that it then updates. Once they are updated, the batch
+normalisation cannot run again. If the update runs at the end of the iteration, the batch normalisation can run again
+at any time before. But an update at the end does not run in the forward pass, where copies to the host need the time:
+in DenseNet-121 such updates are a tenth of the forward pass. Only updates that would prevent a plan's recomputation
+are therefore put off, and these follow from the plan.
 """
 
 from collections.abc import Sequence
@@ -19,29 +21,37 @@ from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.rewrite import captured_order, own_state
 
-_PART_BYTES = 32 * 1024 * 1024  # of state in one part: long enough that starting one more kernel costs little
+# Bytes of state in one part. Parts of this size run long enough that the launch time of one more kernel costs little.
+# Smaller parts lower the floor further and cost more launches.
+_PART_BYTES = 32 * 1024 * 1024
+# The most parts of one update: bounds the operators that splitting adds. Fewer parts raise the floor of huge updates.
 _MOST_PARTS = 64
-_BESIDE: Memo[tuple[OpIndex, ...]] = Memo(8)  # of graphs: a search asks for several orders of each
+# entries, one for each graph: a search asks for several orders of each graph
+_BESIDE: Memo[tuple[OpIndex, ...]] = Memo(8)
 _DEFERRABLE: Memo[frozenset[OpIndex]] = Memo(8)
 
 
 def rearranged(graph: StepGraph, last: frozenset[OpIndex] | None = None) -> tuple[OpIndex, ...]:
-    """Every operator once: updates of parameters beside their gradients, and these, or all that may, at the end."""
+    """Return every operator once: parameter updates beside their gradients, and `last`, or all deferrable updates, at
+    the end.
+    """
     last = deferrable(graph) if last is None else last
     return (*(k for k in updates_beside_gradients(graph) if k not in last), *sorted(last))
 
 
 def updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
-    """Every operator once; those of the optimizer as early as what they read and overwrite allows."""
+    """Return every operator once. Optimizer operators run as early as the tensors that they read and
+    overwrite allow.
+    """
     return _BESIDE.get(graph, (), lambda: _updates_beside_gradients(graph))
 
 
 def _updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
     anchor = _anchors(graph)
     following: dict[int, list[int]] = {}
-    for index, where in enumerate(anchor):
-        if where != index:
-            following.setdefault(where, []).append(index)
+    for index, after in enumerate(anchor):
+        if after != index:
+            following.setdefault(after, []).append(index)
     order: list[OpIndex] = []
     stack = [k for k in reversed(range(len(anchor))) if anchor[k] == k]
     stack += reversed(following.get(-1, []))
@@ -53,27 +63,28 @@ def _updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
 
 
 def with_parts(graph: StepGraph, order: tuple[OpIndex, ...]) -> tuple[Execution, ...]:
-    """The same order with every large update in parts."""
+    """Return the same order with every large update in parts."""
     parts = _parts(graph)
     whole = captured_order(graph)
     return tuple(run for index in order for run in parts.get(index, (whole[index],)))
 
 
 def _parts(graph: StepGraph) -> dict[OpIndex, tuple[Execution, ...]]:
-    """The runs of each update that is large enough to be cut."""
-    found = {}
+    """Return the executions of each update that is large enough to be split."""
+    parts_of = {}
     for index, state in own_state(graph).items():
         state_bytes = sum(graph.tensors[t].size_bytes for t in state)
         if state_bytes > _PART_BYTES:
             parts = min(_MOST_PARTS, -(-state_bytes // _PART_BYTES))
-            found[index] = tuple(Execution(operator=index, part=part, parts=parts) for part in range(parts))
-    return found
+            parts_of[index] = tuple(Execution(operator=index, part=part, parts=parts) for part in range(parts))
+    return parts_of
 
 
 def deferrable(graph: StepGraph) -> frozenset[OpIndex]:
-    """Updates of buffers that nothing accesses afterwards, from what nothing changes afterwards.
+    """Return the updates of buffers that no operator accesses afterwards, from inputs that nothing changes
+    afterwards.
 
-    None of them accesses what another one writes, so that any of them may wait.
+    None of these updates accesses what another one writes, so any of them may wait.
     """
     return _DEFERRABLE.get(graph, (), lambda: _deferrable(graph))
 
@@ -81,19 +92,21 @@ def deferrable(graph: StepGraph) -> frozenset[OpIndex]:
 def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
     accessed: set[int] = set()
     written: set[int] = set()
-    found = []
+    updates = []
     for index in reversed(range(len(graph.operators))):
         operator = graph.operators[index]
         buffers = operator.writes and all(graph.tensors[t].role is Role.BUFFER for t in operator.writes)
         if buffers and accessed.isdisjoint(operator.writes) and written.isdisjoint(operator.reads):
-            found.append(OpIndex(index))
+            updates.append(OpIndex(index))
         accessed.update(operator.reads, operator.writes)
         written.update(operator.writes)
-    return frozenset(found)
+    return frozenset(updates)
 
 
 def in_the_way(graph: StepGraph, executions: Sequence[Execution]) -> frozenset[OpIndex]:
-    """Of those that may wait for the end the ones that have to: they change what is read again in this order."""
+    """Return those deferrable updates that have to wait for the end, because they change what is read again in this
+    order.
+    """
     ran: set[tuple[OpIndex, int]] = set()
     read: set[TensorId] = set()
     for execution in executions:
@@ -104,17 +117,20 @@ def in_the_way(graph: StepGraph, executions: Sequence[Execution]) -> frozenset[O
 
 
 def _anchors(graph: StepGraph) -> list[int]:
-    """Right after which operator each one of the optimizer may run, -1 before all; of all others themselves."""
+    """Return after which operator each operator of the optimizer may run, -1 for before all. Other operators map to
+    themselves.
+    """
     anchors: list[int] = []
     written: dict[int, int] = {}  # the latest writer of each tensor
-    since: dict[int, list[int]] = {}  # that writer and every reader after it: the last of them may have moved
+    # the latest writer of each tensor and every later reader; any of them may be the last in the new order
+    since: dict[int, list[int]] = {}
     for index, operator in enumerate(graph.operators):
-        where = index
+        after = index
         if operator.stage is Stage.OPTIMIZER:
             needs = [written.get(t, -1) for t in operator.reads]
             needs += [k for t in operator.writes for k in since.get(t, ())]
-            where = _latest(needs, anchors)
-        anchors.append(where)
+            after = _latest(needs, anchors)
+        anchors.append(after)
         for tensor in operator.reads:
             since.setdefault(tensor, []).append(index)
         written.update(dict.fromkeys(operator.writes, index))
@@ -123,12 +139,12 @@ def _anchors(graph: StepGraph) -> list[int]:
 
 
 def _latest(needs: list[int], anchors: list[int]) -> int:
-    """Of these operators the one that runs last in the new order: by where it is anchored, then by itself."""
+    """Return the operator that runs last in the new order: sorted by the chain of operators after which it runs."""
 
     def path(index: int) -> tuple[int, ...]:
-        found = [index]
-        while found[-1] >= 0 and anchors[found[-1]] != found[-1]:
-            found.append(anchors[found[-1]])
-        return tuple(reversed(found))
+        chain = [index]
+        while chain[-1] >= 0 and anchors[chain[-1]] != chain[-1]:
+            chain.append(anchors[chain[-1]])
+        return tuple(reversed(chain))
 
     return max(needs, key=path, default=-1)

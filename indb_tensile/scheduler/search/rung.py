@@ -1,4 +1,4 @@
-"""One plan of one graph as the ladder knows it, and what is left of many where no other one is as good in both."""
+"""Candidate plans of one graph with their peak and time, and the Pareto front of candidates."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,32 +9,34 @@ from indb_tensile.scheduler.search.step_search import StepSearch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """One plan: how high its peak is, how long an iteration takes alone on its share of the lanes, and copies."""
+    """One candidate plan: its peak, the time of an iteration alone on the job's share of the lanes, and
+    its choices.
+    """
 
-    order: int  # which of the ladder's orders of execution
+    order: int  # number of the order of execution, as in `Orders`
     peak_bytes: int
     iteration_ns: int
     lane_ns: int
     choices: tuple[tuple[int, int, int], ...]
-    room_bytes: int | None = None  # the memory that they are laid into, where they are
+    room_bytes: int | None = None  # the memory into which the choices are laid out, if they are laid out into a limit
 
     @property
     def speed(self) -> tuple[int, int, int]:
-        """What is compared where each is within the limit."""
+        """The sort key for candidates that all fit the limit."""
         return self.iteration_ns, self.lane_ns, self.peak_bytes
 
 
 class Standing(Protocol):
-    """What an envelope is drawn of."""
+    """An item with a peak and a time, of which a Pareto front can be made."""
 
     @property
     def peak_bytes(self) -> int:
-        """How much memory it needs."""
+        """The memory that the item needs."""
         ...
 
     @property
     def iteration_ns(self) -> int:
-        """How long it takes."""
+        """The time of an iteration."""
         ...
 
 
@@ -42,7 +44,7 @@ _Ranked = TypeVar("_Ranked", bound=Standing)
 
 
 def rung_of(order: int, search: StepSearch) -> Rung:
-    """What is chosen there now."""
+    """Return the search's present choices as a candidate."""
     return Rung(
         order=order,
         peak_bytes=search.peak_bytes,
@@ -54,14 +56,19 @@ def rung_of(order: int, search: StepSearch) -> Rung:
 
 
 def fastest(rungs: Iterable[Rung]) -> Rung:
-    """The first of the fastest; of equally fast ones the one that copies least."""
+    """Return the fastest candidate. Of equally fast candidates return the one that copies least, then the one that
+    comes first.
+    """
     return min(rungs, key=lambda rung: rung.speed)
 
 
-def envelope(found: Iterable[_Ranked]) -> tuple[_Ranked, ...]:
-    """Those that no other one is as good as in both, from the highest and fastest on; of equal ones the first."""
-    kept: list[_Ranked] = []
-    for one in sorted(found, key=lambda f: (f.peak_bytes, f.iteration_ns)):
-        if not kept or one.iteration_ns < kept[-1].iteration_ns:
-            kept.append(one)
-    return tuple(reversed(kept))
+def envelope(candidates: Iterable[_Ranked]) -> tuple[_Ranked, ...]:
+    """Return the Pareto front: items for which no other item is at least as good in both peak and time.
+
+    The first item has the highest peak and the least time. Of equal items the first is kept.
+    """
+    front: list[_Ranked] = []
+    for candidate in sorted(candidates, key=lambda f: (f.peak_bytes, f.iteration_ns)):
+        if not front or candidate.iteration_ns < front[-1].iteration_ns:
+            front.append(candidate)
+    return tuple(reversed(front))

@@ -1,8 +1,8 @@
-"""A step graph as the native search takes it: arrays, which follow from the graph and its order of execution alone.
+"""Arrays of a step graph for the native search. They follow from the graph and its order of execution alone.
 
-The search knows the operators of one order before anything is made again, and tensors as they are in that order's
-graph. What it finds are orders in which some of those operators run again, and a tensor that was made again is a
-new one (rewrite.py). `Instances` counts these as the rewriting would, without doing it.
+The search knows the operators of one order before anything is recomputed, and tensors as they are in that order's
+graph. Its results are orders in which some of those operators run again, and a recomputed tensor is a new tensor
+(rewrite.py). `Instances` computes the new tensors' ids as the rewriting would, without rewriting.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,9 @@ from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.rewrite import captured_order, execution_ns, own_state, part_bytes, repeatable
 
 _Ints = npt.NDArray[np.int64]
-_PARTS = 1 << 16  # more than an operator is ever cut into
+_PARTS = 1 << 16  # more parts than an operator is ever split into; part numbers are packed by this factor
+# Numbers of cached results. A job has a few graphs and each graph a few orders; a smaller number makes planning
+# repeat work, a larger one keeps more arrays in memory.
 _OUTLINES: Memo["Outline"] = Memo(16)
 _TABLES: Memo["_Table"] = Memo(8)
 _LANES: Memo[tuple[_Ints, _Ints]] = Memo(16)
@@ -29,9 +31,11 @@ _LANES: Memo[tuple[_Ints, _Ints]] = Memo(16)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outline:
-    """Arrays of one graph in one order. Accesses of operator k are access[offset[k]] .. access[offset[k + 1] - 1]."""
+    """Arrays of one graph in one order. The accesses of operator k are access[offset[k]] .. access[offset[k + 1] -
+    1].
+    """
 
-    captured: int  # tensors of the graph as captured; those that parts added follow
+    captured: int  # number of tensors of the captured graph; tensors that parts added follow
     size_bytes: _Ints
     persistent: npt.NDArray[np.uint8]
     workspace_bytes: _Ints
@@ -40,49 +44,51 @@ class Outline:
     offset: npt.NDArray[np.int32]
     access: npt.NDArray[np.int32]
     writes: npt.NDArray[np.uint8]
-    written: tuple[tuple[TensorId, ...], ...]  # by operator, as it lists them
-    uploads: tuple[tuple[int, int], ...]  # operators and the bytes that they bring
-    source: npt.NDArray[np.int64]  # by operator, the captured one
-    parts: tuple[tuple[int, int], ...]  # operators that are one of several parts, and of how many
-    splits: tuple[tuple[int, int], ...]  # operators whose tensors were split, and how many tensors that added
+    written: tuple[tuple[TensorId, ...], ...]  # by operator, in the operator's order
+    uploads: tuple[tuple[int, int], ...]  # uploading operators and their bytes
+    source: npt.NDArray[np.int64]  # by operator, the captured operator
+    parts: tuple[tuple[int, int], ...]  # operators that are one of several parts, and their number of parts
+    splits: tuple[tuple[int, int], ...]  # operators whose tensors were split, and how many tensors the split added
     runs: npt.NDArray[np.int64]  # a number for each operator that is the same for the same run in every order
     floor_bytes: int  # the largest operator's working set
 
 
 def outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
-    """The outline of this order, the captured one where it is empty. Nothing may run again in it.
+    """Return the outline of this order; the captured order if `executions` is empty. Nothing may run again in the
+    order.
 
-    Whether the order is lawful is not asked: orders of our own making are (reorder.py), others are rewritten first.
+    The order is not checked. Orders of our own are lawful (reorder.py), others are rewritten first.
     """
     return _OUTLINES.get(graph, executions, lambda: _outline(graph, executions))
 
 
 def latencies(drawn: Outline, latency_ns: Sequence[int], link: Link) -> _Ints:
-    """Nanoseconds for each operator of the outline, for an upload those on the lane to the device."""
-    found = np.array(latency_ns, dtype=np.int64)[drawn.source]
+    """Return the nanoseconds of each operator of the outline. An upload's are those of its copy to the device."""
+    result_ns = np.array(latency_ns, dtype=np.int64)[drawn.source]
     for index, parts in drawn.parts:
-        found[index] = execution_ns(int(found[index]), parts)
+        result_ns[index] = execution_ns(int(result_ns[index]), parts)
     for index, size_bytes in drawn.uploads:
-        found[index] = link.in_ns(size_bytes)
-    return found
+        result_ns[index] = link.in_ns(size_bytes)
+    return result_ns
 
 
 def lanes(graph: StepGraph, executions: tuple[Execution, ...], link: Link, share: float) -> tuple[_Ints, _Ints]:
-    """Nanoseconds of each tensor's copy to the host and back on a share of the lanes."""
+    """Return the nanoseconds of each tensor's copy to the host and back on a share of the lanes."""
     return _LANES.get(
         graph, (executions, link, share), lambda: _lanes(outline(graph, executions).size_bytes, link, share)
     )
 
 
 class Instances:
-    """Which tensor of an order's graph stands for a tensor of the outline at a position, and the other way round."""
+    """Map tensors of the outline to tensors of an order's graph at a position, and back."""
 
     def __init__(self, drawn: Outline, order: Sequence[int]) -> None:
         added = [count for _, count in drawn.splits]
         self._captured = drawn.captured
         self._first = [drawn.captured + before for before in accumulate(added, initial=0)]
-        self._again_before = [0] * len(added)  # tensors made again before each split
-        self._made: dict[int, tuple[list[int], list[TensorId]]] = {}  # by tensor, since when it is which
+        self._again_before = [0] * len(added)  # number of tensors that were recomputed before each split
+        # by tensor: the positions at which its instances are made, and the instances
+        self._made: dict[int, tuple[list[int], list[TensorId]]] = {}
         self._source: dict[int, int] = {}
         self._walk(drawn, order)
 
@@ -97,17 +103,17 @@ class Instances:
                     splits += 1
                 continue
             for tensor in drawn.written[index]:
-                found = TensorId(self._first[splits] + again)
+                instance = TensorId(self._first[splits] + again)
                 since, which = self._made.setdefault(tensor, ([], []))
                 since.append(position)
-                which.append(found)
-                self._source[found] = tensor
+                which.append(instance)
+                self._source[instance] = tensor
                 again += 1
         for number, shift in enumerate(self._again_before):
             self._source |= {part + shift: part for part in range(self._first[number], self._first[number + 1])}
 
     def at(self, tensor: int, position: int) -> TensorId:
-        """What stands for this tensor of the outline where it was accessed at this position."""
+        """Return the tensor that replaces this tensor of the outline in an access at this position."""
         if tensor >= self._captured:
             return TensorId(tensor + self._again_before[bisect_right(self._first, tensor) - 1])
         since, which = self._made.get(tensor, ((), ()))
@@ -115,14 +121,16 @@ class Instances:
         return which[latest] if latest >= 0 else TensorId(tensor)
 
     def source(self, tensor: TensorId) -> int:
-        """The outline's tensor that this one stands for; one past all where there is none."""
+        """Return the outline's tensor of which this tensor is an instance; one past all tensors if there is none."""
         if tensor < self._captured:
             return tensor
         return self._source.get(tensor, self._first[-1])
 
 
 def _outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
-    """What rewriting the graph and reading it would give, taken from the captured arrays operator by operator."""
+    """Compute the outline as rewriting the graph and reading it would give it, from the captured arrays operator by
+    operator.
+    """
     table = _TABLES.get(graph, (), lambda: _table(graph))
     runs = executions or captured_order(graph)
     source = np.array([run.operator for run in runs], dtype=np.int64)
@@ -141,14 +149,15 @@ def _outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
     repeated = table.repeatable[source] & (1 - later)
     upload = table.upload[source]
     workspace_bytes = table.workspace_bytes[source]
-    held_bytes = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(size_bytes[access])))
+    accessed_bytes = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(size_bytes[access])))
     return Outline(
         captured=len(graph.tensors),
         size_bytes=size_bytes,
         persistent=persistent,
         workspace_bytes=workspace_bytes,
         upload=upload,
-        repeatable=repeated & (1 - upload),  # an upload's batch is gone when the next comes
+        # an upload cannot run again, because its batch is gone when the next batch comes
+        repeatable=repeated & (1 - upload),
         offset=offset,
         access=access,
         writes=writes,
@@ -160,13 +169,13 @@ def _outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
         parts=tuple((k, runs[k].parts) for k in cut),
         splits=splits,
         runs=np.array([(run.operator * _PARTS + run.parts) * _PARTS + run.part for run in runs], dtype=np.int64),
-        floor_bytes=int((workspace_bytes + np.diff(held_bytes[offset])).max()),
+        floor_bytes=int((workspace_bytes + np.diff(accessed_bytes[offset])).max()),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Table:
-    """The captured graph as arrays: what every order's outline is taken from."""
+    """The captured graph as arrays, from which the outline of every order is made."""
 
     size_bytes: _Ints
     persistent: npt.NDArray[np.uint8]
@@ -176,7 +185,7 @@ class _Table:
     offset: npt.NDArray[np.int32]
     access: npt.NDArray[np.int32]
     writes: npt.NDArray[np.uint8]
-    uploaded_bytes: dict[int, int]  # by operator that uploads
+    uploaded_bytes: dict[int, int]  # by uploading operator
 
 
 def _table(graph: StepGraph) -> _Table:
@@ -209,9 +218,10 @@ def _split(
     access: npt.NDArray[np.int32],
     writes: npt.NDArray[np.uint8],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], _Ints, npt.NDArray[np.uint8], tuple[tuple[int, int], ...]]:
-    """The accesses with each part's own tensors in them, and all tensors; and which operators added how many.
+    """Return the accesses with each part's own tensors, all tensors' sizes and persistence, and the operators that
+    added tensors.
 
-    The first part of a tensor keeps its id, and the others follow all tensors in the order of their first access.
+    The first part of a tensor keeps its id. The other parts follow all tensors in the order of their first access.
     """
     own = own_state(graph)
     size_bytes = [t.size_bytes for t in graph.tensors]
@@ -249,7 +259,8 @@ def _split(
 
 
 def _lanes(size_bytes: _Ints, link: Link, share: float) -> tuple[_Ints, _Ints]:
-    sizes, which = np.unique(size_bytes, return_inverse=True)  # there are few, and a product of ten digits more
+    # there are few distinct sizes, and the product may need more than 64 bits, so Python's integers are used
+    sizes, which = np.unique(size_bytes, return_inverse=True)
     out_ns = np.array([ceil(link.out_ns(int(size)) / share) for size in sizes], dtype=np.int64)
     in_ns = np.array([ceil(link.in_ns(int(size)) / share) for size in sizes], dtype=np.int64)
     return out_ns[which], in_ns[which]

@@ -1,8 +1,8 @@
-"""One step graph under search: keep, swap or make again, gap by gap, judged by the exact load and time.
+"""Search one step graph: keep, swap or recompute the tensor of each gap, evaluated by exact load and time.
 
-The search itself is native (native/planner), since a plan for ten thousand operators has to be there within a
-second. This is its border: step graphs and links go in, plans come out. Which limits are searched, in what
-manner, and which of the results is taken is a policy's business.
+The search itself is native (native/planner), because a plan for ten thousand operators has to be ready within a
+second. This module is its interface: step graphs and links go in, plans come out. The policy decides which limits to
+search for, with which parameters, and which of the results to take.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,16 @@ from indb_tensile.scheduler.search.search_arrays import Instances, Outline, lane
 
 __all__ = ["DROPPED", "Manner", "StepSearch"]
 
-DROPPED = -2  # what stands in a choice where its gap's tensor is made again, in place of operators to be covered
+# Marks a choice that recomputes its gap's tensor. It stands in place of the first operator that a swap has to cover.
+DROPPED = -2
 
 
 class StepSearch:
-    """The choices for one graph, executed in a given order; nothing is chosen at first.
+    """The choices for one graph that is executed in a given order. At first nothing is chosen.
 
-    `executions` is the order before anything is made again, empty for the captured one. `share` is the part of
-    each lane that the job may count on. `away` are persistent tensors that the graph never accesses and that
-    stay on the host.
+    `executions` is the order before anything is recomputed, empty for the captured order. `share` is the part of each
+    lane on which the job may count. `away` are persistent tensors that the graph never accesses and that stay on the
+    host.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class StepSearch:
 
     @property
     def floor_bytes(self) -> int:
-        """The largest operator's working set before anything is made again: no plan in this order goes below it."""
+        """The largest operator's working set before anything is recomputed. No plan in this order goes below it."""
         return self._outline.floor_bytes
 
     @property
     def executions(self) -> tuple[Execution, ...]:
-        """The order of execution with what is made again."""
+        """The order of execution including the re-runs."""
         return self._order(self._search.order)
 
     @property
@@ -67,106 +68,116 @@ class StepSearch:
 
     @property
     def iteration_ns(self) -> int:
-        """Nanoseconds of one iteration alone on its share of the lanes."""
+        """The nanoseconds of one iteration alone on its share of the lanes."""
         return self._search.iteration_ns
 
     @property
     def least_ns(self) -> int:
-        """Nanoseconds of one iteration that waits for nothing and makes nothing again."""
+        """The nanoseconds of one iteration without waits and without recomputation."""
         return int(self._latency_ns.sum())
 
     def clear(self) -> None:
-        """Keep everything."""
+        """Discard all choices, so that every tensor is kept."""
         self._search.clear()
 
     @property
     def lane_ns(self) -> int:
-        """How long both lanes together copy in one iteration."""
+        """The nanoseconds during which both lanes together copy in one iteration."""
         return self._search.lane_ns
 
     @property
     def layouts(self) -> int:
-        """How many sets of choices were laid out so far: the unit in which searching is rationed."""
+        """The number of sets of choices that were laid out so far: the unit in which search effort is limited."""
         return self._search.layouts
 
     @property
     def operators(self) -> int:
-        """How many operators run before anything is made again."""
+        """The number of operators that run before anything is recomputed."""
         return len(self._outline.source)
 
     def exhaust(self) -> None:
-        """Swap everything for as long as possible: the least memory that swapping gives, whatever it costs."""
+        """Swap everything for as long as possible. This gives the least memory that swapping can reach, at any cost
+        in time.
+        """
         self._search.exhaust()
 
     def lower(self, limit_bytes: int, manner: Manner, *, most: int) -> bool:
-        """Go on from what is chosen until the peak is within the limit.
+        """Add choices until the peak is within the limit.
 
-        False where nothing lowers it further, or laying out `most` sets of choices did not suffice.
+        Return False if nothing lowers the peak further, or if laying out `most` sets of choices did not suffice.
         """
         return self._search.lower(limit_bytes, manner, most)
 
     def sweep(self, limit_bytes: int, *, drops: bool, lane_price: float, rounds: int = 4) -> bool:
-        """Choose anew in one scan along the iteration, laid into the limit: a few layouts whatever the size.
+        """Replace all choices by those of one scan along the iteration, laid out into the limit. Takes a few layouts
+        for any size.
 
-        `lane_price` is what a nanosecond on a lane counts as, besides the waits that it causes, where making again is
-        weighed against copying. False where so many rounds do not come down to the limit.
+        `lane_price` is the cost of a nanosecond on a lane, besides the waits that it causes, when recomputation is
+        compared with copying. Return False if `rounds` rounds do not reach the limit.
         """
         return self._search.sweep(limit_bytes, drops=drops, lane_price=lane_price, again_price=1.0, rounds=rounds)
 
     def sweep_again(self, *, drops: bool, most: int, seed: int) -> int:
-        """Undo what was laid into a limit around random places and sweep there again; keep what is faster.
+        """Undo choices around random places and sweep there again. Keep faster results.
 
-        Nothing is done where nothing was laid into a limit. Returns how often it became faster.
+        This does nothing unless the choices are laid out into a limit. Return the number of improvements.
         """
         return self._search.sweep_again(drops=drops, most=most, seed=seed)
 
     def press(self, limit_bytes: int, *, most: int) -> bool:
-        """Go on from what is chosen, demanding that tensors are away wherever the load is over the limit.
+        """Add choices that force tensors to be away wherever the load exceeds the limit.
 
-        What `lower` cannot: several steps none of which helps alone. It costs more time than needed; prune then.
-        False where swapping cannot meet the limit, or laying out `most` sets of choices did not suffice.
+        This finds combinations of which no single step helps, which `lower` cannot find. The result takes more time
+        than needed; call `prune` afterwards. Return False if swapping cannot meet the limit, or if laying out `most`
+        sets of choices did not suffice.
         """
         return self._search.press(limit_bytes, most)
 
     def prune(self, limit_bytes: int, most: int) -> None:
-        """Try to take back that many choices, the most expensive first."""
+        """Try to undo up to `most` choices, the most expensive first."""
         self._search.prune(limit_bytes, most)
 
     def improve(self, limit_bytes: int, manner: Manner, *, most: int, seed: int) -> int:
-        """Large-neighbourhood search: undo around random places and lower again, keep what is faster."""
+        """Run a large-neighbourhood search: undo choices around random places, lower again, and keep
+        faster results.
+        """
         return self._search.improve(limit_bytes, manner, most, seed)
 
     def fill(self, room_bytes: int) -> bool:
-        """Lay what is chosen into this much memory, until something else is chosen; nothing has to be covered then.
+        """Lay the choices out into this much memory, until the choices change. No swap has to cover any operator
+        then.
 
-        False, and nothing done, where that is not enough.
+        Return False, and change nothing, if the memory does not suffice.
         """
         return self._search.fill(room_bytes)
 
     def advance(self, distances: Sequence[int]) -> bool:
-        """Let swaps return up to so many operators earlier, and leave later, where there is room under the peak.
+        """Let swaps return earlier and leave later, by up to each of these numbers of operators, where there is room
+        below the peak.
 
-        The fastest of these, alone on the whole link whatever the job's share, is the plan until something else is
-        chosen. Whether any is faster.
+        The fastest result, alone on the whole link whatever the job's share, becomes the plan until the choices
+        change. Return whether any result is faster than before.
         """
         out_ns, in_ns = lanes(self.graph, self._executions, self._link, 1.0)
         return self._search.advance(list(distances), out_ns=out_ns, in_ns=in_ns)
 
     def exchange(self, *, drops: bool, most: int) -> None:
-        """Make again what is swapped, or the other way round, or keep it, where that is faster within the room."""
+        """Replace single choices (swap, recompute, keep) by others if that is faster within the memory into which
+        they are laid out.
+        """
         self._search.exchange(drops, most)
 
     def retime(self, latency_ns: Sequence[int]) -> None:
-        """The same choices with other latencies."""
+        """Lay out the same choices with other latencies."""
         self.captured_ns = tuple(latency_ns)
         self._latency_ns = latencies(self._outline, latency_ns, self._link)
         self._search.retime(latency_ns=self._latency_ns, out_ns=self._out_ns, in_ns=self._in_ns)
 
     def adopt(self, plan: Plan) -> tuple[int, int] | None:
-        """Choose what leads to this plan: every swap is away at least where it is away in the plan.
+        """Make the choices of this plan: every swap is away at least where it is away in the plan.
 
-        Returns the plan's own peak and nanoseconds of an iteration with the present latencies, or None, and
-        nothing is chosen, where it is no plan of this graph in this order.
+        Return the plan's own peak and the nanoseconds of its iteration with the present latencies. If the plan is not
+        a plan of this graph in this order, return None and make no choice.
         """
         order = self._positions(plan.executions)
         left = np.array(sorted(self._away), dtype=np.int32)
@@ -179,17 +190,20 @@ class StepSearch:
         return self._search.adopt(order=np.array(order, dtype=np.int32), moves=moves)
 
     def uncover(self) -> None:
-        """Let every swap come and go as the lanes allow, whatever the peak is then."""
+        """Let every swap leave and return as the lanes allow, whatever the peak is then."""
         self._search.uncover()
 
     @property
     def choices(self) -> list[tuple[int, int, int]]:
-        """What is chosen, to be chosen again: gaps that are not kept, with what a swap has to cover."""
+        """The choices, in the form that `choose` takes: gaps that are not kept, with the operators that a swap has to
+        cover.
+        """
         return self._search.choices
 
     @property
     def between(self) -> tuple[tuple[int, int, int], ...]:
-        """Each gap, in the order in which choices number them: its tensor, and the accesses that it lies between.
+        """The tensor of each gap and the accesses between which the gap lies, in the order in which choices number
+        gaps.
 
         An access is a number that is the same for the same run, or part of a run, in every order of the graph.
         """
@@ -200,15 +214,15 @@ class StepSearch:
 
     @property
     def room_bytes(self) -> int | None:
-        """The memory that what is chosen is laid into; None where the lanes alone say when what moves."""
+        """The memory into which the choices are laid out. None if the lanes alone determine when tensors move."""
         return self._search.room_bytes
 
     def choose(self, choices: list[tuple[int, int, int]], room_bytes: int | None = None) -> None:
-        """Take what was chosen before."""
+        """Make choices that were read from `choices` before."""
         self._search.choose(choices, room_bytes)
 
     def plan(self, policy: str) -> Plan:
-        """What is chosen, as a plan."""
+        """Return the choices as a plan."""
         order = self._search.order
         instances = Instances(self._outline, order)
         count = len(order)
@@ -233,14 +247,14 @@ class StepSearch:
         return () if unchanged else tuple(Execution(operator=OpIndex(k)) for k in order)
 
     def _positions(self, executions: tuple[Execution, ...]) -> list[int] | None:
-        """Which of its operators this order runs, one after the other; None where it has others."""
+        """Return the positions of these executions among the search's operators. None if there are others."""
         if not executions:
             return list(range(self.operators)) if not self._executions else None
         if not self._executions:
             return [e.operator for e in executions] if all(e.parts == 1 for e in executions) else None
         number = {(e.operator, e.part, e.parts): k for k, e in enumerate(self._executions)}
-        found = [number.get((e.operator, e.part, e.parts), -1) for e in executions]
-        return found if min(found) >= 0 else None
+        positions = [number.get((e.operator, e.part, e.parts), -1) for e in executions]
+        return positions if min(positions) >= 0 else None
 
 
 def _search(

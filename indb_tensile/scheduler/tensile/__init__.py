@@ -1,1 +1,3 @@
-"""TENSILE as published, in parts: sequences of accesses, the calendar of the channel, swaps, re-runs."""
+"""The parts of the published TENSILE policy: access sequences, the transfer channel, swap events, recomputation
+events.
+"""

@@ -1,17 +1,17 @@
-"""The channel between device and host as TENSILE plans with it: one transfer at a time, in free intervals.
+"""The channel between device and host in TENSILE's model: one transfer at a time, in free intervals.
 
-TENSILE section IV-C takes the PCIe channel to be exclusive: while one tensor is swapped, in whichever direction, no
-other one is. Our link has two lanes, and tensile+ plans with both; here the paper is followed, which plans fewer
-copies than the link could take. The paper leaves open what happens where an iteration meets the next. It repeats, so
-the channel is a ring: an interval taken in one iteration is taken in all of them, and one that passes the end goes
-on at the start.
+TENSILE section IV-C treats the PCIe channel as exclusive: while one tensor is swapped, in whichever direction, no
+other one is. Our link has two lanes, and tensile+ plans with both. This module follows the paper, which plans fewer
+copies than the link could take. The paper does not say what happens where an iteration meets the next. The iteration
+repeats, so the channel is cyclic: an interval taken in one iteration is taken in all of them, and an interval that
+passes the end continues at the start.
 """
 
 from bisect import bisect_left, bisect_right
 
 
 class Channel:
-    """The intervals of a repeating iteration in which something is transferred; the others are free."""
+    """The intervals of a repeating iteration that are taken by transfers. The other intervals are free."""
 
     def __init__(self, period_ns: int) -> None:
         self._period_ns = period_ns
@@ -19,7 +19,7 @@ class Channel:
         self._ends: list[int] = []
 
     def earliest(self, ready_ns: int, due_ns: int, duration_ns: int) -> int | None:
-        """The first start of a transfer in a free interval between these times; None where there is none."""
+        """Return the first start of a transfer in a free interval between these times; None if there is none."""
         start_ns = ready_ns
         while start_ns + duration_ns <= due_ns:
             busy = self._first_after(start_ns)
@@ -29,7 +29,7 @@ class Channel:
         return None
 
     def latest(self, ready_ns: int, due_ns: int, duration_ns: int) -> int | None:
-        """The last start of a transfer in a free interval between these times; None where there is none."""
+        """Return the last start of a transfer in a free interval between these times; None if there is none."""
         start_ns = due_ns - duration_ns
         while start_ns >= ready_ns:
             busy = self._last_before(start_ns + duration_ns)
@@ -39,7 +39,7 @@ class Channel:
         return None
 
     def take(self, start_ns: int, duration_ns: int) -> None:
-        """Occupy an interval that is free."""
+        """Occupy a free interval."""
         for first_ns, last_ns in self._parts(start_ns, duration_ns):
             at = bisect_left(self._starts, first_ns)
             low, high = at, at
@@ -50,7 +50,7 @@ class Channel:
             self._starts[low:high], self._ends[low:high] = [first_ns], [last_ns]
 
     def give_back(self, start_ns: int, duration_ns: int) -> None:
-        """Free an interval that was occupied."""
+        """Free an occupied interval."""
         for first_ns, last_ns in self._parts(start_ns, duration_ns):
             at = bisect_right(self._starts, first_ns) - 1
             pieces = ((self._starts[at], first_ns), (last_ns, self._ends[at]))
@@ -59,11 +59,11 @@ class Channel:
             self._ends[at : at + 1] = [end for _, end in left]
 
     def busy(self) -> tuple[tuple[int, int], ...]:
-        """What is occupied in one period."""
+        """Return the occupied intervals of one period."""
         return tuple(zip(self._starts, self._ends, strict=True))
 
     def _first_after(self, time_ns: int) -> tuple[int, int] | None:
-        """The first busy interval that ends after this time."""
+        """Return the first busy interval that ends after this time."""
         if not self._starts:
             return None
         period, rest_ns = divmod(time_ns, self._period_ns)
@@ -73,7 +73,7 @@ class Channel:
         return self._starts[at] + period * self._period_ns, self._ends[at] + period * self._period_ns
 
     def _last_before(self, time_ns: int) -> tuple[int, int] | None:
-        """The last busy interval that starts before this time."""
+        """Return the last busy interval that starts before this time."""
         if not self._starts:
             return None
         period, rest_ns = divmod(time_ns, self._period_ns)
@@ -83,7 +83,7 @@ class Channel:
         return self._starts[at] + period * self._period_ns, self._ends[at] + period * self._period_ns
 
     def _parts(self, start_ns: int, duration_ns: int) -> list[tuple[int, int]]:
-        """The interval within one period, in two where it passes the end."""
+        """Return the interval within one period, in two parts if it passes the end."""
         start_ns %= self._period_ns
         end_ns = start_ns + duration_ns
         if end_ns <= self._period_ns:

@@ -1,11 +1,11 @@
-"""The calendar of lane time: when each copy of a job's iteration runs, and where there is room for another.
+"""The timetable of lane time: when each copy of a job's iteration runs, and where another copy fits.
 
-TENSILE looks for a free interval of the channel that covers a swap event. Our lanes are first in, first out,
-so a copy inserted ahead of others delays them; a queue knows for each entry how late it may start without
-any copy behind it becoming late, and so tells exactly where another copy fits.
+TENSILE looks for a free interval of the channel that covers a swap event. Our lanes are first in, first out for the
+copies of one job, so a copy inserted ahead of others delays them. A queue knows for each entry how late it may start
+without delaying any copy behind it past its due time, and therefore knows exactly where another copy fits.
 
-The iteration repeats, so the queue does: it is unrolled over four periods, the first to fill the lane as in
-steady state, the last two because a gap may cross the end of the iteration.
+The iteration repeats, and so does the queue. It is unrolled over four periods: the first fills the lane as in steady
+state, and the last two are needed because a gap may cross the end of the iteration.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _NEVER = np.int64(2**62)
 
 
 class Axis:
-    """When each operator of an iteration runs, with the stalls that the plan has accepted so far.
+    """The times at which each operator of an iteration runs, with the stalls that the plan has accepted so far.
 
     Indices are unrolled: index `i` is operator or boundary `i % count` of iteration `i // count`.
     """
@@ -33,33 +33,35 @@ class Axis:
         self._lay()
 
     def stall(self, boundary: int, *, out_ns: int = 0, in_ns: int = 0) -> None:
-        """Accept a wait at this boundary: for a late swap-out before memory is taken, for a late swap-in after."""
+        """Accept a wait at this boundary: for a late swap-out before memory is taken, for a late
+        swap-in after that.
+        """
         self._late_out_ns[boundary % self.count] += out_ns
         self._late_in_ns[boundary % self.count] += in_ns
         self._lay()
 
     def boundary(self, index: Ints | int) -> Ints:
-        """When memory changes hands at this boundary."""
+        """Return the times at which memory is given back and taken at these boundaries."""
         return self._at(self._boundary, index)
 
     def begin(self, index: Ints | int) -> Ints:
-        """When this operator starts."""
+        """Return the times at which these operators start."""
         return self._at(self._begin, index)
 
     def end(self, index: Ints | int) -> Ints:
-        """When this operator ends."""
+        """Return the times at which these operators end."""
         return self._at(self._end, index)
 
     def first_boundary_from(self, time_ns: int) -> int:
-        """The first boundary not before this time."""
+        """Return the first boundary that is not before this time."""
         period, rest = divmod(time_ns, self.period_ns)
         return int(period * self.count + np.searchsorted(self._boundary, rest, side="left"))
 
     def last_boundary_by(self, times_ns: Ints) -> Ints:
-        """The last boundary not after each time."""
+        """Return the last boundary that is not after each time."""
         period, rest = np.divmod(times_ns, self.period_ns)
-        found = period * self.count + np.searchsorted(self._boundary, rest, side="right") - 1
-        return np.asarray(found, dtype=np.int64)
+        boundaries = period * self.count + np.searchsorted(self._boundary, rest, side="right") - 1
+        return np.asarray(boundaries, dtype=np.int64)
 
     def _lay(self) -> None:
         self._end = np.cumsum(self._run_ns + self._late_out_ns + self._late_in_ns)
@@ -74,7 +76,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """Copies of one iteration on one lane. A copy's key gives its place in the queue: boundary, then tensor."""
+    """The copies of one iteration on one lane. A copy's key, boundary then tensor, gives its position
+    in the queue.
+    """
 
     owner: Ints
     key: Ints
@@ -85,14 +89,14 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a copy would go: its boundary, and by how much it or a copy behind it would be late."""
+    """A position for a copy: its boundary, and the delay of the copy or of a copy behind it past its due time."""
 
     boundary: int
     late_ns: int
 
 
 class Queue:
-    """One lane in steady state; made anew when anything on it changes."""
+    """One lane in steady state. A queue is made anew when anything on the lane changes."""
 
     def __init__(self, axis: Axis, entries: Entries, ties: int) -> None:
         order = np.argsort(entries.key, kind="stable")
@@ -109,7 +113,7 @@ class Queue:
         before = work - duration
         done = work + np.maximum.accumulate(ready - before) if self._count else work
         latest = before + np.minimum.accumulate((due - work)[::-1])[::-1] if self._count else work
-        # One more on each side, so that every place in the queue has a neighbour.
+        # One more entry on each side, so that every position in the queue has a neighbour.
         self._key = np.concatenate(([-_NEVER], self._key, [_NEVER]))
         self._done = np.concatenate(([-_NEVER], done, [_NEVER]))
         self._latest = np.concatenate(([-_NEVER], latest, [_NEVER]))
@@ -117,21 +121,25 @@ class Queue:
         self.late_ns = self.done_ns - due[self._count : 2 * self._count]
 
     def append(self, keys: Ints, ready_ns: Ints, duration_ns: Ints) -> tuple[Ints, Ints]:
-        """When copies with these keys would each be done, and how late they would make those behind them."""
+        """Return when copies with these keys would each be done, and how late they would make the
+        copies behind them.
+        """
         at = np.searchsorted(self._key, keys)
         done = np.maximum(ready_ns, self._done[at - 1]) + duration_ns
         return done, np.maximum(0, done - self._latest[at])
 
     def latest(self, tie: int, duration_ns: int, first: int, last: int, due_ns: int) -> Place:
-        """The latest boundary in first .. last from which a copy makes nothing late; else the least late place."""
+        """Return the latest boundary in first .. last from which a copy makes no copy late; else the position with
+        the least delay.
+        """
         ties = self._ties
         low, high = np.searchsorted(self._key, (first * ties + tie, last * ties + tie))
         at = np.arange(low, high + 1)
         lowest = np.maximum(first, (self._key[at - 1] - tie) // ties + 1)
         highest = np.minimum(last, -((tie - self._key[at]) // ties) - 1)
         limit = np.minimum(due_ns, self._latest[at])
-        wanted = self._axis.last_boundary_by(limit - duration_ns)
-        boundary = np.clip(wanted, lowest, highest)
+        target = self._axis.last_boundary_by(limit - duration_ns)
+        boundary = np.clip(target, lowest, highest)
         done = np.maximum(self._axis.boundary(boundary), self._done[at - 1]) + duration_ns
         late = np.where(lowest <= highest, np.maximum(0, done - limit), _NEVER)
         best = len(at) - 1 - int(np.argmin(late[::-1]))

@@ -1,15 +1,15 @@
-"""Recomputation events of one graph, beside swap events that stand: TENSILE section IV-D.
+"""Recomputation events of one graph, beside fixed swap events: TENSILE section IV-D.
 
-Where swapping left the peak above the memory, a tensor at the peak is released after one use and made again before
-its next, the one with the most bytes per recomputation time first (MSPS, equation 4), until the memory is enough. So
-that the swaps stay as they are, a tensor is recomputed only if it never left the device, and only from tensors on
-which the same can be relied: none of the operator's inputs is swapped out or released between its two runs. (An input
-that left across the iterations and was back before the first run counts as never released.) A source is kept for
-whoever recomputes from it: it is not itself released around that moment.
+If the peak exceeds the memory after swapping, a tensor at the peak is released after a use and recomputed before its
+next use. The tensor with the most bytes per recomputation time comes first (MSPS, equation 4), until the memory
+suffices. The swaps stay as they are. A tensor is therefore recomputed only if it never leaves the device, and only
+from tensors for which the same holds: no input of the operator is swapped out or released between its two runs. (An
+input that left across the iterations and was back before the first run counts as never released.) A source is kept
+for each tensor that is recomputed from it: the source is not itself released around that moment.
 
-Where we differ: recomputation that would raise the peak at its own moment to what the peak is now is not done. The
-footprint of a recomputation is estimated, from above but for what the plan puts off (recompute.py), and the plan that
-comes out is measured; the estimate is corrected where it was too low.
+We differ from the paper in one point: a recomputation that would raise the peak at its own moment to the present peak
+is not done. The footprint of a recomputation is estimated, from above except for operators that the plan puts off
+(recompute.py). The resulting plan is measured, and the estimate is corrected if it was too low.
 """
 
 from dataclasses import dataclass
@@ -34,22 +34,24 @@ class Offer:
 
 
 def msps(size_bytes: int, time_ns: int) -> float:
-    """Memory saving per second, equation 4; an operator that takes no time takes one nanosecond."""
+    """Return the memory saving per second, equation 4. An operator without latency counts one nanosecond."""
     return size_bytes / max(1, time_ns)
 
 
 class RecomputeEvents:
-    """One graph's recomputation events in the making."""
+    """The recomputation events of one graph, which are added one by one."""
 
     def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...], events: SwapEvents) -> None:
         self._graph = graph
         self._events = events
         self._recomputation = Recomputation(graph, latency_ns)
         self._load = events.footprint.copy()
-        self._turn = np.full(len(graph.operators), _NOTHING, dtype=np.int64)  # bytes over the operator's at its turn
+        # bytes above the operator's own load during the re-run before it
+        self._turn = np.full(len(graph.operators), _NOTHING, dtype=np.int64)
         self._correction_bytes = 0
         self._released: dict[TensorId, list[Gap]] = {}
-        self._relied_on: dict[TensorId, list[OpIndex]] = {}  # before which operators a re-run reads or makes it
+        # the operators before which a re-run reads or makes the tensor
+        self._relied_on: dict[TensorId, list[OpIndex]] = {}
         self._accesses = accesses(graph)
         self._born_bytes = _born_bytes(graph)
         self._working_bytes = working_sets(graph)
@@ -57,26 +59,26 @@ class RecomputeEvents:
 
     @property
     def peak_bytes(self) -> int:
-        """The peak with what is recomputed so far, as estimated."""
+        """The estimated peak with the recomputation so far."""
         return self._position()[1] + self._correction_bytes
 
     def offer(self) -> Offer | None:
-        """The tensor at the peak with the largest MSPS that conforms to the rules; None where there is none."""
+        """Return the tensor at the peak with the largest MSPS that conforms to the rules; None if there is none."""
         operator, peak_bytes = self._position()
         around = self._open & (self._after < operator) & (operator < self._need)
         for number in np.flatnonzero(around).tolist():
             if not self._conforms(self._cones[number]):
-                self._open[number] = False  # what was released or relied on remains so
+                self._open[number] = False  # what was released or is relied on stays so
             elif self._turn_bytes(self._cones[number]) < peak_bytes:
                 return Offer(number=number, msps=float(self._msps[number]))
         return None
 
     def tensor_of(self, offer: Offer) -> TensorId:
-        """What is to be made again."""
+        """Return the tensor that the offer recomputes."""
         return self._cones[offer.number].gap.tensor
 
     def take(self, offer: Offer) -> None:
-        """Recompute this one."""
+        """Add this recomputation."""
         cone = self._cones[offer.number]
         gap = cone.gap
         self._open[offer.number] = False
@@ -88,23 +90,25 @@ class RecomputeEvents:
             self._relied_on.setdefault(tensor, []).append(gap.needed_by)
 
     def plan(self, policy: str) -> Plan:
-        """Swap and recomputation events as a plan; without the latter where they do not lower the peak."""
+        """Return swap and recomputation events as a plan; without the latter if they do not lower the peak."""
         away = frozenset(self._events.away)
         plain = Plan(policy=policy, swaps=self._events.swaps, away=away)
         released = [gap for gaps in self._released.values() for gap in gaps]
         if not released:
             return plain
-        found = self._recomputation.plan(policy, released, self._events.swaps, away=away)
-        return found if peak(self._graph, found) < peak(self._graph, plain) else plain
+        recomputing = self._recomputation.plan(policy, released, self._events.swaps, away=away)
+        return recomputing if peak(self._graph, recomputing) < peak(self._graph, plain) else plain
 
     def correct(self) -> None:
-        """Measure the plan, and take the estimate to be as far off from now on."""
+        """Measure the plan's peak, and correct the estimate by the difference from now on."""
         self._correction_bytes += max(0, peak(self._graph, self.plan("")) - self.peak_bytes)
 
     # --- which conform -------------------------------------------------------------------------------------------
 
     def _conforms(self, cone: Cone) -> bool:
-        """Nothing that it needs was released, and nobody needs what it would release."""
+        """Return whether no tensor that the cone needs is released, and no tensor that it would release
+        is relied on.
+        """
         gap = cone.gap
         if any(gap.out_after < moment <= gap.needed_by for moment in self._relied_on.get(gap.tensor, ())):
             return False
@@ -115,21 +119,25 @@ class RecomputeEvents:
         )
 
     def _from_what_is_there(self, gap: Gap) -> bool:
-        """Whether the operator that made the tensor can make it again, as all that it reads is still to be used."""
+        """Return whether the operator that made the tensor can recompute it, because all its inputs are
+        still alive.
+        """
         ops = self._accesses[gap.tensor]
         tensors = self._graph.tensors
         if tensors[gap.tensor].persistent:
             return False
         read = self._graph.operators[ops[0]].reads
-        there = all(tensors[t].persistent or self._accesses[t][-1] >= gap.needed_by for t in read)
-        return there and self._recomputation.safe(gap)
+        alive = all(tensors[t].persistent or self._accesses[t][-1] >= gap.needed_by for t in read)
+        return alive and self._recomputation.safe(gap)
 
     def _lay_candidates(self) -> None:
-        """Every gap that one operator can make again from never released sources, largest MSPS first."""
+        """Collect every gap whose tensor one operator can recompute from never released sources,
+        largest MSPS first.
+        """
         left: dict[TensorId, list[OpIndex]] = {}
         for swap in self._events.swaps:
             left.setdefault(swap.tensor, []).append(swap.out_after)
-        found = []
+        entries = []
         for gap in gaps(self._graph):
             if gap.tensor in left or not self._from_what_is_there(gap):
                 continue
@@ -137,42 +145,44 @@ class RecomputeEvents:
             maker = cone.operators[0]
             if not any(maker <= after < gap.needed_by for t in _others(cone) for after in left.get(t, ())):
                 value = msps(self._graph.tensors[gap.tensor].size_bytes, cone.time_ns)
-                found.append((-value, gap.tensor, gap.out_after, cone))
-        found.sort(key=lambda entry: entry[:3])
-        self._cones = [cone for *_, cone in found]
-        self._msps = np.array([-value for value, *_ in found], dtype=np.float64)
+                entries.append((-value, gap.tensor, gap.out_after, cone))
+        entries.sort(key=lambda entry: entry[:3])
+        self._cones = [cone for *_, cone in entries]
+        self._msps = np.array([-value for value, *_ in entries], dtype=np.float64)
         self._after = np.array([cone.gap.out_after for cone in self._cones], dtype=np.int64)
         self._need = np.array([cone.gap.needed_by for cone in self._cones], dtype=np.int64)
-        self._open = np.ones(len(found), dtype=np.bool_)
+        self._open = np.ones(len(entries), dtype=np.bool_)
 
     # --- the footprint ---------------------------------------------------------------------------------------------
 
     def _position(self) -> tuple[int, int]:
-        """The operator at the peak, or before which the recomputation at the peak runs, and the peak."""
+        """Return the operator at the peak, or before which the recomputation at the peak runs, and the peak."""
         load = np.array(self._load.by_operator(), dtype=np.int64)
         turns = np.where(self._turn == _NOTHING, 0, load + self._turn)
         at = int(np.argmax(np.maximum(load, turns)))
         return at, int(max(load[at], turns[at]))
 
     def _turn_bytes(self, cone: Cone) -> int:
-        """Bytes while the operator runs again: what its moment holds, less what only the operator after it needs."""
+        """Return the bytes while the operator runs again: the load at its moment, less what only the operator after
+        it needs.
+        """
         before = cone.gap.needed_by
         rerun = cone.operators[0]
         touched = {*self._graph.operators[before].reads, *self._graph.operators[before].writes}
-        passing = [t for t in cone.made if t not in touched and t != cone.gap.tensor]
+        temporary = [t for t in cone.made if t not in touched and t != cone.gap.tensor]
         next_bytes = self._graph.operators[before].workspace_bytes + self._born_bytes[before]
-        passing_bytes = sum(self._graph.tensors[t].size_bytes for t in passing)
+        passing_bytes = sum(self._graph.tensors[t].size_bytes for t in temporary)
         own_bytes = self._graph.operators[rerun].workspace_bytes + passing_bytes
         return max(self._load.at(before) - next_bytes + own_bytes, self._working_bytes[rerun])
 
 
 def _others(cone: Cone) -> tuple[TensorId, ...]:
-    """What the operator reads, and what it makes beside the tensor that is wanted."""
+    """Return the tensors that the operators read, and the tensors that they make besides the recomputed one."""
     return (*cone.sources, *(t for t in cone.made if t != cone.gap.tensor))
 
 
 def _born_bytes(graph: StepGraph) -> list[int]:
-    """For each operator the bytes of the tensors that it is the first to access."""
+    """Return for each operator the bytes of the tensors that it is the first to access."""
     born = [0] * len(graph.operators)
     for tensor, ops in zip(graph.tensors, accesses(graph), strict=True):
         if ops and not tensor.persistent:

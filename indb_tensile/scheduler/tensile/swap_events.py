@@ -1,28 +1,29 @@
 """Swap events of one graph: TENSILE's peak analysis (Algorithm 1) and its swap scheduling (Algorithm 2).
 
-A swap-out starts as early as the channel is free after the access that generates the tensor, or a later one where
-the swap-in would find no free interval, and has to be done before the peak. Its swap-in starts as late as the channel
-allows before the next use. Nothing may wait: without both intervals there is no swap. Once a tensor has left, it is
-released after each further use as well if it can be swapped in before the next (its host copy is still valid).
+A swap-out starts as early as the channel is free after the access that generates the tensor, or after a later access
+if the swap-in would find no free interval. It has to be done before the peak. Its swap-in starts as late as the
+channel allows before the next use. No operator may wait: without both intervals there is no swap. Once a tensor has
+left, it is also released after each further use if it can be swapped in before the next (its host copy is still
+valid).
 
-Line numbers are those that the paper's prose uses, which do not count the ends of blocks. What it leaves open or
-contradicts itself in, and what is done:
+Line numbers are those that the paper's prose uses, which do not count the ends of blocks. The paper is incomplete or
+contradictory in the following points. Our decisions:
 
-- Algorithm 1 walks the time axis; here the footprint stands for each operator, so that an event is one addition to a
-  range instead of another walk. A TGA counts from the start of its operator, since that is when memory is taken.
+- Algorithm 1 walks the time axis. Here the footprint is stored for each operator, so that an event is one addition to
+  a range instead of another walk. A TGA counts from the start of its operator, because memory is taken then.
 - Section IV-B (3) counts a swap-in when it *ends*, though its memory is in use from the start of the copy. We count
-  it from the boundary at which the copy may start, as our judge does, so that the peak that is found is the real one.
+  it from the boundary at which the copy may start, as our checker does, so that the computed peak is the real one.
   `Rules.counts_at_end` counts as the paper does.
-- After a swap-in failed, line 19 moves the swap-out's *latest* time, section IV-C its *earliest* one. Only the second
-  makes the loop of lines 32-33 go on to the next access; that is what is done.
-- The paper bounds the swap-out by the peak and the swap-in by nothing but its use. So a tensor may be back before the
-  peak comes; its further uses (line 34) are then what may lower the peak.
-- A tensor written anew is another tensor to the paper: sequence.py.
-- A swap that frees its memory for no whole operator is none.
+- After a failed swap-in, line 19 moves the swap-out's *latest* time, section IV-C its *earliest* one. Only the second
+  makes the loop of lines 32-33 continue to the next access, so we do that.
+- The paper bounds the swap-out by the peak and the swap-in only by its use. A tensor may therefore be back before the
+  peak; then its further uses (line 34) may lower the peak.
+- A tensor that is written anew is another tensor to the paper: see sequence.py.
+- A swap that frees its memory for no whole operator is not made.
 - The batch's upload occupies the channel as well.
 - The paper's Swap Executor starts a copy when it is planned. Ours queues a copy as soon as its tensor may leave or
-  its memory is taken, on the lane of its direction. What would then be late behind another copy gives its memory back
-  later, if the peak allows that, or is not swapped: nothing may wait.
+  its memory is taken, on the lane of its direction. If a copy would then be late behind another copy, it gives its
+  memory back later, if the peak allows that, or the tensor is not swapped: no operator may wait.
 """
 
 from bisect import bisect_right
@@ -44,18 +45,19 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Which of the paper's heuristics are used: all of them, but where one of them is to be looked at."""
+    """Switches for the paper's heuristics. All are on, unless a test examines one of them."""
 
     counts_at_end: bool = False  # section IV-B (3): a swap-in counts from its end
-    across_iterations: bool = True  # Algorithm 2, lines 8-9 and 27: updated parameters leave until the next iteration
-    further_uses: bool = True  # Algorithm 2, line 34: the rest of a tensor's uses, greedily
-    stands_still: bool = True  # Algorithm 3, line 4: stop where the last rounds changed little
+    # Algorithm 2, lines 8-9 and 27: updated parameters are away until the next iteration
+    across_iterations: bool = True
+    further_uses: bool = True  # Algorithm 2, line 34: swap the rest of a tensor's uses, greedily
+    stands_still: bool = True  # Algorithm 3, line 4: stop if the last rounds changed little
     recomputes: bool = True  # section IV-D
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPeak:
-    """What Algorithm 1 finds: the most bytes, the first operator that has them, and when it starts."""
+    """The result of Algorithm 1: the most bytes, the first operator that has them, and the start of that operator."""
 
     size_bytes: int
     operator: OpIndex
@@ -64,7 +66,9 @@ class MemoryPeak:
 
 @dataclass(slots=True)
 class _Event:
-    """One gap in which a tensor is away. Boundaries are counted on from the start of the iteration it leaves in."""
+    """One gap in which a tensor is away. Boundaries are counted from the start of the iteration in which the tensor
+    leaves.
+    """
 
     tensor: TensorId
     after: int
@@ -77,12 +81,12 @@ class _Event:
 
 
 class SwapEvents:
-    """One graph's swap events in the making, its footprint and its channel."""
+    """The swap events of one graph, which are added one by one, with the footprint and the channel."""
 
     def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rules: Rules) -> None:
         self.graph = graph
         self.away: set[TensorId] = set()
-        self.swapped = 0  # tensors, the paper's SON
+        self.swapped = 0  # number of swapped tensors, the paper's SON
         self._rules = rules
         self._link = link
         self._load = plan_load(graph, LIVENESS)  # activity analysis: Algorithm 3, line 2
@@ -96,19 +100,19 @@ class SwapEvents:
 
     @property
     def peak(self) -> MemoryPeak:
-        """Algorithm 1."""
+        """The peak according to Algorithm 1."""
         operator = OpIndex(self._load.argmax())
         return MemoryPeak(size_bytes=self._load.at(operator), operator=operator, time_ns=self._begin(operator))
 
     @property
     def footprint(self) -> Load:
-        """Bytes at each operator, to be changed by nobody else."""
+        """The bytes at each operator. Callers must not change the object."""
         return self._load
 
     @property
     def swaps(self) -> tuple[Swap, ...]:
-        """The events so far, as a plan has them."""
-        found = [
+        """The events so far, as a plan's swaps."""
+        planned = [
             Swap(
                 tensor=tensor,
                 out_after=OpIndex(event.after),
@@ -120,40 +124,46 @@ class SwapEvents:
             for tensor, events in self._events.items()
             for event in events.values()
         ]
-        return tuple(sorted(found, key=lambda swap: (swap.tensor, swap.out_after)))
+        return tuple(sorted(planned, key=lambda swap: (swap.tensor, swap.out_after)))
 
     def candidates(self, operator: OpIndex, *, limited: bool) -> Ints:
-        """The sequences of tensors on the device at this operator that may still be scheduled, largest tensor first.
+        """Return the sequences of tensors on the device at this operator that may still be scheduled, largest tensor
+        first.
 
-        Where the job is `limited` by its maximum swapping rate, only updated ones: the rate stands in line 28 of
+        If the job is `limited` by its maximum swapping rate, return only updated ones: the rate is in line 28 of
         Algorithm 2 and not in line 26.
         """
         allowed = (self._at(operator) > self._failed) & ~self._done
         return np.flatnonzero(allowed & ~self._rated if limited else allowed)
 
     def tensor_of(self, number: int) -> TensorId:
-        """The tensor of this sequence."""
+        """Return the tensor of this sequence."""
         return self._sequences[number].tensor
 
     def size_of(self, number: int) -> int:
-        """Bytes of this sequence's tensor."""
+        """Return the bytes of this sequence's tensor."""
         return self._size(self.tensor_of(number))
 
     # --- changes -----------------------------------------------------------------------------------------------
 
     def schedule(self, number: int, operator: OpIndex) -> bool:
-        """Swap this sequence's tensor out before the peak at this operator, and in again; False if that fails."""
+        """Swap this sequence's tensor out before the peak at this operator, and in again. Return False
+        if that fails.
+        """
         sequence = self._sequences[number]
         at = int(self._at(operator)[number])
         succeeded = self._leave_idle(sequence) or self._schedule(sequence, at)
         if succeeded:
             self._done[number] = True
         else:
-            self._failed[number] = at  # free intervals only get fewer, so it fails at earlier peaks as well
+            # the number of free intervals only falls, so the sequence fails at earlier peaks as well
+            self._failed[number] = at
         return succeeded
 
     def _leave_idle(self, sequence: AccessSequence) -> bool:
-        """What this graph never accesses is in no tensor access sequence, so the paper has no memory for it."""
+        """Keep a tensor on the host that this graph never accesses. It is in no access sequence, so in the paper it
+        has no memory.
+        """
         if sequence.accesses:
             return False
         self.away.add(sequence.tensor)
@@ -161,7 +171,9 @@ class SwapEvents:
         return True
 
     def _schedule(self, sequence: AccessSequence, at: int) -> bool:
-        """Lines 25-34 of Algorithm 2: the first gap before the peak in which it can leave, then the further ones."""
+        """Schedule the first gap before the peak in which the tensor can leave, then the further ones (Algorithm 2,
+        lines 25-34).
+        """
         tensor = sequence.tensor
         for number, (after, need) in enumerate(pairwise(sequence.accesses)):
             if after >= at:
@@ -195,7 +207,9 @@ class SwapEvents:
         return False
 
     def _swap_out(self, tensor: TensorId, after: int, by: int) -> tuple[int, int | None] | None:
-        """The boundary that gives memory back, and the start of the copy if there is one: as early as possible."""
+        """Return the boundary that gives memory back, as early as possible, and the start of the copy if there is
+        one.
+        """
         if self._host_copy_valid(tensor, after):
             return after + 1, None
         out_ns = self._link.out_ns(self._size(tensor))
@@ -206,7 +220,7 @@ class SwapEvents:
         return max(after + 1, self.axis.first_boundary_from(start_ns + out_ns)), start_ns
 
     def _swap_in(self, tensor: TensorId, after: int, need: int, free: int, out_start_ns: int | None) -> _Event | None:
-        """The whole event, with the swap-in as late as possible."""
+        """Return the whole event, with the swap-in as late as possible."""
         in_ns = self._link.in_ns(self._size(tensor))
         out_ns = self._link.out_ns(self._size(tensor))
         left_ns = self._end(after) if out_start_ns is None else out_start_ns + out_ns
@@ -228,10 +242,10 @@ class SwapEvents:
     # --- the device's lanes --------------------------------------------------------------------------------------
 
     def _in_time(self, new: _Event, by: int, cap_bytes: int) -> bool:
-        """Whether no copy would be late where the lanes are first in, first out; False, and no change, if one would.
+        """Return whether all copies are in time on first-in, first-out lanes. If not, change nothing.
 
-        A copy to the host that is late may give its memory back later: the new one before the peak, the others
-        where the footprint stays below what the peak was.
+        A late copy to the host may give its memory back later: the new event before the peak, the others if the
+        footprint stays below the previous peak.
         """
         events = [event for of_tensor in self._events.values() for event in of_tensor.values()]
         moved: list[tuple[_Event, int]] = []
@@ -253,7 +267,9 @@ class SwapEvents:
         return False
 
     def _late(self, entries: Entries, events: list[_Event]) -> list[tuple[_Event, int]]:
-        """The events whose copy is late on its lane, each with when it is done; -1 owns uploads."""
+        """Return the events whose copy is late on its lane, each with the time at which it is done. Owner -1 marks
+        uploads.
+        """
         queue = Queue(self.axis, entries, self._ties)
         late = np.flatnonzero((queue.late_ns > 0) & (queue.owner >= 0)).tolist()
         return [(events[int(queue.owner[k])], int(queue.done_ns[k])) for k in late]
@@ -287,7 +303,9 @@ class SwapEvents:
     # --- host copies ---------------------------------------------------------------------------------------------
 
     def _host_copy_valid(self, tensor: TensorId, after: int) -> bool:
-        """Whether the tensor left before this access and was not written since: it stays on the host (III-C)."""
+        """Return whether the tensor left before this access and was not written since: its copy stays on the host
+        (III-C).
+        """
         written = self._written[tensor]
         behind = bisect_right(written, after)
         since = written[behind - 1] if behind else _NEVER
@@ -297,9 +315,9 @@ class SwapEvents:
         return since == _NEVER and self._away_at_start(tensor)
 
     def _away_at_start(self, tensor: TensorId) -> bool:
-        """Whether what the last iteration left has a host copy in the next one.
+        """Return whether the value that the last iteration left has a host copy in the next iteration.
 
-        An iteration that is the first under its plan starts with host copies of what is away or leaving only.
+        The first iteration under a plan starts with host copies only of tensors that are away or leaving.
         """
         count = self.count
         around = [event for event in self._events.get(tensor, {}).values() if event.need >= count]
@@ -307,7 +325,9 @@ class SwapEvents:
         return leaving or any(event.free <= count < event.back for event in around)
 
     def _keep_host_copies(self, tensor: TensorId) -> None:
-        """Copy nothing out again of which an event that came in later, but earlier in time, leaves a copy."""
+        """Remove copies out of values of which an event that was added later, but is earlier in time, leaves a host
+        copy.
+        """
         for event in self._events[tensor].values():
             start_ns = event.out_start_ns
             if start_ns is None or not self._host_copy_valid(tensor, event.after):
@@ -315,7 +335,7 @@ class SwapEvents:
             self._give_back(start_ns, tensor)
             self._load.add(event.after + 1, event.free, -self._size(tensor))
             event.free, event.out_start_ns = event.after + 1, None
-            self._failed[:] = _NEVER  # there is a free interval more
+            self._failed[:] = _NEVER  # there is one more free interval
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -325,7 +345,8 @@ class SwapEvents:
         for index in uploads:
             written = {*self.graph.operators[index].writes}
             run_ns[index] = self._link.in_ns(sum(self.graph.tensors[t].size_bytes for t in written))
-        run_ns[0] += not any(run_ns)  # nothing but an upload of no bytes takes no time at all
+        # if there is nothing but an upload of no bytes, no operator takes time, and the period would be 0
+        run_ns[0] += not any(run_ns)
         self.axis = Axis(np.array(run_ns, dtype=np.int64))
         self.channel = Channel(self.axis.period_ns)
         for index in uploads:
@@ -351,22 +372,25 @@ class SwapEvents:
         return self.graph.tensors[tensor].size_bytes
 
     def _lay_sequences(self) -> None:
-        found = [s for s in sequences(self.graph) if self._rules.across_iterations or not s.updated]
-        sizes = [self.graph.tensors[s.tensor].size_bytes for s in found]
-        order = sorted(range(len(found)), key=lambda k: (-sizes[k], k))  # sequences stand by tensor and time
-        self._sequences = [found[k] for k in order]
+        ordered = [s for s in sequences(self.graph) if self._rules.across_iterations or not s.updated]
+        sizes = [self.graph.tensors[s.tensor].size_bytes for s in ordered]
+        order = sorted(range(len(ordered)), key=lambda k: (-sizes[k], k))  # sequences are sorted by tensor and time
+        self._sequences = [ordered[k] for k in order]
         last = self.count - 1
-        # The accesses around the end are not the updated parameter's time on the device: the update is at its start.
+        # The tensor is on the device between the accesses around the end, except at these: the update counts at its
+        # start.
         first = [s.accesses[0] + s.updated if s.accesses else 0 for s in self._sequences]
         final = [s.accesses[-1] - s.updated if s.accesses else last for s in self._sequences]
         self._first = np.array(first, dtype=np.int64)
         self._final = np.array(final, dtype=np.int64)
         self._rated = np.array([bool(s.accesses) and not s.updated for s in self._sequences], dtype=np.bool_)
-        self._done = np.zeros(len(found), dtype=np.bool_)
-        self._failed = np.full(len(found), _NEVER, dtype=np.int64)  # the latest peak at which each one failed
+        self._done = np.zeros(len(ordered), dtype=np.bool_)
+        self._failed = np.full(len(ordered), _NEVER, dtype=np.int64)  # the latest peak at which each sequence failed
 
     def _at(self, operator: OpIndex) -> Ints:
-        """For each sequence the operator counted on from where it starts, -1 where the tensor has not that value."""
+        """Return for each sequence the operator, counted on from the sequence's start; -1 if the tensor does not have
+        that value.
+        """
         now = (self._first <= operator) & (operator <= self._final)
         later = (self._first <= operator + self.count) & (operator + self.count <= self._final)
         return np.where(now, operator, np.where(later, operator + self.count, _NEVER))

@@ -1,22 +1,23 @@
-"""How copies move through two shared lanes: each job's in its own order, the jobs side by side.
+"""Model how copies progress on two shared lanes. Copies of one job run in order; copies of several jobs run side by
+side.
 
-A job's copies in one direction run one after the other. Copies of several jobs in the same direction share the
-lane equally, as the device's lanes do when they take turns chunk by chunk: served whole and in the order of
-request, a small copy would wait for every large one before it. In the limit of small chunks that is processor
-sharing, and the limit is what is computed here, from one completion to the next.
+A job's copies in one direction run one after the other. Copies of several jobs in the same direction share the lane
+equally, as they do on the device, whose lanes serve the jobs in turns, chunk by chunk. (If each copy were served
+whole in the order of request, a small copy would wait for every large copy before it.) In the limit of small chunks
+this is processor sharing. This module computes that limit, from one completion to the next.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-_ALMOST_NS = 1e-3  # what rounding may leave of a copy that is done
-_ROUNDING = 1e-15  # of a float64
+_ALMOST_NS = 1e-3  # the remainder below which a copy counts as done, because of rounding
+_ROUNDING = 1e-15  # relative rounding error of a float64
 _NEVER = float("inf")
 
 
 class Lane(IntEnum):
-    """Which way a copy goes."""
+    """The direction of a copy."""
 
     OUT = 0
     IN = 1
@@ -24,7 +25,7 @@ class Lane(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """One copy: `left_ns` is what is left of it on a lane of its own."""
+    """One copy. `left_ns` is the time that the rest of the copy takes on a lane without other copies."""
 
     left_ns: float
     started_ns: float = _NEVER
@@ -34,14 +35,14 @@ class Copy:
 
 @dataclass(slots=True)
 class Flow:
-    """Both lanes at one moment, `now_ns`. Time only goes forward."""
+    """The state of both lanes at the moment `now_ns`. Time only goes forward."""
 
     duplex: float
     now_ns: float = 0.0
     _queues: tuple[dict[int, deque[Copy]], dict[int, deque[Copy]]] = field(default_factory=lambda: ({}, {}))
 
     def queue(self, lane: Lane, job: int, duration_ns: int) -> Copy:
-        """Add a copy behind the job's others, now."""
+        """Add a copy behind the job's other copies on this lane, now."""
         copy = Copy(float(duration_ns))
         waiting = self._queues[lane].get(job)
         if waiting is None:
@@ -52,18 +53,18 @@ class Flow:
         return copy
 
     def next_ns(self) -> float:
-        """When the next copy is done, if none is added; infinite where none runs."""
-        found = _NEVER
+        """Return when the next copy completes if no copy is added; infinity if no copy is running."""
+        earliest_ns = _NEVER
         outs, ins = self._queues
         for queues, other in ((outs, ins), (ins, outs)):
             if queues:
                 least_ns = min(queue[0].left_ns for queue in queues.values())
                 stretch = len(queues) / self.duplex if other else len(queues)
-                found = min(found, self.now_ns + least_ns * stretch)
-        return found
+                earliest_ns = min(earliest_ns, self.now_ns + least_ns * stretch)
+        return earliest_ns
 
     def advance(self, to_ns: float) -> list[Copy]:
-        """Let time pass. Returns the awaited copies that are done by then, in the order of their ends."""
+        """Advance the time to `to_ns`. Returns the awaited copies that complete by then, in order of completion."""
         awaited: list[Copy] = []
         while (next_ns := self.next_ns()) <= to_ns:
             self._run(next_ns, awaited)
@@ -71,7 +72,7 @@ class Flow:
         return awaited
 
     def _run(self, to_ns: float, awaited: list[Copy]) -> None:
-        """Go to a moment that is not after the next completion."""
+        """Advance to a moment that is not after the next completion."""
         passed_ns, self.now_ns = to_ns - self.now_ns, to_ns
         outs, ins = self._queues
         both = bool(outs and ins)

@@ -1,9 +1,10 @@
-"""How long operators take: an estimate before they were ever run, its correction, and when to plan again.
+"""Estimate operator latencies before the first run, correct them by measurements, and compute their drift.
 
 The estimate is the roofline: an operator takes as long as its arithmetic or its memory traffic, whichever is longer,
-plus what starting it costs. TENSILE section IV-A predicts with trained networks:
-`executor/latency/latency_predictor.py` learns how far a device's operators are from this estimate, which serves until
-then. Section IV-E gives the correction (exponentially weighted average) and the drift |s' - s| / s used here.
+plus its launch time. TENSILE section IV-A predicts latencies with trained networks. Ours are in
+`executor/predictor.py`; they learn how far a device's operators are from this estimate, which is used until they are
+trained. The correction (exponentially weighted average) and the drift |s' - s| / s, which triggers planning again,
+are from section IV-E.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
-    """What the roofline needs to know of a device."""
+    """The rates of a device that the roofline needs."""
 
     flops_per_s: int
     bytes_per_s: int
@@ -29,18 +30,24 @@ class DeviceSpeed:
 
 
 def estimate(graph: StepGraph, speed: DeviceSpeed) -> tuple[int, ...]:
-    """Nanoseconds for each operator of the graph, from its arithmetic and the bytes it touches."""
+    """Return the estimated nanoseconds for each operator of the graph, from its arithmetic and the bytes that it
+    accesses.
+    """
     return tuple(_estimate(graph, operator, speed) for operator in graph.operators)
 
 
 def roofline_ns(flops: int, moved_bytes: int, speed: DeviceSpeed) -> int:
-    """Nanoseconds of so much arithmetic and memory traffic, whichever is longer, and of starting it."""
+    """Return the launch time plus the time of the arithmetic or of the memory traffic, whichever is longer, in
+    nanoseconds.
+    """
     busy_s = max(flops / speed.flops_per_s, moved_bytes / speed.bytes_per_s)
     return speed.launch_ns + round(busy_s * _NS_PER_S)
 
 
 def correct(old: Sequence[int], measured: Sequence[int], weight: float) -> tuple[int, ...]:
-    """Move each operator's latency towards its measurement: `weight` 1 believes it, 0 ignores it."""
+    """Move each operator's latency towards its measurement: `weight` 1 takes the measurement, 0 keeps
+    the old value.
+    """
     if len(old) != len(measured):
         raise InvariantError(f"latency correction: {len(measured)} measurements for {len(old)} operators")
     if not 0.0 <= weight <= 1.0:
@@ -49,7 +56,7 @@ def correct(old: Sequence[int], measured: Sequence[int], weight: float) -> tuple
 
 
 def drift(old: Sequence[int], new: Sequence[int]) -> float:
-    """How far the summed latency has moved, as a ratio of what it was: |s' - s| / s."""
+    """Return how far the summed latency has moved, relative to its old value: |s' - s| / s."""
     before, after = sum(old), sum(new)
     if before == 0:
         return 0.0 if after == 0 else float("inf")

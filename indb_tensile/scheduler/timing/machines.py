@@ -1,15 +1,15 @@
-"""Known GPUs: published peak rates as a roofline, and links. Figures are simulated for them, and emulated devices
-are slowed down to them.
+"""Known GPUs with their published peak rates and links. Simulated figures refer to them, and emulated devices are
+slowed down to them.
 
-Operator time is the roofline of `scheduler/timing/latency.py`: arithmetic or memory traffic, whichever is longer,
-plus 5 us to start it. Views cost nothing, as they are no operators. The RTX A6000 without TF32 is the reference
-machine, the one with bars; on faster ones a link of the same width hides less: an iteration of VGG-16 at batch 16
-takes 54 ms there, 18 ms on an A100 with TF32 and 6 ms on an H200. Rates are the makers' data sheets' (dense, not
-sparse).
+Operator time is the roofline of `scheduler/latency.py`: arithmetic or memory traffic, whichever is longer, plus 5 us
+of launch time. Views cost nothing, because they are no operators. The reference machine, for which the project's
+target figures hold, is the RTX A6000 without TF32. On faster machines a link of the same width hides less: an
+iteration of VGG-16 at batch 16 takes 54 ms on the A6000, 18 ms on an A100 with TF32 and 6 ms on an H200. Rates are
+from the makers' data sheets (dense, not sparse).
 
-An emulated device stands for one of them as that GPU with its clock slowed down: its link is as much slower than the
-GPU's as a whole step takes longer than on the GPU. A ratio of matrix products' rates alone would make what is bound
-by memory relatively too cheap.
+An emulated device stands for one of these GPUs as if that GPU's clock were slowed down. Its link rate is scaled by
+the ratio of the times that a whole step takes on both. The ratio of the rates of matrix products alone would make
+memory-bound operators relatively too cheap.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ from indb_tensile.scheduler.timing.latency import DeviceSpeed, estimate
 
 LAUNCH_NS = 5_000
 _GIGA = 1_000_000_000
-_MOST = 2**62  # bytes a second
+_MOST = 2**62  # bytes a second; the rates have to fit 64-bit integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One kind of device, as fast as its maker says."""
+    """One kind of device with the rates that its maker publishes."""
 
     name: str
     title: str
@@ -39,20 +39,22 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long one and the same step takes here, as measured, and on a machine, by its roofline."""
+    """The time of the same step here, as measured, and on a machine, by its roofline."""
 
     here_ns: int
     there_ns: int
 
 
 def link(gb_per_s: float) -> Link:
-    """A link of this many gigabytes (10^9 bytes) a second in each direction, both at once.
+    """Return a link of this many gigabytes (10^9 bytes) a second in each direction, both directions at once.
 
-    Raises RequestError unless that is at least a byte a second and no more than machine integers hold.
+    Raises RequestError unless the rate is at least one byte a second and below 2^62.
     """
     rate = round(gb_per_s * _GIGA) if isfinite(gb_per_s * _GIGA) else 0
     if not 0 < rate < _MOST:
-        raise RequestError(f"a link of {gb_per_s} GB/s is none", hint="Give a positive number below 4 billion.")
+        raise RequestError(
+            f"the link rate of {gb_per_s} GB/s is out of range", hint="Give a positive number below 4 billion."
+        )
     return Link(out_bytes_per_s=rate, in_bytes_per_s=rate)
 
 
@@ -63,7 +65,7 @@ def _machine(name: str, title: str, *, tflop_per_s: float, gb_per_s: int, link_g
     return Machine(name=name, title=title, speed=speed, link=link(link_gb_s))
 
 
-LINKS_GB_S = (12.0, 25.0, 55.0)  # PCI Express 3, 4 and 5, sixteen lanes, as measured rather than as printed
+LINKS_GB_S = (12.0, 25.0, 55.0)  # PCI Express 3, 4 and 5 with sixteen lanes: measured rates, not printed ones
 _PCIE_3, _PCIE_4, _PCIE_5 = LINKS_GB_S
 REFERENCE = _machine("a6000", "RTX A6000, float32 without TF32", tflop_per_s=38.7, gb_per_s=768, link_gb_s=_PCIE_4)
 _OTHERS = (
@@ -76,19 +78,19 @@ MACHINES: Mapping[str, Machine] = MappingProxyType({m.name: m for m in (REFERENC
 
 
 def machine(name: str) -> Machine:
-    """The machine of this name. Raises MissingError where there is none."""
+    """Return the machine of this name. Raises MissingError if there is none."""
     if name not in MACHINES:
         raise MissingError(f"there is no machine '{name}'", hint=f"Machines are: {', '.join(MACHINES)}.")
     return MACHINES[name]
 
 
 def latencies(graph: StepGraph, machine: Machine) -> tuple[int, ...]:
-    """Nanoseconds for each operator of the graph on this machine."""
+    """Return the nanoseconds of each operator of the graph on this machine."""
     return estimate(graph, machine.speed)
 
 
 def slowed(machine: Machine, pace: Pace) -> Link:
-    """The machine's link with its clock slowed down as much as this device is slower."""
+    """Return the machine's link, scaled by the ratio of the machine's step time to this device's step time."""
 
     def rate(bytes_per_s: int) -> int:
         return max(1, bytes_per_s * pace.there_ns // pace.here_ns)

@@ -1,9 +1,10 @@
-"""What an operator's latency depends on, as numbers: its shapes, layouts, types, parameters, and the device's use.
+"""Turn an operator into a row of numbers from which its latency is predicted: shapes, layouts, types and parameters.
 
-TENSILE section IV-A gives each of 40 kinds of operator a network of its own, whose inputs are every dimension of
-every input tensor, the operator's parameters and the GPU's utilisation. Here one model serves all kinds, so operators
-of any number of inputs become rows of one width: besides the extents of the first tensors and the parameters, a row
-holds what those mean (arithmetic, bytes, contiguity, the extents of a matrix product or a convolution).
+TENSILE section IV-A gives each of 40 kinds of operator a network of its own. The inputs of such a network are every
+dimension of every input tensor, the operator's parameters and the GPU's utilisation. We use one model for all kinds,
+so operators with any number of inputs become rows of one width. Besides the extents of the first tensors and the
+parameters, a row holds derived quantities: arithmetic, bytes, contiguity, and the extents of a matrix product or a
+convolution.
 """
 
 import json
@@ -18,17 +19,17 @@ from numpy.typing import NDArray
 from indb_tensile.errors import DataError
 from indb_tensile.scheduler.timing.latency import DeviceSpeed, roofline_ns
 
-_TENSORS = 3  # inputs whose extents are told one by one, beside the first output's
-_DIMS = 4  # the innermost ones of each
+_TENSORS = 3  # number of inputs whose extents are listed one by one, besides the first output's
+_DIMS = 4  # number of innermost dimensions that are listed for each tensor
 _PARAMETERS = 6
 
-_MOST = 2**63  # bytes or operations: PostgreSQL's and torch's own limit
+_MOST = 2**63  # bytes or operations: the limit of PostgreSQL's and torch's 64-bit integers
 _MOST_BITS = 64.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One tensor that an operator is given or returns; strides count elements."""
+    """The layout of one tensor that an operator reads or returns. Strides count elements."""
 
     dtype: str
     itemsize_bytes: int
@@ -44,17 +45,19 @@ class Layout:
 
     @property
     def elements(self) -> int:
-        """How many numbers it shows."""
+        """The number of elements that the shape has."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory behind it: what a broadcast dimension repeats is read from cache, and counts once."""
+        """Bytes of memory behind the tensor. A broadcast dimension counts once, because its repetitions are read from
+        cache.
+        """
         return self.itemsize_bytes * math.prod(n for n, s in zip(self.shape, self.stride, strict=True) if s or not n)
 
     @property
     def run(self) -> int:
-        """How many elements from the first one on are neighbours in memory."""
+        """The number of elements, from the first one on, that are contiguous in memory."""
         run = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if extent != 1 and stride != run:
@@ -65,11 +68,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """An operator without its tensors: enough to foretell its latency on a device where it never ran.
+    """An operator without its tensors' contents: enough to predict its latency on a device on which it never ran.
 
-    `parameters` are the arguments that are no tensors, in order, each as its numbers. What is written in place is
-    among the inputs, and among the outputs only where it is returned. `features` are worked out once, since graphs
-    are predicted again and again.
+    `parameters` are the arguments that are not tensors, in order, each as a tuple of numbers. A tensor written in
+    place is among the inputs, and among the outputs only if the operator returns it. `features` are computed once,
+    because the same graphs are predicted repeatedly.
     """
 
     name: str
@@ -86,19 +89,19 @@ class Description:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that it reads and writes."""
+        """The bytes that the operator reads and writes."""
         return sum(layout.size_bytes for layout in (*self.inputs, *self.outputs))
 
 
 def matrix(descriptions: Sequence[Description]) -> NDArray[np.float64]:
-    """One row of features for each operator."""
+    """Return one row of features for each operator."""
     numbers = (number for description in descriptions for number in description.features)
     count = len(descriptions) * WIDTH
     return np.fromiter(numbers, dtype=np.float64, count=count).reshape(-1, WIDTH)
 
 
 def rooflines_ns(descriptions: Iterable[Description], speed: DeviceSpeed) -> NDArray[np.float64]:
-    """The analytic estimate of each operator, which a prediction corrects."""
+    """Return the roofline estimate of each operator in nanoseconds. A prediction is a correction of this estimate."""
     return np.array([roofline_ns(d.flops, d.moved_bytes, speed) for d in descriptions], dtype=np.float64)
 
 
@@ -115,33 +118,37 @@ def _features(description: Description) -> Iterator[float]:
 
 
 def _bits(number: float) -> float:
-    """The logarithm of a size: latencies grow with products, so they are sums of these."""
+    """Return the logarithm of a size, because latencies grow with products of sizes and logarithms turn them into
+    sums.
+    """
     return min(math.log2(1 + abs(number)), _MOST_BITS) if math.isfinite(number) else _MOST_BITS
 
 
 def _totals(description: Description) -> Iterator[float]:
-    given_bytes = sum(layout.size_bytes for layout in description.inputs)
-    made_bytes = sum(layout.size_bytes for layout in description.outputs)
-    arithmetic, traffic = _bits(description.flops), _bits(given_bytes + made_bytes)
-    yield from (arithmetic, _bits(given_bytes), _bits(made_bytes), traffic, arithmetic - traffic)
+    input_bytes = sum(layout.size_bytes for layout in description.inputs)
+    output_bytes = sum(layout.size_bytes for layout in description.outputs)
+    arithmetic, traffic = _bits(description.flops), _bits(input_bytes + output_bytes)
+    yield from (arithmetic, _bits(input_bytes), _bits(output_bytes), traffic, arithmetic - traffic)
     yield from (_bits(len(description.inputs)), _bits(len(description.outputs)))
 
 
 def _layouts(description: Description) -> Iterator[float]:
-    """Sizes and runs of the largest input and the first output: strided and broadcast tensors are read slower."""
+    """Yield sizes and contiguous runs of the largest input and the first output. Strided and broadcast tensors are
+    slower to read.
+    """
     sizes = [layout.elements for layout in description.inputs]
     largest = max(description.inputs, key=lambda layout: layout.elements, default=_NOTHING)
-    made = description.outputs[0] if description.outputs else _NOTHING
-    yield from (_bits(largest.elements), _bits(min(sizes, default=0)), _bits(made.elements))
-    yield from (_bits(largest.run), _bits(largest.elements) - _bits(largest.run), _bits(made.run))
-    yield _bits(made.elements) - _bits(largest.elements)
+    output = description.outputs[0] if description.outputs else _NOTHING
+    yield from (_bits(largest.elements), _bits(min(sizes, default=0)), _bits(output.elements))
+    yield from (_bits(largest.run), _bits(largest.elements) - _bits(largest.run), _bits(output.run))
+    yield _bits(output.elements) - _bits(largest.elements)
     yield max((float(layout.itemsize_bytes) for layout in description.inputs), default=0.0)
-    yield float(made.itemsize_bytes)
+    yield float(output.itemsize_bytes)
     yield min(sum(_bits(layout.elements) - _bits(layout.run) for layout in description.inputs), 4 * _MOST_BITS)
 
 
 def _product(description: Description) -> Iterator[float]:
-    """Rows, inner extent, columns and count of a matrix product, and which side is transposed."""
+    """Yield rows, inner extent, columns and batch count of a matrix product, and whether each side is transposed."""
     sides = [layout for layout in description.inputs if len(layout.shape) >= 2][-2:]
     if len(sides) < 2:
         yield from [0.0] * _PRODUCT
@@ -152,7 +159,9 @@ def _product(description: Description) -> Iterator[float]:
 
 
 def _convolution(description: Description) -> Iterator[float]:
-    """Window, groups, channels of one group each way, rows, and pixels in and out."""
+    """Yield window size, groups, channels per group on both sides, batch rows, width, and pixels of the image and the
+    result.
+    """
     if "convolution" not in description.name or len(description.inputs) < 2 or not description.outputs:
         yield from [0.0] * _CONVOLUTION
         return
@@ -169,17 +178,17 @@ def _convolution(description: Description) -> Iterator[float]:
 
 
 def _extents(description: Description) -> Iterator[float]:
-    given = [*description.inputs[:_TENSORS], *[_NOTHING] * (_TENSORS - len(description.inputs))]
-    for layout in (*given, description.outputs[0] if description.outputs else _NOTHING):
+    inputs = [*description.inputs[:_TENSORS], *[_NOTHING] * (_TENSORS - len(description.inputs))]
+    for layout in (*inputs, description.outputs[0] if description.outputs else _NOTHING):
         innermost = layout.shape[-_DIMS:]
         yield from [0.0] * (_DIMS - len(innermost))
         yield from map(_bits, innermost)
 
 
 def _parameters(description: Description) -> Iterator[float]:
-    told = [_bits(math.prod(numbers)) for numbers in description.parameters[:_PARAMETERS]]
-    yield from told
-    yield from [0.0] * (_PARAMETERS - len(told))
+    listed = [_bits(math.prod(numbers)) for numbers in description.parameters[:_PARAMETERS]]
+    yield from listed
+    yield from [0.0] * (_PARAMETERS - len(listed))
 
 
 _NOTHING = Layout(dtype="", itemsize_bytes=0, shape=(0,), stride=(1,))
@@ -192,14 +201,16 @@ WIDTH = len(Description(name="", inputs=(), outputs=(), parameters=(), flops=0).
 
 
 def write_description(description: Description) -> str:
-    """As JSON, which the catalog keeps beside the operator's latency."""
+    """Return the description as JSON. The catalog stores it beside the operator's latency."""
     return json.dumps(
         {
             "name": description.name,
             "inputs": [_written(layout) for layout in description.inputs],
             "outputs": [_written(layout) for layout in description.outputs],
-            # As text where JSON has no such number.
-            "parameters": [[n if math.isfinite(n) else str(n) for n in given] for given in description.parameters],
+            # JSON has no infinities and no NaN, so these are written as text.
+            "parameters": [
+                [n if math.isfinite(n) else str(n) for n in numbers] for numbers in description.parameters
+            ],
             "flops": description.flops,
         },
         separators=(",", ":"),
@@ -207,15 +218,15 @@ def write_description(description: Description) -> str:
 
 
 def read_description(text: str) -> Description:
-    """The description of this JSON. Raises DataError where it is none."""
+    """Return the description in this JSON text. Raises DataError if the text is not a description."""
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
         return Description(
-            name=str(found["name"]),
-            inputs=_listed(found["inputs"], _read_layout),
-            outputs=_listed(found["outputs"], _read_layout),
-            parameters=_listed(found["parameters"], lambda numbers: _listed(numbers, float)),
-            flops=int(found["flops"]),
+            name=str(fields["name"]),
+            inputs=_listed(fields["inputs"], _read_layout),
+            outputs=_listed(fields["outputs"], _read_layout),
+            parameters=_listed(fields["parameters"], lambda numbers: _listed(numbers, float)),
+            flops=int(fields["flops"]),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise DataError(f"an operator's description cannot be read: {type(error).__name__}: {error}") from error
@@ -234,5 +245,5 @@ def _read_layout(item: Any) -> Layout:
 
 def _listed(items: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
     if not isinstance(items, list):
-        raise TypeError(f"{items!r} is no list")
+        raise TypeError(f"{items!r} is not a list")
     return tuple(map(read, items))

@@ -1,7 +1,7 @@
-"""What jobs that share a budget by phases wait for: gates that each passes at planned operators.
+"""Gates: points at which jobs that share a budget in phases wait for each other.
 
-Phases between jobs hold only where they are enforced. phases/offsets.py makes a schedule, phases/gates.py enforces
-it, judges/cuts.py judges whether it does, and simulate.py says what it costs.
+Offsets between the phases of jobs hold only if they are enforced. phases/offsets.py makes a schedule, phases/gates.py
+adds the gates that enforce it, judges/cuts.py checks the gates, and simulate.py computes what the schedule costs.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ from indb_tensile.errors import InvariantError
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Gate:
-    """`operator` of a job's iteration starts only when another job's `after_operator` has ended.
+    """A rule: `operator` of a job's iteration starts only after another job's `after_operator` has ended.
 
-    Iterations count from the round's first one of that job; negative ones belong to earlier rounds.
+    Iterations are counted from the first iteration of the round of that job. Negative iterations belong to earlier
+    rounds.
     """
 
     job: int
@@ -27,16 +28,17 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Jobs that keep to a budget together, whatever time their operators take, as long as all pass these gates.
+    """The gates under which jobs keep to a budget together, however long their operators take.
 
-    A job comes to the gates of its operator `k` when boundary `k` has given back what it gives back, and takes no
-    memory before it has passed them. `after_operator` has ended when the boundary after it has given back. All jobs
-    begin with their iteration 0, before its first gates; a gate that waits for a negative iteration is then open.
-    What a job does between iterations, such as running its other graphs, it does before the gates of operator 0.
+    A job reaches the gates of its operator `k` when it has given back all memory that boundary `k` gives back. The
+    job takes no memory before it has passed the gates. `after_operator` has ended when the boundary after it has
+    given back its memory. All jobs begin with their iteration 0, before its first gates. A gate that waits for a
+    negative iteration is then open. Work between iterations, such as running the job's other graphs, happens before
+    the gates of operator 0.
     """
 
-    jobs: tuple[int, ...]  # their ids; gates count them by position
-    iterations: tuple[int, ...]  # of each job in a round
+    jobs: tuple[int, ...]  # ids of the jobs; gates refer to jobs by position in this tuple
+    iterations: tuple[int, ...]  # number of iterations of each job in a round
     gates: tuple[Gate, ...]
     budget_bytes: int
 
@@ -52,18 +54,18 @@ class Schedule:
                 )
 
     def of(self, position: int) -> dict[tuple[int, int], tuple[Gate, ...]]:
-        """One job's gates by iteration of the round and operator."""
-        found: dict[tuple[int, int], tuple[Gate, ...]] = {}
+        """Return the gates of the job at this position, by iteration of the round and operator."""
+        gates: dict[tuple[int, int], tuple[Gate, ...]] = {}
         for gate in self.gates:
             if gate.job == position:
                 at = gate.iteration, gate.operator
-                found[at] = (*found.get(at, ()), gate)
-        return found
+                gates[at] = (*gates.get(at, ()), gate)
+        return gates
 
     def among(self, ids: Sequence[int]) -> "Schedule":
-        """The same schedule, of which the jobs are positions among these ids instead of ids."""
+        """Return the same schedule with each job's id replaced by its position among `ids`."""
         return replace(self, jobs=tuple(ids.index(job) for job in self.jobs))
 
     def called(self, ids: Sequence[int]) -> "Schedule":
-        """The same schedule, of which the jobs are positions, with the jobs' ids in their place."""
+        """Return the same schedule with each job's position replaced by its id from `ids`."""
         return replace(self, jobs=tuple(ids[job] for job in self.jobs))

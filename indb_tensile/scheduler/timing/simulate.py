@@ -1,14 +1,14 @@
-"""The one cost model: what a set of plans does to time and memory on one device with two copy lanes.
+"""The simulator: computes the time and memory of a set of plans on one device with two copy lanes.
 
-A discrete-event simulation of any number of jobs, each repeating its training step. At boundary k a job
-queues the copies to the host of what operator k - 1 accessed last, waits for the copies whose memory is
-given back at k, queues the copies back that start at k, waits for those that operator k needs, and runs
-operator k. The two lanes are first in, first out, and shared by all jobs in the order of request. An upload
-occupies the in-lane and its job waits for it. Between giving memory back and taking it, a job waits at its gates,
-where it has any (schedule.py).
+A discrete-event simulation of any number of jobs, each of which repeats its training step. At boundary k a job queues
+the copies to the host of tensors that operator k - 1 accessed last, and waits for the copies whose memory is given
+back at k. It then queues the copies back that start at k, waits for those that operator k needs, and runs operator k.
+On each lane the copies of one job run in order, and the jobs share the lane equally (flow.py). An upload occupies the
+in-lane, and its job waits for it. Between giving memory back and taking it, a job waits at its gates if it has any
+(schedule.py).
 
-Residency changes only at the plan's boundaries, so the peak follows from the plan (peak.py); what is
-simulated is time, and every nanosecond a job does not compute is attributed to its cause.
+Residency changes only at the plan's boundaries, so the peak follows from the plan (peak.py). The simulation computes
+time, and attributes every nanosecond during which a job does not compute to its cause.
 """
 
 import heapq
@@ -27,24 +27,29 @@ from indb_tensile.scheduler.timing.copy_flow import Copy, Flow, Lane
 from indb_tensile.scheduler.timing.gate_passing import Closed, Gates, gates_of, whole_rounds
 from indb_tensile.scheduler.timing.schedule import Schedule
 
-_WARM_UP = 2  # iterations of the slowest job before anything is measured
+# iterations of the slowest job before the measurement starts, so that the lanes' backlog is that of steady state
+_WARM_UP = 2
 _MEASURED = 6  # iterations of the slowest job that are measured
-_MOST_TOGETHER = 4096  # iterations after which a job much faster than the others leaves the simulation
-_MOST_ALONE = 24  # iterations within which a single job's lanes repeat, or are averaged
+# Iterations after which a job that is much faster than the others leaves the simulation. This bounds the running
+# time.
+_MOST_TOGETHER = 4096
+# Iterations within which the backlog of a single job's lanes repeats. Otherwise the later half is averaged.
+_MOST_ALONE = 24
 
 
 class Compute(StrEnum):
-    """How jobs share the device's arithmetic."""
+    """The way in which jobs share the device's compute units."""
 
-    OVERLAP = "overlap"  # each job computes as if alone: contention is within the measured latencies
-    TURNS = "turns"  # one resource, handed round by operator
+    OVERLAP = "overlap"  # Each job computes as if alone. Contention is part of the measured latencies.
+    TURNS = "turns"  # one resource, given to one operator after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One job repeating one graph under one plan. An upload's latency is the link's, whatever stands here.
+    """One job that repeats one graph under one plan. The link determines the time of an upload, so `latency_ns` of an
+    upload is ignored.
 
-    Graph and latencies are the captured ones; what runs is what the plan makes of them.
+    Graph and latencies are the captured ones. The plan determines the graph that runs.
     """
 
     graph: StepGraph
@@ -62,27 +67,29 @@ class JobRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """One job's mean iteration in steady state. The times but `iteration_ns` add up to it, save for rounding."""
+    """The mean iteration of one job in steady state. The other times add up to `iteration_ns`, except
+    for rounding.
+    """
 
     iteration_ns: int
     compute_ns: int
-    stall_out_ns: int  # memory could not be given back yet: a late swap-out
-    stall_in_ns: int  # an operator's tensor was not back yet: a late swap-in
-    upload_ns: int  # from asking for the batch to having it
+    stall_out_ns: int  # waits for a late swap-out, whose memory could not be given back yet
+    stall_in_ns: int  # waits for a late swap-in, whose tensor an operator needs
+    upload_ns: int  # from the request of the batch until the batch is on the device
     peak_bytes: int
     out_bytes: int  # copied to the host for swaps
     in_bytes: int  # copied to the device for swaps
-    turn_ns: int = 0  # waiting for other jobs' operators (Compute.TURNS)
-    gate_ns: int = 0  # waiting at gates for other jobs to have come far enough
+    turn_ns: int = 0  # waits for other jobs' operators (Compute.TURNS)
+    gate_ns: int = 0  # waits at gates for other jobs
 
     @property
     def copies_ns(self) -> int:
-        """Waiting for copies, of swapped tensors and of the batch: what a trainer measures as its stalls."""
+        """Waits for copies of swapped tensors and of the batch: the stalls that a trainer measures."""
         return self.stall_out_ns + self.stall_in_ns + self.upload_ns
 
 
 class EventKind(StrEnum):
-    """What a stretch of the timeline is."""
+    """The kind of an event of the timeline."""
 
     COMPUTE = "compute"
     UPLOAD = "upload"
@@ -96,7 +103,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One stretch of one job's time: an operator, a copy of a tensor on its lane, or a wait before an operator."""
+    """One interval of one job's time: an operator, a copy of a tensor on its lane, or a wait before an operator."""
 
     job: int  # position among the runs
     kind: EventKind
@@ -113,11 +120,11 @@ def simulate(
     compute: Compute = Compute.OVERLAP,
     schedules: Sequence[Schedule] = (),
 ) -> tuple[Forecast, ...]:
-    """Run all jobs from their home states until the pattern repeats; report each job's mean iteration.
+    """Run all jobs from their home states until the pattern repeats. Return each job's mean iteration.
 
-    A single job is run until its lanes' backlog repeats at an iteration's start, which makes the figures exact.
-    Several jobs never repeat exactly; they run until the slowest has been measured for some iterations. The jobs of
-    `schedules` are positions among the runs. Raises InvariantError where they wait for each other for ever.
+    A single job runs until its lanes' backlog repeats at an iteration's start, which makes the figures exact. Several
+    jobs never repeat exactly; they run until the slowest has been measured for some iterations. `schedules` refer to
+    jobs by their position among the runs. Raises InvariantError if jobs wait for each other forever.
     """
     every = compute is Compute.TURNS and len(runs) > 1
     engine = _Engine(runs, link, compute, every=every, schedules=schedules)
@@ -135,7 +142,7 @@ def timeline(
     compute: Compute = Compute.OVERLAP,
     schedules: Sequence[Schedule] = (),
 ) -> tuple[Event, ...]:
-    """What happens from the end of the warm-up on, for one iteration of the slowest job, or one round."""
+    """Return the events after the warm-up, for one iteration of the slowest job or for one round."""
     engine = _Engine(runs, link, compute, every=True, schedules=schedules)
     for job in engine.jobs:
         job.noted = []
@@ -151,32 +158,34 @@ def timeline(
 
 @dataclass(slots=True)
 class _Stop:
-    """A boundary at which something other than computing happens, in the order of the fields."""
+    """A boundary at which the job does more than compute. Actions happen in the order of the fields."""
 
     operator: int
-    outs: list[tuple[int, int]] = field(default_factory=list)  # (swap, duration) queued
-    frees: list[int] = field(default_factory=list)  # swaps whose copy out is waited for
-    ins: list[tuple[int, int]] = field(default_factory=list)  # (swap, duration) queued
-    needs: list[int] = field(default_factory=list)  # swaps whose copy in is waited for
-    upload_ns: int = 0  # on the in-lane, 0 where the operator is no upload
-    gated: bool = False  # other jobs are waited for, or wait for this boundary
+    outs: list[tuple[int, int]] = field(default_factory=list)  # swaps whose copy out is queued, as (swap, duration)
+    frees: list[int] = field(default_factory=list)  # swaps whose copy out the job waits for
+    ins: list[tuple[int, int]] = field(default_factory=list)  # swaps whose copy in is queued, as (swap, duration)
+    needs: list[int] = field(default_factory=list)  # swaps whose copy in the job waits for
+    upload_ns: int = 0  # on the in-lane; 0 if the operator is not an upload
+    gated: bool = False  # the job waits for other jobs here, or they wait for this boundary
     compute_ns: int = 0  # from here to the next stop
 
     @property
     def shared(self) -> bool:
-        """Whether what happens here depends on other jobs, or they on it."""
+        """Return whether this stop depends on other jobs, or other jobs on this stop."""
         return bool(self.outs or self.ins or self.frees or self.needs or self.upload_ns or self.gated)
 
 
 def _stops(graph: StepGraph, run: JobRun, link: Link, gated: Set[int], *, every: bool) -> tuple[_Stop, ...]:
-    """The boundaries of one iteration where the job does more than compute; boundary 0 is always one."""
+    """Return the boundaries of one iteration at which the job does more than compute. Boundary 0 is
+    always included.
+    """
     count = len(graph.operators)
     uploads = {k for k, op in enumerate(graph.operators) if op.stage is Stage.UPLOAD}
     latency_ns = effective_latency(run.latency_ns, run.plan)
-    wanted = set(range(count)) if every else {0, *uploads, *gated}
+    positions = set(range(count)) if every else {0, *uploads, *gated}
     for swap in run.plan.swaps:
-        wanted |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
-    stops = {k: _Stop(k, gated=k in gated) for k in sorted(wanted)}
+        positions |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
+    stops = {k: _Stop(k, gated=k in gated) for k in sorted(positions)}
     before = (0, *accumulate(0 if k in uploads else ns for k, ns in enumerate(latency_ns)))
     for stop, end in zip(stops.values(), (*list(stops)[1:], count), strict=True):
         stop.compute_ns = before[end] - before[stop.operator]
@@ -202,7 +211,7 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """Something for the timeline: a copy, whose times are known when it is done, or a stretch of the job's time."""
+    """An entry of the timeline: a copy, whose times are known when it is done, or an interval of the job's time."""
 
     kind: EventKind
     operator: int
@@ -211,10 +220,10 @@ class _Noted:
 
 
 class _Job:
-    """One job's progress, its counters, and its program: a generator of what it waits for.
+    """The progress of one job, its counters, and its program: a generator that yields what the job waits for.
 
-    It yields a moment, or a copy that has to be done or a gate that is closed, and is resumed when that has come and
-    `now_ns` says when.
+    The generator yields a moment, a copy that has to be done, or a closed gate. It is resumed when that has happened,
+    with `now_ns` set to the time.
     """
 
     def __init__(self, run: JobRun, number: int, link: Link, gates: Gates, *, every: bool) -> None:
@@ -222,23 +231,23 @@ class _Job:
         self.graph = effective(run.graph, run.plan)
         self.number = number
         self.gates = gates
-        self.reached = (-1, 0.0)  # the latest boundary of those that matter to gates, and when
+        self.reached = (-1, 0.0)  # the latest boundary that matters to gates, and when the job reached it
         self.stops = _stops(self.graph, run, link, gates.boundaries, every=every)
         self.now_ns = 0.0
         self.totals = [0.0] * len(_KINDS)
         self.marks: list[tuple[float, ...]] = []  # (time, *totals) at each iteration's start
-        self.window = (0, 0)  # the marks between which the job is measured
+        self.window = (0, 0)  # the job is measured between these two marks
         self.noted: list[_Noted] | None = None
         self.most = _MOST_TOGETHER
         self.outs: list[Copy | None] = [None] * len(run.plan.swaps)  # the latest copies of each swap
         self.ins: list[Copy | None] = [None] * len(run.plan.swaps)
 
     def backlog(self) -> tuple[float, ...]:
-        """What is left of each swap's copies: all of the past that still matters to a job alone."""
+        """Return the rest of each swap's copies. For a job alone nothing else of the past matters."""
         return tuple(0.0 if copy is None else copy.left_ns for copy in (*self.outs, *self.ins))
 
     def program(self, flow: Flow, turns: "_Turns | None", jobs: Sequence["_Job"]) -> Iterator[Copy | Closed | None]:
-        """Yields None to be resumed at `now_ns`, or the copy or gate it waits for."""
+        """Yield None to be resumed at `now_ns`, or the copy or gate for which the job waits."""
         outs, ins = self.outs, self.ins
         while True:
             yield None
@@ -303,12 +312,12 @@ class _Job:
 
 @dataclass(slots=True)
 class _Turns:
-    """The device's arithmetic as one resource, given to operators in the order of request."""
+    """The device's compute units as one resource, given to operators in the order of request."""
 
     free_ns: float = 0.0
 
     def take(self, now_ns: float, duration_ns: int) -> float:
-        """When an operator asked for now starts."""
+        """Return when an operator that is requested now starts."""
         start_ns = max(now_ns, self.free_ns)
         self.free_ns = start_ns + duration_ns
         return start_ns
@@ -318,7 +327,7 @@ class _Turns:
 
 
 class _Engine:
-    """The jobs, the lanes they share, and who acts next."""
+    """The event loop: the jobs, the lanes that they share, and the queue of jobs that act next."""
 
     def __init__(
         self,
@@ -335,12 +344,12 @@ class _Engine:
         self._flow = Flow(link.duplex)
         turns = _Turns() if compute is Compute.TURNS else None
         self._programs = [job.program(self._flow, turns, self.jobs) for job in self.jobs]
-        self._shut: list[tuple[Closed, int]] = []  # the gates at which jobs wait, and who
+        self._shut: list[tuple[Closed, int]] = []  # closed gates and the jobs that wait at them
         self._ready: list[tuple[float, int]] = [(0.0, number) for number in range(len(runs))]
         self._waiting: dict[Copy, int] = {}
 
     def run_alone(self) -> None:
-        """Until the lanes look at an iteration's start as they did at an earlier one's."""
+        """Run until the lanes' backlog at an iteration's start equals that of an earlier iteration."""
         (job,) = self.jobs
         seen: dict[tuple[float, ...], int] = {}
         while len(job.marks) <= _MOST_ALONE:
@@ -355,9 +364,12 @@ class _Engine:
         job.window = (_MOST_ALONE // 2, _MOST_ALONE)
 
     def run_together(self, measured: int) -> tuple[float, float]:
-        """Until every job has been measured so often after its warm-up. Returns the measured time."""
+        """Run until every job has been measured for this many iterations after its warm-up. Return the start and end
+        of the measured time.
+        """
         last = _WARM_UP + measured
-        for job in self.jobs:  # others may wait for all the rounds that the slowest is measured in, and a few more
+        # Other jobs may wait for all rounds in which the slowest job is measured, and for a few more.
+        for job in self.jobs:
             job.most = max(_MOST_TOGETHER, (last + len(self.jobs) + 1) * job.gates.iterations)
         for job in self.jobs:
             while len(job.marks) <= last:
@@ -366,49 +378,50 @@ class _Engine:
         for job in self.jobs:
             first = sum(mark[0] < start_ns for mark in job.marks)
             first, end = min(first, len(job.marks) - 2), len(job.marks) - 1
-            rounds = (end - first) // job.gates.iterations  # of which the iterations differ
+            # The iterations of a round differ, so whole rounds are measured.
+            rounds = (end - first) // job.gates.iterations
             job.window = (first, first + rounds * job.gates.iterations if rounds else end)
         return start_ns, max(job.marks[last][0] for job in self.jobs)
 
     def finish_copies(self) -> None:
-        """Let everything that is queued be copied."""
+        """Complete all queued copies."""
         while (next_ns := self._flow.next_ns()) < float("inf"):
             self._flow.advance(next_ns)
 
     def _step(self) -> None:
-        """Let the job act whose turn is next, after whatever copies are done before."""
+        """Let the earliest job act, after all copies that are done before."""
         while self._waiting and (not self._ready or self._flow.next_ns() <= self._ready[0][0]):
             self._advance(self._flow.next_ns())
         if not self._ready:
             waiting = ", ".join(f"{number} for {closed.job}" for closed, number in self._shut)
             raise InvariantError(f"all jobs wait at gates for each other: {waiting}")
         time_ns, number = heapq.heappop(self._ready)
-        self._advance(time_ns)  # a copy that is next to done by then is done
+        self._advance(time_ns)  # also completes a copy that ends exactly at this time
         job = self.jobs[number]
-        wanted = next(self._programs[number])
-        if isinstance(wanted, Closed):
-            self._shut.append((wanted, number))
-        elif wanted is not None:
-            wanted.awaited = True
-            self._waiting[wanted] = number
+        waited_for = next(self._programs[number])
+        if isinstance(waited_for, Closed):
+            self._shut.append((waited_for, number))
+        elif waited_for is not None:
+            waited_for.awaited = True
+            self._waiting[waited_for] = number
         elif len(job.marks) <= job.most:
             heapq.heappush(self._ready, (job.now_ns, number))
         if self._shut:
             self._open(job)
 
     def _advance(self, to_ns: float) -> None:
-        """Let copies go on, and whoever waited for them."""
+        """Advance the copies to this time, and make the jobs ready that waited for completed ones."""
         for copy in self._flow.advance(to_ns):
             heapq.heappush(self._ready, (copy.done_ns, self._waiting.pop(copy)))
 
     def _open(self, job: _Job) -> None:
-        """Let those through who waited for this job to come as far as it has."""
+        """Open the gates that waited for this job to reach its present boundary."""
         boundary, time_ns = job.reached
-        opened = [(c, who) for c, who in self._shut if c.job == job.number and c.boundary <= boundary]
-        for closed, who in opened:
+        opened = [(c, waiting_job) for c, waiting_job in self._shut if c.job == job.number and c.boundary <= boundary]
+        for closed, waiting_job in opened:
             closed.opened_ns = time_ns
-            heapq.heappush(self._ready, (time_ns, who))
-            self._shut.remove((closed, who))
+            heapq.heappush(self._ready, (time_ns, waiting_job))
+            self._shut.remove((closed, waiting_job))
 
 
 def _forecast(job: _Job) -> Forecast:

@@ -1,12 +1,12 @@
-"""A simulated timeline as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""Write a simulated timeline as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing can open.
 
-Each job is a process of the trace, with four rows and a counter: its operators, what it waits for before them, its
-copies to the host, its copies to the device, and the bytes it has on the device. Uploads stand among the waits, since
-a job waits for its batch from asking to having it. The lanes are shared between jobs: where two jobs copy at the same
-time, both rows show the copy for as long as it takes beside the other.
+Each job is a process of the trace with four rows and a counter: its operators, its waits before them, its copies to
+the host, its copies to the device, and its bytes on the device. Uploads are in the row of waits, because a job waits
+from the request of its batch until the batch is there. Jobs share the lanes. If two jobs copy at the same time, both
+rows show the copy for as long as it takes beside the other one.
 
-The format is the "JSON Object Format" of the Trace Event Format: times in microseconds, `X` a stretch, `C` a counter,
-`M` a name.
+The format is the "JSON Object Format" of the Trace Event Format: times in microseconds, `X` a duration, `C` a
+counter, `M` a name.
 """
 
 import json
@@ -30,22 +30,24 @@ _NS_PER_US = 1_000
 
 
 def trace_events(runs: Sequence[JobRun], names: Sequence[str], events: Sequence[Event]) -> str:
-    """The trace of these events, which `simulate.timeline` made of these runs; its first event is at 0."""
+    """Return the trace of these events, which `simulate.timeline` made of these runs. The first event
+    is at time 0.
+    """
     jobs = [_job(run) for run in runs]
     start_ns = min((event.start_ns for event in events), default=0)
-    found = [item for number, name in enumerate(names) for item in _names(number, name)]
+    items = [item for number, name in enumerate(names) for item in _names(number, name)]
     for event in events:
-        found += _event(jobs[event.job], event, start_ns)
-    lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in found)
+        items += _event(jobs[event.job], event, start_ns)
+    lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in items)
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a job runs, and how much it holds at each of its operators."""
+    """The graph that a job runs, and its bytes on the device at each operator."""
 
     graph: StepGraph
-    first_runs: frozenset[int]  # positions at which an operator, or a part of one, runs for the first time
+    first_runs: frozenset[int]  # positions at which an operator, or a part of an operator, runs for the first time
     load_bytes: tuple[int, ...]
 
 
@@ -77,8 +79,14 @@ def _event(job: _Job, event: Event, start_ns: int) -> Iterator[dict[str, Any]]:
         "args": _details(job, event),
     }
     if event.kind is EventKind.COMPUTE:
-        held = job.load_bytes[event.operator]
-        yield {"ph": "C", "pid": event.job, "name": "device memory", "ts": start_us, "args": {"bytes": held}}
+        bytes_on_device = job.load_bytes[event.operator]
+        yield {
+            "ph": "C",
+            "pid": event.job,
+            "name": "device memory",
+            "ts": start_us,
+            "args": {"bytes": bytes_on_device},
+        }
 
 
 def _title(job: _Job, event: Event) -> str:

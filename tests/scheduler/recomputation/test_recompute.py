@@ -45,8 +45,8 @@ def test_a_tensor_held_past_its_last_access_is_a_source() -> None:
     found = Recomputation(graph, (1, 20, 300, 1, 1))
     b = _gap(B, 2, 4)
     assert found.cone(b).operators == (0, 1)
-    assert found.cone(b, held={A}) == Cone(gap=b, operators=_ops(1), sources=(A,), made=(B,), time_ns=20)
-    assert found.order((b,), held={A}) == _order(0, 1, 2, 3, 1, 4)
+    assert found.cone(b, retained={A}) == Cone(gap=b, operators=_ops(1), sources=(A,), made=(B,), time_ns=20)
+    assert found.order((b,), retained={A}) == _order(0, 1, 2, 3, 1, 4)
 
 
 def test_an_update_of_statistics_waits_for_the_last_re_run() -> None:
@@ -130,7 +130,7 @@ def test_any_choice_of_gaps_and_swaps_is_a_plan_without_faults(data: st.DataObje
     brief = data.draw(_some(found.gaps))
     held = data.draw(_some(tuple(t.id for t in graph.tensors)))
     swaps = data.draw(_swaps(found.graph))
-    plan = found.plan("test", dropped, swaps, brief=brief, held=held)
+    plan = found.plan("test", dropped, swaps, brief=brief, retained=held)
     event(f"dropped {min(3, len(dropped))}, swapped {min(3, len(plan.swaps))}")
     assert faults(graph, plan) == ()
     assert effective(graph, plan).operators or not dropped
@@ -140,7 +140,7 @@ def test_any_choice_of_gaps_and_swaps_is_a_plan_without_faults(data: st.DataObje
             (s.tensor, s.out_after, s.in_at) for s in sorted(swaps, key=lambda s: (s.tensor, s.out_after))
         ]
     if dropped:
-        order = found.order(dropped, brief=brief, held=held)
+        order = found.order(dropped, brief=brief, retained=held)
         assert found.extra_ns(order) >= 0
         assert len(order) > len(found.graph.operators)
         assert peak(graph, plan) > 0
