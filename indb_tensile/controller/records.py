@@ -2,7 +2,8 @@
 
 The interface is small, so that tests can run the loop against a fake. Each statement is tried once, because the
 controller must not block while the database restarts. The caller keeps a write that failed and tries it again
-(outbox.py). If the worker's lease has ended meanwhile, the write is dropped: the job no longer belongs to the worker.
+(catalog_writes.py). If the worker's lease has ended meanwhile, the write is dropped: the job no longer belongs to the
+worker.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Represents a controller in the catalog: its registration as a worker, its claims, and its writes about jobs.
 
 A worker whose lease has ended must register again, and the pending writes of its former registration are dropped.
-While the database is away, one warning is logged and writes wait (outbox.py). A statement that is blocked by a lock
-of another session is not waited for: it is tried again later.
+While the database is away, one warning is logged and writes wait (catalog_writes.py). A statement that is blocked by
+a lock of another session is not waited for: it is tried again later.
 
 Users can insert jobs whose specification cannot be read. Each call of `claim` reads at most one specification. After
 an unreadable one, jobs of other owners are claimed first, so such jobs delay no other owner.

@@ -78,7 +78,8 @@ class Record:
 class Serving:
     """Serves one thread's tensors from one arena. The program writes its position to `position[0]`.
 
-    If `pieces_address` (native/pieces.hpp) is set, the arena is a GPU's, and no tensors are in ordinary memory.
+    If `pieces_address` (native/device/pieces.hpp) is set, the arena is a GPU's, and no tensors are in ordinary
+    memory.
     """
 
     def __init__(self, hook_address: int, shim_address: int, pieces_address: int = 0) -> None:

@@ -1,10 +1,10 @@
 """Chooses the device that a controller and its processes run on, and describes that device.
 
 With `auto` the device is a GPU if three conditions hold: the driver reports a GPU that can map memory, the driver
-runs the CUDA version of the installed torch, and that torch has kernels for the GPU (wheels.py). Otherwise the device
-is this machine's own memory and processor, and `Cpu.reason` says why. The emulated device is used only on request,
-for tests and for measurements that model a GPU. The CUDA version is read from torch's version file, because importing
-torch takes seconds; a controller never imports torch.
+runs the CUDA version of the installed torch, and that torch has kernels for the GPU (torch_wheels.py). Otherwise the
+device is this machine's own memory and processor, and `Cpu.reason` says why. The emulated device is used only on
+request, for tests and for measurements that model a GPU. The CUDA version is read from torch's version file, because
+importing torch takes seconds; a controller never imports torch.
 """
 
 import ast

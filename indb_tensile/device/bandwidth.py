@@ -25,7 +25,7 @@ Clock = Callable[[], int]
 
 
 class Copier(Protocol):
-    """The part of a device that copies: any device of `executor/device.py` that has an arena."""
+    """The part of a device that copies: any device of `device/device.py` that has an arena."""
 
     def allocate(self, size_bytes: int) -> int:
         """Allocate memory of the device."""

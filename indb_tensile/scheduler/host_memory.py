@@ -18,7 +18,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee
 from indb_tensile.scheduler.rewrite import effective
 
-_POOLED_BYTES = 64  # buffer sizes in the pool are multiples of this (native/host_pool.cpp)
+_POOLED_BYTES = 64  # buffer sizes in the pool are multiples of this (native/device/host_pool.cpp)
 _PAGE_BYTES = 4096  # the sum of a job's buffers is a multiple of this
 _SLOWER = (1, 4, 16, 64, 4096)  # At the last factor only copies that cannot be avoided remain.
 

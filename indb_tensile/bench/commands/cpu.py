@@ -3,8 +3,8 @@
     tensile bench cpu [--dsn "host=… user=postgres"] [--rows 300000] [--epochs N] [--rounds 3] [--threads N] [--json]
 
 Speed: a table of 25 mixed columns is trained on from SQL, from the commit of `tensile_train` to the published model,
-and by a plain PyTorch script (cpu_plain.py) with the same network, steps and threads, in turns. The figures give the
-time of each part of both. The ratio is that of the medians, with the script's imports and without.
+and by a plain PyTorch script (plain_training.py) with the same network, steps and threads, in turns. The figures give
+the time of each part of both. The ratio is that of the medians, with the script's imports and without.
 
 Memory: four networks train at once, unplanned (`liveness`) with room for all, and planned within half of the memory
 that they took. A trainer's own memory is its proportional bytes beyond those of the same process before it had a job.

@@ -1,4 +1,4 @@
--- Statements of database.py.
+-- Statements of bench_database.py.
 
 -- create_database --
 create database {}

@@ -2,10 +2,10 @@
 
 TENSILE section IV-A trains a network of four layers for each of 40 kinds of operator (321 MB, 1.4 to 2.5 s for a
 job's graph). Here one network of three layers serves all kinds. Its inputs are the kind of operator (one input for
-each kind in the training data, all zero for a new kind), the operator's features (scheduler/features.py) and the
-device's utilisation. Its output is the logarithm of the ratio between latency and roofline estimate. The network
-therefore learns from all kinds together, predicts an unknown operator near its roofline, and scales an operator
-larger than any measured with its roofline.
+each kind in the training data, all zero for a new kind), the operator's features
+(scheduler/timing/operator_features.py) and the device's utilisation. Its output is the logarithm of the ratio between
+latency and roofline estimate. The network therefore learns from all kinds together, predicts an unknown operator near
+its roofline, and scales an operator larger than any measured with its roofline.
 
 Prediction needs only numpy. The file holds arrays and JSON, and no code.
 """

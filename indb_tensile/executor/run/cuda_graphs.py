@@ -24,7 +24,7 @@ from indb_tensile.device.allocator_shim import Serving
 from indb_tensile.device.cuda import CudaDevice
 
 _WORDS_BYTES = 1 << 20  # two pieces for each attention operator: enough for more than a thousand
-_PIECE_BYTES = 512  # the unit in which native/script.cpp lends memory
+_PIECE_BYTES = 512  # the unit in which native/device/script.cpp lends memory
 
 
 class Graph(Protocol):

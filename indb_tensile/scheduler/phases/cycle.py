@@ -1,7 +1,8 @@
 """A job's iteration as a load over time, and the sum of the loads of several jobs.
 
-Zico (Lim et al., section 5) schedules jobs by their memory over time, and so does offsets.py. Operators, tensors and
-copies do not matter there, only how many bytes a job occupies during each operator and how long that takes.
+Zico (Lim et al., section 5) schedules jobs by their memory over time, and so does phase_offsets.py. Operators,
+tensors and copies do not matter there, only how many bytes a job occupies during each operator and how long that
+takes.
 """
 
 from collections.abc import Sequence

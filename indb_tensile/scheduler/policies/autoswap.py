@@ -6,7 +6,7 @@ duration of its absence (DOA), that times its size (AOA), the area under the loa
 (WDOA), and the same with the load lowered by the variables that are swapped before it (SWDOA). A weighted sum of the
 four standardised scores ranks the candidates. The weights are tuned by Bayesian optimisation against the overhead
 (IV-C). Variables are taken in that order until the load, with all of them away, is within the limit (IV-D). Their
-copies are scheduled in the order of accesses, with delayed allocation (IV-E, transfers.py).
+copies are scheduled in the order of accesses, with delayed allocation (IV-E, swap_times.py).
 
 Where the paper is silent: it measures the overhead by running; we ask the simulator. The paper ensures that the
 combined score is no worse than each of the four, so the search starts with these. Below `load_min`, the load with all

@@ -16,7 +16,7 @@ the budget requires.
   that time, if memory permits, a few times.
 
 The budget is divided between jobs, each of which is planned by itself. Copies are scheduled as in AutoSwap's run time
-(transfers.py), which has Capuchin's rules: out as soon as the lane is free, back as late as possible without waits,
+(swap_times.py), which has Capuchin's rules: out as soon as the lane is free, back as late as possible without waits,
 and an allocation that does not fit waits for leaving tensors. Two points are our own. Savings are counted at each
 operator instead of summed up, because a sum over tensors says little about the peak. Recomputation that in the end
 does not fit beside its own sources is replaced by swapping. The limitations are the paper's: it decides one tensor

@@ -6,7 +6,7 @@ Wang et al., as HOME sections II-B and IV-A, Zico section VIII and AutoSwap sect
   prefetched with the backward computation of the preceding convolution, least recently used first and only as far as
   memory is short (the tensor cache). If the backward pass does not use a convolution's output, its activation is the
   checkpoint instead, as in frameworks that activate in place. Copies are either synchronous with layers, as HOME
-  describes it (layerwise.py), or asynchronous, as the tensor cache is, in AutoSwap's run time (transfers.py).
+  describes it (layerwise.py), or asynchronous, as the tensor cache is, in AutoSwap's run time (swap_times.py).
 - *Cost-aware recomputation.* Outputs of pooling, activation and normalisation are dropped and recomputed from the
   checkpoints. The layers between two checkpoints are a segment. If its tensors together need no more than the largest
   layer needs anyway, tensors recomputed early stay (speed-centric), otherwise they are recomputed for each use

@@ -4,10 +4,10 @@ Lim et al., "Zico: Efficient GPU Memory Sharing for Concurrent DNN Training", se
 Its plans are liveness plans, and it saves memory between jobs. A job's memory is counted in *regions*: chunks of at
 least tens of megabytes that the job gets one after the other as its feature maps grow, and returns in the opposite
 order (5.1). The scrooge scheduler delays each iteration by the least time after which the regions of both jobs fit
-into the budget at any time (5.2, 5.3; offsets.py). A new job's first iteration runs by itself, to learn its regions'
-lifespans (profiling phase). Then the budget is raised in steps up to the real budget while the lifespans are learnt
-again from observation (informed phase). If nothing fits beside an iteration, the delay equals the other job's whole
-iteration, which is time-multiplexing. More than two jobs are grouped into pairs, each with a budget of its own
+into the budget at any time (5.2, 5.3; phase_offsets.py). A new job's first iteration runs by itself, to learn its
+regions' lifespans (profiling phase). Then the budget is raised in steps up to the real budget while the lifespans are
+learnt again from observation (informed phase). If nothing fits beside an iteration, the delay equals the other job's
+whole iteration, which is time-multiplexing. More than two jobs are grouped into pairs, each with a budget of its own
 (section 4).
 
 Where the paper is silent: the largest job is paired with the smallest, and so on. The budget is divided in proportion

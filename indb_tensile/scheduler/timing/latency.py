@@ -2,9 +2,9 @@
 
 The estimate is the roofline: an operator takes as long as its arithmetic or its memory traffic, whichever is longer,
 plus its launch time. TENSILE section IV-A predicts latencies with trained networks. Ours are in
-`executor/predictor.py`; they learn how far a device's operators are from this estimate, which is used until they are
-trained. The correction (exponentially weighted average) and the drift |s' - s| / s, which triggers planning again,
-are from section IV-E.
+`executor/latency/latency_predictor.py`; they learn how far a device's operators are from this estimate, which is used
+until they are trained. The correction (exponentially weighted average) and the drift |s' - s| / s, which triggers
+planning again, are from section IV-E.
 """
 
 from collections.abc import Sequence

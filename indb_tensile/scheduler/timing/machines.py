@@ -1,10 +1,10 @@
 """Known GPUs with their published peak rates and links. Simulated figures refer to them, and emulated devices are
 slowed down to them.
 
-Operator time is the roofline of `scheduler/latency.py`: arithmetic or memory traffic, whichever is longer, plus 5 us
-of launch time. Views cost nothing, because they are no operators. The reference machine, for which the project's
-target figures hold, is the RTX A6000 without TF32. On faster machines a link of the same width hides less: an
-iteration of VGG-16 at batch 16 takes 54 ms on the A6000, 18 ms on an A100 with TF32 and 6 ms on an H200. Rates are
+Operator time is the roofline of `scheduler/timing/latency.py`: arithmetic or memory traffic, whichever is longer,
+plus 5 us of launch time. Views cost nothing, because they are no operators. The reference machine, for which the
+project's target figures hold, is the RTX A6000 without TF32. On faster machines a link of the same width hides less:
+an iteration of VGG-16 at batch 16 takes 54 ms on the A6000, 18 ms on an A100 with TF32 and 6 ms on an H200. Rates are
 from the makers' data sheets (dense, not sparse).
 
 An emulated device stands for one of these GPUs as if that GPU's clock were slowed down. Its link rate is scaled by

@@ -3,9 +3,9 @@
 A discrete-event simulation of any number of jobs, each of which repeats its training step. At boundary k a job queues
 the copies to the host of tensors that operator k - 1 accessed last, and waits for the copies whose memory is given
 back at k. It then queues the copies back that start at k, waits for those that operator k needs, and runs operator k.
-On each lane the copies of one job run in order, and the jobs share the lane equally (flow.py). An upload occupies the
-in-lane, and its job waits for it. Between giving memory back and taking it, a job waits at its gates if it has any
-(schedule.py).
+On each lane the copies of one job run in order, and the jobs share the lane equally (copy_flow.py). An upload
+occupies the in-lane, and its job waits for it. Between giving memory back and taking it, a job waits at its gates if
+it has any (schedule.py).
 
 Residency changes only at the plan's boundaries, so the peak follows from the plan (peak.py). The simulation computes
 time, and attributes every nanosecond during which a job does not compute to its cause.
