@@ -11,12 +11,17 @@ from indb_tensile.catalog import plans, predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.device.backend import CPU, EMULATED, kind_of, speed_of
-from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training, loaded_by_host
+from indb_tensile.executor.capture.capture import (
+    CapturedStep,
+    capture_evaluation,
+    capture_training,
+    with_host_uploads,
+)
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.latency.calibrate import apply_known, calibrate, unknown_signatures
-from indb_tensile.executor.latency.latency_predictor import Predictor, foretell, usable
-from indb_tensile.executor.run.precision import keyed
+from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
+from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.preparation import Prepared, batch_plan
@@ -57,9 +62,9 @@ class CapturedSteps:
         trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
         rows = plan.full_rows
         evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
-        captured = tuple(keyed(step, passes.precision, place) for step in (*trained, evaluated))
+        captured = tuple(with_precision(step, passes.precision, place) for step in (*trained, evaluated))
         if device == CPU:
-            captured = tuple(map(loaded_by_host, captured))
+            captured = tuple(map(with_host_uploads, captured))
         return cls(captured, rows, device, threads)
 
     @property
@@ -82,7 +87,7 @@ class CapturedSteps:
         latencies = session.run(lambda c: plans.known_latencies(c, self.kind, self.unknown))
         self._apply_measured(latencies)
         stored = session.run(lambda c: predictors.load_predictor(c, self.kind)) if self.unknown else None
-        self._predictor = None if stored is None else usable(stored.model)
+        self._predictor = None if stored is None else read_predictor(stored.model)
 
     def calibrate(self, session: Session, grant_bytes: int) -> int:
         """Run each unknown operator once within `grant_bytes`, and record its latency and workspace in the catalog.
@@ -123,7 +128,7 @@ class CapturedSteps:
         )
 
     def _predicted(self, step: CapturedStep) -> tuple[int, ...]:
-        return foretell(step.graph, step.descriptions, self._speed, self._predictor)
+        return predict_latencies(step.graph, step.descriptions, self._speed, self._predictor)
 
     def _predictions(self) -> dict[str, int]:
         return {

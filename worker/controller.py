@@ -39,7 +39,7 @@ from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.service_process import NoService, ServiceProcess
 from indb_tensile.controller.trainers import Trainers
-from indb_tensile.device.allocator_shim import preloading
+from indb_tensile.device.allocator_shim import preload_environment
 from indb_tensile.device.backend import (
     CPU,
     EMULATED,
@@ -47,7 +47,7 @@ from indb_tensile.device.backend import (
     Cpu,
     Emulated,
     choose,
-    fitted,
+    fit_to_gpu,
     kind_of,
     named,
     torch_architectures,
@@ -64,13 +64,13 @@ from indb_tensile.device.hardware import (
     within_machine,
 )
 from indb_tensile.device.nvml import Nvml
-from indb_tensile.device.trainer_footprint import KeptFootprints
+from indb_tensile.device.trainer_footprint import FootprintFile
 from indb_tensile.errors import DeviceError, TensileError
 from indb_tensile.job import WorkerId
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
-from indb_tensile.scheduler.link import Copying, Link, link_of, trusted
+from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
 
 TRAINER = "indb_tensile.worker.trainer"
 SERVICE = "indb_tensile.worker.service"
@@ -201,7 +201,7 @@ def _fork_server(chosen: Chosen, settings: Settings) -> ForkServer:
     # Without the preloaded allocator, tensors are in the ordinary memory of each trainer, and the ledger only counts
     # them.
     ordinary = not isinstance(chosen, Gpu) and not settings.share_memory
-    return ForkServer(environment if ordinary else preloading(environment), _modules(settings))
+    return ForkServer(environment if ordinary else preload_environment(environment), _modules(settings))
 
 
 def _listen_to_signals(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
@@ -259,7 +259,7 @@ def _prepare_gpu(
 
 def _make_headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
     """Return the object that follows the room on the device and stores measured footprints of trainers."""
-    footprints = KeptFootprints(Path(settings.state_dir))
+    footprints = FootprintFile(Path(settings.state_dir))
     limits = RoomLimits(
         budget_bytes=settings.budget_bytes,
         capacity_bytes=settings.capacity_bytes,
@@ -277,8 +277,8 @@ def _fit_to_free_memory(gpu: Gpu, settings: Settings, set_names: frozenset[str])
         with nvml, suppress(DeviceError):
             reading = nvml.read(gpu.uuid)
             free_bytes = reading.total_bytes - reading.used_bytes
-    footprint_bytes = KeptFootprints(Path(settings.state_dir)).read(kind_of(named(gpu), settings.threads))
-    return fitted(settings, gpu, set_names, free_bytes=free_bytes, footprint_bytes=footprint_bytes)
+    footprint_bytes = FootprintFile(Path(settings.state_dir)).read(kind_of(named(gpu), settings.threads))
+    return fit_to_gpu(settings, gpu, set_names, free_bytes=free_bytes, footprint_bytes=footprint_bytes)
 
 
 def _choose_device(settings: Settings) -> Chosen:
@@ -311,7 +311,7 @@ def _settings_for(chosen: Chosen, settings: Settings) -> Settings:
     return replace(settings, device=named(chosen), torch_threads=settings.threads)
 
 
-def _measure_swap(settings: Settings) -> tuple[Copying, ...]:
+def _measure_swap(settings: Settings) -> tuple[CopyMeasurement, ...]:
     """Create the swap directory if it is missing and measure copies to its disk. Raises DeviceError."""
     directory = Path(settings.swap_directory)
     try:
@@ -358,7 +358,7 @@ def _measure_emulated_link(ledger: Ledger, nominal: Link, records: CatalogRecord
     """Measure an emulated link and return the rates that plans may rely on. The catalog stores the measurements."""
     copies = measure_emulated(ledger, nominal)
     records.save_links(copies, nominal)
-    link = trusted(link_of(copies), nominal)
+    link = nominal_or_measured(link_of(copies), nominal)
     if link is not nominal:
         log.warning("this machine is slower than the emulated link, and plans use the measured rates: %s", link)
     return link

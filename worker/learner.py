@@ -22,7 +22,13 @@ from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.backend import kind_of
 from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import DataError, TensileError
-from indb_tensile.executor.latency.latency_predictor import Sample, read_samples, train, usable, write_samples
+from indb_tensile.executor.latency.latency_predictor import (
+    MeasuredOperator,
+    read_predictor,
+    read_samples,
+    train,
+    write_samples,
+)
 from indb_tensile.executor.latency.survey import survey
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.timing.operator_features import read_description
@@ -55,14 +61,14 @@ def main() -> int:
     return 0
 
 
-def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) -> bool:
+def learn(session: Session, kind: str, measure: Callable[[], Iterable[MeasuredOperator]]) -> bool:
     """Train and store a predictor if that is due. Returns whether it was.
 
     `measure` returns the measured drawn operators. Raises DataError if too few operators could be measured.
     """
     stored = session.run(lambda c: predictors.load_predictor(c, kind))
     history = session.run(lambda c: predictors.count_history(c, kind))
-    drawn = None if stored is None or usable(stored.model) is None else _read_survey(stored.survey)
+    drawn = None if stored is None or read_predictor(stored.model) is None else _read_survey(stored.survey)
     if stored is not None and drawn is not None and history < _GROWTH * stored.history + _GROWTH_LEAST:
         return False
     if drawn is None:
@@ -87,7 +93,7 @@ def learn(session: Session, kind: str, measure: Callable[[], Iterable[Sample]]) 
     return True
 
 
-def _read_survey(data: bytes) -> list[Sample] | None:
+def _read_survey(data: bytes) -> list[MeasuredOperator] | None:
     """Return the operators of an earlier survey, or None if they can no longer be read."""
     try:
         return read_samples(zlib.decompress(data).decode())
@@ -95,10 +101,10 @@ def _read_survey(data: bytes) -> list[Sample] | None:
         return None
 
 
-def _read_sample(description: str, latency_ns: int) -> Sample | None:
+def _read_sample(description: str, latency_ns: int) -> MeasuredOperator | None:
     """Return an operator that a job ran, or None if its description is of another version."""
     try:
-        return Sample(description=read_description(description), latency_ns=latency_ns)
+        return MeasuredOperator(description=read_description(description), latency_ns=latency_ns)
     except DataError:
         return None
 

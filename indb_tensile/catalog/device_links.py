@@ -4,18 +4,22 @@ from collections.abc import Sequence
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
-from indb_tensile.scheduler.link import Copying, Link, Way
+from indb_tensile.scheduler.link import CopyDirection, CopyMeasurement, Link
 
 
 def save_links(
-    connection: Connection, host: str, device_kind: str, measured: Sequence[Copying], emulated: Link | None
+    connection: Connection, host: str, device_kind: str, measured: Sequence[CopyMeasurement], emulated: Link | None
 ) -> None:
     """Replace the measurements of this device's link.
 
     `emulated` has the rates that an emulated link is set to; it is None for a real link.
     """
     device = {"host": host, "device_kind": device_kind}
-    rates = {} if emulated is None else {Way.OUT: emulated.out_bytes_per_s, Way.IN: emulated.in_bytes_per_s}
+    rates = (
+        {}
+        if emulated is None
+        else {CopyDirection.OUT: emulated.out_bytes_per_s, CopyDirection.IN: emulated.in_bytes_per_s}
+    )
     with connection.transaction():
         connection.execute(query("forget_links"), device)
         connection.execute(

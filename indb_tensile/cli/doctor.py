@@ -28,7 +28,7 @@ from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.cli.state_directory import find_state_directory
 from indb_tensile.cli.statements import statement
-from indb_tensile.device.backend import Cpu, Emulated, choose, fitted, torch_architectures, torch_cuda
+from indb_tensile.device.backend import Cpu, Emulated, choose, fit_to_gpu, torch_architectures, torch_cuda
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu
 from indb_tensile.device.hardware import (
     address_fault,
@@ -41,7 +41,7 @@ from indb_tensile.device.hardware import (
     share_of_machine,
 )
 from indb_tensile.errors import TensileError
-from indb_tensile.scheduler.link import BORNE_OUT, Copying, Way, link_of
+from indb_tensile.scheduler.link import BORNE_OUT, CopyDirection, CopyMeasurement, link_of
 
 FOUND_FAULTS = 1
 _TORCH = ((2, 11), (2, 14))  # the versions that pyproject.toml allows: from, below
@@ -228,7 +228,7 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
     try:
         chosen = choose(settings.device, _probed(), torch_cuda(), torch_architectures)
         if isinstance(chosen, Gpu):
-            fitted(settings, chosen, config.configured_names(environ))
+            fit_to_gpu(settings, chosen, config.configured_names(environ))
         if isinstance(chosen, Cpu):
             settings = share_of_machine(settings, config.configured_names(environ))
     except TensileError as error:
@@ -369,8 +369,8 @@ def _links(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
 
 def _link(name: str, rows: list[Row]) -> Row:
     measured = link_of(
-        Copying(
-            way=Way(row["way"]),
+        CopyMeasurement(
+            way=CopyDirection(row["way"]),
             beside=row["beside"],
             size_bytes=row["size_bytes"],
             latency_ns=row["latency_ns"],
@@ -378,12 +378,17 @@ def _link(name: str, rows: list[Row]) -> Row:
         )
         for row in rows
     )
-    rates = {Way.OUT: measured.out_bytes_per_s, Way.IN: measured.in_bytes_per_s}
+    rates = {CopyDirection.OUT: measured.out_bytes_per_s, CopyDirection.IN: measured.in_bytes_per_s}
     rates_text = ", ".join(f"{rate / 1e6:.1f} MB/s {way}" for way, rate in rates.items())
     finding = (
         f"{rates_text}, {measured.duplex:.0%} of that with copies both ways at once, measured {rows[0]['measured']}"
     )
-    share = min([1.0, *(rates[Way(r["way"])] / r["emulated_bytes_per_s"] for r in rows if r["emulated_bytes_per_s"])])
+    share = min(
+        [
+            1.0,
+            *(rates[CopyDirection(r["way"])] / r["emulated_bytes_per_s"] for r in rows if r["emulated_bytes_per_s"]),
+        ]
+    )
     if share < BORNE_OUT:
         finding += f": {share:.0%} of what it is set to"
     mend = "start the controller again while this machine has less to do: it measures its link then"

@@ -43,9 +43,9 @@ from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
     AssignJob,
     ClaimNext,
+    EndMethod,
     EndTrainer,
     GrantCalibration,
-    Manner,
     Order,
     ReleaseTrainer,
     SendPlans,
@@ -72,7 +72,7 @@ from indb_tensile.scheduler.admission.facts import (
     Tick,
 )
 from indb_tensile.scheduler.admission.pool import Fault, Lost, PlanReason, Pool, Stage, TrainerId
-from indb_tensile.scheduler.admission.trainer_staff import holdup
+from indb_tensile.scheduler.admission.trainer_staff import claim_blocker
 
 log = logging.getLogger("controller")
 
@@ -192,7 +192,7 @@ class Controller:
         if now_s >= self._device_at_s:
             self._device_at_s = now_s + _DEVICE_S
             self._membership.record_device(*self._memory.use(self._pool))
-            self._membership.record_holdup(holdup(self._pool))
+            self._membership.record_holdup(claim_blocker(self._pool))
             self._adjust_to_room()
         self._service.attend(now_s)
         self._membership.flush()
@@ -255,7 +255,7 @@ class Controller:
         except InvariantError as error:
             log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
             self.fold(Failure(trainer=trainer, fault=Fault.of(error), retry=True))
-            self._trainers.end(trainer, Manner.KILL)
+            self._trainers.end(trainer, EndMethod.KILL)
             return
         if event is not None:
             self._events.append(event)
@@ -439,4 +439,4 @@ class Controller:
         lost = isinstance(error, DeviceLostError)
         fault = Fault.of(error)
         self._events.append(Failure(trainer=trainer, fault=fault, retry=True, lost=lost, blame=Blame.OTHERS))
-        self._trainers.end(trainer, Manner.TERMINATE)
+        self._trainers.end(trainer, EndMethod.TERMINATE)

@@ -12,11 +12,11 @@ from subprocess import DEVNULL, PIPE, run
 
 from indb_tensile.config import Settings, variable
 from indb_tensile.errors import DeviceError, MissingError
-from indb_tensile.scheduler.link import Copying, Link, Way
-from indb_tensile.scheduler.timing.machines import MACHINES, Pace, slowed
+from indb_tensile.scheduler.link import CopyDirection, CopyMeasurement, Link
+from indb_tensile.scheduler.timing.machines import MACHINES, StepTimes, slowed
 
 
-def emulated_link(settings: Settings, known: Callable[[str], Pace | None], measure: Callable[[], None]) -> Link:
+def emulated_link(settings: Settings, known: Callable[[str], StepTimes | None], measure: Callable[[], None]) -> Link:
     """Return the copy rates to emulate.
 
     `known` looks up the measured pace of a machine; `measure` measures and stores a pace that is unknown. Raises
@@ -35,7 +35,9 @@ def emulated_link(settings: Settings, known: Callable[[str], Pace | None], measu
     return Link(out_bytes_per_s=out_bytes_per_s, in_bytes_per_s=in_bytes_per_s)
 
 
-def measured_copies(device: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple[Copying, ...]:
+def measured_copies(
+    device: str, command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[CopyMeasurement, ...]:
     """Measure a GPU's copies in a separate process. Raises DeviceError."""
     process = run(tuple(command), env=dict(environment), stdin=DEVNULL, stdout=PIPE, check=False)
     if process.returncode:
@@ -43,7 +45,7 @@ def measured_copies(device: str, command: Sequence[str], environment: Mapping[st
             f"the link of {device} could not be measured: its process ended with code {process.returncode}",
             hint="See the message of that process in this log.",
         )
-    return tuple(Copying(**(row | {"way": Way(row["way"])})) for row in json.loads(process.stdout))
+    return tuple(CopyMeasurement(**(row | {"way": CopyDirection(row["way"])})) for row in json.loads(process.stdout))
 
 
 def measure_apart(command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -53,7 +55,7 @@ def measure_apart(command: Sequence[str], environment: Mapping[str, str]) -> Non
         raise _not_measured(f"the measuring process ended with code {code}")
 
 
-def _pace(machine: str, known: Callable[[str], Pace | None], measure: Callable[[], None]) -> Pace:
+def _pace(machine: str, known: Callable[[str], StepTimes | None], measure: Callable[[], None]) -> StepTimes:
     pace = known(machine)
     if pace is None:
         measure()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indb_tensile.device.hardware import memory
-from indb_tensile.scheduler.admission.facts import Ending
+from indb_tensile.scheduler.admission.facts import ExitCause
 
 RECENT_S = 10.0  # a process with much memory takes seconds to end
 _READ_INTERVAL_S = 1.0  # between two reads of the counters
@@ -85,15 +85,15 @@ class OomKills:
         """The memory of the machine or of its container, in bytes."""
         return self._memory_bytes()
 
-    def judge(self, peak_bytes: int) -> Ending:
+    def judge(self, peak_bytes: int) -> ExitCause:
         """Return how a process ended that got a SIGKILL which this controller did not send.
 
         `peak_bytes` is the peak memory of the process.
         """
         if self.recent():
-            return Ending.STARVED
+            return ExitCause.STARVED
         share = _SHARE_WITH_COUNTERS if self._last_kills is not None else _SHARE_WITHOUT_COUNTERS
-        return Ending.PROBABLY_STARVED if peak_bytes >= share * self.memory_bytes else Ending.OUTSIDE
+        return ExitCause.PROBABLY_STARVED if peak_bytes >= share * self.memory_bytes else ExitCause.OUTSIDE
 
     def recent(self) -> bool:
         """Return whether a process was killed for memory in the last 10 s."""

@@ -9,7 +9,7 @@ from indb_tensile.scheduler.memory.placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, improve, plan_jobs, renew
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
-from indb_tensile.scheduler.search.descent import Heed, unhurried
+from indb_tensile.scheduler.search.descent import CancellationCheck, never_cancel
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _POLICIES_REACHING_FLOOR = frozenset({"tensile+"})
@@ -22,7 +22,7 @@ class PolicyPlanner:
 
     link: Link
     policy: str
-    heed: Heed = unhurried  # called regularly while plans are improved; raises an exception to cancel
+    heed: CancellationCheck = never_cancel  # called regularly while plans are improved; raises an exception to cancel
     host_bytes: int | None = None  # limit of the pinned host pool for all jobs together; None: no limit
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:

@@ -41,8 +41,8 @@ from indb_tensile.scheduler.admission.admission_orders import (
 )
 from indb_tensile.scheduler.admission.decide import NEW_WEIGHT
 from indb_tensile.scheduler.admission.pool import Fault
-from indb_tensile.scheduler.link import Copying, Link
-from indb_tensile.scheduler.timing.machines import Pace
+from indb_tensile.scheduler.link import CopyMeasurement, Link
+from indb_tensile.scheduler.timing.machines import StepTimes
 
 Writing = (
     FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordForecast | RecordAdoption | RecordMeasurement
@@ -193,11 +193,11 @@ class CatalogRecords:
         """Replace the recorded reason why the worker claims no job now."""
         self._run(lambda c: jobs.record_holdup(c, worker, holdup))
 
-    def pace(self, machine: str) -> Pace | None:
+    def pace(self, machine: str) -> StepTimes | None:
         """Return how much slower this kind of device is than a machine, or None if that was never measured."""
         return self._run(lambda c: device_speed.load_pace(c, self._device_kind, machine))
 
-    def save_links(self, measured: Sequence[Copying], emulated: Link | None) -> None:
+    def save_links(self, measured: Sequence[CopyMeasurement], emulated: Link | None) -> None:
         """Replace the recorded measurements of this device's link to its host."""
         self._run(lambda c: device_links.save_links(c, self._host, self._device_kind, measured, emulated))
 

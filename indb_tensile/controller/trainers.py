@@ -27,8 +27,8 @@ from indb_tensile.controller.oom_kills import OomKills
 from indb_tensile.controller.trainer_frames import TrainerFrames
 from indb_tensile.errors import InvariantError
 from indb_tensile.messages import Message
-from indb_tensile.scheduler.admission.admission_orders import Manner
-from indb_tensile.scheduler.admission.facts import Ending
+from indb_tensile.scheduler.admission.admission_orders import EndMethod
+from indb_tensile.scheduler.admission.facts import ExitCause
 from indb_tensile.scheduler.admission.pool import TrainerId
 
 log = logging.getLogger("controller")
@@ -61,7 +61,7 @@ class TrainerGone:
 
     trainer: TrainerId
     code: int
-    ending: Ending
+    ending: ExitCause
     peak_bytes: int | None = None  # peak host memory of its process
     memory_bytes: int | None = None  # host memory of the machine or its container
 
@@ -98,7 +98,7 @@ class _Trainer:
     pidfd: int = -1
     ended: bool = False
     code: int | None = None  # exit code; None until the process is reaped
-    ending: Ending = Ending.BY_ITSELF
+    ending: ExitCause = ExitCause.BY_ITSELF
     peak_bytes: int | None = None
     kill_requested: bool = False
     kill_at_s: float | None = None
@@ -176,7 +176,7 @@ class Trainers:
         if process.pid is not None:
             self._watch(trainer, process)
 
-    def end(self, trainer: TrainerId, manner: Manner) -> None:
+    def end(self, trainer: TrainerId, manner: EndMethod) -> None:
         """End a trainer: at once, by SIGTERM, or by itself. In any case SIGKILL follows after `grace_s`.
 
         A trainer that has not started, and may not for seconds, is gone at once, because it has no memory yet.
@@ -187,9 +187,9 @@ class Trainers:
         if process.pid is None:
             self._abandon(trainer)
             return
-        if manner is Manner.KILL:
+        if manner is EndMethod.KILL:
             self._signal(process, signal.SIGKILL)
-        elif manner is Manner.TERMINATE:
+        elif manner is EndMethod.TERMINATE:
             self._signal(process, signal.SIGTERM)
         if process.kill_at_s is None:
             process.kill_at_s = time.monotonic() + self._grace_s
@@ -222,11 +222,11 @@ class Trainers:
             _, status, usage = os.wait4(process.pid, 0)
             process.code = os.waitstatus_to_exitcode(status)
         process.peak_bytes = usage.ru_maxrss * 1024
-        if process.ending is Ending.STOPPED and -process.code not in _FROM_OUTSIDE:
-            process.ending = Ending.BY_ITSELF  # it crashed before the signal came
-        if process.ending is Ending.BY_ITSELF and -process.code in _FROM_OUTSIDE:
+        if process.ending is ExitCause.STOPPED and -process.code not in _FROM_OUTSIDE:
+            process.ending = ExitCause.BY_ITSELF  # it crashed before the signal came
+        if process.ending is ExitCause.BY_ITSELF and -process.code in _FROM_OUTSIDE:
             killed = process.code == -signal.SIGKILL
-            process.ending = self._starvation.judge(process.peak_bytes) if killed else Ending.OUTSIDE
+            process.ending = self._starvation.judge(process.peak_bytes) if killed else ExitCause.OUTSIDE
         for descriptor in (process.frames.fileno(), process.pidfd):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
@@ -279,7 +279,7 @@ class Trainers:
         process.copy.abandon()
         process.frames.close()
         os.close(process.pipe)
-        self._unstarted.append(TrainerGone(trainer=trainer, code=UNSTARTED, ending=Ending.STOPPED))
+        self._unstarted.append(TrainerGone(trainer=trainer, code=UNSTARTED, ending=ExitCause.STOPPED))
 
     def _read_events(self, trainer: TrainerId) -> list[MessageReceived | ProcessEnded | TrainerGone]:
         process = self._trainers[trainer]
@@ -294,7 +294,7 @@ class Trainers:
         except InvariantError as error:
             log.error("trainer %s is killed: %s", trainer, error.message)  # noqa: TRY400 - no traceback needed
             process.frames.closed = True
-            process.ending = Ending.BABBLED
+            process.ending = ExitCause.BABBLED
         if ended and not process.ended:
             process.ended = True
             reports.append(ProcessEnded(trainer=trainer))
@@ -358,8 +358,8 @@ class Trainers:
             if process.pid is not None and process.code is None:
                 if self._regions is not None and not process.ended:
                     self._regions.let_go(process.pid)
-                if marks and process.ending is Ending.BY_ITSELF and not _ended(process.pidfd):
-                    process.ending = Ending.STOPPED
+                if marks and process.ending is ExitCause.BY_ITSELF and not _ended(process.pidfd):
+                    process.ending = ExitCause.STOPPED
                 os.killpg(process.pid, number)
 
     def _kill_overdue(self) -> None:

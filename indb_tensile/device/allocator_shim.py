@@ -23,7 +23,7 @@ LIBRARY: Final = Path(_native.__file__).with_name("_shim.so")
 _PRIVATE_BYTES = 1 << 36  # of address space; memory is allocated only as it is used
 
 
-def preloading(environment: Mapping[str, str]) -> dict[str, str]:
+def preload_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a process whose tensors are to be served: LD_PRELOAD starts with the shim.
 
     Returns a copy of the environment if the shim was not built, or if LD_PRELOAD cannot contain its path, because
@@ -39,7 +39,7 @@ _SEPARATORS = frozenset(" :")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class AllocationCounters:
     """Counters of the allocations: those at their planned address, and the reasons for the others."""
 
     planned: int
@@ -52,7 +52,7 @@ class Served:
     used_bytes: int
     high_water_bytes: int
 
-    def as_planned_since(self, before: "Served") -> bool:
+    def as_planned_since(self, before: "AllocationCounters") -> bool:
         """Return whether all allocations since `before` were at planned addresses, and the bytes in use are equal."""
         return (self.unplanned, self.refused, self.used_bytes) == (
             before.unplanned,
@@ -62,7 +62,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AllocationRecord:
     """One allocation.
 
     Times count allocations and releases together. `released_at` is None while it is not released.
@@ -75,7 +75,7 @@ class Record:
     released_at: int | None
 
 
-class Serving:
+class ArenaServing:
     """Serves one thread's tensors from one arena. The program writes its position to `position[0]`.
 
     If `pieces_address` (native/device/pieces.hpp) is set, the arena is a GPU's, and no tensors are in ordinary
@@ -90,7 +90,7 @@ class Serving:
         self.position = memoryview(word).cast("B").cast("Q")
 
     @classmethod
-    def of(cls, hook_address: int, pieces_address: int = 0) -> "Serving | None":
+    def of(cls, hook_address: int, pieces_address: int = 0) -> "ArenaServing | None":
         """Serve from the arena behind a `tensile_arena_hook`. Log a warning once and return None without the shim."""
         shim_address = _exported("tensile_shim_serve")
         if shim_address is None:
@@ -99,7 +99,7 @@ class Serving:
         return cls(hook_address, shim_address, pieces_address)
 
     @classmethod
-    def private(cls) -> "Serving | None":
+    def private(cls) -> "ArenaServing | None":
         """Serve from an arena of this process alone. Return None if the shim is not preloaded."""
         shim_address = _exported("tensile_shim_serve")
         if shim_address is None:
@@ -182,16 +182,16 @@ class Serving:
         """Start recording every allocation."""
         self._script.record()
 
-    def recorded(self) -> tuple[Record, ...]:
+    def recorded(self) -> tuple[AllocationRecord, ...]:
         """Stop recording, and return the recorded allocations in order."""
         rows = self._script.recorded()
-        return tuple(Record(*row[:4], None if row[4] == _NEVER else row[4]) for row in rows)
+        return tuple(AllocationRecord(*row[:4], None if row[4] == _NEVER else row[4]) for row in rows)
 
-    def served(self) -> Served:
+    def served(self) -> AllocationCounters:
         """Return the counters since the start. `refused` and `others` count for the whole process."""
         planned, unplanned, mismatched, occupied, elsewhere, used_bytes, high_water_bytes = self._script.usage()
         counters = _counters()
-        return Served(
+        return AllocationCounters(
             planned=planned,
             unplanned=unplanned,
             mismatched=mismatched,

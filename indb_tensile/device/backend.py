@@ -20,7 +20,7 @@ from typing import Final
 from indb_tensile.config import MIB, Settings, variable
 from indb_tensile.device.cuda import Gpu, Gpus, NoGpu, ordinal, probe
 from indb_tensile.device.hardware import PROCESSOR_SPEED, cpu_kind, emulated_kind
-from indb_tensile.device.torch_wheels import cuda_number, mend, runs_on
+from indb_tensile.device.torch_wheels import cuda_number, installation_hint, runs_on
 from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES, capacity_beside
 from indb_tensile.errors import DeviceError
 from indb_tensile.scheduler.timing.latency import DeviceSpeed
@@ -84,7 +84,7 @@ def named(chosen: Chosen) -> str:
             return f"cuda:{chosen.ordinal}"
 
 
-def fitted(
+def fit_to_gpu(
     settings: Settings,
     gpu: Gpu,
     configured: frozenset[str],
@@ -216,7 +216,7 @@ def _usable(
     if torch_cuda is None:
         return Cpu(
             reason=f"there is {gpu.name}, but the installed torch has no CUDA",
-            hint=mend(gpus.driver_version, gpu.capability),
+            hint=installation_hint(gpus.driver_version, gpu.capability),
         )
     return _run_by_torch(gpu, gpus.driver_version, torch_cuda, architectures)
 
@@ -226,7 +226,7 @@ def _run_by_torch(
 ) -> Gpu | Cpu:
     """Return the GPU if its driver runs this torch's CUDA and torch has kernels for it, else why not."""
     needed = cuda_number(torch_cuda)
-    hint = mend(driver_version, gpu.capability)
+    hint = installation_hint(driver_version, gpu.capability)
     if driver_version // 1000 < needed // 1000:
         supported = f"{driver_version // 1000}.{driver_version % 1000 // 10}"
         return Cpu(

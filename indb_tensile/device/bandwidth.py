@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from indb_tensile.device.device import REGION_BYTES, CpuDevice, EmulatedDevice, HostBuffer, Ledger, Ticket
-from indb_tensile.scheduler.link import Copying, Link, Way, link_of, trusted
+from indb_tensile.scheduler.link import CopyDirection, CopyMeasurement, Link, link_of, nominal_or_measured
 
 SIZES_BYTES = tuple(1 << bits for bits in range(12, 26, 2))  # 4 KB to 16 MB
 _IN_A_ROW = 4
@@ -56,7 +56,7 @@ class Copier(Protocol):
         ...
 
 
-def measure_emulated(ledger: Ledger, nominal: Link) -> tuple[Copying, ...]:
+def measure_emulated(ledger: Ledger, nominal: Link) -> tuple[CopyMeasurement, ...]:
     """Measure an emulated device's copies in a temporary slot of its ledger. Jobs must leave some memory free.
 
     A measurement that does not reach `nominal` is repeated before the result is used.
@@ -72,7 +72,7 @@ def measure_emulated(ledger: Ledger, nominal: Link) -> tuple[Copying, ...]:
         with EmulatedDevice(ledger.fd, slot, epoch, 4 * most_bytes) as device:
             copies = measure_copies(device, most_bytes)
             for _ in range(_ATTEMPTS - 1):
-                if trusted(link_of(copies), nominal) is nominal:
+                if nominal_or_measured(link_of(copies), nominal) is nominal:
                     break
                 copies = _faster(copies, measure_copies(device, most_bytes))
             return copies
@@ -80,7 +80,7 @@ def measure_emulated(ledger: Ledger, nominal: Link) -> tuple[Copying, ...]:
         ledger.release_slot(slot)
 
 
-def measure_cpu(swap_directory: str, most_bytes: int = SIZES_BYTES[-1]) -> tuple[Copying, ...]:
+def measure_cpu(swap_directory: str, most_bytes: int = SIZES_BYTES[-1]) -> tuple[CopyMeasurement, ...]:
     """Measure copies between this machine's memory and a temporary file in `swap_directory`.
 
     Raise DeviceError if no file can be made there or the disk lacks the room.
@@ -93,7 +93,7 @@ def measure_cpu(swap_directory: str, most_bytes: int = SIZES_BYTES[-1]) -> tuple
             return measure_copies(device, most_bytes)
 
 
-def _faster(*measured: Iterable[Copying]) -> tuple[Copying, ...]:
+def _faster(*measured: Iterable[CopyMeasurement]) -> tuple[CopyMeasurement, ...]:
     """Take the fastest measurement of each kind of copy. Only kinds in the first measurement are returned."""
     first, *others = ({(row.way, row.beside, row.size_bytes): row for row in rows} for rows in measured)
     return tuple(
@@ -106,9 +106,9 @@ def _faster(*measured: Iterable[Copying]) -> tuple[Copying, ...]:
     )
 
 
-def measure_copies(device: Copier, most_bytes: int, clock_ns: Clock = perf_counter_ns) -> tuple[Copying, ...]:
+def measure_copies(device: Copier, most_bytes: int, clock_ns: Clock = perf_counter_ns) -> tuple[CopyMeasurement, ...]:
     """Measure copies of each size up to `most_bytes`. The buffers on the device and the host are freed afterwards."""
-    rows: list[Copying] = []
+    rows: list[CopyMeasurement] = []
     for size_bytes in SIZES_BYTES:
         last_ns = max((row.copy_ns * size_bytes // row.size_bytes for row in rows[-4:]), default=0)
         if size_bytes > most_bytes or last_ns > _LONG_NS:
@@ -124,14 +124,16 @@ class _Buffers:
     def __init__(self, device: Copier, size_bytes: int) -> None:
         self._device = device
         self.size_bytes = size_bytes
-        self._device_address = {way: device.allocate(size_bytes) for way in Way}
-        self._host_buffer = {way: device.host_allocate(size_bytes) for way in Way}
-        for way in Way:  # memory is set aside on first use, and reading a never-written file reads nothing from disk
+        self._device_address = {way: device.allocate(size_bytes) for way in CopyDirection}
+        self._host_buffer = {way: device.host_allocate(size_bytes) for way in CopyDirection}
+        for way in (
+            CopyDirection
+        ):  # memory is set aside on first use, and reading a never-written file reads nothing from disk
             device.wait(device.copy_out(self._host_buffer[way], self._device_address[way], size_bytes))
-        self.wait(self.copy(Way.IN))
+        self.wait(self.copy(CopyDirection.IN))
 
-    def copy(self, way: Way) -> Ticket:
-        if way is Way.OUT:
+    def copy(self, way: CopyDirection) -> Ticket:
+        if way is CopyDirection.OUT:
             return self._device.copy_out(self._host_buffer[way], self._device_address[way], self.size_bytes)
         return self._device.copy_in(self._device_address[way], self._host_buffer[way], self.size_bytes)
 
@@ -142,25 +144,27 @@ class _Buffers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for way in Way:
+        for way in CopyDirection:
             self._device.free(self._device_address[way])
             self._device.host_free(self._host_buffer[way])
 
 
-def _measure_size(buffers: _Buffers, clock_ns: Clock) -> list[Copying]:
-    alone = [_best_round(buffers, (way,), clock_ns)[way] for way in Way]
+def _measure_size(buffers: _Buffers, clock_ns: Clock) -> list[CopyMeasurement]:
+    alone = [_best_round(buffers, (way,), clock_ns)[way] for way in CopyDirection]
     # Wait for the faster direction first. Otherwise it would appear to take as long as the slower one.
     order = tuple(row.way for row in sorted(alone, key=lambda row: row.copy_ns))
     beside = _best_round(buffers, order, clock_ns)
-    return [*alone, *(beside[way] for way in Way)]
+    return [*alone, *(beside[way] for way in CopyDirection)]
 
 
-def _best_round(buffers: _Buffers, ways: tuple[Way, ...], clock_ns: Clock) -> dict[Way, Copying]:
+def _best_round(
+    buffers: _Buffers, ways: tuple[CopyDirection, ...], clock_ns: Clock
+) -> dict[CopyDirection, CopyMeasurement]:
     rounds = [
         (_time_row(buffers, ways, 1, clock_ns), _time_row(buffers, ways, _IN_A_ROW, clock_ns)) for _ in range(_ROUNDS)
     ]
     return {
-        way: Copying(
+        way: CopyMeasurement(
             way=way,
             beside=len(ways) > 1,
             size_bytes=buffers.size_bytes,
@@ -171,11 +175,13 @@ def _best_round(buffers: _Buffers, ways: tuple[Way, ...], clock_ns: Clock) -> di
     }
 
 
-def _time_row(buffers: _Buffers, ways: tuple[Way, ...], count: int, clock_ns: Clock) -> dict[Way, int]:
+def _time_row(
+    buffers: _Buffers, ways: tuple[CopyDirection, ...], count: int, clock_ns: Clock
+) -> dict[CopyDirection, int]:
     """Return, per direction, the nanoseconds until the last of `count` copies in a row has ended."""
     start_ns = clock_ns()
     last = [{way: buffers.copy(way) for way in ways} for _ in range(count)][-1]
-    ended: dict[Way, int] = {}
+    ended: dict[CopyDirection, int] = {}
     for way in ways:
         buffers.wait(last[way])
         ended[way] = clock_ns() - start_ns

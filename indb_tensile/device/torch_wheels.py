@@ -61,7 +61,7 @@ def cuda_number(version: str) -> int:
     return int(major) * 1000 + int(minor.partition(".")[0] or 0) * 10
 
 
-def mend(driver_version: int, capability: Capability) -> str:
+def installation_hint(driver_version: int, capability: Capability) -> str:
     """Return what to install for this device and a driver that supports CUDA up to `driver_version`."""
     for wheel in WHEELS:
         if wheel.least <= capability < wheel.below and driver_version // 1000 >= wheel.cuda_version // 1000:

@@ -29,7 +29,7 @@ def capacity_beside(room_bytes: int, footprint_bytes: int, max_jobs: int) -> tup
     return max(0, room_bytes - trainers * footprint_bytes), trainers
 
 
-class KeptFootprints:
+class FootprintFile:
     """The measured footprint of one trainer per kind of device, stored in a file. An unreadable file is empty."""
 
     def __init__(self, state_directory: Path) -> None:

@@ -33,8 +33,8 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.tensile_plus import NAME
-from indb_tensile.scheduler.search.ladder import Ladder
-from indb_tensile.scheduler.search.rung import envelope
+from indb_tensile.scheduler.search.ladder import CandidatePlans
+from indb_tensile.scheduler.search.rung import pareto_front
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 
 # Bytes a second: 1 to 90 GB/s in steps of 41 %, which covers PCI Express 3 to 5. Smaller steps make the curve tighter
@@ -43,7 +43,7 @@ SPEEDS = tuple(round(10**9 * 2 ** (k / 2)) for k in range(14))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class CurvePoint:
     """One plan of the envelope. No plan that is as fast has a lower peak, and no plan with as low a
     peak is faster.
     """
@@ -54,26 +54,26 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class BudgetCurve:
     """The points from the highest peak and least time to the lowest peak and longest time. `base_ns` is the time
     without planning.
     """
 
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
     base_ns: int
 
-    def within(self, budget_bytes: int) -> Point | None:
+    def within(self, budget_bytes: int) -> CurvePoint | None:
         """Return the fastest point within the budget; None if even the lowest peak exceeds the budget."""
         return next((point for point in self.points if point.peak_bytes <= budget_bytes), None)
 
-    def by(self, iteration_ns: float) -> Point | None:
+    def by(self, iteration_ns: float) -> CurvePoint | None:
         """Return the point with the lowest peak that takes no longer than `iteration_ns`; None if even the fastest
         point takes longer.
         """
         fit = bisect_right(self.points, iteration_ns, key=lambda point: point.iteration_ns)
         return self.points[fit - 1] if fit else None
 
-    def eor(self, point: Point) -> float:
+    def eor(self, point: CurvePoint) -> float:
         """Return the time of this point divided by the time without planning."""
         return point.iteration_ns / self.base_ns
 
@@ -85,7 +85,7 @@ def curve(
     *,
     rewrites: bool = True,
     speeds: Sequence[int] = SPEEDS,
-) -> Curve:
+) -> BudgetCurve:
     """Return the envelope at this link over the plans for all speeds up to the link's own speed."""
     slower = [speed for speed in sorted(speeds) if speed <= min(link.out_bytes_per_s, link.in_bytes_per_s)]
     plans = [Plan(policy=NAME)]
@@ -93,7 +93,7 @@ def curve(
         plans += plans_for(graph, latency_ns, speed, rewrites=rewrites)
     points = [_timed(graph, latency_ns, link, plan) for plan in dict.fromkeys(plans)]
     base_ns = _timed(graph, latency_ns, link, LIVENESS).iteration_ns
-    return Curve(points=envelope(points), base_ns=base_ns)
+    return BudgetCurve(points=pareto_front(points), base_ns=base_ns)
 
 
 def plans_for(
@@ -101,7 +101,7 @@ def plans_for(
 ) -> tuple[Plan, ...]:
     """Return the plans for one speed. They depend on no other link."""
     link = Link(out_bytes_per_s=speed_bytes_per_s, in_bytes_per_s=speed_bytes_per_s)
-    ladder = Ladder(graph, latency_ns, link, rewrites=rewrites)
+    ladder = CandidatePlans(graph, latency_ns, link, rewrites=rewrites)
     return tuple(ladder.plan(rung, NAME) for rung in ladder.curve()[1:])  # the first candidate does nothing
 
 
@@ -116,7 +116,7 @@ def undisturbed(link: Link) -> Link:
     )
 
 
-def _timed(graph: StepGraph, latency_ns: Sequence[int], link: Link, plan: Plan) -> Point:
+def _timed(graph: StepGraph, latency_ns: Sequence[int], link: Link, plan: Plan) -> CurvePoint:
     run = JobRun(graph=graph, plan=plan, latency_ns=tuple(latency_ns))
     (forecast,) = simulate([run], undisturbed(link))
-    return Point(peak_bytes=peak(graph, plan), iteration_ns=forecast.iteration_ns, plan=plan)
+    return CurvePoint(peak_bytes=peak(graph, plan), iteration_ns=forecast.iteration_ns, plan=plan)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from indb_tensile.errors import InvariantError
 
 _NS_PER_S = 1_000_000_000
-BORNE_OUT = 0.9  # A measured rate below this share of the nominal rate replaces it: see `trusted`.
+BORNE_OUT = 0.9  # A measured rate below this share of the nominal rate replaces it: see `nominal_or_measured`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Link:
         return self.per_copy_ns - (-size_bytes * _NS_PER_S // self.in_bytes_per_s)
 
 
-class Way(StrEnum):
+class CopyDirection(StrEnum):
     """The direction of a measured copy."""
 
     OUT = "out"  # from the device to the host
@@ -46,7 +46,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copying:
+class CopyMeasurement:
     """A measurement of copies of one size on one lane.
 
     `latency_ns` is the time of one copy on free lanes until the host knows that the copy has ended. `copy_ns` is the
@@ -54,21 +54,21 @@ class Copying:
     time.
     """
 
-    way: Way
+    way: CopyDirection
     beside: bool
     size_bytes: int
     latency_ns: int
     copy_ns: int
 
 
-def link_of(measured: Iterable[Copying]) -> Link:
+def link_of(measured: Iterable[CopyMeasurement]) -> Link:
     """Return the link that explains measurements in both directions, with and without copies on the other lane.
 
     The rates come from the largest copies on a free link. The time that the smallest copies take beyond their rate is
     the start-up time of each copy. Raises InvariantError if a direction was not measured alone.
     """
     rows = sorted(measured, key=lambda row: row.size_bytes)
-    alone = {way: [row for row in rows if row.way is way and not row.beside] for way in Way}
+    alone = {way: [row for row in rows if row.way is way and not row.beside] for way in CopyDirection}
     if not all(alone.values()):
         raise InvariantError("link: copies of both ways, alone, have to be measured")
     rate = {way: max(1, copies[-1].size_bytes * _NS_PER_S // copies[-1].copy_ns) for way, copies in alone.items()}
@@ -79,14 +79,14 @@ def link_of(measured: Iterable[Copying]) -> Link:
         if row.beside and row.size_bytes == alone[row.way][-1].size_bytes
     ]
     return Link(
-        out_bytes_per_s=rate[Way.OUT],
-        in_bytes_per_s=rate[Way.IN],
+        out_bytes_per_s=rate[CopyDirection.OUT],
+        in_bytes_per_s=rate[CopyDirection.IN],
         per_copy_ns=max(0, *start_ns),
         duplex=max(0.5, min([1.0, *shares])),
     )
 
 
-def trusted(measured: Link, nominal: Link) -> Link:
+def nominal_or_measured(measured: Link, nominal: Link) -> Link:
     """Return the nominal link if the measured rates are at least nine tenths of the nominal ones, otherwise the
     measured link.
 

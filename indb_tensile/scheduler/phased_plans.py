@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
-from indb_tensile.scheduler.phases.cycle import Cycle, coarse, cycle_of
+from indb_tensile.scheduler.phases.cycle import Cycle, cycle_of, merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Shift, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.zico import shifts
@@ -151,7 +151,7 @@ def _cycles(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[Cyc
     for workload, chosen in zip(workloads, plans, strict=True):
         key = (*map(id, workload.graphs), *map(id, chosen), workload.latency_ns)
         if key not in known:
-            known[key] = coarse(cycle_of(workload, chosen, link), _STRETCHES)
+            known[key] = merge_segments(cycle_of(workload, chosen, link), _STRETCHES)
         cycles.append(known[key])
     return cycles
 

@@ -10,9 +10,9 @@ from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
 from indb_tensile.scheduler.phased_plans import Phased, Plans, fastest, forecasts, peaks, phased, rungs
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
-from indb_tensile.scheduler.policies.tensile_plus import Climb
+from indb_tensile.scheduler.policies.tensile_plus import BudgetPlanner
 from indb_tensile.scheduler.replan import replan
-from indb_tensile.scheduler.search.descent import Effort, Heed, unhurried
+from indb_tensile.scheduler.search.descent import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.schedule import Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -59,7 +59,7 @@ def plan_jobs(
     phases: bool = False,
     compute: Compute = Compute.OVERLAP,
     effort: Effort = Effort.USUAL,
-    heed: Heed = unhurried,
+    heed: CancellationCheck = never_cancel,
 ) -> tuple[JobPlan, ...] | Infeasible:
     """Return plans under which the jobs' peaks fit the budget together and each job keeps to its own limit.
 
@@ -79,7 +79,7 @@ def plan_jobs(
     if refusal is not None:
         return refusal
 
-    climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, heed=heed)
+    climb = BudgetPlanner(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, heed=heed)
 
     def plans_within(budget_bytes: int) -> Plans:
         if policy == DEFAULT_POLICY:
@@ -156,7 +156,7 @@ def improve(
     *,
     budget_bytes: int,
     link: Link,
-    heed: Heed = unhurried,
+    heed: CancellationCheck = never_cancel,
 ) -> tuple[JobPlan, ...] | None:
     """Return better plans for jobs that follow these: either derived from them, or made anew with full effort,
     whichever is faster.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.device.allocator_shim import preloading
+from indb_tensile.device.allocator_shim import preload_environment
 from tests.native.cuda_double import ROOT, build, environment
 
 Rows = list[dict[str, Any]]
@@ -27,7 +27,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.on_gpu_double"],
         cwd=ROOT,
-        env=preloading(given),
+        env=preload_environment(given),
         stdout=subprocess.PIPE,
         check=True,
         text=True,

@@ -9,16 +9,16 @@ import pytest
 
 from indb_tensile.bench.commands.predictor import MeasuredNetwork, rows
 from indb_tensile.device.hardware import PROCESSOR_SPEED
-from indb_tensile.executor.latency.latency_predictor import Sample
+from indb_tensile.executor.latency.latency_predictor import MeasuredOperator
 from indb_tensile.scheduler.timing.operator_features import Description, rooflines_ns
 from tests.scheduler.descriptions import dense, elementwise
 
 
-def _sample(description: Description, factor: float = 1.0, utilisation: float = 0.0) -> Sample:
+def _sample(description: Description, factor: float = 1.0, utilisation: float = 0.0) -> MeasuredOperator:
     """Products take four times their roofline, the rest twice; more where others run."""
     slower = (4 if description.name == "aten.mm.default" else 2) * (1 + utilisation) * factor
     latency_ns = round(slower * float(rooflines_ns([description], PROCESSOR_SPEED)[0]))
-    return Sample(description=description, latency_ns=latency_ns, utilisation=utilisation)
+    return MeasuredOperator(description=description, latency_ns=latency_ns, utilisation=utilisation)
 
 
 def _descriptions(seed: int, count: int) -> list[Description]:

@@ -3,14 +3,14 @@
 import pytest
 
 from indb_tensile.catalog.device_links import save_links
-from indb_tensile.scheduler.link import Copying, Link, Way
+from indb_tensile.scheduler.link import CopyDirection, CopyMeasurement, Link
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
 
 MEASURED = tuple(
-    Copying(way=way, beside=beside, size_bytes=1_000, latency_ns=9_000, copy_ns=4_000 if beside else 2_000)
-    for way in Way
+    CopyMeasurement(way=way, beside=beside, size_bytes=1_000, latency_ns=9_000, copy_ns=4_000 if beside else 2_000)
+    for way in CopyDirection
     for beside in (False, True)
 )
 

@@ -3,14 +3,14 @@
 import pytest
 
 from indb_tensile.catalog import device_speed
-from indb_tensile.scheduler.timing.machines import Pace
+from indb_tensile.scheduler.timing.machines import StepTimes
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
 
 
 def test_the_first_pace_that_was_measured_stays(database: Database) -> None:
-    first, second = Pace(here_ns=900, there_ns=3), Pace(here_ns=500, there_ns=3)
+    first, second = StepTimes(here_ns=900, there_ns=3), StepTimes(here_ns=500, there_ns=3)
     with database.connect("tensile_worker") as connection:
         assert device_speed.load_pace(connection, "cpu", "a6000") is None
         device_speed.save_pace(connection, "cpu", "a6000", first)

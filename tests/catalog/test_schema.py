@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from indb_tensile.job import CheckpointStore, JobState, Phase, Task
-from indb_tensile.scheduler.link import Way
+from indb_tensile.scheduler.link import CopyDirection
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
@@ -15,7 +15,7 @@ ENUMS = [
     ("job_state", JobState),
     ("job_phase", Phase),
     ("task", Task),
-    ("copy_way", Way),
+    ("copy_way", CopyDirection),
     ("checkpoint_store", CheckpointStore),
 ]
 

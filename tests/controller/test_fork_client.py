@@ -17,8 +17,8 @@ import pytest
 from indb_tensile.config import InheritedDescriptors
 from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
 from indb_tensile.controller.trainers import UNSTARTED, ProcessEnded, TrainerGone, Trainers
-from indb_tensile.scheduler.admission.admission_orders import Manner
-from indb_tensile.scheduler.admission.facts import Ending
+from indb_tensile.scheduler.admission.admission_orders import EndMethod
+from indb_tensile.scheduler.admission.facts import ExitCause
 from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.controller.fakes import DEADLINE_S, FAKE_TRAINER, children
 from tests.remains import nothing_remains
@@ -199,13 +199,13 @@ def trainers_of(forks: ForkServer, module: str) -> Iterator[Trainers]:
             made.close()
 
 
-@pytest.mark.parametrize("manner", list(Manner))
-def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Manner) -> None:
+@pytest.mark.parametrize("manner", list(EndMethod))
+def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: EndMethod) -> None:
     before = children()
     with nothing_remains(), server() as forks, trainers_of(forks, FAKE_TRAINER) as trainers:
         trainers.spawn(FIRST)
         trainers.end(FIRST, manner)
-        assert trainers.poll(DEADLINE_S) == [TrainerGone(trainer=FIRST, code=UNSTARTED, ending=Ending.STOPPED)]
+        assert trainers.poll(DEADLINE_S) == [TrainerGone(trainer=FIRST, code=UNSTARTED, ending=ExitCause.STOPPED)]
         # It is forked after the first, for which nobody waits any more, but may be heard of before.
         trainers.spawn(SECOND)
         end_s = time.monotonic() + DEADLINE_S
@@ -217,7 +217,7 @@ def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: Ma
 def test_trainers_whose_server_dies_before_they_begin_are_told_as_gone() -> None:
     with server() as forks, trainers_of(forks, "tests.controller.absent") as trainers:
         trainers.spawn(FIRST)
-        until(trainers, TrainerGone(trainer=FIRST, code=UNSTARTED, ending=Ending.STOPPED))
+        until(trainers, TrainerGone(trainer=FIRST, code=UNSTARTED, ending=ExitCause.STOPPED))
 
 
 def test_what_trainers_and_the_service_are_copies_of_has_one_thread() -> None:

@@ -9,16 +9,16 @@ import pytest
 from indb_tensile.config import Settings
 from indb_tensile.controller.link_rates import emulated_link, measure_apart, measured_copies
 from indb_tensile.errors import DeviceError, MissingError
-from indb_tensile.scheduler.link import Copying, Link, Way
-from indb_tensile.scheduler.timing.machines import Pace, link
+from indb_tensile.scheduler.link import CopyDirection, CopyMeasurement, Link
+from indb_tensile.scheduler.timing.machines import StepTimes, link
 
-PACE = Pace(here_ns=500_000_000, there_ns=2_000_000)
+PACE = StepTimes(here_ns=500_000_000, there_ns=2_000_000)
 
 
 class Paces:
     """A catalog of paces, and a measurement that puts one there."""
 
-    def __init__(self, **known: Pace) -> None:
+    def __init__(self, **known: StepTimes) -> None:
         self.known = known
         self.measured = 0
 
@@ -69,7 +69,7 @@ def test_what_could_not_be_measured_is_said_with_the_way_out() -> None:
 
 
 def test_a_gpus_copies_are_what_its_own_process_measured() -> None:
-    copying = Copying(way=Way.IN, beside=True, size_bytes=7, latency_ns=9, copy_ns=8)
+    copying = CopyMeasurement(way=CopyDirection.IN, beside=True, size_bytes=7, latency_ns=9, copy_ns=8)
     assert measured_copies("cuda:0", ("echo", json.dumps([asdict(copying)])), {}) == (copying,)
 
 

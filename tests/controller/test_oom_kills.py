@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from indb_tensile.controller.oom_kills import RECENT_S, OomCounters, OomKills
-from indb_tensile.scheduler.admission.facts import Ending
+from indb_tensile.scheduler.admission.facts import ExitCause
 
 
 def written(path: Path, text: str) -> Path:
@@ -44,18 +44,18 @@ def test_where_no_group_tells_the_machine_does(tmp_path: Path) -> None:
 
 
 def test_without_a_counted_kill_the_memory_of_a_process_tells_who_sent_sigkill() -> None:
-    def judged(kills: int | None, peak_bytes: int) -> Ending:
+    def judged(kills: int | None, peak_bytes: int) -> ExitCause:
         return OomKills(lambda: kills, memory_bytes=lambda: 100).judge(peak_bytes)
 
-    assert [judged(None, 49), judged(None, 50)] == [Ending.OUTSIDE, Ending.PROBABLY_STARVED]
-    assert [judged(3, 89), judged(3, 90)] == [Ending.OUTSIDE, Ending.PROBABLY_STARVED]
+    assert [judged(None, 49), judged(None, 50)] == [ExitCause.OUTSIDE, ExitCause.PROBABLY_STARVED]
+    assert [judged(3, 89), judged(3, 90)] == [ExitCause.OUTSIDE, ExitCause.PROBABLY_STARVED]
 
 
 def test_a_counted_kill_is_the_kernels_whatever_the_process_had() -> None:
     kills = [3]
     starvation = OomKills(lambda: kills[0], memory_bytes=lambda: 100)
     kills[0] = 4
-    assert starvation.judge(1) is Ending.STARVED
+    assert starvation.judge(1) is ExitCause.STARVED
 
 
 def test_a_kill_is_recent_for_some_seconds_after_it_was_counted() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from indb_tensile.device.allocator_shim import LIBRARY, Serving
+from indb_tensile.device.allocator_shim import LIBRARY, ArenaServing
 
 Answers = dict[str, Any]
 
@@ -24,9 +24,9 @@ def ask(module: str, *, preload: bool = True) -> Answers:
     return answers | {"stderr": done.stderr}
 
 
-def private() -> Serving:
+def private() -> ArenaServing:
     """Of such a process: what serves its tensors."""
-    serving = Serving.private()
+    serving = ArenaServing.private()
     assert serving is not None
     return serving
 

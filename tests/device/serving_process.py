@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from indb_tensile import _native
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.errors import DeviceError
 from tests.device.preloaded import answer
 
@@ -27,7 +27,7 @@ class _Arena:
     def __init__(self, limit_bytes: int = 1 << 30) -> None:
         self.hook_address = _native.private_arena(limit_bytes)
         self._range = (ctypes.c_uint64 * 5).from_address(self.hook_address)[3:5]
-        serving = Serving.of(self.hook_address)
+        serving = ArenaServing.of(self.hook_address)
         assert serving is not None
         self.serving = serving
 

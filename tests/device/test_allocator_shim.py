@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from indb_tensile.device import allocator_shim
-from indb_tensile.device.allocator_shim import LIBRARY, Serving, preloading
+from indb_tensile.device.allocator_shim import LIBRARY, ArenaServing, preload_environment
 from tests.device.preloaded import ask
 
 
@@ -56,14 +56,14 @@ def test_what_a_full_arena_refuses_is_ordinary_memory_and_counted(seen: dict[str
 
 
 def test_the_shim_is_preloaded_before_whatever_else_is() -> None:
-    assert preloading({"HOME": "/"}) == {"HOME": "/", "LD_PRELOAD": str(LIBRARY)}
-    assert preloading({"LD_PRELOAD": "/a.so:/b.so"}) == {"LD_PRELOAD": f"{LIBRARY} /a.so:/b.so"}
+    assert preload_environment({"HOME": "/"}) == {"HOME": "/", "LD_PRELOAD": str(LIBRARY)}
+    assert preload_environment({"LD_PRELOAD": "/a.so:/b.so"}) == {"LD_PRELOAD": f"{LIBRARY} /a.so:/b.so"}
 
 
 def test_without_the_shim_nothing_is_served_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     allocator_shim._warn_not_preloaded.cache_clear()  # another test may have heard it
-    assert Serving.private() is None
-    assert Serving.of(0) is None
-    assert Serving.of(0) is None
+    assert ArenaServing.private() is None
+    assert ArenaServing.of(0) is None
+    assert ArenaServing.of(0) is None
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "_shim.so is not preloaded: tensors are in ordinary memory" in caplog.text

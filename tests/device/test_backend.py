@@ -10,7 +10,7 @@ from indb_tensile.device.backend import (
     Cpu,
     Emulated,
     choose,
-    fitted,
+    fit_to_gpu,
     kind_of,
     named,
     roofline,
@@ -19,7 +19,7 @@ from indb_tensile.device.backend import (
 )
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu
 from indb_tensile.device.hardware import PROCESSOR_SPEED, emulated_kind
-from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES, KeptFootprints
+from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES, FootprintFile
 from indb_tensile.errors import DeviceError
 
 A6000 = Gpu(
@@ -116,39 +116,39 @@ def test_the_processor_is_taken_where_it_is_asked_for_whatever_there_is() -> Non
 
 
 def test_a_gpu_gives_what_is_free_less_what_each_trainer_takes_beside_the_regions() -> None:
-    found = fitted(Settings(), A6000, frozenset(), free_bytes=40 * GIB, footprint_bytes=GIB)
+    found = fit_to_gpu(Settings(), A6000, frozenset(), free_bytes=40 * GIB, footprint_bytes=GIB)
     assert (found.capacity_bytes, found.budget_bytes, found.region_bytes) == (32 * GIB, 32 * GIB, 64 * MIB)
-    many = fitted(Settings(max_jobs=16), A6000, frozenset(), free_bytes=40 * GIB, footprint_bytes=GIB)
+    many = fit_to_gpu(Settings(max_jobs=16), A6000, frozenset(), free_bytes=40 * GIB, footprint_bytes=GIB)
     assert many.capacity_bytes == 24 * GIB
-    unknown = fitted(Settings(max_jobs=4), A6000, frozenset())
+    unknown = fit_to_gpu(Settings(max_jobs=4), A6000, frozenset())
     assert unknown.capacity_bytes == 48 * GIB - 4 * FIRST_FOOTPRINT_BYTES
 
 
 def test_a_small_gpu_runs_fewer_jobs_unless_their_number_is_set() -> None:
-    found = fitted(Settings(max_jobs=8), A6000, frozenset(), free_bytes=6 * GIB, footprint_bytes=GIB)
+    found = fit_to_gpu(Settings(max_jobs=8), A6000, frozenset(), free_bytes=6 * GIB, footprint_bytes=GIB)
     assert (found.capacity_bytes, found.max_jobs) == (3 * GIB, 3)
-    asked = fitted(Settings(max_jobs=5), A6000, frozenset({"max_jobs"}), free_bytes=6 * GIB, footprint_bytes=GIB)
+    asked = fit_to_gpu(Settings(max_jobs=5), A6000, frozenset({"max_jobs"}), free_bytes=6 * GIB, footprint_bytes=GIB)
     assert (asked.capacity_bytes, asked.max_jobs) == (GIB, 5)
     with pytest.raises(DeviceError, match="6 trainers need 6442450944 of them beside the jobs' memory: no region"):
-        fitted(Settings(max_jobs=6), A6000, frozenset({"max_jobs"}), free_bytes=6 * GIB, footprint_bytes=GIB)
+        fit_to_gpu(Settings(max_jobs=6), A6000, frozenset({"max_jobs"}), free_bytes=6 * GIB, footprint_bytes=GIB)
 
 
 def test_a_measured_footprint_is_kept_for_its_kind_of_device(tmp_path: Path) -> None:
-    kept = KeptFootprints(tmp_path / "state")
+    kept = FootprintFile(tmp_path / "state")
     assert kept.read("cuda:A") == FIRST_FOOTPRINT_BYTES
     kept.keep("cuda:A", 5)
     kept.keep("cuda:B", 6)
-    assert [KeptFootprints(tmp_path / "state").read(kind) for kind in ("cuda:A", "cuda:B")] == [5, 6]
+    assert [FootprintFile(tmp_path / "state").read(kind) for kind in ("cuda:A", "cuda:B")] == [5, 6]
     (tmp_path / "state" / "trainer-footprints.json").write_text("{")
     assert kept.read("cuda:A") == FIRST_FOOTPRINT_BYTES
 
 
 def test_what_is_set_stays_as_far_as_regions_allow() -> None:
     asked = Settings(capacity_bytes=GIB + 1, budget_bytes=GIB, region_bytes=6 * MIB)
-    found = fitted(asked, A6000, frozenset({"capacity_bytes", "budget_bytes", "region_bytes"}))
+    found = fit_to_gpu(asked, A6000, frozenset({"capacity_bytes", "budget_bytes", "region_bytes"}))
     assert (found.capacity_bytes, found.budget_bytes) == (1020 * MIB, 1020 * MIB)
     with pytest.raises(DeviceError, match=r"region_bytes .* is 3145728: NVIDIA RTX A6000 gives memory in units of"):
-        fitted(replace(asked, region_bytes=3 * MIB), A6000, frozenset({"region_bytes"}))
+        fit_to_gpu(replace(asked, region_bytes=3 * MIB), A6000, frozenset({"region_bytes"}))
 
 
 def test_a_gpus_first_guess_is_its_data_sheet() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from indb_tensile.device.bandwidth import SIZES_BYTES, measure_copies, measure_cpu, measure_emulated
 from indb_tensile.device.device import Ledger, RegionState
-from indb_tensile.scheduler.link import Copying, Link, Way, link_of
+from indb_tensile.scheduler.link import CopyDirection, CopyMeasurement, Link, link_of
 from tests.device.fake_link import FakeLink
 
 MIB = 1 << 20
@@ -15,11 +15,11 @@ def test_each_size_is_measured_each_way_alone_and_beside() -> None:
     device = FakeLink(Link(out_bytes_per_s=10**10, in_bytes_per_s=5 * 10**9, per_copy_ns=8_000))
     found = measure_copies(device, SIZES_BYTES[-1], device.clock_ns)
     assert found == tuple(
-        Copying(way=way, beside=beside, size_bytes=size_bytes, latency_ns=copy_ns, copy_ns=copy_ns)
+        CopyMeasurement(way=way, beside=beside, size_bytes=size_bytes, latency_ns=copy_ns, copy_ns=copy_ns)
         for size_bytes in SIZES_BYTES
         for beside in (False, True)
-        for way in (Way.OUT, Way.IN)
-        for copy_ns in [device.link.out_ns(size_bytes) if way is Way.OUT else device.link.in_ns(size_bytes)]
+        for way in (CopyDirection.OUT, CopyDirection.IN)
+        for copy_ns in [device.link.out_ns(size_bytes) if way is CopyDirection.OUT else device.link.in_ns(size_bytes)]
     )
     assert not device.held
 

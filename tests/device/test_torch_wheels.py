@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.device.torch_wheels import Capability, mend, runs_on
+from indb_tensile.device.torch_wheels import Capability, installation_hint, runs_on
 
 ROOT = Path(__file__).parents[2]
 HOPPER_BUILD = ("sm_75", "sm_80", "sm_86", "sm_90", "compute_90")
@@ -57,8 +57,8 @@ CASES = [(470, 11040), (525, 12000), (570, 12080), (580, 13000), (610, 13030)]
 @pytest.mark.parametrize("capability", [(3, 7), (6, 1), (7, 0), (7, 5), (9, 0), (12, 0)])
 def test_the_set_up_script_installs_what_the_package_names(driver: int, cuda: int, capability: Capability) -> None:
     build = shell(f"torch_build {driver}.65.06 {capability[0]}.{capability[1]}")
-    assert ("pip install torch" in mend(cuda, capability)) == (build != "cpu")
-    assert build == "cpu" or build in mend(cuda, capability)
+    assert ("pip install torch" in installation_hint(cuda, capability)) == (build != "cpu")
+    assert build == "cpu" or build in installation_hint(cuda, capability)
 
 
 def test_the_driver_is_found_by_nvidia_smi_or_by_proc_or_in_the_directory_of_wsl(tmp_path: Path) -> None:

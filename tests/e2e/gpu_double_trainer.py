@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from indb_tensile.device.device import Device
-from indb_tensile.executor.run.opening import Opened, open_device
+from indb_tensile.executor.run.opening import OpenDevice, open_device
 from worker import trainer
 from worker.training import run
 
@@ -42,7 +42,7 @@ class _Graphs:
 
 
 @contextmanager
-def _opened(*arguments: Any) -> Iterator[Opened]:
+def _opened(*arguments: Any) -> Iterator[OpenDevice]:
     with open_device(*arguments) as found:
         yield replace(found, graphs=_Graphs(found.device))
 

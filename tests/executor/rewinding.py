@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.executor.run.placer import Placer
 from tests.device.memory_device import MemoryDevice
 
@@ -41,7 +41,7 @@ class Rerun:
 class RewindingGraphs:
     """Records on a device in this process's memory whose tensors lie in the block of `serving`."""
 
-    def __init__(self, device: MemoryDevice, serving: Serving) -> None:
+    def __init__(self, device: MemoryDevice, serving: ArenaServing) -> None:
         self.device = device
         self.serving = serving
         self.placer: Placer | None = None

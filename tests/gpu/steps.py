@@ -17,9 +17,9 @@ from indb_tensile.device.cuda import CudaRegions
 from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.run.opening import Opened, capturing_on, open_device, settle_results
+from indb_tensile.executor.run.opening import OpenDevice, capturing_on, open_device, settle_results
 from indb_tensile.executor.run.placer import Placer
-from indb_tensile.executor.run.precision import keyed, settle_precision
+from indb_tensile.executor.run.precision import settle_precision, with_precision
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
 from indb_tensile.job import JobId
@@ -172,7 +172,9 @@ def precise(claim: tuple[int, int, int], regions: CudaRegions, precision: str) -
     with open_device(GPU, claim, HOST_POOL_BYTES, regions, place) as opened:
         settle_precision(precision, place)
         with capturing_on(place):
-            captured = (keyed(capture_training(module, nn.CrossEntropyLoss(), x, y, settings), precision, place),)
+            captured = (
+                with_precision(capture_training(module, nn.CrossEntropyLoss(), x, y, settings), precision, place),
+            )
         found = calibrate(captured, unknown_signatures(captured, {}), {}, 1 << 40)
         (step,) = found.steps
         latency_ns = [found.measured[o.signature][0] for o in step.graph.operators]
@@ -226,7 +228,7 @@ def _forward(method: str, module: nn.Sequential) -> Callable[[torch.Tensor], Any
     return module
 
 
-def _run(opened: Opened, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+def _run(opened: OpenDevice, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
     step_ms = _paced(lambda: runner.train(x, y, RATE))
     measured = runner.measured()
     arena = opened.device.arena_usage()

@@ -15,7 +15,7 @@ from indb_tensile.device.backend import choose, torch_architectures, torch_cuda
 from indb_tensile.device.cuda import CudaBroker, Gpu, NoGpu, probe
 from indb_tensile.device.device import Ledger
 from indb_tensile.device.nvml import NoNvml, Nvml
-from indb_tensile.device.torch_wheels import mend
+from indb_tensile.device.torch_wheels import installation_hint
 from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES
 from tests.gpu.conftest import ROOT, Bench, answer, report, say
 
@@ -83,7 +83,7 @@ def test_this_torch_has_kernels_for_this_gpu(gpu: Gpu) -> None:
     chosen = choose("auto", found, torch_cuda(), torch_architectures)
     report("choice", driver=found.driver_version, torch_cuda=torch_cuda(), architectures=torch_architectures())
     assert chosen == gpu
-    assert mend(found.driver_version, gpu.capability).startswith("Install torch's build")
+    assert installation_hint(found.driver_version, gpu.capability).startswith("Install torch's build")
 
 
 def test_another_process_maps_and_writes_to_what_this_one_made(gpu: Gpu) -> None:

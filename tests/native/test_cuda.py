@@ -485,7 +485,7 @@ from indb_tensile import _native
 from indb_tensile.device.cuda import CudaDevice
 from indb_tensile.device.device import Ledger
 from indb_tensile.executor.run.cuda_graphs import CudaGraphs
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 """
     source += (
         CAPTURE
@@ -497,7 +497,7 @@ device = CudaDevice(ledger.fd, slot, epoch, 1 << 20)
 device.allow_outside(4 << 20)
 device.compute_on(driver.fake_cuda_side_stream())
 device.serve_torch()
-serving = Serving(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
+serving = ArenaServing(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
 serving.reserve(1 << 20)
 library = ctypes.CDLL(_native.__file__)
 allocate, free = library.tensile_cuda_allocate, library.tensile_cuda_free

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler.budget_curve import Curve, Point, curve, plans_for, undisturbed
+from indb_tensile.scheduler.budget_curve import BudgetCurve, CurvePoint, curve, plans_for, undisturbed
 from indb_tensile.scheduler.graph import Role, StepGraph
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
@@ -26,9 +26,10 @@ SPEEDS = (
 
 def test_a_curve_is_asked_for_a_budget_or_for_a_time() -> None:
     points = tuple(
-        Point(peak_bytes=p, iteration_ns=t, plan=Plan(policy=f"{p}")) for p, t in ((90, 100), (60, 110), (20, 300))
+        CurvePoint(peak_bytes=p, iteration_ns=t, plan=Plan(policy=f"{p}"))
+        for p, t in ((90, 100), (60, 110), (20, 300))
     )
-    found = Curve(points=points, base_ns=100)
+    found = BudgetCurve(points=points, base_ns=100)
     assert [found.within(budget) for budget in (95, 90, 89, 20, 19)] == [*points[:1] * 2, points[1], points[2], None]
     assert [found.by(time_ns) for time_ns in (99, 100, 299, 300)] == [None, points[0], points[1], points[2]]
     assert found.eor(points[1]) == 1.1
@@ -41,7 +42,7 @@ def test_a_faster_link_offers_what_slower_ones_do_and_more() -> None:
     link = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
     slow, fast = (curve(graph, latency_ns, link, speeds=grid) for grid in ((10**5,), (10**5, 10**9, 10**10)))
     assert [point.peak_bytes for point in fast.points] == [100, 60]
-    assert fast.points[0] == Point(peak_bytes=100, iteration_ns=1_000_300, plan=Plan(policy="tensile+"))
+    assert fast.points[0] == CurvePoint(peak_bytes=100, iteration_ns=1_000_300, plan=Plan(policy="tensile+"))
     assert fast.points[1].iteration_ns <= slow.points[-1].iteration_ns
     assert fast.points[1].plan in plans_for(graph, latency_ns, 10**9) + plans_for(graph, latency_ns, 10**5)
 
@@ -93,12 +94,12 @@ def _faster(link: Link, data: st.DataObject) -> Link:
     )
 
 
-def _time(found: Curve, budget_bytes: int) -> float:
+def _time(found: BudgetCurve, budget_bytes: int) -> float:
     point = found.within(budget_bytes)
     return float("inf") if point is None else point.iteration_ns
 
 
-def _peak(found: Curve, iteration_ns: int) -> float:
+def _peak(found: BudgetCurve, iteration_ns: int) -> float:
     point = found.by(iteration_ns)
     return float("inf") if point is None else point.peak_bytes
 

@@ -12,7 +12,7 @@ from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tenso
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak
 from indb_tensile.scheduler.search.descent import Effort
-from indb_tensile.scheduler.search.ladder import Ladder
+from indb_tensile.scheduler.search.ladder import CandidatePlans
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.machines import latencies, machine
 from tests.scheduler.drawn import drawn
@@ -55,7 +55,7 @@ def test_most_networks_are_planned_as_well_as_can_be(manner: Manner, greedy: int
 def test_more_effort_comes_closer_to_the_optimum(effort: Effort, optimal: int, worst: float) -> None:
     slower = []
     for graph, latency_ns, limit in _networks(200):
-        rung = Ladder(graph, latency_ns, LINK, effort=effort).best(limit)
+        rung = CandidatePlans(graph, latency_ns, LINK, effort=effort).best(limit)
         assert rung.peak_bytes <= limit
         slower.append(rung.iteration_ns / _optimum(graph, latency_ns, limit))
     assert sum(one <= 1 for one in slower) >= optimal
@@ -66,7 +66,7 @@ def test_in_stages_a_plan_is_found_where_no_manner_comes_down_at_once() -> None:
     """A residual network at 15 % of the way up from its floor: 4.1 times the time where nearly all is swapped."""
     graph = residual(300)
     link = Link(out_bytes_per_s=25 * 10**9, in_bytes_per_s=25 * 10**9)
-    ladder = Ladder(graph, latencies(graph, machine("h200")), link)
+    ladder = CandidatePlans(graph, latencies(graph, machine("h200")), link)
     limit = floor(graph) + (liveness_peak(graph) - floor(graph)) * 15 // 100
     rung = ladder.best(limit)
     assert rung.peak_bytes <= limit

@@ -9,8 +9,8 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.policies.tensile_plus import lane_shares, step_down, tensile_plus
-from indb_tensile.scheduler.search.rung import Rung
+from indb_tensile.scheduler.policies.tensile_plus import divide_by_curves, lane_shares, tensile_plus
+from indb_tensile.scheduler.search.rung import CandidatePlan
 from indb_tensile.scheduler.workload import Workload
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
@@ -48,18 +48,18 @@ def test_a_budget_is_divided_where_each_byte_slows_down_least() -> None:
     """Per byte: the first curve's steps cost 1 % then 4 %, the second's 2 %; 10 bytes of the last step stay over."""
     first = (_rung(100, 1000), _rung(80, 1200), _rung(60, 2000))
     second = (_rung(100, 1000), _rung(70, 1600))
-    assert step_down((first, second), (1.0, 1.0), 200) == (100, 100)
-    assert step_down((first, second), (1.0, 1.0), 190) == (90, 100)
-    assert step_down((first, second), (1.0, 1.0), 160) == (80, 80)
-    assert step_down((first, second), (1.0, 1.0), 120) == (60, 70), "less there is not"
-    assert step_down((first, second), (9.0, 1.0), 170) == (100, 70), "who has priority keeps its memory"
+    assert divide_by_curves((first, second), (1.0, 1.0), 200) == (100, 100)
+    assert divide_by_curves((first, second), (1.0, 1.0), 190) == (90, 100)
+    assert divide_by_curves((first, second), (1.0, 1.0), 160) == (80, 80)
+    assert divide_by_curves((first, second), (1.0, 1.0), 120) == (60, 70), "less there is not"
+    assert divide_by_curves((first, second), (9.0, 1.0), 170) == (100, 70), "who has priority keeps its memory"
 
 
 def test_a_step_past_a_bad_rung_is_seen() -> None:
     """The next rung costs 50 for 1 byte, the one after it 60 for 50."""
     curve = (_rung(100, 1000), _rung(99, 1050), _rung(50, 1060))
     other = (_rung(100, 1000), _rung(50, 1500))
-    assert step_down((curve, other), (1.0, 1.0), 150) == (50, 100)
+    assert divide_by_curves((curve, other), (1.0, 1.0), 150) == (50, 100)
 
 
 @settings(max_examples=100, deadline=None)
@@ -71,7 +71,7 @@ def test_a_division_keeps_to_the_budget_where_the_curves_allow(
     steps: list[list[tuple[int, int]]], budget: int
 ) -> None:
     curves = [(_rung(100, 1000), *(_rung(p, t) for p, t in sorted(s, reverse=True))) for s in steps]
-    caps = step_down(curves, [1.0] * len(curves), budget)
+    caps = divide_by_curves(curves, [1.0] * len(curves), budget)
     assert all(curve[-1].peak_bytes <= cap <= 100 for curve, cap in zip(curves, caps, strict=True))
     least = sum(curve[-1].peak_bytes for curve in curves)
     assert sum(caps) <= max(budget, least)
@@ -89,8 +89,8 @@ def _tensile(jobs: tuple[Workload, ...], *, budget: int) -> list[Plan]:
     return [plans[0] for plans in tensile_plus(jobs, budget_bytes=budget, link=SLOW)]
 
 
-def _rung(peak_bytes: int, iteration_ns: int) -> Rung:
-    return Rung(order=0, peak_bytes=peak_bytes, iteration_ns=iteration_ns, lane_ns=0, choices=())
+def _rung(peak_bytes: int, iteration_ns: int) -> CandidatePlan:
+    return CandidatePlan(order=0, peak_bytes=peak_bytes, iteration_ns=iteration_ns, lane_ns=0, choices=())
 
 
 def _swapped(plan: Plan) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import RequestError
-from indb_tensile.executor.latency.latency_predictor import Predictor, Sample, train
+from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, train
 from indb_tensile.job import JobSpec, Relation, Task
 from tests.scheduler.descriptions import elementwise
 from worker.serving.explain import Explainer
@@ -116,7 +116,7 @@ def test_measured_operators_replace_the_estimate() -> None:
 def test_what_is_not_measured_is_predicted_where_a_predictor_is_trained() -> None:
     slow = train(
         [
-            Sample(description=elementwise(1 << k, name), latency_ns=1_000_000 << k)
+            MeasuredOperator(description=elementwise(1 << k, name), latency_ns=1_000_000 << k)
             for k in range(20)
             for name in ("aten.relu.default", "aten.mm.default", "aten.addmm.default")
         ],

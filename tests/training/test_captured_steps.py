@@ -9,7 +9,7 @@ from indb_tensile.catalog import predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.predictors import StoredPredictor
 from indb_tensile.device.hardware import PROCESSOR_SPEED, emulated_kind
-from indb_tensile.executor.latency.latency_predictor import Predictor, Sample, foretell, train
+from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, predict_latencies, train
 from indb_tensile.scheduler.timing.latency import estimate
 from indb_tensile.scheduler.timing.operator_features import read_description
 from tests.conftest import Database
@@ -28,7 +28,8 @@ def session(database: Database) -> Iterator[Session]:
 
 def _predictor() -> Predictor:
     return train(
-        [Sample(description=elementwise(1 << k % 20), latency_ns=9_000 << k % 20) for k in range(60)], PROCESSOR_SPEED
+        [MeasuredOperator(description=elementwise(1 << k % 20), latency_ns=9_000 << k % 20) for k in range(60)],
+        PROCESSOR_SPEED,
     )
 
 
@@ -45,7 +46,7 @@ def test_operators_are_estimated_until_a_predictor_is_stored_and_measured_once_k
     found = _predictor()
     stored = StoredPredictor(model=found.to_bytes(), survey=b"", samples=60, history=0)
     session.run(lambda c: predictors.save_predictor(c, emulated_kind(), stored))
-    foretold = foretell(graph, described, PROCESSOR_SPEED, found)
+    foretold = predict_latencies(graph, described, PROCESSOR_SPEED, found)
     assert _steps(session).latency_ns == (foretold,)
 
     steps = _steps(session)

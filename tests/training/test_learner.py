@@ -16,7 +16,7 @@ from indb_tensile.catalog.predictors import StoredPredictor
 from indb_tensile.config import Settings
 from indb_tensile.device.hardware import emulated_kind
 from indb_tensile.errors import DataError
-from indb_tensile.executor.latency.latency_predictor import Predictor, Sample, read_samples
+from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, read_samples
 from indb_tensile.scheduler.timing.operator_features import write_description
 from tests.conftest import Database
 from tests.scheduler.descriptions import dense, elementwise
@@ -26,18 +26,19 @@ pytestmark = pytest.mark.postgres
 
 KIND = "a device"
 DRAWN = [
-    Sample(description=elementwise(k * k * 1000, "aten.relu.default"), latency_ns=k * 5_000) for k in range(1, 61)
+    MeasuredOperator(description=elementwise(k * k * 1000, "aten.relu.default"), latency_ns=k * 5_000)
+    for k in range(1, 61)
 ]
 
 
 class Survey:
     """Gives the same operators every time, and counts how often it is asked."""
 
-    def __init__(self, samples: list[Sample] | None = None) -> None:
+    def __init__(self, samples: list[MeasuredOperator] | None = None) -> None:
         self.samples = DRAWN if samples is None else samples
         self.asked = 0
 
-    def __call__(self) -> Iterator[Sample]:
+    def __call__(self) -> Iterator[MeasuredOperator]:
         self.asked += 1
         return iter(self.samples)
 

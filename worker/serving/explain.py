@@ -12,7 +12,7 @@ from typing import Any
 from indb_tensile import config
 from indb_tensile.device import hardware
 from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training
-from indb_tensile.executor.latency.latency_predictor import Predictor, foretell
+from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
@@ -193,7 +193,7 @@ def _workload(steps: tuple[CapturedStep, ...], measured: Known, predictor: Predi
     workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in measured.items()}
     graphs = tuple(step.with_measured(workspace).graph for step in steps)
     latency_ns = tuple(
-        _latencies(graph, foretell(graph, step.descriptions, hardware.PROCESSOR_SPEED, predictor), measured)
+        _latencies(graph, predict_latencies(graph, step.descriptions, hardware.PROCESSOR_SPEED, predictor), measured)
         for graph, step in zip(graphs, steps, strict=True)
     )
     return Workload(job=_JOB, graphs=graphs, latency_ns=latency_ns)

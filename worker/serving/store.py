@@ -67,7 +67,7 @@ class Store:
         """Return the latency predictor of this kind of device, or None if none is trained yet."""
         kind = backend.kind_of(self._device, self._threads)
         stored = self._run(lambda connection: predictors.load_predictor(connection, kind), "the latency predictor")
-        return None if stored is None else latency_predictor.usable(stored.model)
+        return None if stored is None else latency_predictor.read_predictor(stored.model)
 
     def _run(self, action: Callable[[Connection], T], subject: str) -> T:
         try:

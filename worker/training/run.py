@@ -16,7 +16,7 @@ from indb_tensile.device.device import Device
 from indb_tensile.device.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
 from indb_tensile.errors import OvertakenError
 from indb_tensile.executor.latency.calibrate import add_scripts
-from indb_tensile.executor.run.opening import Opened, capturing_on, open_device, torch_device
+from indb_tensile.executor.run.opening import OpenDevice, capturing_on, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.precision import settle_precision
 from indb_tensile.executor.run.runner import Runner
@@ -101,7 +101,7 @@ class TrainingRun:
             else:
                 return
 
-    def _open(self) -> AbstractContextManager[Opened]:
+    def _open(self) -> AbstractContextManager[OpenDevice]:
         """Open the device. This comes first, because on a GPU nothing may have used CUDA before."""
         name, assigned = self._settings.device, self._assigned
         claim = (self._device_fd, assigned.slot, assigned.epoch)
@@ -214,7 +214,7 @@ class TrainingRun:
         prepared: Prepared,
         steps: CapturedSteps,
         first: Adopt,
-        opened: Opened,
+        opened: OpenDevice,
     ) -> Trained:
         device = opened.device
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)

@@ -33,7 +33,7 @@ from indb_tensile.executor.capture.capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.record import Call
 from indb_tensile.executor.latency.calibrate import kernels
-from indb_tensile.executor.latency.latency_predictor import Predictor, Sample, train
+from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, train
 from indb_tensile.executor.latency.survey import DEVICE_S, LEAST_SHARE, measure, survey
 from indb_tensile.learning import architectures
 from indb_tensile.scheduler.timing.operator_features import Description, rooflines_ns
@@ -117,7 +117,7 @@ class MeasuredNetwork:
 
     name: str
     order: tuple[str, ...]
-    samples: dict[str, Sample]
+    samples: dict[str, MeasuredOperator]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ def main() -> None:
         print(json.dumps(row) if arguments.json else _line(row), flush=True)
 
 
-def rows(drawn: tuple[Sample, ...], measured: Sequence[MeasuredNetwork]) -> Iterator[dict[str, Any]]:
+def rows(drawn: tuple[MeasuredOperator, ...], measured: Sequence[MeasuredNetwork]) -> Iterator[dict[str, Any]]:
     """Train and judge once for each network left out, then yield the cost of predicting."""
     first = train(drawn, PROCESSOR_SPEED)
     judged = []
@@ -193,7 +193,7 @@ def measure_network(name: str, capture: Callable[[], CapturedStep]) -> MeasuredN
     """Capture the network's step and measure each of its operators once."""
     step = capture()
     samples = {
-        signature: Sample(description=call.description, latency_ns=_least_disturbed_ns(step, call))
+        signature: MeasuredOperator(description=call.description, latency_ns=_least_disturbed_ns(step, call))
         for signature, (_, call) in kernels([step]).items()
     }
     return MeasuredNetwork(name=name, order=tuple(o.signature for o in step.graph.operators), samples=samples)
@@ -212,7 +212,10 @@ def _least_disturbed_ns(step: CapturedStep, call: Call) -> int:
 
 
 def _judge(
-    left_out: MeasuredNetwork, others: Sequence[MeasuredNetwork], drawn: tuple[Sample, ...], first: Predictor
+    left_out: MeasuredNetwork,
+    others: Sequence[MeasuredNetwork],
+    drawn: tuple[MeasuredOperator, ...],
+    first: Predictor,
 ) -> JudgedNetwork:
     """Train without one network, and predict those of its operators that differ from all in the training."""
     rest = {signature: sample for other in others for signature, sample in other.samples.items()}
@@ -236,7 +239,7 @@ def _judge(
     )
 
 
-def _linear(training: Sequence[Sample], descriptions: Sequence[Description]) -> Logs:
+def _linear(training: Sequence[MeasuredOperator], descriptions: Sequence[Description]) -> Logs:
     """Fit least squares for each kind. Returns the roofline for kinds with too few samples to fix the weights."""
     logs = np.log(rooflines_ns(descriptions, PROCESSOR_SPEED))
     alone = [sample for sample in training if sample.utilisation == 0]
@@ -289,7 +292,7 @@ def _r2(measured: Logs, predicted: Logs) -> float | None:
     return round(1 - float(((measured - predicted) ** 2).sum()) / spread, 3) if spread > 0 else None
 
 
-def _judge_busy_device(drawn: tuple[Sample, ...]) -> dict[str, Any]:
+def _judge_busy_device(drawn: tuple[MeasuredOperator, ...]) -> dict[str, Any]:
     """Judge the last quarter of the drawn operators, on a busy device, with and without the utilisation as input."""
     cut = len(drawn) * 3 // 4
     last = [sample for sample in drawn[cut:] if sample.utilisation > 0]
@@ -305,7 +308,7 @@ def _judge_busy_device(drawn: tuple[Sample, ...]) -> dict[str, Any]:
 # --- cost ------------------------------------------------------------------------------------------------------
 
 
-def _cost(drawn: tuple[Sample, ...], measured: Sequence[MeasuredNetwork]) -> dict[str, Any]:
+def _cost(drawn: tuple[MeasuredOperator, ...], measured: Sequence[MeasuredNetwork]) -> dict[str, Any]:
     started_s = perf_counter()
     predictor = train([*drawn, *(s for m in measured for s in m.samples.values())], PROCESSOR_SPEED)
     training_s = perf_counter() - started_s

@@ -24,7 +24,7 @@ from indb_tensile.bench.harness.torch_transfers import TorchTransfers
 from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject
 from indb_tensile.errors import DeviceMemoryError
 from indb_tensile.executor.capture.capture import CapturedStep
-from indb_tensile.executor.run.opening import Opened
+from indb_tensile.executor.run.opening import OpenDevice
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.state import HOST
 from indb_tensile.job import JobId
@@ -145,7 +145,7 @@ class BatchExecutor(Protocol):
         """Return a batch's step, with its operators measured one by one."""
         ...
 
-    def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[Opened, Placer | None]]:
+    def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[OpenDevice, Placer | None]]:
         """Return a device with this memory, and the placer of the step's tensors."""
         ...
 
@@ -208,7 +208,7 @@ class EmulatedExecutor:
         return eager_step(self._case.sized(rows))
 
     @contextmanager
-    def ours(self, budget_bytes: int, step: CapturedStep) -> Iterator[tuple[Opened, Placer | None]]:
+    def ours(self, budget_bytes: int, step: CapturedStep) -> Iterator[tuple[OpenDevice, Placer | None]]:
         """Yield a device whose ledger counts tensors, which are in ordinary memory."""
         # Every tensor that is swapped out has a host buffer, and together these may be many times the budget.
         host_bytes = 2 * sum(tensor.size_bytes for tensor in step.graph.tensors) + config.GIB
@@ -239,7 +239,7 @@ class GpuExecutor:
         subject = self._case.sized(rows).subject()
         return subject, *subject.calibrated(self._rig.opened.torch_device)
 
-    def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[Opened, Placer | None]]:
+    def ours(self, budget_bytes: int, step: CapturedStep) -> AbstractContextManager[tuple[OpenDevice, Placer | None]]:
         """Return the GPU with the budget granted. Tensors are at their planned addresses in its regions."""
         self._rig.grant(budget_bytes)
         return nullcontext((self._rig.opened, self._rig.placer(step)))

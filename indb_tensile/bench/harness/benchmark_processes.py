@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from indb_tensile.bench.harness.networks import find
 from indb_tensile.bench.harness.process_exit import CUT_OFF
-from indb_tensile.device.allocator_shim import LIBRARY, Serving, preloading
+from indb_tensile.device.allocator_shim import LIBRARY, ArenaServing, preload_environment
 from indb_tensile.errors import DeviceError, RequestError
 
 _AGAIN = "TENSILE_BENCH_PRELOADED"  # set in the process that was restarted with the shim
@@ -39,8 +39,8 @@ def preload() -> None:
     """
     if _AGAIN not in os.environ:
         sys.stdout.flush()
-        os.execve(sys.executable, _this_command(), preloading(os.environ) | {_AGAIN: "1"})  # noqa: S606 - same command
-    if Serving.private() is None:
+        os.execve(sys.executable, _this_command(), preload_environment(os.environ) | {_AGAIN: "1"})  # noqa: S606 - same command
+    if ArenaServing.private() is None:
         raise DeviceError(f"{LIBRARY} is not preloaded", hint="Build the package with its native library.")
 
 

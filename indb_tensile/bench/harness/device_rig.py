@@ -19,7 +19,7 @@ from threading import Thread
 
 from indb_tensile.bench.harness.trial import StepTrial, TrainingSubject
 from indb_tensile.bench.harness.turnover import scaled, simulated_turnover
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.device.backend import EMULATED, choose, region_bytes_of, speed_of, torch_architectures, torch_cuda
 from indb_tensile.device.bandwidth import SIZES_BYTES, measure_copies
 from indb_tensile.device.cuda import CudaBroker, CudaDevice, CudaRegions, Gpu, probe
@@ -27,12 +27,12 @@ from indb_tensile.device.device import REGION_BYTES, EmulatedDevice, Ledger
 from indb_tensile.device.hardware import memory
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.capture import CapturedStep
-from indb_tensile.executor.run.opening import Opened, open_device, torch_device
+from indb_tensile.executor.run.opening import OpenDevice, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.state import HOST
 from indb_tensile.scheduler.link import Link, link_of
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak, vanilla_peak
-from indb_tensile.scheduler.timing.machines import MACHINES, REFERENCE, Machine, Pace, latencies, machine, slowed
+from indb_tensile.scheduler.timing.machines import MACHINES, REFERENCE, Machine, StepTimes, latencies, machine, slowed
 
 UNTHROTTLED = Link(out_bytes_per_s=10**13, in_bytes_per_s=10**13)
 _REGIONS = 64  # least number of regions for a step, so that whole regions exceed its peak by little
@@ -88,7 +88,7 @@ class DeviceRig:
     """
 
     step: CapturedStep
-    opened: Opened
+    opened: OpenDevice
     link: Link
     grant: Callable[[int], int]
     capacity_bytes: int
@@ -179,7 +179,7 @@ def _gpu(selected: RunTarget, subject: TrainingSubject) -> Iterator[DeviceRig]:
             )
 
 
-def _placer(opened: Opened, step: CapturedStep, spare_bytes: int | None = None) -> Placer:
+def _placer(opened: OpenDevice, step: CapturedStep, spare_bytes: int | None = None) -> Placer:
     """Return a placer with room beyond the peak: packing is imperfect, and emulated regions are many and small."""
     least_bytes = max(REGION_BYTES, peak(step.graph, LIVENESS) // 16)
     return Placer(opened.serving, region_bytes=least_bytes if spare_bytes is None else spare_bytes)
@@ -207,7 +207,7 @@ def _receive_regions(broker: CudaBroker, ordinal: int) -> CudaRegions:
 
 
 @contextmanager
-def emulated(link: Link, capacity_bytes: int, host_bytes: int | None = None) -> Iterator[Opened]:
+def emulated(link: Link, capacity_bytes: int, host_bytes: int | None = None) -> Iterator[OpenDevice]:
     """Yield a device with such a link, all of it one job's. `host_bytes` defaults to four times its memory."""
     with emulated_with_grant(link, capacity_bytes, host_bytes=host_bytes) as (opened, _):
         yield opened
@@ -216,7 +216,7 @@ def emulated(link: Link, capacity_bytes: int, host_bytes: int | None = None) -> 
 @contextmanager
 def emulated_with_grant(
     link: Link, capacity_bytes: int, region_bytes: int = REGION_BYTES, host_bytes: int | None = None
-) -> Iterator[tuple[Opened, Callable[[int], int]]]:
+) -> Iterator[tuple[OpenDevice, Callable[[int], int]]]:
     """Yield the same, and a function that sets the bytes that the job may use from now on."""
     whole_bytes = -(-capacity_bytes // region_bytes) * region_bytes
     with Ledger.create(whole_bytes, region_bytes, link.out_bytes_per_s, link.in_bytes_per_s) as ledger:
@@ -226,9 +226,9 @@ def emulated_with_grant(
             yield emulated_on(device), partial(ledger.grant, slot)
 
 
-def emulated_on(device: EmulatedDevice) -> Opened:
+def emulated_on(device: EmulatedDevice) -> OpenDevice:
     """Return an emulated device, opened for a trial."""
-    return Opened(device=device, serving=Serving.of(device.hook_address()), torch_device=HOST)
+    return OpenDevice(device=device, serving=ArenaServing.of(device.hook_address()), torch_device=HOST)
 
 
 def slowed_link(subject: TrainingSubject, step: CapturedStep, stands_for: Machine, iterations: int) -> Link:
@@ -241,4 +241,4 @@ def slowed_link(subject: TrainingSubject, step: CapturedStep, stands_for: Machin
         trial.run(LIVENESS, 1)
         here_ns = min(trial.measured().iteration_ns for _ in range(iterations))
         trial.runner.close()
-    return slowed(stands_for, Pace(here_ns=here_ns, there_ns=sum(latencies(step.graph, stands_for))))
+    return slowed(stands_for, StepTimes(here_ns=here_ns, there_ns=sum(latencies(step.graph, stands_for))))

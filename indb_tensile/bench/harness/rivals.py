@@ -24,7 +24,7 @@ from indb_tensile.bench.harness.segments import Forward, segmented
 from indb_tensile.bench.harness.torch_transfers import LinkTransfers, TorchTransfers, Transfers
 from indb_tensile.bench.harness.trial import RATE, TrainingSubject
 from indb_tensile.device.device import EmulatedDevice
-from indb_tensile.executor.run.opening import Opened
+from indb_tensile.executor.run.opening import OpenDevice
 from indb_tensile.executor.run.state import HOST
 
 EAGER = "eager"
@@ -91,7 +91,7 @@ class TorchTraining:
         self._batch = [transfers.upload(tensor) for tensor in (subject.x, subject.y)]
 
     @classmethod
-    def on(cls, subject: TrainingSubject, opened: Opened) -> "TorchTraining":
+    def on(cls, subject: TrainingSubject, opened: OpenDevice) -> "TorchTraining":
         """Use the device that this process has opened: through an emulated link, or by torch's own transfers."""
         device, place = opened.device, opened.torch_device
         return cls(

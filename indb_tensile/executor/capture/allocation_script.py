@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from indb_tensile.device.allocator_shim import Record, Serving
+from indb_tensile.device.allocator_shim import AllocationRecord, ArenaServing
 from indb_tensile.executor.capture.record import Call
 from indb_tensile.scheduler.graph import OpIndex
 from indb_tensile.scheduler.memory.placement import place
@@ -39,7 +39,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class AllocationScript:
     """The allocations of one operator, in order. `steady`: two consecutive runs made exactly the same allocations.
 
     All scratch lies at multiples of `alignment_bytes`.
@@ -96,7 +96,7 @@ class Script:
 
 
 @lru_cache(maxsize=4096)
-def _packed(script: Script) -> tuple[dict[int, int], int]:
+def _packed(script: AllocationScript) -> tuple[dict[int, int], int]:
     lodged = script.lodged
     scratch = [i for i, allocation in enumerate(script.allocations) if allocation.result is None and i not in lodged]
     lifetimes = [
@@ -112,7 +112,7 @@ def _packed(script: Script) -> tuple[dict[int, int], int]:
     return dict(zip(scratch, placed.offsets, strict=True)), placed.size_bytes
 
 
-def record_script(serving: Serving, call: Call, run: Callable[[], Any]) -> Script:
+def record_script(serving: ArenaServing, call: Call, run: Callable[[], Any]) -> AllocationScript:
     """Run the call until it repeats: twice, and a third time if the first two runs differ.
 
     They differ if the first run sets up lasting state. For example, cuBLAS allocates a workspace at the first matrix
@@ -122,10 +122,10 @@ def record_script(serving: Serving, call: Call, run: Callable[[], Any]) -> Scrip
     if last != script:
         last, script = script, _record_run(serving, call, run)
     alignment_bytes = GPU_ALIGNMENT_BYTES if serving.alone else ALIGNMENT_BYTES
-    return Script(allocations=script, steady=last == script, alignment_bytes=alignment_bytes)
+    return AllocationScript(allocations=script, steady=last == script, alignment_bytes=alignment_bytes)
 
 
-def _record_run(serving: Serving, call: Call, run: Callable[[], Any]) -> tuple[Allocation, ...]:
+def _record_run(serving: ArenaServing, call: Call, run: Callable[[], Any]) -> tuple[Allocation, ...]:
     serving.record()
     with serving.on():
         result = run()
@@ -146,7 +146,7 @@ def _owners(call: Call, result: Any) -> dict[int, int]:
     return owners
 
 
-def _allocations(records: tuple[Record, ...], owners: dict[int, int]) -> list[Allocation]:
+def _allocations(records: tuple[AllocationRecord, ...], owners: dict[int, int]) -> list[Allocation]:
     stop = 2 * len(records)
     return [
         Allocation(

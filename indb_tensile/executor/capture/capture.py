@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from indb_tensile.errors import GraphError, RequestError
-from indb_tensile.executor.capture.allocation_script import Script
+from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.record import Call, Recorder, Shape, StorageKey
 from indb_tensile.executor.capture.replay import Replayed, replay_step
-from indb_tensile.executor.capture.storage_layout import Stored, layout
+from indb_tensile.executor.capture.storage_layout import StoredTensor, layout
 from indb_tensile.executor.capture.trace import Loss, fake_mode
 from indb_tensile.executor.capture.update import record_update
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
@@ -68,13 +68,13 @@ class CapturedStep:
     views: dict[str, Call]
     values: dict[str, Shape]
     tensor_of: dict[StorageKey, TensorId]
-    layout: tuple[Stored, ...]
+    layout: tuple[StoredTensor, ...]
     loss: str
     outputs: str | None
     constants: dict[str, torch.Tensor]
     opaque: frozenset[str]
     opaque_results: frozenset[str]
-    scripts: Mapping[str, Script] = field(default_factory=dict)
+    scripts: Mapping[str, AllocationScript] = field(default_factory=dict)
 
     @property
     def persistent(self) -> tuple[Tensor, ...]:
@@ -172,7 +172,7 @@ def capture_evaluation(
     return _assemble(recorder, final, stored, Kind.EVALUATION, int(x.shape[0]))
 
 
-def loaded_by_host(step: CapturedStep) -> CapturedStep:
+def with_host_uploads(step: CapturedStep) -> CapturedStep:
     """Return the step for a device whose memory is the host's: operators write the batch, and no link is used."""
     graph = step.graph
     operators = tuple(replace(o, stage=Stage.FORWARD) if o.stage is Stage.UPLOAD else o for o in graph.operators)
@@ -193,7 +193,7 @@ def _copy_persistent(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
 
 
 def _assemble(
-    recorder: Recorder, replayed: Replayed, stored: tuple[Stored, ...], kind: Kind, batch_size: int
+    recorder: Recorder, replayed: Replayed, stored: tuple[StoredTensor, ...], kind: Kind, batch_size: int
 ) -> CapturedStep:
     loss = recorder.name_of(replayed.loss)
     outputs = None if replayed.outputs is None else recorder.name_of(replayed.outputs)
@@ -251,7 +251,7 @@ def _steps(calls: list[Call], views: dict[str, Call], returned: list[str]) -> tu
 
 
 def _tensors(
-    recorder: Recorder, stored: tuple[Stored, ...], steps: tuple[Step, ...]
+    recorder: Recorder, stored: tuple[StoredTensor, ...], steps: tuple[Step, ...]
 ) -> tuple[dict[StorageKey, TensorId], tuple[Tensor, ...]]:
     """Number persistent storages in the layout's order, then other storages in the order of their first write."""
     persistent = [recorder.values[s.name].storage for s in stored]
@@ -345,7 +345,7 @@ def _size_signature(call: Call, name: str) -> str:
     return hashlib.sha256(f"{call.signature}/{call.results.index(name)}".encode()).hexdigest()
 
 
-def check_alike(steps: tuple[CapturedStep, ...]) -> None:
+def check_same_persistent(steps: tuple[CapturedStep, ...]) -> None:
     """Raise GraphError unless all steps give the same persistent tensors the same ids."""
     for step in steps[1:]:
         if step.persistent != steps[0].persistent:

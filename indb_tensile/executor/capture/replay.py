@@ -17,8 +17,8 @@ from indb_tensile.executor.capture.aten import is_operator
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.capture.record import Recorder
-from indb_tensile.executor.capture.storage_layout import Stored
-from indb_tensile.executor.capture.trace import Joint, Loss, fake_like, fakes_of, trace
+from indb_tensile.executor.capture.storage_layout import StoredTensor
+from indb_tensile.executor.capture.trace import Loss, TracedStep, fake_like, fakes_of, trace
 from indb_tensile.executor.capture.update import Gradients
 from indb_tensile.scheduler.graph import Role, Stage
 
@@ -41,7 +41,7 @@ def replay_step(
     recorder: Recorder,
     module: nn.Module,
     loss: Loss,
-    stored: tuple[Stored, ...],
+    stored: tuple[StoredTensor, ...],
     batch: tuple[Any, Any],
     *,
     train: bool,
@@ -64,7 +64,7 @@ def replay_step(
             hint = "Give a batch whose first dimension counts its rows, with at least 1."
             raise RequestError(f"{subject} shape {tuple(example.shape)} has no rows", hint=hint)
     parts = passes.parts(int(batch[0].shape[0]))
-    joints: dict[int, Joint] = {}
+    joints: dict[int, TracedStep] = {}
     for rows in dict.fromkeys(map(len, parts)):
         examples = [fake_like(mode, example[:rows]) for example in batch]
         joints[rows] = trace(mode, module, loss, state, examples, train=train, autocast=passes.autocast)
@@ -103,7 +103,7 @@ class _Uploads:
         for name, fake in zip(INPUTS, inputs, strict=True):
             self._add(name, fake)
 
-    def add_constants(self, joint: Joint) -> None:
+    def add_constants(self, joint: TracedStep) -> None:
         for node in joint.nodes:
             if node.op == "get_attr":
                 constant = _constant(joint, node)
@@ -113,7 +113,7 @@ class _Uploads:
                     self._add(name, fake_like(self._recorder.mode, constant))
                     self.constants[name] = constant
 
-    def of(self, joint: Joint, node: fx.Node) -> torch.Tensor:
+    def of(self, joint: TracedStep, node: fx.Node) -> torch.Tensor:
         name = self._name(_constant(joint, node))
         assert name is not None
         return self._recorder.fake(name)
@@ -134,7 +134,7 @@ class _Uploads:
         self._recorder.storages[self._recorder.key_of(uploaded)].role = Role.INPUT
 
 
-def _constant(joint: Joint, node: fx.Node) -> torch.Tensor:
+def _constant(joint: TracedStep, node: fx.Node) -> torch.Tensor:
     constant = getattr(joint.graph_module, str(node.target))
     if not isinstance(constant, torch.Tensor):
         raise RequestError(
@@ -166,7 +166,7 @@ class _Replay:
     def __init__(
         self,
         recorder: Recorder,
-        joint: Joint,
+        joint: TracedStep,
         state: dict[str, torch.Tensor],
         first_names: dict[str, str],
         uploads: _Uploads,

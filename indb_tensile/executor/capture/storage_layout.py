@@ -40,7 +40,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredTensor:
     """One persistent storage and the values that share it. The storage is empty if `size_bytes` is 0."""
 
     role: Role
@@ -57,7 +57,7 @@ class Stored:
         return max(value.end_bytes for value in self.values)
 
 
-def layout(module: nn.Module, optimizer: OptimizerSettings | None) -> tuple[Stored, ...]:
+def layout(module: nn.Module, optimizer: OptimizerSettings | None) -> tuple[StoredTensor, ...]:
     """List parameters, then buffers, then optimizer state. Values that share a storage stay together.
 
     The module may be real, fake or on the meta device: only shapes are read. Optimizer state is named
@@ -69,13 +69,13 @@ def layout(module: nn.Module, optimizer: OptimizerSettings | None) -> tuple[Stor
         return tuple(stored)
     if optimizer.counts_steps:
         step = Value(name=STEP_NAME, shape=(), stride=(), offset=0, dtype=torch.float32)
-        stored.append(Stored(role=Role.OPTIMIZER_STATE, values=(step,)))
+        stored.append(StoredTensor(role=Role.OPTIMIZER_STATE, values=(step,)))
     trained = [value for s in stored for value in s.values if value.trainable]
     stored += [_state_of(value, kind) for value in trained for kind in optimizer.states]
     return tuple(stored)
 
 
-def _group(module: nn.Module) -> Iterator[Stored]:
+def _group(module: nn.Module) -> Iterator[StoredTensor]:
     groups: dict[int, list[tuple[Value, Role]]] = {}
     for name, tensor, role in _named(module):
         key = storage_key(tensor)
@@ -83,7 +83,7 @@ def _group(module: nn.Module) -> Iterator[Stored]:
     for role in (Role.PARAMETER, Role.BUFFER):
         for members in groups.values():
             if members[0][1] is role:
-                yield Stored(role=role, values=_at_origin([value for value, _ in members]))
+                yield StoredTensor(role=role, values=_at_origin([value for value, _ in members]))
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, Role]]:
@@ -137,7 +137,7 @@ def _at_origin(values: list[Value]) -> tuple[Value, ...]:
     )
 
 
-def _state_of(parameter: Value, kind: str) -> Stored:
+def _state_of(parameter: Value, kind: str) -> StoredTensor:
     value = Value(
         name=state_name(kind, parameter.name),
         shape=parameter.shape,
@@ -145,4 +145,4 @@ def _state_of(parameter: Value, kind: str) -> Stored:
         offset=0,
         dtype=parameter.dtype,
     )
-    return Stored(role=Role.OPTIMIZER_STATE, values=(value,))
+    return StoredTensor(role=Role.OPTIMIZER_STATE, values=(value,))

@@ -33,7 +33,7 @@ from indb_tensile.executor.capture.alignments import ctc_loss, fake_ctc_loss
 from indb_tensile.executor.capture.aten import fake_strided, storage_key
 from indb_tensile.executor.capture.products import product, product_along
 from indb_tensile.executor.capture.recurrence import gru
-from indb_tensile.executor.capture.storage_layout import Stored, Value, layout
+from indb_tensile.executor.capture.storage_layout import StoredTensor, Value, layout
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -58,7 +58,7 @@ _ALTERNATIVES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joint:
+class TracedStep:
     """Forward, loss and backward as one graph, and the meaning of its nodes. Names are the module's.
 
     `state` maps placeholders to names of parameters and buffers, `inputs` maps placeholders to positions in the
@@ -139,7 +139,7 @@ def trace(
     *,
     train: bool,
     autocast: torch.dtype | None = None,
-) -> Joint:
+) -> TracedStep:
     """Trace `module` and `loss` on fakes: `state` are the parameters and buffers by name, `batch` is input and label.
 
     With `autocast`, operators that tolerate that type run in it. The module does not change. Raises RequestError for
@@ -194,7 +194,7 @@ def fake_mode() -> FakeTensorMode:
     return mode
 
 
-def fakes_of(mode: FakeTensorMode, stored: Stored) -> list[tuple[Value, torch.Tensor]]:
+def fakes_of(mode: FakeTensorMode, stored: StoredTensor) -> list[tuple[Value, torch.Tensor]]:
     """Return the values of one storage, without memory. They share storage like the real values."""
     if len(stored.values) == 1:
         only = stored.values[0]
@@ -342,7 +342,7 @@ def _fake_copy(module: nn.Module, fakes: dict[str, torch.Tensor]) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
-def _read_graph(graph_module: fx.GraphModule) -> Joint:
+def _read_graph(graph_module: fx.GraphModule) -> TracedStep:
     """Identify each input and output of the graph. Raise GraphError for a kind that no supported version makes."""
     nodes = list(graph_module.graph.nodes)
     state: dict[fx.Node, str] = {}
@@ -373,7 +373,7 @@ def _read_graph(graph_module: fx.GraphModule) -> Joint:
         for desc, node in returned
         if isinstance(desc, GradAOTOutput) and isinstance(desc.grad_of, ParamAOTInput) and node is not None
     )
-    return Joint(
+    return TracedStep(
         graph_module=graph_module,
         state=state,
         inputs=inputs,

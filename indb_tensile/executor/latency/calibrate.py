@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.errors import InvariantError
-from indb_tensile.executor.capture.allocation_script import Script, record_script
+from indb_tensile.executor.capture.allocation_script import AllocationScript, record_script
 from indb_tensile.executor.capture.aten import entry_point, storage_key
 from indb_tensile.executor.capture.capture import CapturedStep, Kind
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, Shape, StorageKey, tensors_in
@@ -113,7 +113,7 @@ def add_scripts(steps: tuple[CapturedStep, ...]) -> tuple[CapturedStep, ...]:
     return _with_scripts(steps, scripts)
 
 
-def _with_scripts(steps: tuple[CapturedStep, ...], scripts: dict[str, Script]) -> tuple[CapturedStep, ...]:
+def _with_scripts(steps: tuple[CapturedStep, ...], scripts: dict[str, AllocationScript]) -> tuple[CapturedStep, ...]:
     known = {signature: script for step in steps for signature, script in step.scripts.items()} | scripts
     return tuple(
         replace(step, scripts={o.signature: known[o.signature] for o in step.graph.operators if o.signature in known})
@@ -149,7 +149,7 @@ def measure_latency(step: CapturedStep, call: Call) -> int:
 class _Memory:
     workspace_bytes: int
     made_bytes: dict[str, int]
-    script: Script | None = None
+    script: AllocationScript | None = None
 
 
 _Work = list[tuple[CapturedStep, Call]]
@@ -192,7 +192,7 @@ class Timer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class CalibrationSite:
     """The place where operators are measured on a GPU: the job's own memory, which may be too small.
 
     `refusal` returns two numbers of bytes that the memory would have had to hold, and resets both: the highest of all
@@ -200,15 +200,15 @@ class Site:
     """
 
     device: torch.device
-    serving: Serving
+    serving: ArenaServing
     timer: Timer
     refusal: Callable[[], tuple[int, int]]
 
 
-_site: Site | None = None
+_site: CalibrationSite | None = None
 
 
-def calibrate_on(site: Site | None) -> None:
+def calibrate_on(site: CalibrationSite | None) -> None:
     """Choose where operators are measured: on a GPU, or on the processor if `site` is None.
 
     Call this function before any measurement.
@@ -218,12 +218,12 @@ def calibrate_on(site: Site | None) -> None:
 
 
 @cache
-def _private_serving() -> Serving | None:
+def _private_serving() -> ArenaServing | None:
     """Return the process's own serving. Its memory goes back to the system with `trim`."""
-    return Serving.private()
+    return ArenaServing.private()
 
 
-def _serving() -> Serving | None:
+def _serving() -> ArenaServing | None:
     return _private_serving() if _site is None else _site.serving
 
 
@@ -247,7 +247,9 @@ def _measure_memory(work: _Work, grant_bytes: int) -> tuple[dict[str, _Memory], 
     return memory, refused_bytes
 
 
-def _try_record(serving: Serving, step: CapturedStep, call: Call) -> tuple[tuple[Script, dict[str, int]] | None, int]:
+def _try_record(
+    serving: ArenaServing, step: CapturedStep, call: Call
+) -> tuple[tuple[AllocationScript, dict[str, int]] | None, int]:
     """Record a call. Return the record, or None without room, and the bytes that the memory must hold to refuse
     nothing.
 
@@ -276,7 +278,7 @@ def let_go(error: BaseException | None) -> None:
         error = error.__context__
 
 
-def _record(serving: Serving, step: CapturedStep, call: Call) -> tuple[Script, dict[str, int]]:
+def _record(serving: ArenaServing, step: CapturedStep, call: Call) -> tuple[AllocationScript, dict[str, int]]:
     arguments = _Inputs(step).arguments(call)
     made: dict[str, int] = {}
 

@@ -54,7 +54,7 @@ _Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class MeasuredOperator:
     """One measured operator. `utilisation` is the share of the device that others used meanwhile, from 0 to 1."""
 
     description: Description
@@ -128,18 +128,18 @@ class Predictor:
             ) from error
 
 
-def write_samples(samples: Iterable[Sample]) -> str:
+def write_samples(samples: Iterable[MeasuredOperator]) -> str:
     """Return the samples as JSON, one line each."""
     rows = ([s.latency_ns, s.utilisation, write_description(s.description)] for s in samples)
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def read_samples(text: str) -> list[Sample]:
+def read_samples(text: str) -> list[MeasuredOperator]:
     """Read samples from JSON lines. Raise DataError if the text is not valid."""
     try:
         rows = [json.loads(line) for line in text.splitlines()]
         return [
-            Sample(
+            MeasuredOperator(
                 description=read_description(described), latency_ns=int(latency_ns), utilisation=float(utilisation)
             )
             for latency_ns, utilisation, described in rows
@@ -148,7 +148,7 @@ def read_samples(text: str) -> list[Sample]:
         raise DataError(f"measured operators cannot be read: {type(error).__name__}: {error}") from error
 
 
-def usable(data: bytes) -> Predictor | None:
+def read_predictor(data: bytes) -> Predictor | None:
     """Read a model, or log a warning and return None if the file is damaged or of another version."""
     try:
         return Predictor.from_bytes(data)
@@ -157,7 +157,7 @@ def usable(data: bytes) -> Predictor | None:
         return None
 
 
-def foretell(
+def predict_latencies(
     graph: StepGraph, descriptions: Mapping[str, Description], speed: DeviceSpeed, predictor: Predictor | None
 ) -> tuple[int, ...]:
     """Return the nanoseconds of each operator of the graph, predicted or, without a predictor, estimated."""
@@ -219,7 +219,7 @@ def _check_widths(centre: _Rows, spread: _Rows, layers: Sequence[tuple[_Rows, _R
 # --- training --------------------------------------------------------------------------------------------------
 
 
-def train(samples: Sequence[Sample], speed: DeviceSpeed, *, seed: int = 0) -> Predictor:
+def train(samples: Sequence[MeasuredOperator], speed: DeviceSpeed, *, seed: int = 0) -> Predictor:
     """Train a predictor on these measurements. Equal arguments give equal predictors on one machine.
 
     Training takes seconds. `speed` gives the estimate that the network corrects. Raises DataError for too few

@@ -13,14 +13,14 @@ from torch.nn import functional
 from indb_tensile.executor.capture.capture import CapturedStep, capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
-from indb_tensile.scheduler.timing.machines import Machine, Pace, latencies
+from indb_tensile.scheduler.timing.machines import Machine, StepTimes, latencies
 
 _GRANT_BYTES = 1 << 30
 _RUNS = 3
 _ROWS, _PIXELS, _CLASSES = 8, 56, 1000
 
 
-def measure_pace(machine: Machine) -> Pace:
+def measure_pace(machine: Machine) -> StepTimes:
     """Run each operator of the reference step alone, and compare the time with the machine's roofline estimate.
 
     The fastest of a few runs counts, because other programs may use the processor and the result is stored.
@@ -29,10 +29,10 @@ def measure_pace(machine: Machine) -> Pace:
     return min((pace_of(step, machine) for _ in range(_RUNS)), key=lambda pace: pace.here_ns)
 
 
-def pace_of(step: CapturedStep, machine: Machine) -> Pace:
+def pace_of(step: CapturedStep, machine: Machine) -> StepTimes:
     """Compute the pace from any captured step."""
     measured = calibrate((step,), unknown_signatures((step,), {}), {}, _GRANT_BYTES).measured
-    return Pace(
+    return StepTimes(
         here_ns=sum(measured[operator.signature][0] for operator in step.graph.operators),
         there_ns=sum(latencies(step.graph, machine)),
     )

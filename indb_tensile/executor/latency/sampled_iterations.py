@@ -29,7 +29,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TimedIteration:
     """One timed iteration."""
 
     latency_ns: tuple[int, ...]
@@ -37,7 +37,9 @@ class Sample:
     stall_ns: int
 
 
-def summed_up(samples: Sequence[Sample], launched_ns: Sequence[int], peak_bytes: int, *, on_gpu: bool) -> Measurement:
+def summarise(
+    samples: Sequence[TimedIteration], launched_ns: Sequence[int], peak_bytes: int, *, on_gpu: bool
+) -> Measurement:
     """Summarise the timed iterations and those that ran as one graph."""
     typical = median if on_gpu else fmean
     columns = zip(*(sample.latency_ns for sample in samples), strict=True)

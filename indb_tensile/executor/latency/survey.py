@@ -17,7 +17,7 @@ from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.capture.record import Call
 from indb_tensile.executor.latency.calibrate import kernels, measure_latency
 from indb_tensile.executor.latency.drawn_operators import draw_steps
-from indb_tensile.executor.latency.latency_predictor import Sample
+from indb_tensile.executor.latency.latency_predictor import MeasuredOperator
 
 DEVICE_S = 28.0  # about 4,000 operators on one core; capturing them takes the same time again
 LEAST_SHARE = 0.9
@@ -43,7 +43,7 @@ def survey(
     neighbours: int | None = None,
     least_share: float = LEAST_SHARE,
     stopped: Callable[[], bool] | None = None,
-) -> Iterator[Sample]:
+) -> Iterator[MeasuredOperator]:
     """Yield measured operators until `device_s` of the device's time is used or `stopped` returns True.
 
     Equal seeds draw equal operators. `neighbours` is the number of processes that count as a fully used device
@@ -68,7 +68,9 @@ def survey(
                 # Half the time of a disturbed measurement belonged to others. The total stays below a minute.
                 left_s -= (perf_counter() - started_s) * (1.0 if undisturbed else 0.5)
                 if undisturbed:
-                    yield Sample(description=call.description, latency_ns=latency_ns, utilisation=float(crowded))
+                    yield MeasuredOperator(
+                        description=call.description, latency_ns=latency_ns, utilisation=float(crowded)
+                    )
 
 
 def measure(step: CapturedStep, call: Call) -> tuple[int, float]:

@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 
 from indb_tensile import _native
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.device.cuda import CudaDevice
 
 _WORDS_BYTES = 1 << 20  # two pieces for each attention operator: enough for more than a thousand
@@ -75,7 +75,7 @@ class Capture(Protocol):
         ...
 
 
-class Words:
+class RecordingWords:
     """A small block of device memory for words that an iteration allocates only while it is recorded.
 
     Attention draws the seed of its dropout on the host, or, while it is recorded, into two words on the device
@@ -83,7 +83,7 @@ class Words:
     them.
     """
 
-    def __init__(self, device: CudaDevice, serving: Serving) -> None:
+    def __init__(self, device: CudaDevice, serving: ArenaServing) -> None:
         self._device = device
         self._serving = serving
         self._address = device.allocate_outside(_WORDS_BYTES)
@@ -116,7 +116,7 @@ class CudaGraphs:
     `serving` serves the tensors of an iteration. Without `serving`, no memory is set aside for words.
     """
 
-    def __init__(self, device: CudaDevice, make: Callable[[], Capture], serving: Serving | None = None) -> None:
+    def __init__(self, device: CudaDevice, make: Callable[[], Capture], serving: ArenaServing | None = None) -> None:
         self._device = device
         self._make = make
         self._serving = serving
@@ -125,7 +125,7 @@ class CudaGraphs:
         """See `Graphs`. Raises DeviceError, or torch's RuntimeError, for work that cannot be recorded."""
         self._device.drain()
         gc.collect()  # otherwise garbage freed during the recording would appear to be the iteration's own frees
-        words = None if self._serving is None else Words(self._device, self._serving)
+        words = None if self._serving is None else RecordingWords(self._device, self._serving)
         capture = self._make()
         try:
             capture.begin()
@@ -149,7 +149,7 @@ class CudaGraph:
     """A recorded iteration of one device."""
 
     def __init__(
-        self, capture: Capture, device: CudaDevice, copied: tuple[int, int], words: Words | None = None
+        self, capture: Capture, device: CudaDevice, copied: tuple[int, int], words: RecordingWords | None = None
     ) -> None:
         self._words = words
         self._capture = capture
@@ -178,7 +178,7 @@ class TorchCapture:
 
     def begin(self) -> None:
         """See `Capture`. Other threads may still make calls to the driver that recording forbids."""
-        with beside_the_regions():  # torch keeps the seed of a graph there
+        with allocate_outside_regions():  # torch keeps the seed of a graph there
             self._graph.capture_begin(capture_error_mode="thread_local")
 
     def end(self) -> None:
@@ -204,11 +204,11 @@ class TorchCapture:
         """See `Capture`. Torch 2.13 frees the stream's workspaces with any of its graphs; 2.11 does not."""
         self._graph.reset()
         with suppress(RuntimeError):  # the next use of the device reports an error of the device
-            set_libraries_up(self._device)
+            allocate_workspaces(self._device)
 
 
 @contextmanager
-def beside_the_regions() -> Iterator[None]:
+def allocate_outside_regions() -> Iterator[None]:
     """Allocate torch's memory outside the regions, where it blocks no plan: for words that outlive every plan."""
     _native.cuda_allocate_beside(True)
     try:
@@ -217,24 +217,24 @@ def beside_the_regions() -> Iterator[None]:
         _native.cuda_allocate_beside(False)
 
 
-def set_libraries_up(device: torch.device) -> None:
+def allocate_workspaces(device: torch.device) -> None:
     """Make cuBLAS allocate its workspace for the current stream now, outside the regions.
 
     Otherwise cuBLAS would allocate the workspace in the middle of the first iteration and keep it for the life of the
     process. No plan that uses the job's whole grant could then use the region that holds the workspace.
     """
-    with beside_the_regions():
+    with allocate_outside_regions():
         rows = torch.zeros(16, 16, device=device)
         torch.addmm(rows[0], rows, rows)  # runs in cuBLASLt, which may have a separate workspace
         torch.mm(rows, rows)
 
 
-def rate_word(device: torch.device) -> torch.Tensor:
+def learning_rate_tensor(device: torch.device) -> torch.Tensor:
     """Return the tensor from which iterations, recorded or not, read their learning rate.
 
     Kernels on a GPU take the learning rate in single precision.
     """
     if device.type == "cpu":
         return torch.zeros((), dtype=torch.float64)
-    with beside_the_regions():
+    with allocate_outside_regions():
         return torch.zeros((), dtype=torch.float32, device=device)

@@ -12,7 +12,7 @@ from indb_tensile.executor.capture.capture import CapturedStep, Kind
 Results = tuple[torch.Tensor, ...]
 
 
-class Landing:
+class HostResults:
     """The result blocks of one job's steps.
 
     With `reused` each step has one block, which later iterations overwrite. Otherwise each iteration has a new block.

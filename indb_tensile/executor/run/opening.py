@@ -17,20 +17,20 @@ import torch
 
 from indb_tensile import _native
 from indb_tensile.config import variable
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.device.backend import CPU
 from indb_tensile.device.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.device.device import CpuDevice, EmulatedDevice
 from indb_tensile.device.trainer_footprint import OUTSIDE_BYTES
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.latency.calibrate import Site, calibrate_on
+from indb_tensile.executor.latency.calibrate import CalibrationSite, calibrate_on
 from indb_tensile.executor.latency.gpu_clock import EventClock, QueueTimer
-from indb_tensile.executor.run.cuda_graphs import CudaGraphs, Graphs, TorchCapture, set_libraries_up
+from indb_tensile.executor.run.cuda_graphs import CudaGraphs, Graphs, TorchCapture, allocate_workspaces
 from indb_tensile.executor.run.precision import settle_precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenDevice:
     """One job's open device. `torch_device` is the device of its tensors, and `clock` times its operators.
 
     `prove` raises if the machine lacks the memory that was granted; `prove` is None if the memory is certain. `check`
@@ -39,7 +39,7 @@ class Opened:
     """
 
     device: EmulatedDevice | CpuDevice | CudaDevice
-    serving: Serving | None
+    serving: ArenaServing | None
     torch_device: torch.device
     clock: EventClock | None = None
     prove: Callable[[int], None] | None = None
@@ -68,7 +68,7 @@ def open_device(
     tensor_device: torch.device,
     strict_for: str | None = None,
     swap_directory: str = "",
-) -> Iterator[Opened]:
+) -> Iterator[OpenDevice]:
     """Open the device of that name for a claim: the ledger's descriptor, slot and epoch.
 
     On a GPU call this function before anything in the process uses CUDA. Other devices support strict mode:
@@ -81,10 +81,10 @@ def open_device(
             if name == CPU
             else EmulatedDevice(*claim, host_pool_bytes, strict=strict)
         ) as device:
-            serving = Serving.of(device.hook_address())
+            serving = ArenaServing.of(device.hook_address())
             if strict_for is not None:
                 _enable_strict(serving, strict_for)
-            yield Opened(device=device, serving=serving, torch_device=tensor_device, prove=device.prove)
+            yield OpenDevice(device=device, serving=serving, torch_device=tensor_device, prove=device.prove)
         return
     with CudaDevice(*claim, host_pool_bytes, device=ordinal(name), regions=regions) as gpu:
         try:
@@ -134,7 +134,7 @@ def serve_torch(device: CudaDevice) -> None:
     torch.cuda.memory.change_current_allocator(allocator)
 
 
-def _on_gpu(device: CudaDevice, tensor_device: torch.device) -> Opened:
+def _on_gpu(device: CudaDevice, tensor_device: torch.device) -> OpenDevice:
     settle_results(tensor_device)
     device.allow_outside(OUTSIDE_BYTES)
     serve_torch(device)
@@ -142,14 +142,14 @@ def _on_gpu(device: CudaDevice, tensor_device: torch.device) -> Opened:
     computing: Any = torch.cuda.Stream  # torch gives it no type
     torch.cuda.set_stream(computing(tensor_device))  # work on the default stream cannot be recorded
     device.compute_on(torch.cuda.current_stream(tensor_device).cuda_stream)
-    set_libraries_up(tensor_device)
-    serving = Serving(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
+    allocate_workspaces(tensor_device)
+    serving = ArenaServing(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
     calibrate_on(
-        Site(
+        CalibrationSite(
             device=tensor_device, serving=serving, timer=QueueTimer(tensor_device), refusal=_native.cuda_take_refusal
         )
     )
-    return Opened(
+    return OpenDevice(
         device=device,
         serving=serving,
         torch_device=tensor_device,
@@ -159,13 +159,13 @@ def _on_gpu(device: CudaDevice, tensor_device: torch.device) -> Opened:
     )
 
 
-def _on_host(device: CudaDevice, tensor_device: torch.device) -> Opened:
+def _on_host(device: CudaDevice, tensor_device: torch.device) -> OpenDevice:
     """Return the open device with host tensors, for tests that replace the driver by a double in host memory."""
-    serving = Serving.of(device.hook_address(), device.pieces_address())
-    return Opened(device=device, serving=serving, torch_device=tensor_device)
+    serving = ArenaServing.of(device.hook_address(), device.pieces_address())
+    return OpenDevice(device=device, serving=serving, torch_device=tensor_device)
 
 
-def _enable_strict(serving: Serving | None, job: str) -> None:
+def _enable_strict(serving: ArenaServing | None, job: str) -> None:
     if serving is None:
         raise DeviceError(
             "strict mode needs tensors in the device's memory, and the library for that is not preloaded",

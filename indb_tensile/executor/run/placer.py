@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from indb_tensile import _native
-from indb_tensile.device.allocator_shim import Served, Serving
+from indb_tensile.device.allocator_shim import AllocationCounters, ArenaServing
 from indb_tensile.device.device import REGION_BYTES
 from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.program import Program
@@ -23,7 +23,7 @@ log = logging.getLogger("executor")
 
 
 class Placer:
-    """Serves one runner's tensors. Without a `Serving`, tensors are in ordinary memory and the methods do nothing.
+    """Serves one runner's tensors. Without `ArenaServing`, tensors are in ordinary memory and the methods do nothing.
 
     `prove` is called when the arena refuses a block. It raises if the machine lacks memory, as opposed to the job's
     regions lacking room.
@@ -31,7 +31,7 @@ class Placer:
 
     def __init__(
         self,
-        serving: Serving | None = None,
+        serving: ArenaServing | None = None,
         *,
         region_bytes: int = REGION_BYTES,
         prove: Callable[[int], None] | None = None,
@@ -50,7 +50,7 @@ class Placer:
         return None if self._serving is None else self._serving.position
 
     @property
-    def served(self) -> Served | None:
+    def served(self) -> AllocationCounters | None:
         """The counters of the allocations so far."""
         return None if self._serving is None else self._serving.served()
 

@@ -17,18 +17,18 @@ from indb_tensile.executor.capture.capture import CapturedStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forms:
+class FloatForms:
     """The operations that use TensorFloat-32."""
 
     convolutions: bool
     products: bool
 
 
-_TORCH_DEFAULT: Final = Forms(convolutions=True, products=False)
-FORMS: Final[dict[str, Forms]] = {
+_TORCH_DEFAULT: Final = FloatForms(convolutions=True, products=False)
+FORMS: Final[dict[str, FloatForms]] = {
     "torch": _TORCH_DEFAULT,
-    "float32": Forms(convolutions=False, products=False),
-    "tf32": Forms(convolutions=True, products=True),
+    "float32": FloatForms(convolutions=False, products=False),
+    "tf32": FloatForms(convolutions=True, products=True),
     "bfloat16": _TORCH_DEFAULT,  # for operations that stay in float32
 }
 
@@ -43,7 +43,7 @@ def settle_precision(precision: str, place: torch.device) -> None:
     torch.backends.cuda.matmul.allow_tf32 = forms.products
 
 
-def keyed(step: CapturedStep, precision: str, place: torch.device) -> CapturedStep:
+def with_precision(step: CapturedStep, precision: str, place: torch.device) -> CapturedStep:
     """Return the step with signatures that include the precision.
 
     On a GPU the precision changes an operator's time and its bits. Signatures do not change for torch's default

@@ -23,7 +23,7 @@ from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.timeline import Boundary, Gap, Timeline, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
-from indb_tensile.executor.run.wiring import Line, Turn, Wiring, wire
+from indb_tensile.executor.run.wiring import Line, ProgramStep, VariableAssignment, assign_variables
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.plan import Plan
 
@@ -46,7 +46,7 @@ class Program:
     step: CapturedStep
     plan: Plan
     timeline: Timeline
-    wiring: Wiring
+    wiring: VariableAssignment
     idle: frozenset[TensorId]
     validated: frozenset[Piece]
     invalidated: frozenset[Piece]
@@ -72,7 +72,7 @@ class Program:
         return _pieces(self.wiring, tensors)
 
 
-def _pieces(wiring: Wiring, tensors: Iterable[TensorId]) -> frozenset[Piece]:
+def _pieces(wiring: VariableAssignment, tensors: Iterable[TensorId]) -> frozenset[Piece]:
     return frozenset(wiring.pieces[t] for t in tensors if t in wiring.pieces)
 
 
@@ -83,7 +83,7 @@ def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on
     the plan breaks its own rules, GraphError if its order would change a result.
     """
     timeline = unroll(step.graph, plan)
-    wiring = wire(step, plan, timeline.home)
+    wiring = assign_variables(step, plan, timeline.home)
     plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host)
     timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host)
     return Program(
@@ -215,7 +215,7 @@ class _Writer:
         step: CapturedStep,
         plan: Plan,
         timeline: Timeline,
-        wiring: Wiring,
+        wiring: VariableAssignment,
         *,
         timed: bool,
         located: bool,
@@ -285,7 +285,7 @@ class _Writer:
         wait = f"stall += wait({self._ticket[id(gap)]})"
         self._emit(f"if {self._ticket[id(gap)]} is not None: {wait}" if carried else wait)
 
-    def _turn(self, turn: Turn) -> None:
+    def _turn(self, turn: ProgramStep) -> None:
         self._record_gradients(turn.step.kernel.stage)
         for line in turn.views:
             self._view(line)
@@ -316,7 +316,7 @@ class _Writer:
     def _view(self, line: Line) -> None:
         self._call(f"w{self._view_number[id(line.call)]}", line)
 
-    def _upload(self, turn: Turn) -> None:
+    def _upload(self, turn: ProgramStep) -> None:
         """Copy the batch to the memory that the operator has allocated, and wait for the copy.
 
         The plan's predicted time includes the copy.
@@ -354,7 +354,7 @@ class _Writer:
         self.constants.append(item)
         return f"c{len(self.constants) - 1}"
 
-    def _release(self, turn: Turn) -> None:
+    def _release(self, turn: ProgramStep) -> None:
         if self._plan.release:
             self._delete([*turn.dying, *(f"s{t}" for t in turn.gone if t in self._moved)])
 

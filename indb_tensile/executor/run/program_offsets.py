@@ -11,7 +11,7 @@ is the boundary that closes the iteration.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from indb_tensile.executor.capture.allocation_script import Script
+from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.timeline import Timeline
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
@@ -62,7 +62,7 @@ def plan_offsets(step: CapturedStep, plan: Plan, timeline: Timeline, region_byte
     )
 
 
-def _scripts(step: CapturedStep, plan: Plan) -> tuple[Script | None, ...]:
+def _scripts(step: CapturedStep, plan: Plan) -> tuple[AllocationScript | None, ...]:
     """Return each operator's script in the plan's order, or None if its allocations are unknown.
 
     The script of a whole update does not describe a part of the update, unless the script is empty.
@@ -111,7 +111,7 @@ class _AddressLookup:
             tensor = self._graph.tensors[gap.tensor]
             yield tensor.size_bytes, self._offset[gap.tensor, OpIndex(k % len(self._graph.operators))], tensor.name
 
-    def _operator_allocations(self, k: int, execution: Execution, script: Script) -> Iterator[_Named]:
+    def _operator_allocations(self, k: int, execution: Execution, script: AllocationScript) -> Iterator[_Named]:
         scratch, _ = script.packed
         lodged = script.lodged
         workspace = self._offset.get((None, OpIndex(k)))

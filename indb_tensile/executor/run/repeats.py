@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from indb_tensile.device.allocator_shim import Served
+from indb_tensile.device.allocator_shim import AllocationCounters
 from indb_tensile.device.device import Clock, Device, Ticket
 from indb_tensile.errors import ComputationError, DeviceLostError, InvariantError, TensileError
 from indb_tensile.executor.capture.capture import Kind
@@ -58,7 +58,7 @@ class _ProgramRecord:
     passing_bytes: int = 0
 
 
-class Repeats:
+class GraphCache:
     """The graphs of one runner, at most one for each of its programs."""
 
     def __init__(
@@ -155,7 +155,7 @@ class Repeats:
             self._drop()
             self._refuse(entry, f"{_ENDS_COPIES}: {taken_ms:.3g} ms instead of {alone_ms:.3g}")
 
-    def ran(self, program: Program, before: Served | None, start_ns: int) -> None:
+    def ran(self, program: Program, before: AllocationCounters | None, start_ns: int) -> None:
         """Note that the program ran by itself. `before` holds the counters of allocations from before the run."""
         taken_ns = self._clock() - start_ns
         entry, after = self._known_program(program), self._placer.served

@@ -9,17 +9,17 @@ import torch
 
 from indb_tensile.device.device import Clock, Device, Ticket
 from indb_tensile.errors import ComputationError, InvariantError
-from indb_tensile.executor.capture.capture import CapturedStep, Kind, check_alike
+from indb_tensile.executor.capture.capture import CapturedStep, Kind, check_same_persistent
 from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.latency.gpu_clock import EventClock
-from indb_tensile.executor.latency.sampled_iterations import Measurement, Sample, summed_up
-from indb_tensile.executor.run.cuda_graphs import Graphs, rate_word
-from indb_tensile.executor.run.host_results import Landing, Results
+from indb_tensile.executor.latency.sampled_iterations import Measurement, TimedIteration, summarise
+from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
+from indb_tensile.executor.run.host_results import HostResults, Results
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
-from indb_tensile.executor.run.repeats import Repeats
+from indb_tensile.executor.run.repeats import GraphCache
 from indb_tensile.executor.run.state import State
-from indb_tensile.executor.run.state_moves import Residency
+from indb_tensile.executor.run.state_moves import StateMover
 from indb_tensile.executor.run.trainer_lanes import Lanes
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import captured_latency
@@ -55,7 +55,7 @@ class Runner:
         more after the last timed one. Plans with long iterations run only few of them, and timing costs long
         iterations almost nothing.
         """
-        check_alike(steps)
+        check_same_persistent(steps)
         _check_sized(steps)
         self._device = device
         self._state = state
@@ -65,19 +65,21 @@ class Runner:
         self._check = check
         # On a GPU always in memory, so that recording iterations changes no bit.
         in_memory = graphs is not None or state.device.type == "cuda"
-        self._rate = rate_word(state.device) if in_memory else None
-        self._landing = Landing(pinned=state.device.type == "cuda", reused=graphs is not None)
+        self._rate = learning_rate_tensor(state.device) if in_memory else None
+        self._landing = HostResults(pinned=state.device.type == "cuda", reused=graphs is not None)
         self._sample_every = sample_every
         self._sample_after_ns = sample_after_ns
         self._sampled_ns = 0  # when the last timed iteration started, or these plans were adopted
         self._lanes = state.lanes = Lanes(device)
         self._placer = placer or Placer()
-        self._repeats = None if graphs is None else Repeats(graphs, device, self._lanes, state, self._placer, clock)
-        self._residency = Residency(device, self._lanes, state, self._placer)
+        self._repeats = (
+            None if graphs is None else GraphCache(graphs, device, self._lanes, state, self._placer, clock)
+        )
+        self._residency = StateMover(device, self._lanes, state, self._placer)
         self._programs: tuple[Program, ...] = ()
         self._current: Program | None = None
         self._carried: list[Ticket | None] = []
-        self._samples: deque[Sample] = deque(maxlen=_SAMPLES_KEPT)
+        self._samples: deque[TimedIteration] = deque(maxlen=_SAMPLES_KEPT)
         self._iterations = 0
         self.generation = 0
 
@@ -136,7 +138,7 @@ class Runner:
         peak_bytes = self._device.usage().high_water_bytes
         self._device.reset_high_water()
         launched_ns = () if self._repeats is None else self._repeats.take_times(self._programs[0])
-        return summed_up(samples, launched_ns, peak_bytes, on_gpu=self._operator_clock is not None)
+        return summarise(samples, launched_ns, peak_bytes, on_gpu=self._operator_clock is not None)
 
     @property
     def launched(self) -> int:
@@ -251,7 +253,7 @@ class Runner:
         taken_ns = [times[k + 1] - times[k] - (stalls[k + 1] - stalls[k]) for k in range(count)]
         latency_ns = captured_latency(taken_ns, program.plan)
         self._sampled_ns = started_ns if self._operator_clock is None else self._clock()
-        self._samples.append(Sample(latency_ns, times[-1] - times[0], stall_ns))
+        self._samples.append(TimedIteration(latency_ns, times[-1] - times[0], stall_ns))
 
     def _leave(self) -> None:
         """Wait until no copy is under way, before another program is entered."""

@@ -12,7 +12,7 @@ from torch import nn
 from indb_tensile.device.device import HostBuffer
 from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings, state_name
-from indb_tensile.executor.capture.storage_layout import Stored, Value, layout
+from indb_tensile.executor.capture.storage_layout import StoredTensor, Value, layout
 from indb_tensile.executor.run.pieces import Piece, whole
 from indb_tensile.executor.run.trainer_lanes import Lanes
 from indb_tensile.scheduler.graph import TensorId
@@ -29,7 +29,7 @@ class State:
     `seeds`. `steps` counts finished training iterations.
     """
 
-    def __init__(self, stored: tuple[Stored, ...], device: torch.device = HOST) -> None:
+    def __init__(self, stored: tuple[StoredTensor, ...], device: torch.device = HOST) -> None:
         self.device = device
         self.layout = tuple(s for s in stored if s.size_bytes > 0)
         self.tensors: dict[str, torch.Tensor] = {}
@@ -124,7 +124,7 @@ class State:
         self.pieces[tensor] = pieces
         self._put(tensor, memory)
 
-    def _make(self, tensor: TensorId, stored_storage: Stored) -> None:
+    def _make(self, tensor: TensorId, stored_storage: StoredTensor) -> None:
         piece = whole(tensor, stored_storage.size_bytes)
         memory = torch.empty(stored_storage.size_bytes, dtype=torch.uint8, device=self.device)
         self.tensors.update({value.name: _value_in(memory, value) for value in stored_storage.values})

@@ -13,7 +13,7 @@ from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.host_memory import pooled_bytes
 
 
-class Residency:
+class StateMover:
     """Moves the pieces of a state. Between two programs, all leaving pieces go out before any piece comes in.
 
     A state's initial bytes reach the device through the host pool, or directly if the device's memory is the host's.

@@ -30,7 +30,7 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Turn:
+class ProgramStep:
     """One position of the plan's order.
 
     `kernel` is None if an update is too small to be cut: its first part then does the whole update. `returns` are
@@ -50,7 +50,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
+class VariableAssignment:
     """One step under one plan. `graph` is the graph that runs, `pieces` maps its persistent tensors to pieces.
 
     `fixed` are the variables of persistent values, `cut` those of pieces. Both are assigned before the step starts.
@@ -58,14 +58,14 @@ class Wiring:
     """
 
     graph: StepGraph
-    turns: tuple[Turn, ...]
+    turns: tuple[ProgramStep, ...]
     pieces: dict[TensorId, Piece]
     fixed: dict[str, str]
     cut: dict[str, Piece]
     hoisted: tuple[Line, ...]
 
 
-def wire(step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> Wiring:
+def assign_variables(step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> VariableAssignment:
     """Assign variables in the plan's order.
 
     Views of persistent tensors at `home` may be made once, because these tensors are on the device before the step
@@ -97,13 +97,13 @@ class _Wirer:
         self._arrived: set[TensorId] = set(self._pieces)
         self._done: set[OpIndex] = set()
 
-    def run(self) -> Wiring:
+    def run(self) -> VariableAssignment:
         turns = tuple(self._turn(k, execution) for k, execution in enumerate(self._executions))
         for local, k in self._mentioned.items():
             turns[k].dying.append(local)
         for tensor, (_, k) in lifetimes(self._graph).items():
             turns[k].gone.append(tensor)
-        return Wiring(
+        return VariableAssignment(
             graph=self._graph,
             turns=turns,
             pieces=self._pieces,
@@ -112,7 +112,7 @@ class _Wirer:
             hoisted=tuple(self._hoisted),
         )
 
-    def _turn(self, k: int, execution: Execution) -> Turn:
+    def _turn(self, k: int, execution: Execution) -> ProgramStep:
         step = self._step.steps[execution.operator]
         texts = {name: self._find(name, k) for name in step.kernel.arguments}
         views = self._take_views()
@@ -120,7 +120,7 @@ class _Wirer:
         again = execution.operator in self._done
         self._done.add(execution.operator)
         returned = [] if again else [(name, self._find(name, k)) for name in step.returns]
-        return Turn(
+        return ProgramStep(
             operator=execution.operator,
             step=step,
             views=views,

@@ -12,7 +12,7 @@ from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Forecast
 
 
-class Manner(StrEnum):
+class EndMethod(StrEnum):
     """The way in which a trainer is ended. SIGKILL follows after a grace period in any case."""
 
     LET_EXIT = "let it exit"
@@ -73,7 +73,7 @@ class EndTrainer:
     """End this trainer. The answer is an Exit."""
 
     trainer: TrainerId
-    manner: Manner
+    manner: EndMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

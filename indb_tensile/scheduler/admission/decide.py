@@ -19,16 +19,16 @@ from indb_tensile.errors import DatabaseError, DeviceMemoryError, InvariantError
 from indb_tensile.job import ORPHANED, Blame
 from indb_tensile.scheduler.admission.admission_orders import (
     CancelJob,
+    EndMethod,
     EndTrainer,
     FailJob,
-    Manner,
     Order,
     RecordAdoption,
     RecordMeasurement,
     ReleaseTrainer,
     RequeueJob,
 )
-from indb_tensile.scheduler.admission.decision import Draft
+from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.facts import (
     Adoption,
     Answered,
@@ -38,9 +38,9 @@ from indb_tensile.scheduler.admission.facts import (
     Capture,
     Claim,
     ClaimLoss,
-    Ending,
     Event,
     Exit,
+    ExitCause,
     Failure,
     Finish,
     Holding,
@@ -69,7 +69,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
-from indb_tensile.scheduler.admission.sharing import advance, divide, foresee, least_limit
+from indb_tensile.scheduler.admission.sharing import advance, divide, least_limit, renew_forecasts
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.timing.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -84,7 +84,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     """Return the pool after this event, and the orders to carry out in sequence. Pure. Events that come too late
     change nothing.
     """
-    draft = Draft(pool, planner)
+    draft = Decision(pool, planner)
     _fold(draft, event)
     if not draft.pool.stopping:
         divide(draft)
@@ -98,7 +98,7 @@ def finished(pool: Pool) -> bool:
     return pool.stopping and not (pool.members or pool.spares or pool.leaving or pool.claiming)
 
 
-def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line per kind of event
+def _fold(draft: Decision, event: Event) -> None:  # noqa: C901 - a table: one line per kind of event
     match event:
         case SpareReady(trainer=trainer):
             _spare_ready(draft, trainer)
@@ -127,9 +127,9 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
         case Stall(trainer=trainer, silent_s=silent_s):
             _stalled(draft, trainer, silent_s)
         case CancelRequest(job=job):
-            _end_job(draft, draft.pool.of_job(job), Cancelled(), Manner.TERMINATE)
+            _end_job(draft, draft.pool.of_job(job), Cancelled(), EndMethod.TERMINATE)
         case ClaimLoss(claim=claim):
-            _end_job(draft, draft.pool.of_claim(claim), Lost(), Manner.KILL)
+            _end_job(draft, draft.pool.of_claim(claim), Lost(), EndMethod.KILL)
         case BudgetChange(budget_bytes=budget_bytes):
             draft.pool = replace(draft.pool, budget_bytes=budget_bytes)
             draft.plan_anew(PlanReason.BUDGET)
@@ -148,12 +148,12 @@ def _fold(draft: Draft, event: Event) -> None:  # noqa: C901 - a table: one line
 # --- a job's way in --------------------------------------------------------------------------------------------
 
 
-def _spare_ready(draft: Draft, trainer: TrainerId) -> None:
+def _spare_ready(draft: Decision, trainer: TrainerId) -> None:
     spares = tuple(replace(s, ready=True) if s.trainer == trainer else s for s in draft.pool.spares)
     draft.pool = replace(draft.pool, spares=spares, stillborn=0, spawn_pause_ticks=0)
 
 
-def _claimed(draft: Draft, claim: Claim) -> None:
+def _claimed(draft: Decision, claim: Claim) -> None:
     draft.pool = replace(draft.pool, claiming=False, queue_empty=claim.job is None)
     if claim.job is None:
         return
@@ -164,7 +164,7 @@ def _claimed(draft: Draft, claim: Claim) -> None:
     draft.pool = replace(draft.pool, members=(*draft.pool.members, member))
 
 
-def _captured(draft: Draft, capture: Capture) -> None:
+def _captured(draft: Decision, capture: Capture) -> None:
     member = draft.pool.of_trainer(capture.trainer)
     if member is None or member.stage is not Stage.CAPTURING:
         return
@@ -179,7 +179,7 @@ def _captured(draft: Draft, capture: Capture) -> None:
     draft.plan_anew(PlanReason.START)
 
 
-def _calibrated(draft: Draft, calibration: Calibration) -> None:
+def _calibrated(draft: Decision, calibration: Calibration) -> None:
     member = draft.pool.of_trainer(calibration.trainer)
     if member is None or member.stage is not Stage.CALIBRATING:
         return
@@ -195,7 +195,7 @@ def _calibrated(draft: Draft, calibration: Calibration) -> None:
     draft.plan_anew(PlanReason.START)
 
 
-def _workload(draft: Draft, member: Member, graphs: Capture | Calibration) -> Workload | None:
+def _workload(draft: Decision, member: Member, graphs: Capture | Calibration) -> Workload | None:
     """Return the workload of these graphs. If they break the rules, fail the job (not the controller) and return
     None.
     """
@@ -207,14 +207,14 @@ def _workload(draft: Draft, member: Member, graphs: Capture | Calibration) -> Wo
             limit_bytes=least_limit(member.job.spec.memory_limit_bytes, member.job.owner_limit_bytes),
         )
     except InvariantError as error:
-        draft.end(member, Broken(fault=Fault.of(error)), Manner.TERMINATE)
+        draft.end(member, Broken(fault=Fault.of(error)), EndMethod.TERMINATE)
         return None
 
 
 # --- while it runs ---------------------------------------------------------------------------------------------
 
 
-def _adopted(draft: Draft, adoption: Adoption) -> None:
+def _adopted(draft: Decision, adoption: Adoption) -> None:
     member = draft.pool.of_trainer(adoption.trainer)
     if member is None or member.stage is not Stage.RUNNING or adoption.generation != member.generation:
         return
@@ -223,13 +223,13 @@ def _adopted(draft: Draft, adoption: Adoption) -> None:
     draft.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
 
 
-def _holding(draft: Draft, holding: Holding) -> None:
+def _holding(draft: Decision, holding: Holding) -> None:
     member = draft.pool.of_trainer(holding.trainer)
     if member is not None:
         draft.put(replace(member, held_bytes=max(member.granted_bytes, holding.held_bytes)))
 
 
-def _measured(draft: Draft, measurement: Measurement) -> None:
+def _measured(draft: Decision, measurement: Measurement) -> None:
     member = draft.pool.of_trainer(measurement.trainer)
     if member is None or member.workload is None or member.stage is not Stage.RUNNING:
         return
@@ -244,7 +244,7 @@ def _measured(draft: Draft, measurement: Measurement) -> None:
     if draft.pool.due is not None or not all(m.settled for m in draft.pool.at(Stage.RUNNING)):
         return  # a transition between two divisions is not interrupted
     # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
-    foresee(draft)
+    renew_forecasts(draft)
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
     if drift(planned_ns, member.corrected_ns) > draft.pool.drift_threshold:
         draft.plan_anew(PlanReason.DRIFT)
@@ -253,17 +253,17 @@ def _measured(draft: Draft, measurement: Measurement) -> None:
 # --- and out ---------------------------------------------------------------------------------------------------
 
 
-def _finished(draft: Draft, trainer: TrainerId) -> None:
+def _finished(draft: Decision, trainer: TrainerId) -> None:
     member = draft.pool.of_trainer(trainer)
     if member is None:
         return
     if member.stage is Stage.ENDING:  # the trainer was told to end, but had already published
         draft.put(replace(member, outcome=Succeeded()))
         return
-    draft.end(member, Succeeded(), Manner.LET_EXIT)
+    draft.end(member, Succeeded(), EndMethod.LET_EXIT)
 
 
-def _failed(draft: Draft, failure: Failure) -> None:
+def _failed(draft: Decision, failure: Failure) -> None:
     member = draft.pool.of_trainer(failure.trainer)
     if member is None or member.stage is Stage.ENDING:
         return
@@ -279,14 +279,14 @@ def _failed(draft: Draft, failure: Failure) -> None:
             fault=failure.fault,
             waits_for=f"a device that works: {failure.fault.message}",
         )
-    draft.end(member, outcome, Manner.LET_EXIT)
+    draft.end(member, outcome, EndMethod.LET_EXIT)
     if failure.lost:
         losses = draft.pool.losses + 1
         pause_ticks = lengthened(losses)
         draft.pool = replace(draft.pool, losses=losses, claim_pause_ticks=pause_ticks)
 
 
-def _overrun(draft: Draft, trainer: TrainerId) -> None:
+def _overrun(draft: Decision, trainer: TrainerId) -> None:
     member = draft.pool.of_trainer(trainer)
     if member is None or member.stage is Stage.ENDING:
         return
@@ -295,10 +295,10 @@ def _overrun(draft: Draft, trainer: TrainerId) -> None:
         message=f"job {member.job.job} ran for longer than its max_runtime of {member.job.spec.max_runtime_s} s",
         hint="Raise max_runtime, or train for fewer epochs.",
     )
-    draft.end(member, Broken(fault=fault), Manner.TERMINATE)
+    draft.end(member, Broken(fault=fault), EndMethod.TERMINATE)
 
 
-def _silent(draft: Draft, trainer: TrainerId) -> None:
+def _silent(draft: Decision, trainer: TrainerId) -> None:
     """End a trainer that does not answer. Its memory would never be given back, and the plans of all other jobs wait
     for it.
     """
@@ -307,22 +307,22 @@ def _silent(draft: Draft, trainer: TrainerId) -> None:
     member = draft.pool.of_trainer(trainer)
     if member is None:
         # its exit is handled like that of a trainer that died early
-        draft.order(EndTrainer(trainer=trainer, manner=Manner.KILL))
+        draft.order(EndTrainer(trainer=trainer, manner=EndMethod.KILL))
     else:
         reason = f"its trainer did not take up plan {member.generation}"
-        draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), Manner.KILL)
+        draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)
 
 
-def _stalled(draft: Draft, trainer: TrainerId, silent_s: float) -> None:
+def _stalled(draft: Decision, trainer: TrainerId, silent_s: float) -> None:
     """End a trainer that makes no progress, for example after SIGSTOP. Nothing else would ever end it."""
     member = draft.pool.of_trainer(trainer)
     if member is None or member.stage is not Stage.RUNNING:
         return
     reason = f"its trainer made no progress for {silent_s:.0f} s"
-    draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), Manner.KILL)
+    draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)
 
 
-def _end_job(draft: Draft, member: Member | None, outcome: Cancelled | Lost, manner: Manner) -> None:
+def _end_job(draft: Decision, member: Member | None, outcome: Cancelled | Lost, manner: EndMethod) -> None:
     """Set the outcome, unless one is decided already. A cancel replaces another attempt; a lost claim replaces all
     but success.
     """
@@ -335,7 +335,7 @@ def _end_job(draft: Draft, member: Member | None, outcome: Cancelled | Lost, man
         draft.end(member, outcome, manner)
 
 
-def _exited(draft: Draft, exit_: Exit) -> None:
+def _exited(draft: Decision, exit_: Exit) -> None:
     member = draft.pool.of_trainer(exit_.trainer)
     if member is None:
         _spare_exited(draft, exit_.trainer)
@@ -350,16 +350,16 @@ def _exited(draft: Draft, exit_: Exit) -> None:
 def _interrupted(exit_: Exit) -> Interrupted:
     """Return the outcome of the job of a trainer that exited without a reason of its own."""
     match exit_.ending:
-        case Ending.STARVED | Ending.PROBABLY_STARVED:
+        case ExitCause.STARVED | ExitCause.PROBABLY_STARVED:
             return _starved(exit_)
-        case Ending.OUTSIDE:
+        case ExitCause.OUTSIDE:
             reason = f"its trainer was killed by signal {-exit_.code} from outside"
             return Interrupted(reason=reason, blame=Blame.OTHERS)
-        case Ending.STOPPED:
+        case ExitCause.STOPPED:
             return Interrupted(reason="its controller stopped its trainer", blame=Blame.OTHERS)
-        case Ending.BABBLED:
+        case ExitCause.BABBLED:
             return Interrupted(reason="its trainer sent a message that its controller cannot read")
-        case Ending.BY_ITSELF:
+        case ExitCause.BY_ITSELF:
             reason = f"its trainer ended with {_exit_text(exit_.code)} before the job was done"
             foreign = exit_.code in (DatabaseError.exit_code, ORPHANED)
             return Interrupted(reason=reason, blame=Blame.OTHERS if foreign else Blame.JOB)
@@ -370,7 +370,7 @@ def _starved(exit_: Exit) -> Interrupted:
     processes may have taken the memory.
     """
     reason = "the kernel ended its trainer for memory"
-    if exit_.ending is Ending.PROBABLY_STARVED:
+    if exit_.ending is ExitCause.PROBABLY_STARVED:
         reason = "its trainer got SIGKILL, not from its controller: most probably the kernel ended it for memory"
     if exit_.peak_bytes:
         # The peak counts pages that the process shares with others, so it may exceed the memory of the machine.
@@ -392,7 +392,7 @@ def _exit_text(code: int) -> str:
     return "a memory fault (SIGSEGV, see the controller's log)" if code == -_SIGSEGV else f"code {code}"
 
 
-def _spare_exited(draft: Draft, trainer: TrainerId) -> None:
+def _spare_exited(draft: Decision, trainer: TrainerId) -> None:
     pool = draft.pool
     spare = next((s for s in pool.spares if s.trainer == trainer), None)
     if spare is None and trainer not in pool.leaving:
@@ -408,13 +408,13 @@ def _spare_exited(draft: Draft, trainer: TrainerId) -> None:
     draft.pool = pool
 
 
-def _drop(draft: Draft, member: Member) -> None:
+def _drop(draft: Decision, member: Member) -> None:
     members = tuple(m for m in draft.pool.members if m.job.claim != member.job.claim)
     draft.pool = replace(draft.pool, members=members)
     _settle(draft, member)
 
 
-def _settle(draft: Draft, member: Member) -> None:
+def _settle(draft: Decision, member: Member) -> None:
     """Write the outcome of the job, unless it is already written or no longer ours to write."""
     job, claim = member.job.job, member.job.claim
     match member.outcome:
@@ -430,16 +430,16 @@ def _settle(draft: Draft, member: Member) -> None:
             pass
 
 
-def _stop(draft: Draft) -> None:
+def _stop(draft: Decision) -> None:
     draft.pool = replace(draft.pool, stopping=True)
     for member in draft.pool.members:
         if member.trainer is None:
             _drop(draft, replace(member, stage=Stage.ENDING, outcome=_controller_stops()))
         elif member.outcome is None:
-            draft.end(member, _controller_stops(), Manner.TERMINATE)
+            draft.end(member, _controller_stops(), EndMethod.TERMINATE)
     spares = tuple(s.trainer for s in draft.pool.spares)
     for trainer in spares:
-        draft.order(EndTrainer(trainer=trainer, manner=Manner.TERMINATE))
+        draft.order(EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE))
     draft.pool = replace(draft.pool, spares=(), leaving=draft.pool.leaving | frozenset(spares))
 
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.admission.admission_orders import EndTrainer, Manner, Order, SetGrant, SetWaitsFor
+from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, Order, SetGrant, SetWaitsFor
 from indb_tensile.scheduler.admission.pool import Member, Outcome, Planner, PlanReason, Pool, Stage
 from indb_tensile.scheduler.workload import Workload
 
 
-class Draft:
+class Decision:
     """A decision that is being made: the pool after the decision, and the orders so far."""
 
     def __init__(self, pool: Pool, planner: Planner) -> None:
@@ -43,7 +43,7 @@ class Draft:
         held_bytes = max(member.held_bytes, grant_bytes)
         return self.put(replace(member, granted_bytes=grant_bytes, held_bytes=held_bytes))
 
-    def end(self, member: Member, outcome: Outcome, manner: Manner) -> None:
+    def end(self, member: Member, outcome: Outcome, manner: EndMethod) -> None:
         """End the member's trainer. The outcome is written when the trainer has exited and its memory is free."""
         if member.trainer is None:
             raise InvariantError(f"job {member.job.job} has no trainer to end")

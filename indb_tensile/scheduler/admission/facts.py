@@ -94,7 +94,7 @@ class Failure:
     blame: Blame = Blame.JOB
 
 
-class Ending(StrEnum):
+class ExitCause(StrEnum):
     """The way in which a trainer process ended."""
 
     BY_ITSELF = "by itself"  # the process returned or crashed
@@ -116,7 +116,7 @@ class Exit:
 
     trainer: TrainerId
     code: int
-    ending: Ending = Ending.BY_ITSELF
+    ending: ExitCause = ExitCause.BY_ITSELF
     peak_bytes: int | None = None
     memory_bytes: int | None = None
 

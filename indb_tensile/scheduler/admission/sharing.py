@@ -19,13 +19,13 @@ from indb_tensile.errors import InvariantError, MemoryLimitError
 from indb_tensile.job import Blame
 from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
+    EndMethod,
     GrantCalibration,
-    Manner,
     RecordForecast,
     RecordPlan,
     SendPlans,
 )
-from indb_tensile.scheduler.admission.decision import Draft, corrected, planned
+from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
 from indb_tensile.scheduler.admission.pool import (
     Broken,
     Fault,
@@ -47,7 +47,7 @@ from indb_tensile.scheduler.workload import least_bytes
 from indb_tensile.sizes import compared, size
 
 
-def divide(draft: Draft) -> None:
+def divide(draft: Decision) -> None:
     """Do the planning that is due, until it is done or the planner has to be asked. If it was asked, wait for its
     answer.
     """
@@ -62,7 +62,7 @@ def divide(draft: Draft) -> None:
             draft.order(AskPlanner(question=unanswered.question))
 
 
-def _replan(draft: Draft, reason: PlanReason) -> None:
+def _replan(draft: Decision, reason: PlanReason) -> None:
     """Plan all jobs together and set their targets. Let a waiting job in if it fits.
 
     If the budget has become too small for the running jobs, the youngest goes back to the queue until the others fit.
@@ -83,13 +83,13 @@ def _replan(draft: Draft, reason: PlanReason) -> None:
         )
 
 
-def _end_member(draft: Draft, member: Member, outcome: Outcome, reason: PlanReason) -> None:
+def _end_member(draft: Decision, member: Member, outcome: Outcome, reason: PlanReason) -> None:
     """End the job of a member that no plan can fit. This stands, whatever has to be asked about the other members."""
-    draft.end(member, outcome, Manner.TERMINATE)
+    draft.end(member, outcome, EndMethod.TERMINATE)
     draft.plan_anew(reason)
 
 
-def foresee(draft: Draft) -> None:
+def renew_forecasts(draft: Decision) -> None:
     """Renew the forecasts of the present plans with the latest latencies, without planning anew."""
     followed = [(m, m.plan) for m in draft.pool.at(Stage.RUNNING) if m.plan is not None]
     workloads = tuple(corrected(member) for member, _ in followed)
@@ -98,7 +98,7 @@ def foresee(draft: Draft) -> None:
         draft.put(_renew_forecast(draft, member, plan))
 
 
-def advance(draft: Draft) -> None:
+def advance(draft: Decision) -> None:
     """Take every step towards the targets that is safe now: shrink, then grow, then start, then calibrate."""
     for member in _unsent(draft.pool):
         if member.target is not None and member.target.grant_bytes <= member.granted_bytes:
@@ -114,7 +114,7 @@ def least_limit(*limits_bytes: int | None) -> int | None:
     return min((limit for limit in limits_bytes if limit is not None), default=None)
 
 
-def _let_in(draft: Draft, reason: PlanReason) -> bool:
+def _let_in(draft: Decision, reason: PlanReason) -> bool:
     """Let in the first waiting job that fits, or make room to calibrate it. Return True if that, or the end of a job,
     was decided.
 
@@ -138,7 +138,7 @@ def _let_in(draft: Draft, reason: PlanReason) -> bool:
     return False
 
 
-def _within_quota(draft: Draft, head: Member) -> Member | None:
+def _within_quota(draft: Decision, head: Member) -> Member | None:
     """Limit the waiting job to the rest of its owner's quota. Return None if it needs more than that."""
     quota_bytes = head.job.owner_limit_bytes
     if quota_bytes is None:
@@ -160,7 +160,7 @@ def _within_quota(draft: Draft, head: Member) -> Member | None:
     return None
 
 
-def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
+def _admit(draft: Decision, head: Member, reason: PlanReason) -> bool:
     """Plan the waiting job together with the running jobs. Return True if it was let in, or ended."""
     together = (*draft.pool.at(Stage.RUNNING), head)
     plans = _fit(draft, together, draft.pool.budget_bytes - _reserved_bytes(draft.pool))
@@ -182,7 +182,7 @@ def _admit(draft: Draft, head: Member, reason: PlanReason) -> bool:
     return False
 
 
-def _count_overtaking(draft: Draft, member: Member) -> None:
+def _count_overtaking(draft: Decision, member: Member) -> None:
     """Count for each earlier job that still waits for memory that this job was let in past it."""
     for earlier in draft.pool.members:
         if earlier.job.claim == member.job.claim:
@@ -191,7 +191,7 @@ def _count_overtaking(draft: Draft, member: Member) -> None:
             draft.put(replace(earlier, overtaken=earlier.overtaken + 1))
 
 
-def _make_room(draft: Draft, head: Member, reason: PlanReason) -> bool:
+def _make_room(draft: Decision, head: Member, reason: PlanReason) -> bool:
     """Make room for the calibration. Return True if the job will have the room, or was ended."""
     pool = draft.pool
     limit_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
@@ -214,7 +214,7 @@ def _make_room(draft: Draft, head: Member, reason: PlanReason) -> bool:
     return True
 
 
-def _calibrate(draft: Draft) -> None:
+def _calibrate(draft: Decision) -> None:
     """Give the calibration all free memory, if the other jobs have settled and that memory suffices."""
     pool = draft.pool
     if pool.at(Stage.CALIBRATING) or not all(m.settled for m in pool.at(Stage.RUNNING)):
@@ -241,11 +241,11 @@ def _next_to_calibrate(pool: Pool) -> Member | None:
     return None
 
 
-def _fit(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+def _fit(draft: Decision, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
     return fit(draft.planner, draft.pool, tuple(planned(m) for m in members), budget_bytes=budget_bytes)
 
 
-def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
+def _renewed(draft: Decision, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
     """Return the planner's renewal of the plans that all members follow, if its grants fit into the budget."""
     followed = tuple(m.plan for m in members if m.plan is not None)
     if not members or len(followed) < len(members):  # all members may have been cancelled since
@@ -259,7 +259,9 @@ def _renewed(draft: Draft, members: tuple[Member, ...], budget_bytes: int) -> tu
     return plans
 
 
-def _set_targets(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason) -> None:
+def _set_targets(
+    draft: Decision, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason
+) -> None:
     """Make these plans the members' targets, except where a member follows the plan already."""
     for member, plan in zip(members, plans, strict=True):
         grant_bytes = grant_of(draft.planner, draft.pool, planned(member), plan)
@@ -273,7 +275,7 @@ def _set_targets(draft: Draft, members: tuple[Member, ...], plans: tuple[JobPlan
         draft.put(replace(member, stage=Stage.RUNNING, target=target))
 
 
-def _renew_forecast(draft: Draft, member: Member, plan: JobPlan) -> Member:
+def _renew_forecast(draft: Decision, member: Member, plan: JobPlan) -> Member:
     """Record a new forecast for the same plan, if newer latencies have changed it."""
     if member.plan is None or member.plan.forecast == plan.forecast:
         return member
@@ -282,7 +284,7 @@ def _renew_forecast(draft: Draft, member: Member, plan: JobPlan) -> Member:
     return replace(member, plan=plan)
 
 
-def _send(draft: Draft, member: Member, target: Target) -> None:
+def _send(draft: Decision, member: Member, target: Target) -> None:
     """Send the plan, unless a job that is leaving still has host memory that the plan needs. The member's own memory
     suffices until then.
     """
@@ -340,7 +342,7 @@ def _reserved_bytes(pool: Pool) -> int:
     return sum(m.granted_bytes for m in pool.at(Stage.CALIBRATING))
 
 
-def _waits_for(draft: Draft, least_bytes: int, shortfall_bytes: int) -> str:
+def _waits_for(draft: Decision, least_bytes: int, shortfall_bytes: int) -> str:
     """Return the text that `stat_queue` shows: the memory that is needed, the memory that is missing, and the jobs
     that hold it.
     """
@@ -355,7 +357,7 @@ def _held_bytes(member: Member) -> int:
     return max(member.held_bytes, _promise_bytes(member))
 
 
-def _too_large(draft: Draft, head: Member, infeasible: Infeasible) -> Outcome:
+def _too_large(draft: Decision, head: Member, infeasible: Infeasible) -> Outcome:
     """Return the outcome of a job that does not fit any division of the budget."""
     bound_bytes, bound, raise_it = min(
         (draft.pool.budget_bytes, "the budget", "give the controller a larger budget (TENSILE_BUDGET_BYTES)"),

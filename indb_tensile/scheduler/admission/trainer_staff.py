@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.admission_orders import AssignJob, ClaimNext, SpawnTrainer
-from indb_tensile.scheduler.admission.decision import Draft
+from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.pool import Lost, Member, Pool, Spare, Stage, TrainerId
 
 # Jobs that may be let in past a job that waits for memory. After that many, the waiting job blocks the queue until it
@@ -14,14 +14,14 @@ MOST_OVERTAKEN = 8
 LONGEST_PAUSE_TICKS = 60
 
 
-def staff(draft: Draft) -> None:
+def staff(draft: Decision) -> None:
     """Give the claimed job a trainer, start spare trainers, and claim the next job when a trainer is ready for it."""
     _assign(draft)
     _recruit(draft)
     _claim(draft)
 
 
-def tick(draft: Draft) -> None:
+def tick(draft: Decision) -> None:
     """Count down every pause by one tick, and allow the next claim to look at the queue again."""
     pool = draft.pool
     draft.pool = replace(
@@ -38,7 +38,7 @@ def lengthened(times: int) -> int:
     return ticks
 
 
-def _assign(draft: Draft) -> None:
+def _assign(draft: Decision) -> None:
     for member in draft.pool.at(Stage.CLAIMED):
         spare = next((s for s in draft.pool.spares if s.ready), None)
         if spare is None:
@@ -48,7 +48,7 @@ def _assign(draft: Draft) -> None:
         draft.order(AssignJob(trainer=spare.trainer, job=member.job))
 
 
-def _recruit(draft: Draft) -> None:
+def _recruit(draft: Decision) -> None:
     """Start spare trainers until there are enough. Pause after trainers that die before they are ready."""
     if draft.pool.spawn_pause_ticks:
         return
@@ -65,7 +65,7 @@ def holds_queue(member: Member) -> bool:
     return member.stage in (Stage.WAITING, Stage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
 
 
-def holdup(pool: Pool) -> str | None:
+def claim_blocker(pool: Pool) -> str | None:
     """Return the reason, in words, why no job would be claimed now; None if one would be."""
     blocker = next(filter(_holds_back, pool.members), None)
     if pool.stopping:
@@ -89,8 +89,8 @@ def holdup(pool: Pool) -> str | None:
     return "a trainer to start"
 
 
-def _claim(draft: Draft) -> None:
-    """Ask for a job if a spare trainer is ready for it and nothing blocks the queue (`holdup`).
+def _claim(draft: Decision) -> None:
+    """Ask for a job if a spare trainer is ready for it and nothing blocks the queue (`claim_blocker`).
 
     No job is claimed for a while after the device was lost, because the next job would lose it too. No job is claimed
     while a job blocks the queue, or while the trainer of a lost claim is still exiting, because its job might return
@@ -98,7 +98,7 @@ def _claim(draft: Draft) -> None:
     a lock on its owner's table, or for memory, for as long as its owner likes.
     """
     pool = draft.pool
-    if pool.claiming or holdup(pool) is not None:
+    if pool.claiming or claim_blocker(pool) is not None:
         return
     entering = Counter(m.job.owner_oid for m in pool.members if _enters(m))
     passed_over = frozenset(owner for owner, jobs in entering.items() if jobs >= pool.entering_jobs)

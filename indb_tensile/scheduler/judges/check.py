@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from indb_tensile.scheduler.graph import Operator, StepGraph, TensorId
 from indb_tensile.scheduler.judges import cuts
-from indb_tensile.scheduler.judges.cuts import Steps
+from indb_tensile.scheduler.judges.cuts import JobLoads
 from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.timing.schedule import Schedule
@@ -69,7 +69,7 @@ def together_bytes(jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], schedules: 
     return sum(alone) + sum(cuts.most_bytes([steps(jobs[n]) for n in s.jobs], s) for s in schedules)
 
 
-def steps(pairs: Sequence[tuple[StepGraph, Plan]]) -> Steps:
+def steps(pairs: Sequence[tuple[StepGraph, Plan]]) -> JobLoads:
     """Return a job's bytes during its training step, which is the first pair, and at the gates before each operator.
 
     The job's other graphs run before the gates of operator 0.
@@ -80,7 +80,7 @@ def steps(pairs: Sequence[tuple[StepGraph, Plan]]) -> Steps:
     walk = _walk(graph, plan)
     between = max((peak(*pair) for pair in others), default=0)
     waiting = (max(walk.waits[0], between), *walk.waits[1:])
-    return Steps(running_bytes=tuple(walk.loads), waiting_bytes=waiting)
+    return JobLoads(running_bytes=tuple(walk.loads), waiting_bytes=waiting)
 
 
 def peak(graph: StepGraph, plan: Plan) -> int:

@@ -30,21 +30,21 @@ _Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class JobLoads:
     """The bytes of a job while each operator runs, and while the job waits at the gates before each operator."""
 
     running_bytes: tuple[int, ...]
     waiting_bytes: tuple[int, ...]
 
 
-def most_bytes(jobs: Sequence[Steps], schedule: Schedule) -> int:
+def most_bytes(jobs: Sequence[JobLoads], schedule: Schedule) -> int:
     """Return the most bytes that these jobs occupy together in any state that the gates allow."""
     ahead = max((_rounds(schedule, gate) + 1 for gate in schedule.gates), default=0)
     window = _Window(jobs, schedule, 1 + (len(jobs) - 1) * max(0, ahead))
     return window.most_bytes()
 
 
-def faults(jobs: Sequence[Steps], schedule: Schedule) -> tuple[str, ...]:
+def faults(jobs: Sequence[JobLoads], schedule: Schedule) -> tuple[str, ...]:
     """Return the faults of these gates, in words: unknown operators, a circle of waits, or a budget
     that is not kept.
     """
@@ -90,7 +90,7 @@ class _Window:
     window, 2 n + 1 running it.
     """
 
-    def __init__(self, jobs: Sequence[Steps], schedule: Schedule, rounds: int) -> None:
+    def __init__(self, jobs: Sequence[JobLoads], schedule: Schedule, rounds: int) -> None:
         counts = [len(own.running_bytes) for own in jobs]
         self.loads = [
             _load_of_states(own, rounds * each) for own, each in zip(jobs, schedule.iterations, strict=True)
@@ -153,7 +153,7 @@ class _Window:
 _NEVER = -(1 << 60)
 
 
-def _circle(jobs: Sequence[Steps], schedule: Schedule) -> str | None:
+def _circle(jobs: Sequence[JobLoads], schedule: Schedule) -> str | None:
     """Return the positions of jobs that wait for each other forever; None if no jobs do."""
     ahead = max(0, *(_rounds(schedule, gate) + 1 for gate in schedule.gates), 0)
     rounds = 2 * len(jobs) * ahead + 2
@@ -168,6 +168,6 @@ def _circle(jobs: Sequence[Steps], schedule: Schedule) -> str | None:
     )
 
 
-def _load_of_states(own: Steps, iterations: int) -> _Ints:
+def _load_of_states(own: JobLoads, iterations: int) -> _Ints:
     each = np.array([own.waiting_bytes, own.running_bytes], dtype=np.int64).T.ravel()
     return np.append(np.tile(each, iterations), own.waiting_bytes[0])

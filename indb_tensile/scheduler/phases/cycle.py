@@ -92,7 +92,7 @@ def cycle_of(workload: Workload, plans: Sequence[Plan], link: Link) -> Cycle:
     return Cycle(load_bytes=load_bytes_list, duration_ns=own.duration_ns, idle_bytes=least)
 
 
-def coarse(own: Cycle, most: int) -> Cycle:
+def merge_segments(own: Cycle, most: int) -> Cycle:
     """Return the iteration in at most `most` segments. In each segment the job counts with its largest load there.
 
     Neighbouring segments are merged where that adds the least bytes times nanoseconds, so that jobs wait at few gates
@@ -134,7 +134,7 @@ def coarse(own: Cycle, most: int) -> Cycle:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class LoadCurve:
     """Bytes over time: `bytes[k]` from `times_ns[k]` on. The first time is before all events."""
 
     times_ns: Ints
@@ -145,7 +145,7 @@ class Curve:
         return np.asarray(self.bytes[np.searchsorted(self.times_ns, times_ns, side="right") - 1], dtype=np.int64)
 
 
-def curve(cycles: Sequence[Cycle], started: Sequence[tuple[int, int]]) -> Curve:
+def curve(cycles: Sequence[Cycle], started: Sequence[tuple[int, int]]) -> LoadCurve:
     """Return the sum of the loads of all jobs. `started` are the (start, job) of iterations; jobs are idle the rest
     of the time.
     """
@@ -160,4 +160,4 @@ def curve(cycles: Sequence[Cycle], started: Sequence[tuple[int, int]]) -> Curve:
     order = np.argsort(at, kind="stable")
     at, total = at[order], np.cumsum(change[order])
     last = np.append(at[1:] != at[:-1], True)  # of several changes at one time only the sum counts
-    return Curve(at[last], total[last])
+    return LoadCurve(at[last], total[last])

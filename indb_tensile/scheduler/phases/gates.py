@@ -37,7 +37,7 @@ class Round:
     length_ns: int
 
 
-def unrolled(planned: Round, longest_ns: int) -> list[tuple[int, int]]:
+def unrolled_starts(planned: Round, longest_ns: int) -> list[tuple[int, int]]:
     """Return the starts of the round, of the rounds before it that reach into it, and of the rounds after it into
     which it reaches.
     """
@@ -114,7 +114,7 @@ class _Gates:
         self._cycles = cycles
         self._planned = planned
         self._budget = budget_bytes
-        starts = unrolled(planned, max(c.period_ns for c in cycles))
+        starts = unrolled_starts(planned, max(c.period_ns for c in cycles))
         self._together = curve(cycles, starts)
         self._starts = [np.array([s for s, j in starts if j == job], dtype=np.int64) for job in range(len(cycles))]
         # number of iterations of earlier rounds

@@ -20,8 +20,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from indb_tensile.scheduler.phases.cycle import Curve, Cycle, curve, cycle
-from indb_tensile.scheduler.phases.gates import Round, gates, unrolled
+from indb_tensile.scheduler.phases.cycle import Cycle, LoadCurve, curve, cycle
+from indb_tensile.scheduler.phases.gates import Round, gates, unrolled_starts
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 from indb_tensile.scheduler.timing.simulate import Compute
@@ -154,7 +154,7 @@ def _beside_short_ones(
 # --- the least delay -------------------------------------------------------------------------------------------
 
 
-def least_start(own: Cycle, others: Curve, from_ns: int, budget_bytes: int) -> int:
+def least_start(own: Cycle, others: LoadCurve, from_ns: int, budget_bytes: int) -> int:
     """Return the first time from which on this job's iteration fits beside the other jobs' load (Zico's equation 1).
 
     If it does not fit, the start is delayed exactly until the other jobs' load has come down to the room that remains
@@ -275,7 +275,7 @@ def _shift(cycles: Sequence[Cycle], planned: Round, budget_bytes: int, compute: 
         sum(clock.at(s + cycles[j].period_ns) - clock.at(s) for s, j in planned.started if j == job)
         for job in range(len(cycles))
     ]
-    together = curve(cycles, unrolled(planned, max(c.period_ns for c in cycles)))
+    together = curve(cycles, unrolled_starts(planned, max(c.period_ns for c in cycles)))
     inside = (together.times_ns >= planned.first_ns) & (together.times_ns < planned.first_ns + planned.length_ns)
     return Shift(
         start_ns=tuple(map(tuple, starts)),
@@ -293,7 +293,7 @@ class _Clock:
     def __init__(self, cycles: Sequence[Cycle], planned: Round, compute: Compute) -> None:
         self._first_ns, self._length_ns = planned.first_ns, planned.length_ns
         changes: dict[int, int] = {0: 0, planned.length_ns: 0}
-        for start_ns, job in unrolled(planned, max(c.period_ns for c in cycles)):
+        for start_ns, job in unrolled_starts(planned, max(c.period_ns for c in cycles)):
             for time_ns, change in ((start_ns, 1), (start_ns + cycles[job].period_ns, -1)):
                 inside = min(max(time_ns - planned.first_ns, 0), planned.length_ns)
                 changes[inside] = changes.get(inside, 0) + change

@@ -48,9 +48,9 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
-from indb_tensile.scheduler.search.descent import Effort, Heed, unhurried
-from indb_tensile.scheduler.search.ladder import Ladder
-from indb_tensile.scheduler.search.rung import Rung
+from indb_tensile.scheduler.search.descent import CancellationCheck, Effort, never_cancel
+from indb_tensile.scheduler.search.ladder import CandidatePlans
+from indb_tensile.scheduler.search.rung import CandidatePlan
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -77,11 +77,11 @@ def tensile_plus(
     """Return plans whose peaks meet the budget and every job's limit, if any can. `work` multiplies the layouts
     tried.
     """
-    climb = Climb(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, work=work)
+    climb = BudgetPlanner(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, work=work)
     return climb.plans(budget_bytes)
 
 
-class Climb:
+class BudgetPlanner:
     """Plans of some jobs for several budgets. The candidates of each graph are made once and used for all budgets.
 
     Equal calls in equal order return equal plans.
@@ -96,7 +96,7 @@ class Climb:
         compute: Compute = Compute.OVERLAP,
         effort: Effort = Effort.USUAL,
         work: float = 1,
-        heed: Heed = unhurried,
+        heed: CancellationCheck = never_cancel,
     ) -> None:
         self._heed, self._work = heed, work
         self._workloads, self._link, self._rewrites, self._compute = workloads, link, rewrites, compute
@@ -215,7 +215,9 @@ class Climb:
         return self._known[shares]
 
 
-def step_down(curves: Sequence[Sequence[Rung]], weights: Sequence[float], budget_bytes: int) -> tuple[int, ...]:
+def divide_by_curves(
+    curves: Sequence[Sequence[CandidatePlan]], weights: Sequence[float], budget_bytes: int
+) -> tuple[int, ...]:
     """Return the limit of each job's peak, from curves of falling peaks: the least weighted slowdown for the bytes.
 
     Starting from the first candidate of each curve, the step down with the least slowdown for each byte is taken,
@@ -252,10 +254,10 @@ def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
 class _GraphCandidates:
     """The candidate plans of one graph, and its budget curve once that is known."""
 
-    ladder: Ladder
-    _curve: tuple[Rung, ...] = ()
+    ladder: CandidatePlans
+    _curve: tuple[CandidatePlan, ...] = ()
 
-    def curve(self) -> tuple[Rung, ...]:
+    def curve(self) -> tuple[CandidatePlan, ...]:
         self._curve = self._curve or self.ladder.curve()
         return self._curve
 
@@ -267,7 +269,7 @@ class _Job:
     workload: Workload
     climbed: list[_GraphCandidates]
 
-    def curve(self) -> tuple[Rung, ...]:
+    def curve(self) -> tuple[CandidatePlan, ...]:
         """Return the training step's curve. A job of several graphs needs as much as the largest of them."""
         return self.climbed[0].curve()
 
@@ -291,7 +293,7 @@ def _along_curves(
         for job, least, cap in zip(jobs, leasts, caps, strict=True)
     ]
     weights = [1 / max(_LEAST_RATE, job.workload.max_swapping_rate) for job in jobs]
-    return step_down(curves, weights, budget_bytes)
+    return divide_by_curves(curves, weights, budget_bytes)
 
 
 def _along_steep_curves(
@@ -324,7 +326,7 @@ def _by_peak(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], b
     return parts_by_peak(leasts, caps, budget_bytes)
 
 
-def _bounded(rung: Rung, least_bytes: int, cap_bytes: int, fastest_ns: int, power: int) -> Rung:
+def _bounded(rung: CandidatePlan, least_bytes: int, cap_bytes: int, fastest_ns: int, power: int) -> CandidatePlan:
     peak_bytes = max(least_bytes, min(cap_bytes, rung.peak_bytes))
     iteration_ns = rung.iteration_ns
     if power > 1:
@@ -390,7 +392,7 @@ def _jobs(
     rewrites: bool,
     effort: Effort,
     work: float,
-    heed: Heed,
+    heed: CancellationCheck,
 ) -> list[_Job]:
     """Return each job's candidate plans for each graph. Equal graphs on equal shares use the same candidates."""
     known: dict[tuple[int, tuple[int, ...], float], _GraphCandidates] = {}
@@ -400,7 +402,7 @@ def _jobs(
         for number, (graph, latency_ns) in enumerate(zip(workload.graphs, workload.latency_ns, strict=True)):
             key = (id(graph), latency_ns, share)
             if key not in known:
-                ladder = Ladder(
+                ladder = CandidatePlans(
                     graph,
                     latency_ns,
                     link,
@@ -453,7 +455,7 @@ def _forecasts(workloads: Sequence[Workload], plans: Plans, link: Link, compute:
     return simulate(runs, link, compute=compute)
 
 
-def _step(number: int, curve: Sequence[Rung], at: int, weight: float) -> tuple[float, int, int] | None:
+def _step(number: int, curve: Sequence[CandidatePlan], at: int, weight: float) -> tuple[float, int, int] | None:
     """Return the cheapest step down this curve: weighted slowdown for each byte, number of the curve, and target
     candidate.
     """
@@ -465,7 +467,7 @@ def _step(number: int, curve: Sequence[Rung], at: int, weight: float) -> tuple[f
     return min(steps, default=None)
 
 
-def _left(curve: Sequence[Rung], at: int) -> float:
+def _left(curve: Sequence[CandidatePlan], at: int) -> float:
     """Return the slowdown that one more byte removes at this candidate, relative to the fastest candidate."""
     if at == 0:
         return 0.0
@@ -477,6 +479,6 @@ def _left(curve: Sequence[Rung], at: int) -> float:
     )
 
 
-def _cost_ns(rung: Rung) -> float:
+def _cost_ns(rung: CandidatePlan) -> float:
     """Return the time, plus a little for copies that cost no time now, because they may meet other jobs' copies."""
     return rung.iteration_ns + _LANE_PRICE * rung.lane_ns

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
-from indb_tensile.scheduler.phases.cycle import coarse, cycle_of
+from indb_tensile.scheduler.phases.cycle import cycle_of, merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Shift, exclusive, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.division import Demand, divide
@@ -88,7 +88,7 @@ def shifts(
 ) -> tuple[Group, ...] | Infeasible:
     """Return the pairs of the jobs' training steps, and each pair's time shift under its part of the budget."""
     whole = [regional(cycle_of(w, (LIVENESS,) * len(w.graphs), link)) for w in workloads]
-    cycles = [coarse(own, len(own.load_bytes)) for own in whole]  # the same, in segments of equal load
+    cycles = [merge_segments(own, len(own.load_bytes)) for own in whole]  # the same, in segments of equal load
     grouped = pairs(cycles)
     budgets = divide([_demand([cycles[job] for job in jobs]) for jobs in grouped], budget_bytes)
     if sum(budgets) > budget_bytes:  # the pairs do not fit even with one job of each pair at a time

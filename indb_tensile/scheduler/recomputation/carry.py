@@ -19,7 +19,7 @@ from indb_tensile.scheduler.plan import Swap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
+class RerunOrder:
     """Another order of a graph's operators. The turn of operator k holds its re-runs, then the updates that were put
     off to this turn, then operator k itself.
 
@@ -33,7 +33,7 @@ class Turns:
     put_off: frozenset[int]
 
     @staticmethod
-    def laid(reruns: Sequence[Sequence[OpIndex]], put_off: dict[int, int]) -> "Turns":
+    def laid(reruns: Sequence[Sequence[OpIndex]], put_off: dict[int, int]) -> "RerunOrder":
         """Return the order with `reruns[k]` before operator k and each operator of `put_off` in its
         given later turn.
         """
@@ -48,11 +48,11 @@ class Turns:
             for operator in (*later.get(index, ()), *(() if index in put_off else (index,))):
                 own[operator] = len(order)
                 order.append(OpIndex(operator))
-        return Turns(order=tuple(order), start=tuple(start), own=tuple(own), put_off=frozenset(put_off))
+        return RerunOrder(order=tuple(order), start=tuple(start), own=tuple(own), put_off=frozenset(put_off))
 
 
 def carried(
-    before: StepGraph, after: StepGraph, latency_ns: Sequence[int], turns: Turns, swaps: Iterable[Swap]
+    before: StepGraph, after: StepGraph, latency_ns: Sequence[int], turns: RerunOrder, swaps: Iterable[Swap]
 ) -> tuple[Swap, ...]:
     """Return the same swaps for the graph `after`, which runs the operators of `before` in the order of `turns`."""
     planned = tuple(swaps)
@@ -97,7 +97,7 @@ def _any_between(positions: Sequence[int], after: int, until: int) -> bool:
 class _SwapTranslator:
     """Maps operators, boundaries and tensors of the graph `before` to those of the graph `after`."""
 
-    def __init__(self, before: StepGraph, after: StepGraph, latency_ns: Sequence[int], turns: Turns) -> None:
+    def __init__(self, before: StepGraph, after: StepGraph, latency_ns: Sequence[int], turns: RerunOrder) -> None:
         self._before = before
         self._after = after
         self._turns = turns

@@ -39,7 +39,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.memory.peak import Gap, accesses, gaps
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.recomputation.carry import Turns, carried
+from indb_tensile.scheduler.recomputation.carry import RerunOrder, carried
 from indb_tensile.scheduler.rewrite import captured_order, execution_ns, repeatable, rewrite
 
 _NEVER = -1
@@ -154,7 +154,7 @@ class Recomputation:
 
     # --- the order ---------------------------------------------------------------------------------------------
 
-    def _turns(self, dropped: Collection[Gap], brief: frozenset[Gap], retained: frozenset[TensorId]) -> Turns:
+    def _turns(self, dropped: Collection[Gap], brief: frozenset[Gap], retained: frozenset[TensorId]) -> RerunOrder:
         self._check(dropped)
         leaving = {(gap.tensor, gap.out_after) for gap in dropped}
         passing = {(gap.tensor, gap.out_after) for gap in brief}
@@ -172,7 +172,7 @@ class Recomputation:
                 over = index == self._accesses[tensor][-1]
                 stays = tensor in retained if over else (tensor, index) not in leaving
                 resident[tensor] = stays or self._persistent(tensor)
-        return Turns.laid(reruns, self._put_off(reruns))
+        return RerunOrder.laid(reruns, self._put_off(reruns))
 
     def _put_off(self, reruns: Sequence[Sequence[OpIndex]]) -> dict[int, int]:
         """Return the turn in which each update that has to wait runs."""

@@ -23,7 +23,7 @@ from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 DISTANCES = (3, 10, 30, 100)
 
 
-def advanced(search: StepSearch, policy: str, link: Link) -> Plan:
+def advance_copies(search: StepSearch, policy: str, link: Link) -> Plan:
     """Return the fastest of the search's present plan and of plans that give memory back and take it at other
     boundaries.
     """

@@ -7,7 +7,7 @@ parameters, staged limits and forced swaps, and improves the best of each.
 Work is limited by the number of layouts, in proportion to the size of the graph, never by the clock: equal inputs
 give equal plans. A *ration* is the same amount of work for every size, so a larger graph gets fewer layouts of each
 kind, without a size at which a kind of search ends abruptly. A local search that would take more layouts than a
-ration is not begun: see `lowerable`.
+ration is not begun: see `fits_layout_limit`.
 
 Unless a constant's comment names a measurement, the value was chosen by hand and no measurement is recorded.
 """
@@ -15,8 +15,8 @@ Unless a constant's comment names a measurement, the value was chosen by hand an
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 
-from indb_tensile.scheduler.search.orders import Orders, carried_over
-from indb_tensile.scheduler.search.rung import Rung, fastest, rung_of
+from indb_tensile.scheduler.search.orders import ExecutionOrders, translate_choices
+from indb_tensile.scheduler.search.rung import CandidatePlan, candidate_of, fastest_candidate
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 
 # The most choices that a pruning tries to undo. Each try is one layout. With fewer tries, needless choices remain in
@@ -28,8 +28,8 @@ _WORK = 1_000_000
 # The layouts for each operator of a small graph. They bound the ration where `_WORK` would allow more layouts than
 # few choices can use. A larger value only costs time.
 _WORK_PER_OPERATOR = 8
-# The most tensors that one step of a `Manner` takes at once. `lowerable` relies on it; the largest `together` below
-# has to equal it.
+# The most tensors that one step of a `Manner` takes at once. `fits_layout_limit` relies on it; the largest `together`
+# below has to equal it.
 _TOGETHER = 64
 # The rations after which no further set of search parameters is tried. A higher value tries more and takes longer.
 _TRIES = 2
@@ -53,7 +53,7 @@ NEAR = 0.1
 _CLOSE = 1.02
 # The orders that may follow from one plan one after the other, each from the plan that the one before led to. Each
 # costs layouts of several candidates; the loop ends earlier if an order does not help.
-SETTLINGS = 3
+MOST_REORDERINGS = 3
 # The parameters for candidates that recompute less: steps of up to 64 tensors first, then of up to 8. Each is lowered
 # within `_DEEP` rations. A further entry costs as much.
 _CAREFUL = tuple(
@@ -69,12 +69,12 @@ class Effort(IntEnum):
     FULL = 2  # the best of every order and every kind of search, improved (this module)
 
 
-def ration_of(operators: int) -> int:
+def layout_limit(operators: int) -> int:
     """Return how many layouts a search for one limit may take."""
     return max(1, min(_WORK // operators, 100 + _WORK_PER_OPERATOR * operators))
 
 
-def lowerable(moves: int, ration: int) -> bool:
+def fits_layout_limit(moves: int, ration: int) -> bool:
     """Return whether a local search that moves or recomputes this many tensors can end within `ration` layouts.
 
     A layout takes up to `_TOGETHER` tensors at best, and about as many layouts again do not help. Measured on
@@ -83,7 +83,7 @@ def lowerable(moves: int, ration: int) -> bool:
     return 2 * moves <= _TOGETHER * ration
 
 
-def manners_of(*, drops: bool) -> tuple[Manner, ...]:
+def search_parameters(*, drops: bool) -> tuple[Manner, ...]:
     """Return the sets of search parameters: they weigh lanes against waits, and take many tensors at once or the best
     of a few.
     """
@@ -99,25 +99,32 @@ def manners_of(*, drops: bool) -> tuple[Manner, ...]:
 
 
 # A cancellation check. The search calls it before each piece of work; an exception that it raises ends the search.
-Heed = Callable[[], None]
+CancellationCheck = Callable[[], None]
 
 
-def unhurried() -> None:
+def never_cancel() -> None:
     """Never cancel: the cancellation check of a caller that has nothing more urgent to do."""
 
 
-class Descent:
+class LocalSearch:
     """A local search from the peak of the plan that does nothing to one limit, step by step."""
 
     def __init__(
-        self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, work: int = 1, heed: Heed = unhurried
+        self,
+        orders: ExecutionOrders,
+        top: CandidatePlan,
+        limit_bytes: int,
+        *,
+        drops: bool,
+        work: int = 1,
+        heed: CancellationCheck = never_cancel,
     ) -> None:
         self._heed = heed
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
         self._drops = drops
-        self._ration = work * ration_of(orders.first[0].operators)
+        self._ration = work * layout_limit(orders.first[0].operators)
 
-    def best(self) -> Rung:
+    def best(self) -> CandidatePlan:
         """Return the fastest candidate within the limit, or the candidate with the least memory if none fits."""
         rungs = self._try_all_parameters()
         rungs += self._lower_in_stages({rung.order for rung in rungs})
@@ -125,20 +132,22 @@ class Descent:
         if not rungs:
             return self._swap_then_exchange()
         if self._costs_nothing(rungs):
-            return fastest(rungs)
-        starts = [fastest(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})]
+            return fastest_candidate(rungs)
+        starts = [
+            fastest_candidate(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})
+        ]
         settled = [self._improve_in_late_orders(self._improve_all_ways(start)) for start in starts]
         # `loose` orders are those in which most tensors may be recomputed.
         none_loose = all(rung.order not in self._orders.loose for rung in rungs)
-        if none_loose or fastest(settled).iteration_ns > _CLOSE * self._top.iteration_ns:
+        if none_loose or fastest_candidate(settled).iteration_ns > _CLOSE * self._top.iteration_ns:
             settled += [rung for rung in (self._swap_then_exchange(),) if rung.peak_bytes <= self._limit_bytes]
-        return fastest(settled)
+        return fastest_candidate(settled)
 
-    def _try_all_parameters(self) -> list[Rung]:
+    def _try_all_parameters(self) -> list[CandidatePlan]:
         """Return the candidates that the sets of parameters find in every order, while there is work left."""
-        rungs: list[Rung] = []
+        rungs: list[CandidatePlan] = []
         spent = 0
-        for number, manner in enumerate(manners_of(drops=self._drops)):
+        for number, manner in enumerate(search_parameters(drops=self._drops)):
             for order, search in enumerate(self._orders.first):
                 enough = number > 0 and spent > _TRIES * self._ration
                 if rungs and (self._costs_nothing(rungs) or enough):
@@ -149,7 +158,7 @@ class Descent:
                 spent += search.layouts - start
         return rungs
 
-    def _lower_in_stages(self, reached: set[int]) -> list[Rung]:
+    def _lower_in_stages(self, reached: set[int]) -> list[CandidatePlan]:
         """Return candidates found limit by limit, improved each time, for loose orders in which no set of parameters
         succeeded.
 
@@ -163,20 +172,20 @@ class Descent:
             for rung in self._lower_order_in_stages(order)
         ]
 
-    def _lower_order_in_stages(self, order: int) -> list[Rung]:
+    def _lower_order_in_stages(self, order: int) -> list[CandidatePlan]:
         search = self._orders.search(order)
         search.clear()
         for stage, fraction in enumerate(_STAGES):
             limit_bytes = self._limit_bytes + round(fraction * (self._top.peak_bytes - self._limit_bytes))
             if not self._lower_one_stage(search, limit_bytes, seed=search.operators + stage):
                 return []
-        return [rung_of(order, search)]
+        return [candidate_of(order, search)]
 
     def _lower_one_stage(self, search: StepSearch, limit_bytes: int, *, seed: int) -> bool:
         """Lower the peak to the next limit and improve the result. If that fails, retry from another plan as good as
         this one.
         """
-        first = manners_of(drops=self._drops)[0]
+        first = search_parameters(drops=self._drops)[0]
         above_bytes = search.peak_bytes
         for attempt in range(_STARTS):
             before = search.choices
@@ -189,7 +198,7 @@ class Descent:
             search.improve(above_bytes, self._patient, most=self._ration, seed=seed + _STARTS * (attempt + 1))
         return False
 
-    def _retry_with_more_layouts(self) -> list[Rung]:
+    def _retry_with_more_layouts(self) -> list[CandidatePlan]:
         """Search with more rations, after no set of parameters succeeded."""
         orders = range(len(self._orders.first))
         return [
@@ -198,47 +207,47 @@ class Descent:
             for rung in self._lower_from_scratch(order, self._patient, _PATIENT * self._ration)
         ]
 
-    def _lower_from_scratch(self, order: int, manner: Manner, most: int) -> list[Rung]:
+    def _lower_from_scratch(self, order: int, manner: Manner, most: int) -> list[CandidatePlan]:
         self._heed()
         search = self._orders.search(order)
         search.clear()
         return self._prune(order, search) if search.lower(self._limit_bytes, manner, most=most) else []
 
-    def _prune(self, order: int, search: StepSearch) -> list[Rung]:
+    def _prune(self, order: int, search: StepSearch) -> list[CandidatePlan]:
         search.prune(self._limit_bytes, PRUNED)
-        return [rung_of(order, search)]
+        return [candidate_of(order, search)]
 
     # --- going on from a plan ---------------------------------------------------------------------------------
 
-    def _improve_all_ways(self, start: Rung) -> Rung:
+    def _improve_all_ways(self, start: CandidatePlan) -> CandidatePlan:
         """Return the fastest result of improving the candidate with several sets of parameters."""
-        first = manners_of(drops=self._drops)[0]
+        first = search_parameters(drops=self._drops)[0]
         improved = [self._improve(start, (first,)), self._improve(start, (self._patient,))]
-        best = fastest(improved)
+        best = fastest_candidate(improved)
         if best.iteration_ns < _CLOSE * self._top.iteration_ns:
             improved += self._recompute_less(best)
-        return fastest((*improved, *self._exchange(fastest(improved))))
+        return fastest_candidate((*improved, *self._exchange(fastest_candidate(improved))))
 
-    def _improve(self, rung: Rung, manners: Sequence[Manner]) -> Rung:
+    def _improve(self, rung: CandidatePlan, manners: Sequence[Manner]) -> CandidatePlan:
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
         for number, manner in enumerate(manners):
             self._heed()
             search.improve(self._limit_bytes, manner, most=_DEEP * self._ration, seed=search.operators + number)
-        return rung_of(rung.order, search)
+        return candidate_of(rung.order, search)
 
-    def _recompute_less(self, best: Rung) -> list[Rung]:
+    def _recompute_less(self, best: CandidatePlan) -> list[CandidatePlan]:
         """Return other candidates that recompute less. If next to no time is lost, the rest may be recomputation."""
-        candidates = [self._improve(best, (swapping(0.1),))]
+        candidates = [self._improve(best, (swap_only_parameters(0.1),))]
         mixed = Manner(drops=self._drops, lane_price=0.02, tried=4, together=16)
         for manner in _CAREFUL:
             if self._costs_nothing(candidates):
                 break
             for rung in self._lower_from_scratch(best.order, manner, _DEEP * self._ration):
-                candidates.append(self._improve(rung, (mixed, swapping(0.1))))
+                candidates.append(self._improve(rung, (mixed, swap_only_parameters(0.1))))
         return candidates
 
-    def _exchange(self, rung: Rung) -> list[Rung]:
+    def _exchange(self, rung: CandidatePlan) -> list[CandidatePlan]:
         """Lay the candidate out into the limit and replace single choices."""
         self._heed()
         search = self._orders.search(rung.order)
@@ -246,29 +255,29 @@ class Descent:
         if not search.fill(self._limit_bytes):
             return []
         search.exchange(drops=self._drops, most=self._ration)
-        return [rung_of(rung.order, search)]
+        return [candidate_of(rung.order, search)]
 
-    def _improve_in_late_orders(self, rung: Rung) -> Rung:
+    def _improve_in_late_orders(self, rung: CandidatePlan) -> CandidatePlan:
         """Continue in the order in which no update waits for the iteration's end without need."""
-        for _ in range(SETTLINGS):
+        for _ in range(MOST_REORDERINGS):
             order = self._orders.settled(rung)
             if order == rung.order or self._costs_nothing((rung,)):
                 break
-            best = fastest((rung, *self._carry_over(rung, order)))
+            best = fastest_candidate((rung, *self._carry_over(rung, order)))
             if best is rung:
                 break
             rung = best
         return rung
 
-    def _carry_over(self, rung: Rung, order: int) -> list[Rung]:
+    def _carry_over(self, rung: CandidatePlan, order: int) -> list[CandidatePlan]:
         """Return the results of the same choices in another order."""
         search = self._orders.search(order)
-        carried = Rung(
+        carried = CandidatePlan(
             order=order,
             peak_bytes=rung.peak_bytes,
             iteration_ns=rung.iteration_ns,
             lane_ns=rung.lane_ns,
-            choices=tuple(carried_over(self._orders.chosen(rung), search)),
+            choices=tuple(translate_choices(self._orders.chosen(rung), search)),
         )
         try:
             self._orders.chosen(carried)
@@ -283,7 +292,7 @@ class Descent:
 
     # --- little memory ----------------------------------------------------------------------------------------
 
-    def _swap_then_exchange(self) -> Rung:
+    def _swap_then_exchange(self) -> CandidatePlan:
         """Search for little memory. Recomputation needs some memory itself, so first every tensor that must be
         swapped is.
 
@@ -291,20 +300,20 @@ class Descent:
         """
         near_bytes = self._limit_bytes + round(NEAR * (self._top.peak_bytes - self._limit_bytes))
         orders = self._orders.loose
-        candidates: list[Rung] = []
+        candidates: list[CandidatePlan] = []
         for order in orders:
-            candidates += self._lower_and_press(order, self._limit_bytes, swapping(1.0))
+            candidates += self._lower_and_press(order, self._limit_bytes, swap_only_parameters(1.0))
             candidates += self._lower_and_press(order, near_bytes, self._patient)
         if not candidates:
             search = self._orders.search(orders[-1])
             search.exhaust()
             search.prune(self._limit_bytes, self._ration)
-            return rung_of(orders[-1], search)
+            return candidate_of(orders[-1], search)
         candidates += [other for rung in tuple(candidates) for other in self._exchange(rung)]
-        candidates += self._exchange(fastest(candidates))
-        return self._improve_in_late_orders(fastest(candidates))
+        candidates += self._exchange(fastest_candidate(candidates))
+        return self._improve_in_late_orders(fastest_candidate(candidates))
 
-    def _lower_and_press(self, order: int, near_bytes: int, manner: Manner) -> list[Rung]:
+    def _lower_and_press(self, order: int, near_bytes: int, manner: Manner) -> list[CandidatePlan]:
         """Lower the peak as far as possible with free choices, then force swaps until it is below the limit."""
         self._heed()
         search = self._orders.search(order)
@@ -314,17 +323,17 @@ class Descent:
 
     @property
     def _patient(self) -> Manner:
-        return patient(drops=self._drops)
+        return single_tensor_parameters(drops=self._drops)
 
-    def _costs_nothing(self, rungs: Iterable[Rung]) -> bool:
+    def _costs_nothing(self, rungs: Iterable[CandidatePlan]) -> bool:
         return any(rung.iteration_ns <= self._top.iteration_ns for rung in rungs)
 
 
-def patient(*, drops: bool) -> Manner:
+def single_tensor_parameters(*, drops: bool) -> Manner:
     """Return the parameters that take one tensor at a time, the better of two candidates."""
     return Manner(drops=drops, lane_price=0.1, tried=2)
 
 
-def swapping(lane_price: float) -> Manner:
+def swap_only_parameters(lane_price: float) -> Manner:
     """Return the parameters that lower a peak by swaps alone."""
     return Manner(drops=False, lane_price=lane_price, tried=1, together=16)

@@ -30,19 +30,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from indb_tensile.scheduler.search.descent import (
+    MOST_REORDERINGS,
     NEAR,
     PRUNED,
-    SETTLINGS,
-    Heed,
-    lowerable,
-    manners_of,
-    patient,
-    ration_of,
-    swapping,
-    unhurried,
+    CancellationCheck,
+    fits_layout_limit,
+    layout_limit,
+    never_cancel,
+    search_parameters,
+    single_tensor_parameters,
+    swap_only_parameters,
 )
-from indb_tensile.scheduler.search.orders import Orders, carried_over
-from indb_tensile.scheduler.search.rung import Rung, fastest, rung_of
+from indb_tensile.scheduler.search.orders import ExecutionOrders, translate_choices
+from indb_tensile.scheduler.search.rung import CandidatePlan, candidate_of, fastest_candidate
 
 # Each sweep: whether tensors may be recomputed, and the price of a nanosecond on a lane. The first sweeps are tried
 # for every graph. Found on residual networks of 3,000 to 100,000 operators and on ResNet-50 and DenseNet-121 at three
@@ -92,27 +92,34 @@ class FirstPlan:
     """The search for the first plan for one limit. `work` multiplies the usual allowance of layouts."""
 
     def __init__(
-        self, orders: Orders, top: Rung, limit_bytes: int, *, drops: bool, work: float = 1, heed: Heed = unhurried
+        self,
+        orders: ExecutionOrders,
+        top: CandidatePlan,
+        limit_bytes: int,
+        *,
+        drops: bool,
+        work: float = 1,
+        heed: CancellationCheck = never_cancel,
     ) -> None:
         self._heed = heed
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
         self._drops, self._work = drops, work
         self._operators = orders.first[0].operators
-        self._ration = max(ration_of(self._operators), layout_allowance(self._operators, work) // _RATIONS, 1)
+        self._ration = max(layout_limit(self._operators), layout_allowance(self._operators, work) // _RATIONS, 1)
         self._end = 0
 
-    def quick(self) -> Rung:
+    def quick(self) -> CandidatePlan:
         """Return the fastest result of the sweeps, or the plan with the least memory if no sweep
         reaches the limit.
         """
         swept = self._sweep_orders(range(len(self._orders.first)))
-        return fastest(swept) if swept else self._least_memory()
+        return fastest_candidate(swept) if swept else self._least_memory()
 
-    def best(self) -> Rung:
+    def best(self) -> CandidatePlan:
         """Return the fastest candidate within the limit, or the candidate with the least memory if none fits."""
         swept = self._sweep_orders(range(len(self._orders.first)))
         if swept and self._costs_nothing(swept):
-            return fastest(swept)
+            return fastest_candidate(swept)
         self._end = self._orders.layouts + layout_allowance(self._operators, self._work)
         candidates = [*swept, *self._lower_orders(swept)]
         if self._layouts_left >= _LEAST_ALLOWANCE and (not candidates or self._is_slow(candidates)):
@@ -120,12 +127,12 @@ class FirstPlan:
         if not candidates:
             return self._least_memory()
         if self._costs_nothing(candidates) or self._layouts_left < _LEAST_ALLOWANCE:
-            return fastest(candidates)
+            return fastest_candidate(candidates)
         for start in self._by_order(candidates)[:2]:
             candidates += self._sweep_in_late_orders(start)
         return self._polish_repeatedly(self._polish_in_late_orders(self._improve_best(candidates)))
 
-    def improved(self, rung: Rung) -> Rung:
+    def improved(self, rung: CandidatePlan) -> CandidatePlan:
         """Improve a plan that is already followed. The number of steps is large enough that a large graph's plan
         improves, too.
         """
@@ -133,17 +140,17 @@ class FirstPlan:
             search = self._orders.chosen(rung)
             if rung.peak_bytes > self._limit_bytes or not search.fill(self._limit_bytes):
                 return rung
-            rung = fastest((rung, rung_of(rung.order, search)))
+            rung = fastest_candidate((rung, candidate_of(rung.order, search)))
         search = self._orders.chosen(rung)
         for seed in range(_FULL_RATIONS):
             self._heed()
             search.sweep_again(drops=self._drops, most=self._ration, seed=seed)
         search.exchange(drops=self._drops, most=self._ration)
-        return fastest((rung, rung_of(rung.order, search)))
+        return fastest_candidate((rung, candidate_of(rung.order, search)))
 
     # --- coming down ------------------------------------------------------------------------------------------------
 
-    def _sweep_orders(self, orders: Iterable[int]) -> list[Rung]:
+    def _sweep_orders(self, orders: Iterable[int]) -> list[CandidatePlan]:
         """Return for each of these orders the fastest result of sweeps at several lane prices."""
         prices = max(_LEAST_SWEEPS, min(len(_SWEEPS), round(self._work * _SWEPT_WORK) // self._operators))
         candidates = []
@@ -154,39 +161,39 @@ class FirstPlan:
                 self._heed()
                 drops = drops and self._drops
                 if search.sweep(self._limit_bytes, drops=drops, lane_price=lane_price):
-                    swept.append(rung_of(order, search))
-            candidates += [fastest(swept)] if swept else []
+                    swept.append(candidate_of(order, search))
+            candidates += [fastest_candidate(swept)] if swept else []
         return candidates
 
-    def _lower_orders(self, swept: Sequence[Rung]) -> list[Rung]:
+    def _lower_orders(self, swept: Sequence[CandidatePlan]) -> list[CandidatePlan]:
         """Return the results of local searches in every order, as long as each ends within few layouts."""
         most = self._ration // _FIRST_PART
-        if swept and not lowerable(min(len(rung.choices) for rung in swept), most):
+        if swept and not fits_layout_limit(min(len(rung.choices) for rung in swept), most):
             return []
-        candidates: list[Rung] = []
+        candidates: list[CandidatePlan] = []
         orders = set(range(len(self._orders.first)))
-        for manner in manners_of(drops=self._drops):
+        for manner in search_parameters(drops=self._drops):
             for order in sorted(orders):
                 self._heed()
                 search = self._orders.search(order)
                 search.clear()
                 if search.lower(self._limit_bytes, manner, most=self._at_most_left(most)):
                     search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(most)))
-                    candidates.append(rung_of(order, search))
+                    candidates.append(candidate_of(order, search))
                 else:
                     orders.discard(order)
         return candidates
 
-    def _swap_then_exchange(self) -> list[Rung]:
+    def _swap_then_exchange(self) -> list[CandidatePlan]:
         """Return candidates that swap every tensor that must be, or most of them, and then exchange swaps for
         recomputation.
         """
         near_bytes = self._limit_bytes + round(NEAR * (self._top.peak_bytes - self._limit_bytes))
-        candidates: list[Rung] = []
+        candidates: list[CandidatePlan] = []
         for order in self._orders.loose:
             for limit_bytes, manner in (
-                (self._limit_bytes, swapping(1.0)),
-                (near_bytes, patient(drops=self._drops)),
+                (self._limit_bytes, swap_only_parameters(1.0)),
+                (near_bytes, single_tensor_parameters(drops=self._drops)),
             ):
                 self._heed()
                 search = self._orders.search(order)
@@ -194,11 +201,11 @@ class FirstPlan:
                 search.lower(limit_bytes, manner, most=self._at_most_left(self._ration))
                 if search.press(self._limit_bytes, most=self._at_most_left(self._ration)):
                     search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(self._ration)))
-                    candidates.append(rung_of(order, search))
+                    candidates.append(candidate_of(order, search))
                     candidates += self._fill_and_exchange(order, self._ration)
         return candidates
 
-    def _least_memory(self) -> Rung:
+    def _least_memory(self) -> CandidatePlan:
         """Return a candidate after no price reached the limit: swapping alone for as many rounds as needed, or
         swapping everything.
 
@@ -208,14 +215,14 @@ class FirstPlan:
         order = self._orders.loose[-1]
         search = self._orders.search(order)
         if search.sweep(self._limit_bytes, drops=False, lane_price=0.0, rounds=_PERSISTENT_ROUNDS):
-            return rung_of(order, search)
+            return candidate_of(order, search)
         search.exhaust()
         search.fill(self._limit_bytes)
-        return rung_of(order, search)
+        return candidate_of(order, search)
 
     # --- improving --------------------------------------------------------------------------------------------------
 
-    def _improve_best(self, candidates: Sequence[Rung]) -> Rung:
+    def _improve_best(self, candidates: Sequence[CandidatePlan]) -> CandidatePlan:
         """Return the fastest result of improving the best candidate of each order."""
         starts = self._by_order(candidates)
         if all(rung.room_bytes is not None for rung in starts[:2]):
@@ -225,19 +232,19 @@ class FirstPlan:
         for rung in starts:
             if rung.iteration_ns <= hopeful or rung is starts[-1] or self._layouts_left > 3 * self._ration:
                 improved.append(self._polish(rung, self._ration))
-        return fastest(improved)
+        return fastest_candidate(improved)
 
-    def _polish_repeatedly(self, rung: Rung) -> Rung:
+    def _polish_repeatedly(self, rung: CandidatePlan) -> CandidatePlan:
         """Improve the plan that will be taken in several ways, until the allowance of layouts is used up."""
         for turn in range(_TURNS):
             if self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((rung,)):
                 break
             starts = [rung, *(self._lower_by_steps(rung) if rung.room_bytes is not None else ())]
             most = max(1, self._layouts_left // (2 * len(starts)))
-            rung = fastest([rung, *(self._polish(start, most, turn + 1) for start in starts)])
+            rung = fastest_candidate([rung, *(self._polish(start, most, turn + 1) for start in starts)])
         return rung
 
-    def _polish(self, rung: Rung, most: int, turn: int = 0) -> Rung:
+    def _polish(self, rung: CandidatePlan, most: int, turn: int = 0) -> CandidatePlan:
         """Improve the candidate by local search unless it is laid out into the limit; lay it out into the limit and
         improve it there.
         """
@@ -248,71 +255,73 @@ class FirstPlan:
         candidates = [rung]
         seed = search.operators + _TURNS * turn
         if rung.room_bytes is None:
-            manner = patient(drops=self._drops) if turn % 2 else manners_of(drops=self._drops)[0]
+            manner = (
+                single_tensor_parameters(drops=self._drops) if turn % 2 else search_parameters(drops=self._drops)[0]
+            )
             search.improve(self._limit_bytes, manner, most=self._at_most_left(most), seed=seed)
-            candidates.append(rung_of(rung.order, search))
+            candidates.append(candidate_of(rung.order, search))
         if rung.room_bytes is not None or search.fill(self._limit_bytes):
             for number in range(2):
                 search.exchange(drops=self._drops, most=self._at_most_left(most // 4))
                 search.sweep_again(drops=self._drops, most=self._at_most_left(most // 4), seed=seed + number)
-            candidates.append(rung_of(rung.order, search))
-        return fastest(candidates)
+            candidates.append(candidate_of(rung.order, search))
+        return fastest_candidate(candidates)
 
-    def _lower_by_steps(self, rung: Rung) -> list[Rung]:
+    def _lower_by_steps(self, rung: CandidatePlan) -> list[CandidatePlan]:
         """Lower the same choices to the limit by local search instead of laying them out into the limit."""
         search = self._orders.search(rung.order)
         search.choose(list(rung.choices))
         if not search.lower(
-            self._limit_bytes, patient(drops=self._drops), most=self._at_most_left(self._ration // 2)
+            self._limit_bytes, single_tensor_parameters(drops=self._drops), most=self._at_most_left(self._ration // 2)
         ):
             return []
         search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(self._ration)))
-        return [rung_of(rung.order, search)]
+        return [candidate_of(rung.order, search)]
 
-    def _fill_and_exchange(self, order: int, most: int) -> list[Rung]:
+    def _fill_and_exchange(self, order: int, most: int) -> list[CandidatePlan]:
         """Lay the search's present choices out into the limit and exchange them one by one."""
         search = self._orders.search(order)
         if not search.fill(self._limit_bytes):
             return []
         search.exchange(drops=self._drops, most=self._at_most_left(most))
-        return [rung_of(order, search)]
+        return [candidate_of(order, search)]
 
     # --- other orders -----------------------------------------------------------------------------------------------
 
-    def _sweep_in_late_orders(self, rung: Rung) -> list[Rung]:
+    def _sweep_in_late_orders(self, rung: CandidatePlan) -> list[CandidatePlan]:
         """Return candidates in the orders in which no update waits without need: the same choices, and new sweeps."""
-        candidates: list[Rung] = []
-        for _ in range(SETTLINGS):
+        candidates: list[CandidatePlan] = []
+        for _ in range(MOST_REORDERINGS):
             order = self._orders.settled(rung)
             if self._layouts_left < _LEAST_ALLOWANCE or order == rung.order or not self._carry_choices(rung, order):
                 break
             candidates += [*self._fill_and_exchange(order, self._ration // 2), *self._sweep_orders((order,))]
-            best = fastest((rung, *candidates))
+            best = fastest_candidate((rung, *candidates))
             if best is rung:
                 break
             rung = best
         return candidates
 
-    def _polish_in_late_orders(self, rung: Rung) -> Rung:
+    def _polish_in_late_orders(self, rung: CandidatePlan) -> CandidatePlan:
         """Improve the candidate in the order in which no update waits without need, as long as that is faster."""
-        for _ in range(SETTLINGS):
+        for _ in range(MOST_REORDERINGS):
             order = self._orders.settled(rung)
             done = self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((rung,))
             if done or order == rung.order or not self._carry_choices(rung, order):
                 break
-            carried = replace(rung_of(order, self._orders.search(order)), room_bytes=None)
+            carried = replace(candidate_of(order, self._orders.search(order)), room_bytes=None)
             starts = [*self._fill_and_exchange(order, 1), *self._lower_by_steps(carried)]
-            best = fastest([rung, *(self._polish(start, self._ration // 2) for start in starts)])
+            best = fastest_candidate([rung, *(self._polish(start, self._ration // 2) for start in starts)])
             if best is rung:
                 break
             rung = best
         return rung
 
-    def _carry_choices(self, rung: Rung, order: int) -> bool:
+    def _carry_choices(self, rung: CandidatePlan, order: int) -> bool:
         """Make the candidate's choices in another order. Return False if that is not possible."""
         search = self._orders.search(order)
         try:
-            search.choose(carried_over(self._orders.chosen(rung), search))
+            search.choose(translate_choices(self._orders.chosen(rung), search))
         except ValueError:  # the choices would also have to recompute a tensor that the waiting update kept
             return False
         return True
@@ -327,20 +336,20 @@ class FirstPlan:
     def _at_most_left(self, layouts: int) -> int:
         return max(1, min(layouts, self._layouts_left))
 
-    def _is_slow(self, rungs: Iterable[Rung]) -> bool:
-        return fastest(rungs).iteration_ns > _SLOW * self._top.iteration_ns
+    def _is_slow(self, rungs: Iterable[CandidatePlan]) -> bool:
+        return fastest_candidate(rungs).iteration_ns > _SLOW * self._top.iteration_ns
 
-    def _costs_nothing(self, rungs: Iterable[Rung]) -> bool:
+    def _costs_nothing(self, rungs: Iterable[CandidatePlan]) -> bool:
         return any(rung.iteration_ns <= self._top.iteration_ns for rung in rungs)
 
-    def _by_order(self, candidates: Iterable[Rung]) -> list[Rung]:
+    def _by_order(self, candidates: Iterable[CandidatePlan]) -> list[CandidatePlan]:
         """Return the fastest candidate of each order, laid out into the limit or not. The fastest of
         all comes first.
         """
-        best: dict[tuple[int, bool], Rung] = {}
+        best: dict[tuple[int, bool], CandidatePlan] = {}
         for rung in candidates:
             kind = (rung.order, rung.room_bytes is None)
-            best[kind] = fastest((best[kind], rung)) if kind in best else rung
+            best[kind] = fastest_candidate((best[kind], rung)) if kind in best else rung
         return sorted(best.values(), key=lambda rung: rung.speed)
 
 

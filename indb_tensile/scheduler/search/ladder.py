@@ -9,15 +9,23 @@ from collections.abc import Sequence
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.search.advance import advanced
-from indb_tensile.scheduler.search.descent import Descent, Effort, Heed, lowerable, manners_of, ration_of, unhurried
+from indb_tensile.scheduler.search.advance import advance_copies
+from indb_tensile.scheduler.search.descent import (
+    CancellationCheck,
+    Effort,
+    LocalSearch,
+    fits_layout_limit,
+    layout_limit,
+    never_cancel,
+    search_parameters,
+)
 from indb_tensile.scheduler.search.first_plan import FirstPlan
-from indb_tensile.scheduler.search.orders import MOST, Orders
-from indb_tensile.scheduler.search.rung import Rung, envelope, fastest, rung_of
+from indb_tensile.scheduler.search.orders import MOST, ExecutionOrders
+from indb_tensile.scheduler.search.rung import CandidatePlan, candidate_of, fastest_candidate, pareto_front
 
 # The limits of a budget curve, as fractions of the way from the floor to the liveness peak. Each further limit costs
 # the layouts of its candidates and makes the curve finer.
-RUNGS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
+LIMIT_FRACTIONS = (0.95, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 # The most operators in all orders of one graph together. Measured: an order of ten thousand operators takes a fifth
 # of a second in Python, so this bounds the orders' set-up time at about 0.6 s. A larger number lets larger graphs
 # have more orders.
@@ -28,7 +36,7 @@ _CURVE_PRICES = (0.02, 0.1, 0.4)
 _CURVE_PART = 8  # Each limit of a curve may take 1/8 of a ration of layouts. A smaller part makes worse points.
 
 
-class Ladder:
+class CandidatePlans:
     """The candidate plans of one graph of one job, on the job's share of both lanes."""
 
     def __init__(
@@ -41,12 +49,12 @@ class Ladder:
         rewrites: bool = True,
         effort: Effort = Effort.USUAL,
         work: float = 1,
-        heed: Heed = unhurried,
+        heed: CancellationCheck = never_cancel,
     ) -> None:
         self._heed = heed
         self.graph, self._effort, self._rewrites, self._work = graph, effort, rewrites, work
         self._link = link
-        self._orders = Orders(
+        self._orders = ExecutionOrders(
             graph,
             latency_ns,
             link,
@@ -58,11 +66,11 @@ class Ladder:
         self._idle = _idle(graph)
         self._away: frozenset[TensorId] = frozenset()
         self._least_bytes = self._orders.first[-1].floor_bytes
-        self._known: dict[frozenset[TensorId], list[Rung]] = {}
+        self._known: dict[frozenset[TensorId], list[CandidatePlan]] = {}
         self._limits: set[tuple[frozenset[TensorId], int]] = set()  # limits that were already searched for
-        self.top = rung_of(0, self._orders.first[0])
+        self.top = candidate_of(0, self._orders.first[0])
 
-    def best(self, limit_bytes: int) -> Rung:
+    def best(self, limit_bytes: int) -> CandidatePlan:
         """Return the fastest candidate within the limit. If no candidate fits, return the one with the least peak."""
         limit_bytes = max(limit_bytes, self._least_bytes)
         self._leave_idle(limit_bytes)
@@ -75,7 +83,7 @@ class Ladder:
             self._limits.add((self._away, limit_bytes))
             candidates += self._search_limit(limit_bytes)
         within = [r for r in candidates if r.peak_bytes <= limit_bytes]
-        return fastest(within) if within else min(candidates, key=lambda r: (r.peak_bytes, r.iteration_ns))
+        return fastest_candidate(within) if within else min(candidates, key=lambda r: (r.peak_bytes, r.iteration_ns))
 
     @property
     def layouts(self) -> int:
@@ -84,7 +92,7 @@ class Ladder:
         """
         return self._orders.layouts
 
-    def curve(self) -> tuple[Rung, ...]:
+    def curve(self) -> tuple[CandidatePlan, ...]:
         """Return the fastest candidates for a fixed list of limits, from the largest peak to the least.
 
         The first candidate does nothing. Each of the others is slower than the one before it.
@@ -94,15 +102,15 @@ class Ladder:
         order = len(self._orders.first) - 1
         search = self._orders.search(order)
         rungs = []
-        for fraction in RUNGS:
+        for fraction in LIMIT_FRACTIONS:
             limit_bytes = least_bytes + round(fraction * (self.top.peak_bytes - least_bytes))
             rungs += self._limit_candidates(order, limit_bytes)
         search.exhaust()
-        rungs.append(rung_of(order, search))
+        rungs.append(candidate_of(order, search))
         self._known_candidates().extend(rungs)
-        return (self.top, *(rung for rung in envelope(rungs) if rung.peak_bytes < self.top.peak_bytes))
+        return (self.top, *(rung for rung in pareto_front(rungs) if rung.peak_bytes < self.top.peak_bytes))
 
-    def _search_limit(self, limit_bytes: int) -> list[Rung]:
+    def _search_limit(self, limit_bytes: int) -> list[CandidatePlan]:
         """Return what the effort finds for this limit. Full effort includes what the usual effort finds."""
         first = FirstPlan(self._orders, self.top, limit_bytes, drops=self._rewrites, work=self._work, heed=self._heed)
         if self._effort is Effort.QUICK:
@@ -114,13 +122,13 @@ class Ladder:
         if self._effort is Effort.USUAL or costs_nothing:
             return candidates
         candidates.append(first.improved(candidates[0]))
-        if lowerable(len(candidates[0].choices), ration_of(len(self.graph.operators))):
+        if fits_layout_limit(len(candidates[0].choices), layout_limit(len(self.graph.operators))):
             candidates.append(
-                Descent(self._orders, self.top, limit_bytes, drops=self._rewrites, heed=self._heed).best()
+                LocalSearch(self._orders, self.top, limit_bytes, drops=self._rewrites, heed=self._heed).best()
             )
         return candidates
 
-    def _limit_candidates(self, order: int, limit_bytes: int) -> list[Rung]:
+    def _limit_candidates(self, order: int, limit_bytes: int) -> list[CandidatePlan]:
         """Return a few candidates for one limit of the curve: sweeps at several prices, and a local search if that
         takes few layouts.
         """
@@ -128,14 +136,16 @@ class Ladder:
         candidates = []
         for lane_price in _CURVE_PRICES:
             if search.sweep(limit_bytes, drops=self._rewrites, lane_price=lane_price):
-                candidates.append(rung_of(order, search))
-        most = ration_of(search.operators) // _CURVE_PART
-        if candidates and not lowerable(len(candidates[0].choices), most):
+                candidates.append(candidate_of(order, search))
+        most = layout_limit(search.operators) // _CURVE_PART
+        if candidates and not fits_layout_limit(len(candidates[0].choices), most):
             return candidates
         search.clear()
-        if any(search.lower(limit_bytes, manner, most=most) for manner in manners_of(drops=self._rewrites)[:2]):
+        if any(
+            search.lower(limit_bytes, manner, most=most) for manner in search_parameters(drops=self._rewrites)[:2]
+        ):
             search.prune(limit_bytes, most)
-            candidates.append(rung_of(order, search))
+            candidates.append(candidate_of(order, search))
         return candidates
 
     def within(self, limit_bytes: int, policy: str) -> Plan:
@@ -145,13 +155,13 @@ class Ladder:
         rung = self.best(limit_bytes)
         if rung.iteration_ns <= self.top.iteration_ns:
             return self.plan(rung, policy)
-        return advanced(self._orders.chosen(rung), policy, self._link)
+        return advance_copies(self._orders.chosen(rung), policy, self._link)
 
-    def plan(self, rung: Rung, policy: str) -> Plan:
+    def plan(self, rung: CandidatePlan, policy: str) -> Plan:
         """Return the candidate as a plan. It has to be the last candidate that `best` returned."""
         return self._orders.chosen(rung).plan(policy)
 
-    def _known_candidates(self) -> list[Rung]:
+    def _known_candidates(self) -> list[CandidatePlan]:
         """Return all candidates known so far. Initially these are, for each order, the plan that keeps everything and
         the plan that swaps everything.
 
@@ -161,9 +171,9 @@ class Ladder:
             candidates = self._known[self._away] = []
             for number, search in enumerate(self._orders.first):
                 search.clear()
-                candidates.append(rung_of(number, search))
+                candidates.append(candidate_of(number, search))
                 search.exhaust()
-                candidates.append(rung_of(number, search))
+                candidates.append(candidate_of(number, search))
         return self._known[self._away]
 
     def _leave_idle(self, limit_bytes: int) -> None:

@@ -12,8 +12,8 @@ from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.rewrite import captured_order
-from indb_tensile.scheduler.search.reorder import in_the_way, rearranged, with_parts
-from indb_tensile.scheduler.search.rung import Rung
+from indb_tensile.scheduler.search.reorder import blocking_updates, rearranged, with_parts
+from indb_tensile.scheduler.search.rung import CandidatePlan
 from indb_tensile.scheduler.search.step_search import DROPPED, StepSearch
 
 # The most orders of a small graph. Plans seldom need more than three of their own, so this limit is hardly ever
@@ -23,7 +23,7 @@ _UNCOVERED = -1  # a swap's bounds if it has no operators that it must cover
 Choices = list[tuple[int, int, int]]
 
 
-class Orders:
+class ExecutionOrders:
     """The orders of one graph by number, at most `most` of them. Without `early` no order belongs to a
     single plan.
     """
@@ -73,7 +73,7 @@ class Orders:
         """The number of sets of choices that were laid out so far, in all orders."""
         return sum(search.layouts for search in self._made.values())
 
-    def chosen(self, rung: Rung) -> StepSearch:
+    def chosen(self, rung: CandidatePlan) -> StepSearch:
         """Return the search in this candidate's order, with the candidate's choices."""
         search = self.search(rung.order)
         search.choose(list(rung.choices), rung.room_bytes)
@@ -85,13 +85,13 @@ class Orders:
             self._away = away
             self._made.clear()
 
-    def settled(self, rung: Rung) -> int:
+    def settled(self, rung: CandidatePlan) -> int:
         """Return the number of the order in which only those updates wait for the iteration's end that have to for
         this plan.
         """
         if not self._settles or len(self._orders) >= self._most:
             return rung.order
-        late = in_the_way(self._graph, self.chosen(rung).executions)
+        late = blocking_updates(self._graph, self.chosen(rung).executions)
         order = _once(self._graph, rearranged(self._graph, late))
         if any(execution.parts > 1 for execution in self._orders[rung.order]):
             order = with_parts(self._graph, rearranged(self._graph, late))
@@ -101,7 +101,7 @@ class Orders:
         return self._orders.index(order)
 
 
-def carried_over(search: StepSearch, other: StepSearch) -> Choices:
+def translate_choices(search: StepSearch, other: StepSearch) -> Choices:
     """Translate the choices of one order into choices of another order. No swap has to cover any operator.
 
     Both orders have the same gaps, except for gaps of tensors that moved operators access. A choice is identified by

@@ -103,7 +103,7 @@ def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
     return frozenset(updates)
 
 
-def in_the_way(graph: StepGraph, executions: Sequence[Execution]) -> frozenset[OpIndex]:
+def blocking_updates(graph: StepGraph, executions: Sequence[Execution]) -> frozenset[OpIndex]:
     """Return those deferrable updates that have to wait for the end, because they change what is read again in this
     order.
     """

@@ -8,7 +8,7 @@ from indb_tensile.scheduler.search.step_search import StepSearch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class CandidatePlan:
     """One candidate plan: its peak, the time of an iteration alone on the job's share of the lanes, and
     its choices.
     """
@@ -26,7 +26,7 @@ class Rung:
         return self.iteration_ns, self.lane_ns, self.peak_bytes
 
 
-class Standing(Protocol):
+class HasPeakAndTime(Protocol):
     """An item with a peak and a time, of which a Pareto front can be made."""
 
     @property
@@ -40,12 +40,12 @@ class Standing(Protocol):
         ...
 
 
-_Ranked = TypeVar("_Ranked", bound=Standing)
+_Ranked = TypeVar("_Ranked", bound=HasPeakAndTime)
 
 
-def rung_of(order: int, search: StepSearch) -> Rung:
+def candidate_of(order: int, search: StepSearch) -> CandidatePlan:
     """Return the search's present choices as a candidate."""
-    return Rung(
+    return CandidatePlan(
         order=order,
         peak_bytes=search.peak_bytes,
         iteration_ns=search.iteration_ns,
@@ -55,14 +55,14 @@ def rung_of(order: int, search: StepSearch) -> Rung:
     )
 
 
-def fastest(rungs: Iterable[Rung]) -> Rung:
+def fastest_candidate(rungs: Iterable[CandidatePlan]) -> CandidatePlan:
     """Return the fastest candidate. Of equally fast candidates return the one that copies least, then the one that
     comes first.
     """
     return min(rungs, key=lambda rung: rung.speed)
 
 
-def envelope(candidates: Iterable[_Ranked]) -> tuple[_Ranked, ...]:
+def pareto_front(candidates: Iterable[_Ranked]) -> tuple[_Ranked, ...]:
     """Return the Pareto front: items for which no other item is at least as good in both peak and time.
 
     The first item has the highest peak and the least time. Of equal items the first is kept.

@@ -7,7 +7,7 @@ from indb_tensile.scheduler.timing.schedule import Schedule
 
 
 @dataclass(slots=True)
-class Closed:
+class ClosedGate:
     """A gate that waits until another job has reached `boundary`, counted from that job's first iteration."""
 
     job: int
@@ -16,7 +16,7 @@ class Closed:
 
 
 @dataclass(slots=True)
-class Gates:
+class JobGates:
     """The gates of one job, and the boundaries of an iteration at which the job waits or is waited for."""
 
     iterations: int = 1  # iterations of this job in one round of the schedule
@@ -29,16 +29,16 @@ class Gates:
         """Add a gate: the operator waits for another job's boundary, which moves on by `each` in every round."""
         self._waits.setdefault(at, []).append((other, boundary, each))
 
-    def before(self, iteration: int, operator: int) -> list[Closed]:
+    def before(self, iteration: int, operator: int) -> list[ClosedGate]:
         """Return the gates before this operator, without those that are open from the start."""
         rounds, place = divmod(iteration, self.iterations)
         waits = self._waits.get((place, operator), ())
-        return [Closed(other, first + rounds * each) for other, first, each in waits if first + rounds * each > 0]
+        return [ClosedGate(other, first + rounds * each) for other, first, each in waits if first + rounds * each > 0]
 
 
-def gates_of(counts: Sequence[int], schedules: Sequence[Schedule]) -> list[Gates]:
+def gates_of(counts: Sequence[int], schedules: Sequence[Schedule]) -> list[JobGates]:
     """Return the gates of each job. `counts` are the jobs' numbers of operators."""
-    gates = [Gates() for _ in counts]
+    gates = [JobGates() for _ in counts]
     for schedule in schedules:
         for number, iterations in zip(schedule.jobs, schedule.iterations, strict=True):
             gates[number].iterations = iterations

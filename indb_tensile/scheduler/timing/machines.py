@@ -38,7 +38,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class StepTimes:
     """The time of the same step here, as measured, and on a machine, by its roofline."""
 
     here_ns: int
@@ -89,7 +89,7 @@ def latencies(graph: StepGraph, machine: Machine) -> tuple[int, ...]:
     return estimate(graph, machine.speed)
 
 
-def slowed(machine: Machine, pace: Pace) -> Link:
+def slowed(machine: Machine, pace: StepTimes) -> Link:
     """Return the machine's link, scaled by the ratio of the machine's step time to this device's step time."""
 
     def rate(bytes_per_s: int) -> int:

@@ -24,7 +24,7 @@ from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.timing.copy_flow import Copy, Flow, Lane
-from indb_tensile.scheduler.timing.gate_passing import Closed, Gates, gates_of, whole_rounds
+from indb_tensile.scheduler.timing.gate_passing import ClosedGate, JobGates, gates_of, whole_rounds
 from indb_tensile.scheduler.timing.schedule import Schedule
 
 # iterations of the slowest job before the measurement starts, so that the lanes' backlog is that of steady state
@@ -226,7 +226,7 @@ class _Job:
     with `now_ns` set to the time.
     """
 
-    def __init__(self, run: JobRun, number: int, link: Link, gates: Gates, *, every: bool) -> None:
+    def __init__(self, run: JobRun, number: int, link: Link, gates: JobGates, *, every: bool) -> None:
         self.run = run
         self.graph = effective(run.graph, run.plan)
         self.number = number
@@ -246,7 +246,9 @@ class _Job:
         """Return the rest of each swap's copies. For a job alone nothing else of the past matters."""
         return tuple(0.0 if copy is None else copy.left_ns for copy in (*self.outs, *self.ins))
 
-    def program(self, flow: Flow, turns: "_Turns | None", jobs: Sequence["_Job"]) -> Iterator[Copy | Closed | None]:
+    def program(
+        self, flow: Flow, turns: "_Turns | None", jobs: Sequence["_Job"]
+    ) -> Iterator[Copy | ClosedGate | None]:
         """Yield None to be resumed at `now_ns`, or the copy or gate for which the job waits."""
         outs, ins = self.outs, self.ins
         while True:
@@ -272,7 +274,7 @@ class _Job:
                     self._spend(_TURN, turns.take(self.now_ns, stop.compute_ns) - self.now_ns, stop, None)
                 self._spend(_COMPUTE, stop.compute_ns, stop, None)
 
-    def _give_back(self, stop: _Stop, jobs: Sequence["_Job"]) -> Iterator[Copy | Closed]:
+    def _give_back(self, stop: _Stop, jobs: Sequence["_Job"]) -> Iterator[Copy | ClosedGate]:
         """Wait for this boundary's copies out, then at its gates."""
         for swap in stop.frees:
             yield from self._wait(self.outs[swap], _LATE_OUT, stop, swap)
@@ -344,7 +346,7 @@ class _Engine:
         self._flow = Flow(link.duplex)
         turns = _Turns() if compute is Compute.TURNS else None
         self._programs = [job.program(self._flow, turns, self.jobs) for job in self.jobs]
-        self._shut: list[tuple[Closed, int]] = []  # closed gates and the jobs that wait at them
+        self._shut: list[tuple[ClosedGate, int]] = []  # closed gates and the jobs that wait at them
         self._ready: list[tuple[float, int]] = [(0.0, number) for number in range(len(runs))]
         self._waiting: dict[Copy, int] = {}
 
@@ -399,7 +401,7 @@ class _Engine:
         self._advance(time_ns)  # also completes a copy that ends exactly at this time
         job = self.jobs[number]
         waited_for = next(self._programs[number])
-        if isinstance(waited_for, Closed):
+        if isinstance(waited_for, ClosedGate):
             self._shut.append((waited_for, number))
         elif waited_for is not None:
             waited_for.awaited = True

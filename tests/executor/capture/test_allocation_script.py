@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.executor.capture.allocation_script import Allocation, Script
+from indb_tensile.executor.capture.allocation_script import Allocation, AllocationScript
 from tests.device.preloaded import ask
 from tests.executor.capture.script_process import KINDS
 from tests.executor.conftest import prepared
@@ -46,7 +46,7 @@ def _allocation(size_bytes: int, made_at: int, released_at: int, result: int | N
 
 
 def test_a_workspace_has_room_for_the_scratch_that_is_there_together() -> None:
-    script = Script(
+    script = AllocationScript(
         allocations=(
             _allocation(1000, 0, 8, result=0),
             _allocation(300, 1, 4),
@@ -59,12 +59,12 @@ def test_a_workspace_has_room_for_the_scratch_that_is_there_together() -> None:
 
 def test_scratch_lies_at_multiples_of_the_alignment_that_the_device_asks_for() -> None:
     allocations = (_allocation(300, 0, 3), _allocation(200, 1, 2))
-    assert Script(allocations=allocations).packed == ({0: 0, 1: 320}, 520)
-    assert Script(allocations=allocations, alignment_bytes=512).packed == ({0: 0, 1: 512}, 712)
+    assert AllocationScript(allocations=allocations).packed == ({0: 0, 1: 320}, 520)
+    assert AllocationScript(allocations=allocations, alignment_bytes=512).packed == ({0: 0, 1: 512}, 712)
 
 
 def test_scratch_that_is_gone_before_an_output_is_made_lies_in_its_place() -> None:
-    script = Script(
+    script = AllocationScript(
         allocations=(
             _allocation(500, 0, 2),
             _allocation(500, 1, 5),
@@ -76,7 +76,7 @@ def test_scratch_that_is_gone_before_an_output_is_made_lies_in_its_place() -> No
 
 
 @st.composite
-def scripts(draw: st.DrawFn) -> Script:
+def scripts(draw: st.DrawFn) -> AllocationScript:
     """Any order of allocations and releases; what is never released may be an output."""
     count = draw(st.integers(0, 8))
     order = draw(st.permutations([*range(count)] * 2))
@@ -85,7 +85,7 @@ def scripts(draw: st.DrawFn) -> Script:
     for moment, number in enumerate(order):
         (ends if number in made else made)[number] = moment
     kept = draw(st.sets(st.integers(0, 7)))
-    return Script(
+    return AllocationScript(
         allocations=tuple(
             _allocation(
                 draw(st.integers(1, 400)),
@@ -99,7 +99,7 @@ def scripts(draw: st.DrawFn) -> Script:
 
 
 @given(scripts())
-def test_lodged_scratch_meets_neither_its_host_nor_what_else_is_lodged_there(script: Script) -> None:
+def test_lodged_scratch_meets_neither_its_host_nor_what_else_is_lodged_there(script: AllocationScript) -> None:
     allocations = script.allocations
     for one, host in script.lodged.items():
         assert allocations[one].result is None
@@ -114,7 +114,7 @@ def test_lodged_scratch_meets_neither_its_host_nor_what_else_is_lodged_there(scr
 
 @given(scripts())
 def test_a_workspace_covers_what_is_missing_beside_the_outputs_and_no_scratch_meets_in_it(
-    script: Script,
+    script: AllocationScript,
 ) -> None:
     outputs_bytes = sum(one.size_bytes for one in script.allocations if one.result is not None)
     moments = range(2 * len(script.allocations) + 1)

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from indb_tensile.errors import GraphError, RequestError
-from indb_tensile.executor.capture.capture import capture_evaluation, capture_training, check_alike
+from indb_tensile.executor.capture.capture import capture_evaluation, capture_training, check_same_persistent
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.scheduler.graph import Role, Stage
 from tests.executor.conftest import prepared
@@ -43,7 +43,7 @@ def test_a_model_larger_than_any_memory_is_captured_from_shapes_alone(
     module, x, y = next(build())
     settings = OptimizerSettings(clip_norm=1.0)
     steps = (capture_training(module, LOSS, x, y, settings), capture_evaluation(module, LOSS, x, y, settings))
-    check_alike(steps)
+    check_same_persistent(steps)
     weights = steps[0].graph.tensors[0]
     assert (weights.name, weights.size_bytes, weights.role) == ("0.weight", 4 * HUGE * HUGE, Role.PARAMETER)
     assert {p.device.type for p in module.parameters()} == {next(module.parameters()).device.type}
@@ -64,7 +64,7 @@ def test_shapes_alone_give_the_graph_of_the_real_model(kind: str) -> None:
 @pytest.mark.parametrize("kind", SHAPES)
 def test_all_steps_of_a_job_number_the_same_persistent_tensors_alike(kind: str) -> None:
     training, tail, evaluation = make_job(kind).steps
-    check_alike((training, tail, evaluation))
+    check_same_persistent((training, tail, evaluation))
     count = len(training.persistent)
     assert training.graph.tensors[:count] == evaluation.graph.tensors[:count]
     accessed = {t for o in evaluation.graph.operators for t in (*o.reads, *o.writes)}
@@ -230,7 +230,7 @@ def test_steps_of_different_optimizers_do_not_go_together() -> None:
     bare = capture_evaluation(job.module, LOSS, *job.held_out)
     assert all(t.role is Role.PARAMETER for t in bare.persistent)
     with pytest.raises(GraphError, match="other persistent tensors"):
-        check_alike((job.steps[0], bare))
+        check_same_persistent((job.steps[0], bare))
 
 
 @pytest.mark.parametrize(

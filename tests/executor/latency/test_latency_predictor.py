@@ -16,12 +16,12 @@ from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.latency.latency_predictor import (
     FEWEST_SAMPLES,
+    MeasuredOperator,
     Predictor,
-    Sample,
-    foretell,
+    predict_latencies,
+    read_predictor,
     read_samples,
     train,
-    usable,
     write_samples,
 )
 from indb_tensile.scheduler.timing.latency import DeviceSpeed, estimate
@@ -40,7 +40,7 @@ def _truth(description: Description, utilisation: float = 0.0) -> int:
     return round(factor * float(rooflines_ns([description], SPEED)[0]))
 
 
-def _drawn(count: int, seed: int, *, crowded: bool = False) -> list[Sample]:
+def _drawn(count: int, seed: int, *, crowded: bool = False) -> list[MeasuredOperator]:
     source = random.Random(seed)
     samples = []
     for _ in range(count):
@@ -51,7 +51,7 @@ def _drawn(count: int, seed: int, *, crowded: bool = False) -> list[Sample]:
             description = elementwise(round(2 ** source.uniform(4, 24)), name)
         utilisation = float(crowded and source.random() < 0.5)
         latency_ns = round(_truth(description, utilisation) * source.uniform(0.9, 1.1))
-        samples.append(Sample(description=description, latency_ns=latency_ns, utilisation=utilisation))
+        samples.append(MeasuredOperator(description=description, latency_ns=latency_ns, utilisation=utilisation))
     return samples
 
 
@@ -60,7 +60,7 @@ def predictor() -> Predictor:
     return train(_drawn(800, seed=1, crowded=True), SPEED)
 
 
-def _r2(samples: list[Sample], latency_ns: np.ndarray) -> float:
+def _r2(samples: list[MeasuredOperator], latency_ns: np.ndarray) -> float:
     measured = np.log([sample.latency_ns for sample in samples])
     return float(1 - ((measured - np.log(latency_ns)) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
 
@@ -137,15 +137,15 @@ def test_a_graph_is_estimated_without_a_predictor_and_foretold_with_one() -> Non
     x, y = torch.empty(8, 6), torch.empty(8, dtype=torch.int64)
     step = capture_training(module, torch.nn.CrossEntropyLoss(), x, y, OptimizerSettings())
     described = [step.descriptions[operator.signature] for operator in step.graph.operators]
-    assert foretell(step.graph, step.descriptions, SPEED, None) == estimate(step.graph, SPEED)
-    found = foretell(step.graph, step.descriptions, SPEED, _PREDICTOR)
+    assert predict_latencies(step.graph, step.descriptions, SPEED, None) == estimate(step.graph, SPEED)
+    found = predict_latencies(step.graph, step.descriptions, SPEED, _PREDICTOR)
     assert found == tuple(_PREDICTOR.predict(described).tolist())
 
 
 def test_a_predictor_that_cannot_be_read_is_none_and_said_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    assert usable(b"garbage") is None
+    assert read_predictor(b"garbage") is None
     assert "estimated, not predicted" in caplog.text
-    again = usable(_PREDICTOR.to_bytes())
+    again = read_predictor(_PREDICTOR.to_bytes())
     assert again is not None
     assert again.to_bytes() == _PREDICTOR.to_bytes()
 

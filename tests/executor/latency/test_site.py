@@ -7,8 +7,14 @@ from typing import Any, cast
 import pytest
 import torch
 
-from indb_tensile.device.allocator_shim import Serving
-from indb_tensile.executor.latency.calibrate import Site, add_scripts, calibrate, calibrate_on, unknown_signatures
+from indb_tensile.device.allocator_shim import ArenaServing
+from indb_tensile.executor.latency.calibrate import (
+    CalibrationSite,
+    add_scripts,
+    calibrate,
+    calibrate_on,
+    unknown_signatures,
+)
 from tests.executor.models import make_job
 
 GRANT_BYTES = 10 << 20
@@ -57,9 +63,9 @@ class FakeTimer:
 @contextmanager
 def measured_on(serving: FakeServing) -> Iterator[None]:
     calibrate_on(
-        Site(
+        CalibrationSite(
             device=torch.device("cpu"),
-            serving=cast(Serving, serving),
+            serving=cast(ArenaServing, serving),
             timer=FakeTimer(),
             refusal=serving.refusal,
         )

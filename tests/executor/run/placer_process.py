@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from indb_tensile import _native
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program_offsets import plan_offsets
@@ -82,7 +82,7 @@ def _trained(kind: str) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def _followed(runner: Runner, placer: Placer, serving: Serving, job: Job) -> list[str]:
+def _followed(runner: Runner, placer: Placer, serving: ArenaServing, job: Job) -> list[str]:
     """The allocations of one iteration that are not where the plan has them."""
     runner.train(*job.batches[0], RATES[0])  # to go home to this program
     serving.record()
@@ -100,7 +100,7 @@ def _followed(runner: Runner, placer: Placer, serving: Serving, job: Job) -> lis
 def crowded() -> dict[str, Any]:
     """An arena that has no room for the block."""
     job, steps = prepared("mlp")
-    serving = Serving.of(_native.private_arena(_most(steps) // 2))
+    serving = ArenaServing.of(_native.private_arena(_most(steps) // 2))
     assert serving is not None
     return _without_plan(job, steps, serving)
 
@@ -113,7 +113,7 @@ def granted() -> dict[str, Any]:
         place_plan(step.graph, plan, region_bytes=_REGION_BYTES) for step, plan in zip(steps, plans, strict=True)
     )
     grant_bytes = -(-max(one.size_bytes for one in placed) // _REGION_BYTES) * _REGION_BYTES
-    device = Serving.of(_native.private_arena(grant_bytes))
+    device = ArenaServing.of(_native.private_arena(grant_bytes))
     assert device is not None
     found = {}
     for name, bytes_ in (("enough", grant_bytes), ("less", grant_bytes - _REGION_BYTES)):
@@ -141,7 +141,7 @@ def _most(steps: tuple[CapturedStep, ...]) -> int:
     return max(one.size_bytes for one in placed)
 
 
-def _without_plan(job: Job, steps: tuple[CapturedStep, ...], serving: Serving) -> dict[str, Any]:
+def _without_plan(job: Job, steps: tuple[CapturedStep, ...], serving: ArenaServing) -> dict[str, Any]:
     before = serving.served()
     runner = Runner(MemoryDevice(), job.state(), steps, placer=Placer(serving))
     runner.adopt((LIVENESS,) * len(steps), 1)

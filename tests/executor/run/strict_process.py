@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from indb_tensile.device.allocator_shim import Serving
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.device.device import REGION_BYTES, EmulatedDevice, Ledger
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
@@ -27,7 +27,7 @@ with Ledger.create(size_bytes, REGION_BYTES, 10**12, 10**12) as ledger:
     slot, epoch = ledger.claim_slot(1)
     ledger.grant(slot, size_bytes)
     device = EmulatedDevice(ledger.fd, slot, epoch, size_bytes, strict=True)
-    serving = Serving.of(device.hook_address())
+    serving = ArenaServing.of(device.hook_address())
     assert serving is not None
     serving.be_strict("job 7")
     placer = Placer(serving)

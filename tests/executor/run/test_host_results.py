@@ -2,13 +2,13 @@
 
 import torch
 
-from indb_tensile.executor.run.host_results import Landing
+from indb_tensile.executor.run.host_results import HostResults
 from tests.executor.conftest import prepared
 
 
 def test_a_block_is_made_once_for_each_step_and_what_is_taken_from_it_stays() -> None:
     _, steps = prepared("mlp")
-    landing = Landing(pinned=False, reused=True)
+    landing = HostResults(pinned=False, reused=True)
     blocks = [landing.room(step) for step in steps]
     assert all(landing.room(step) is block for step, block in zip(steps, blocks, strict=True))
     assert len({result.data_ptr() for block in blocks for result in block}) == sum(map(len, blocks))
@@ -21,7 +21,7 @@ def test_a_block_is_made_once_for_each_step_and_what_is_taken_from_it_stays() ->
 
 def test_where_the_host_computes_each_iteration_has_memory_of_its_own_and_nothing_is_copied() -> None:
     _, steps = prepared("mlp")
-    landing = Landing(pinned=False, reused=False)
+    landing = HostResults(pinned=False, reused=False)
     first, second = landing.room(steps[0]), landing.room(steps[0])
     assert first[0].data_ptr() != second[0].data_ptr()
     assert landing.take(first) is first

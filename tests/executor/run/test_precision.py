@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from indb_tensile.executor.capture.passes import PRECISIONS
-from indb_tensile.executor.run.precision import FORMS, keyed, settle_precision
+from indb_tensile.executor.run.precision import FORMS, settle_precision, with_precision
 from indb_tensile.learning.hyperparams import HYPERPARAMS
 from tests.executor.models import make_job
 
@@ -55,12 +55,12 @@ def test_a_processor_computes_as_it_did_and_its_signatures_are_the_same_for_all(
         before = _flags()
         settle_precision(precision, PROCESSOR)
         assert _flags() == before
-    assert keyed(step, precision, PROCESSOR) is step
+    assert with_precision(step, precision, PROCESSOR) is step
 
 
 def test_signatures_on_a_gpu_name_the_form_unless_it_is_torchs_own() -> None:
     step = make_job("mlp").steps[0]
-    made = {precision: keyed(step, precision, GPU) for precision in FORMS}
+    made = {precision: with_precision(step, precision, GPU) for precision in FORMS}
     assert made["torch"] is made["bfloat16"] is step
     seen = {(one.graph.signature, *sorted(one.signatures)) for one in made.values()}
     assert len(seen) == 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from indb_tensile.errors import GraphError
-from indb_tensile.executor.capture.capture import CapturedStep, loaded_by_host
+from indb_tensile.executor.capture.capture import CapturedStep, with_host_uploads
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.run.program import compile_program
@@ -85,7 +85,7 @@ def test_plans_of_many_orders_in_turn_change_nothing_and_never_exceed_the_larger
     eager = Eager(job)
     device, state = MemoryDevice(is_host=is_host), job.state()
     if is_host:
-        steps = tuple(map(loaded_by_host, steps))
+        steps = tuple(map(with_host_uploads, steps))
     runner = Runner(device, state, steps)
     sequence = [_rewritten(steps, seed, share=seed % 2) for seed in range(20, 26)]
     plain = [tuple(random_plan(step.graph, seed) for step in steps) for seed in (1, 2)]
@@ -108,7 +108,7 @@ def test_a_checkpoint_loaded_under_a_plan_in_parts_replaces_every_piece(seed: in
     job, steps = prepared("wide", settings=SETTINGS[0])
     eager, state = Eager(job), job.state()
     if is_host:
-        steps = tuple(map(loaded_by_host, steps))
+        steps = tuple(map(with_host_uploads, steps))
     runner = Runner(MemoryDevice(is_host=is_host), state, steps)
     initial = state.export()
     runner.adopt(_rewritten(steps, seed, share=1.0), 1)

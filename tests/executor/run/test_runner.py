@@ -15,7 +15,7 @@ import torch
 from indb_tensile.device.device import REGION_BYTES, CpuDevice, Device, EmulatedDevice, Ledger, Ticket
 from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import ComputationError, DeviceMemoryError, InvariantError
-from indb_tensile.executor.capture.capture import loaded_by_host
+from indb_tensile.executor.capture.capture import with_host_uploads
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
 from indb_tensile.executor.run.runner import Runner
@@ -140,7 +140,7 @@ def test_every_device_gives_the_same_bits_at_the_same_peak(kind: str, name: str)
     expected_seen = bits(drive(eager, job))
     with contextmanager(DEVICES[name])() as device:
         if device.is_host:
-            steps = tuple(map(loaded_by_host, steps))
+            steps = tuple(map(with_host_uploads, steps))
         for seed in (1, 2):
             chosen = tuple(random_plan(step.graph, seed, share=1.0) for step in steps)
             state = job.state()
@@ -227,7 +227,7 @@ def test_the_planners_plans_keep_their_budget_and_the_bits(kind: str, seed: int,
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_where_memory_is_the_hosts_nothing_is_copied_over_a_link_without_need(kind: str) -> None:
     job, steps = prepared(kind)
-    steps = tuple(map(loaded_by_host, steps))
+    steps = tuple(map(with_host_uploads, steps))
     device, eager = MemoryDevice(is_host=True), Eager(job)
     runner = Runner(device, job.state(), steps)
     runner.adopt((LIVENESS,) * 3, 1)
@@ -249,7 +249,7 @@ def test_nothing_is_on_the_device_before_a_plan_is_adopted() -> None:
 def test_new_plans_in_mid_training_change_nothing_and_never_exceed_the_larger_peak(kind: str, is_host: bool) -> None:
     job, steps = prepared(kind)
     if is_host:
-        steps = tuple(map(loaded_by_host, steps))
+        steps = tuple(map(with_host_uploads, steps))
     eager = Eager(job)
     device, state = MemoryDevice(is_host=is_host), job.state()
     runner = Runner(device, state, steps)

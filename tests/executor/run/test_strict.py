@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 
-from indb_tensile.device.allocator_shim import preloading
+from indb_tensile.device.allocator_shim import preload_environment
 
 
 def test_whoever_touches_what_is_away_dies_by_the_fault_and_says_what_lay_there() -> None:
-    environment = preloading(os.environ) | {"OMP_NUM_THREADS": "1"}
+    environment = preload_environment(os.environ) | {"OMP_NUM_THREADS": "1"}
     command = (sys.executable, "-W", "error", "-m", "tests.executor.run.strict_process")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     told = done.stdout.splitlines()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults, faults_together, peak, steps, together_bytes
-from indb_tensile.scheduler.judges.cuts import Steps
+from indb_tensile.scheduler.judges.cuts import JobLoads
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 
@@ -130,7 +130,7 @@ def test_a_jobs_graphs_share_their_persistent_tensors() -> None:
 def test_a_job_waits_with_what_is_left_after_giving_memory_back_and_before_taking_any() -> None:
     """p leaves at 2 before the gate and comes back at 3 after it; a is made by operator 1."""
     plan = Plan(policy="test", swaps=(_swap(P, 0, 2, 3, 4),))
-    assert steps([(_graph(), plan)]) == Steps(
+    assert steps([(_graph(), plan)]) == JobLoads(
         running_bytes=(30, 60, 50, 65, 60, 60, 60, 30), waiting_bytes=(30, 30, 50, 50, 60, 60, 60, 30)
     )
 

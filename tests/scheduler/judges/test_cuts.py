@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.judges.cuts import Steps, faults, most_bytes
+from indb_tensile.scheduler.judges.cuts import JobLoads, faults, most_bytes
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 
 State = tuple[int, ...]
@@ -35,7 +35,7 @@ def test_one_gate_alone_keeps_nothing_apart_since_the_other_job_may_run_ahead() 
 
 def test_a_job_waits_at_its_gate_with_what_it_holds_there() -> None:
     """In turns, iteration by iteration: what the one keeps at its gate counts beside the other's peak."""
-    keeps = Steps(running_bytes=(30, 20), waiting_bytes=(7, 20))
+    keeps = JobLoads(running_bytes=(30, 20), waiting_bytes=(7, 20))
     gates = (_gate(0, 0, 0, 1, -1, 1), _gate(1, 0, 0, 0, 0, 1))
     assert most_bytes((keeps, keeps), _schedule(gates, 37)) == 37
 
@@ -74,14 +74,14 @@ def test_gates_of_operators_or_jobs_that_are_not_there_are_refused() -> None:
 
 
 @st.composite
-def systems(draw: st.DrawFn) -> tuple[list[Steps], Schedule]:
+def systems(draw: st.DrawFn) -> tuple[list[JobLoads], Schedule]:
     """Two jobs of up to three operators, or three of two, and any gates, as wrong as can be."""
     jobs = []
     count = draw(st.integers(2, 3))
     for _ in range(count):
         running = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5 - count))
         waiting = [draw(st.integers(0, min(a, b))) for a, b in zip(running, (running[-1], *running), strict=False)]
-        jobs.append(Steps(running_bytes=tuple(running), waiting_bytes=tuple(waiting)))
+        jobs.append(JobLoads(running_bytes=tuple(running), waiting_bytes=tuple(waiting)))
     iterations = [draw(st.integers(1, 2)) for _ in jobs]
     gates = []
     for _ in range(draw(st.integers(0, 5))):
@@ -102,7 +102,7 @@ def systems(draw: st.DrawFn) -> tuple[list[Steps], Schedule]:
 
 @settings(max_examples=300, deadline=None)
 @given(systems())
-def test_it_finds_what_running_the_jobs_in_every_order_finds(system: tuple[list[Steps], Schedule]) -> None:
+def test_it_finds_what_running_the_jobs_in_every_order_finds(system: tuple[list[JobLoads], Schedule]) -> None:
     jobs, schedule = system
     runs = _Runs(jobs, schedule)
     states = runs.states()
@@ -117,7 +117,7 @@ def test_it_finds_what_running_the_jobs_in_every_order_finds(system: tuple[list[
 class _Runs:
     """Every state of some rounds, found by letting any job that may start or end an operator do so."""
 
-    def __init__(self, jobs: list[Steps], schedule: Schedule) -> None:
+    def __init__(self, jobs: list[JobLoads], schedule: Schedule) -> None:
         self._jobs, self._schedule = jobs, schedule
         each = zip(jobs, schedule.iterations, strict=True)
         self._ends = [2 * ROUNDS[len(jobs)] * n * len(own.running_bytes) for own, n in each]
@@ -161,8 +161,8 @@ class _Runs:
         return True
 
 
-def _hill() -> Steps:
-    return Steps(running_bytes=(10, 40, 10), waiting_bytes=(0, 10, 10))
+def _hill() -> JobLoads:
+    return JobLoads(running_bytes=(10, 40, 10), waiting_bytes=(0, 10, 10))
 
 
 def _gate(*numbers: int) -> Gate:

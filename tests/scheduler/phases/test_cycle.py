@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
-from indb_tensile.scheduler.phases.cycle import Cycle, coarse, curve, cycle
+from indb_tensile.scheduler.phases.cycle import Cycle, curve, cycle, merge_segments
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.timing.simulate import JobRun
 from tests.scheduler.phases.test_phase_offsets import cycles
@@ -56,8 +56,10 @@ def test_the_loads_of_jobs_add_up_and_those_between_iterations_keep_what_they_ke
 def test_neighbours_become_one_stretch_where_that_adds_least() -> None:
     """3 bytes more for 10 ns cost less than 1 byte more for 50."""
     own = Cycle(load_bytes=(10, 13, 20, 19), duration_ns=(10, 10, 10, 50), idle_bytes=4)
-    assert coarse(own, 3) == Cycle(load_bytes=(13, 20, 19), duration_ns=(20, 10, 50), idle_bytes=4, stops=(2, 3, 4))
-    assert coarse(own, 2) == Cycle(load_bytes=(13, 20), duration_ns=(20, 60), idle_bytes=4, stops=(2, 4))
+    assert merge_segments(own, 3) == Cycle(
+        load_bytes=(13, 20, 19), duration_ns=(20, 10, 50), idle_bytes=4, stops=(2, 3, 4)
+    )
+    assert merge_segments(own, 2) == Cycle(load_bytes=(13, 20), duration_ns=(20, 60), idle_bytes=4, stops=(2, 4))
 
 
 @settings(deadline=None)
@@ -65,14 +67,16 @@ def test_neighbours_become_one_stretch_where_that_adds_least() -> None:
 def test_stretches_hold_no_less_at_any_operator_and_never_more_than_the_peak(
     own: Cycle, most: int, more: int
 ) -> None:
-    found = coarse(own, most)
+    found = merge_segments(own, most)
     counted = _by_operator(found)
     assert len(found.load_bytes) <= most
     assert all(a >= b for a, b in zip(counted, own.load_bytes, strict=True))
     assert (found.peak_bytes, found.period_ns, found.idle_bytes) == (own.peak_bytes, own.period_ns, own.idle_bytes)
-    assert coarse(found, most) == found
+    assert merge_segments(found, most) == found
     if more >= len(own.load_bytes):
-        assert _by_operator(coarse(own, more)) == own.load_bytes, "nothing is added where there is room for all"
+        assert _by_operator(merge_segments(own, more)) == own.load_bytes, (
+            "nothing is added where there is room for all"
+        )
 
 
 def _by_operator(own: Cycle) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler.judges.cuts import Steps, faults
-from indb_tensile.scheduler.phases.cycle import coarse
+from indb_tensile.scheduler.judges.cuts import JobLoads, faults
+from indb_tensile.scheduler.phases.cycle import merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Gate, Shift, interleave, least_budget
 from indb_tensile.scheduler.timing.simulate import Compute
 from tests.scheduler.phases.test_phase_offsets import cycles
@@ -67,7 +67,7 @@ def test_a_stretch_of_operators_waits_as_a_whole_and_for_a_whole_one() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(cycles(), min_size=2, max_size=4), st.integers(1, 4), st.floats(0, 1.1))
 def test_gates_made_for_stretches_hold_for_their_operators(jobs: list[Cycle], most: int, fraction: float) -> None:
-    stretches = [coarse(own, most) for own in jobs]
+    stretches = [merge_segments(own, most) for own in jobs]
     least, top = least_budget(stretches), sum(own.peak_bytes for own in jobs)
     budget = least + int((top - least) * fraction)
     shift = interleave(stretches, budget_bytes=budget, compute=Compute.OVERLAP)
@@ -128,10 +128,10 @@ def test_nobody_waits_at_a_gate_where_operators_take_their_time(jobs: list[Cycle
         assert ends <= begins
 
 
-def _steps(own: Cycle) -> Steps:
+def _steps(own: Cycle) -> JobLoads:
     """At a gate a job holds no more than during the operator before it, nor than during the one after it."""
     held = own.load_bytes
-    return Steps(running_bytes=held, waiting_bytes=(own.idle_bytes, *map(min, held, held[1:])))
+    return JobLoads(running_bytes=held, waiting_bytes=(own.idle_bytes, *map(min, held, held[1:])))
 
 
 def _start_ns(jobs: list[Cycle], shift: Shift, job: int, iteration: int, operator: int) -> int:

@@ -11,7 +11,7 @@ from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.search.advance import advanced
+from indb_tensile.scheduler.search.advance import advance_copies
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.strategies import graphs as step_graphs
@@ -51,7 +51,7 @@ def test_it_breaks_no_rule_needs_no_more_memory_and_is_no_slower(
     limit_bytes = data.draw(st.integers(search.floor_bytes, max(search.floor_bytes, liveness_peak(graph))))
     _choose(search, way, limit_bytes)
     plan = search.plan("test")
-    found = advanced(search, "test", link)
+    found = advance_copies(search, "test", link)
     assert faults(graph, found) == ()
     assert peak(graph, found) <= peak(graph, plan)
     assert _iteration_ns(graph, found, latency_ns, link) <= _iteration_ns(graph, plan, latency_ns, link)
@@ -83,7 +83,7 @@ def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], lin
 
 
 def _advanced(full: tuple[int, ...], duplex: float) -> Plan:
-    return advanced(_search(full, covered=(1, 7), duplex=duplex), "swap", replace(SLOW, duplex=duplex))
+    return advance_copies(_search(full, covered=(1, 7), duplex=duplex), "swap", replace(SLOW, duplex=duplex))
 
 
 def _search(full: tuple[int, ...], covered: tuple[int, int], duplex: float = 1.0) -> StepSearch:

@@ -14,10 +14,10 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, liveness_peak, peak
-from indb_tensile.scheduler.search.descent import Effort, lowerable
+from indb_tensile.scheduler.search.descent import Effort, fits_layout_limit
 from indb_tensile.scheduler.search.first_plan import layout_allowance
-from indb_tensile.scheduler.search.ladder import Ladder
-from indb_tensile.scheduler.search.orders import Orders
+from indb_tensile.scheduler.search.ladder import CandidatePlans
+from indb_tensile.scheduler.search.orders import ExecutionOrders
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies, link
 from tests.scheduler.strategies import graphs as step_graphs
@@ -38,7 +38,7 @@ def test_a_plan_is_lawful_and_within_the_limit_wherever_swapping_everything_is(
     everything = StepSearch(graph, latency_ns, drawn_link)
     everything.exhaust()
     limit_bytes = data.draw(st.integers(everything.peak_bytes, max(everything.peak_bytes, liveness_peak(graph))))
-    ladder = Ladder(graph, latency_ns, drawn_link, effort=effort)
+    ladder = CandidatePlans(graph, latency_ns, drawn_link, effort=effort)
     rung = ladder.best(limit_bytes)
     plan = ladder.plan(rung, "test")
     assert faults(graph, plan) == ()
@@ -54,7 +54,7 @@ def test_equal_graphs_get_equal_plans(data: st.DataObject, graph: StepGraph, dra
     limit_bytes = data.draw(st.integers(floor(graph), max(floor(graph), liveness_peak(graph))))
     found = []
     for same in (graph, replace(graph)):
-        ladder = Ladder(same, latency_ns, drawn_link)
+        ladder = CandidatePlans(same, latency_ns, drawn_link)
         found.append(ladder.within(limit_bytes, "test"))
     assert found[0] == found[1]
 
@@ -68,7 +68,7 @@ def test_a_large_graph_is_planned_in_as_few_layouts_as_a_larger_one(
     layouts = []
     for operators in (8_000, 16_000):
         graph = family(operators)
-        ladder = Ladder(graph, latencies(graph, REFERENCE), LINK)
+        ladder = CandidatePlans(graph, latencies(graph, REFERENCE), LINK)
         rung = ladder.best(liveness_peak(graph) * share // 100)
         layouts.append(ladder.layouts)
         assert rung.peak_bytes <= liveness_peak(graph) * share // 100
@@ -83,7 +83,7 @@ def test_a_network_one_block_deeper_takes_hardly_longer_across_the_former_limit(
     overheads = []
     for operators in (FORMER_LIMIT - 75, FORMER_LIMIT - 50, FORMER_LIMIT, FORMER_LIMIT + 25):
         graph = residual(operators)
-        ladder = Ladder(graph, latencies(graph, REFERENCE), LINK)
+        ladder = CandidatePlans(graph, latencies(graph, REFERENCE), LINK)
         rung = ladder.best(liveness_peak(graph) * share // 100)
         overheads.append(rung.iteration_ns / ladder.top.iteration_ns)
     assert max(overheads) <= 1.02 * min(overheads)
@@ -103,7 +103,7 @@ def test_more_work_never_loses_more_than_a_hundredth() -> None:
     latency_ns = latencies(graph, REFERENCE)
     for share in (80, 50, 30):
         times = [
-            Ladder(graph, latency_ns, LINK, work=work).best(liveness_peak(graph) * share // 100).iteration_ns
+            CandidatePlans(graph, latency_ns, LINK, work=work).best(liveness_peak(graph) * share // 100).iteration_ns
             for work in (0.25, 1.0, 4.0)
         ]
         assert times[2] <= 1.01 * times[1] <= 1.02 * times[0]
@@ -112,7 +112,7 @@ def test_more_work_never_loses_more_than_a_hundredth() -> None:
 def test_all_effort_is_never_slower_than_the_usual_one_and_improves_large_graphs_in_bounded_layouts() -> None:
     graph = residual(8_000)
     latency_ns, limit_bytes = latencies(graph, REFERENCE), liveness_peak(graph) * 2 // 5
-    usual, full = (Ladder(graph, latency_ns, LINK, effort=effort) for effort in (Effort.USUAL, Effort.FULL))
+    usual, full = (CandidatePlans(graph, latency_ns, LINK, effort=effort) for effort in (Effort.USUAL, Effort.FULL))
     assert full.best(limit_bytes).iteration_ns < usual.best(limit_bytes).iteration_ns
     assert full.layouts <= 60 * 1_000_000 // 8_000
 
@@ -120,7 +120,7 @@ def test_all_effort_is_never_slower_than_the_usual_one_and_improves_large_graphs
 def test_what_is_swept_alone_is_within_the_limit_though_nothing_may_be_made_again() -> None:
     graph = recurrent(3_000)
     latency_ns, limit_bytes = latencies(graph, REFERENCE), liveness_peak(graph) // 2
-    orders = Orders(graph, latency_ns, LINK, share=1.0, rewrites=False, early=False)
+    orders = ExecutionOrders(graph, latency_ns, LINK, share=1.0, rewrites=False, early=False)
     search = orders.search(0)
     assert search.sweep(limit_bytes, drops=False, lane_price=0.0)
     plan = search.plan("test")
@@ -129,5 +129,5 @@ def test_what_is_swept_alone_is_within_the_limit_though_nothing_may_be_made_agai
 
 
 def test_a_way_down_is_not_begun_that_takes_more_layouts_than_there_are() -> None:
-    assert lowerable(1_000, 40)
-    assert not lowerable(10_000, 40)
+    assert fits_layout_limit(1_000, 40)
+    assert not fits_layout_limit(10_000, 40)

@@ -12,7 +12,7 @@ from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.search.ladder import Ladder
+from indb_tensile.scheduler.search.ladder import CandidatePlans
 from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
@@ -118,7 +118,7 @@ def test_pressing_meets_every_limit_that_swapping_everything_meets(
 @given(step_graphs(), links(), st.data())
 def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))
-    ladder = Ladder(graph, latency_ns, link)
+    ladder = CandidatePlans(graph, latency_ns, link)
     curve = ladder.curve()
     for higher, lower in pairwise(curve[1:]):
         assert (higher.peak_bytes, -higher.iteration_ns) > (lower.peak_bytes, -lower.iteration_ns)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges import check
-from indb_tensile.scheduler.judges.cuts import Steps
+from indb_tensile.scheduler.judges.cuts import JobLoads
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak
 from indb_tensile.scheduler.phased_plans import phased
@@ -113,7 +113,7 @@ def _other(latency_ns: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:
     return quarters.map(lambda q: tuple(1 + ns * quarter // 4 for ns, quarter in zip(latency_ns, q, strict=True)))
 
 
-def _most_bytes(events: Sequence[Event], steps: Sequence[Steps]) -> int:
+def _most_bytes(events: Sequence[Event], steps: Sequence[JobLoads]) -> int:
     """The most that jobs hold at once in this timeline, in which a job always does something or waits."""
     changes = []
     for event in events:
@@ -127,7 +127,7 @@ def _most_bytes(events: Sequence[Event], steps: Sequence[Steps]) -> int:
     return most
 
 
-def _held(event: Event, own: Steps) -> int | None:
+def _held(event: Event, own: JobLoads) -> int | None:
     if event.kind in (EventKind.SWAP_OUT, EventKind.SWAP_IN):
         return None
     if event.kind is EventKind.LATE_OUT:  # nothing is given back yet

@@ -7,7 +7,7 @@ import pytest
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.timing.machines import MACHINES, REFERENCE, Pace, latencies, link, machine, slowed
+from indb_tensile.scheduler.timing.machines import MACHINES, REFERENCE, StepTimes, latencies, link, machine, slowed
 
 BYTES = 768_000_000  # a millisecond of the reference machine's memory
 FLOPS = 38_700_000_000  # a millisecond of its arithmetic
@@ -49,4 +49,4 @@ def test_machines_are_found_by_name_and_only_known_ones() -> None:
 
 
 def test_a_link_is_slowed_down_as_much_as_the_whole_step_is() -> None:
-    assert slowed(REFERENCE, Pace(here_ns=500_000_000, there_ns=2_000_000)) == link(0.1)
+    assert slowed(REFERENCE, StepTimes(here_ns=500_000_000, there_ns=2_000_000)) == link(0.1)
