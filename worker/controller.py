@@ -68,7 +68,7 @@ from indb_tensile.device.trainer_footprint import FootprintFile
 from indb_tensile.errors import DeviceError, TensileError
 from indb_tensile.job import WorkerId
 from indb_tensile.log import start_log
-from indb_tensile.scheduler.admission.facts import BudgetChange, Stop
+from indb_tensile.scheduler.admission.events import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool
 from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
 

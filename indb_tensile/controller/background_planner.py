@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from indb_tensile.scheduler.admission.facts import Answered
+from indb_tensile.scheduler.admission.events import Answered
 from indb_tensile.scheduler.admission.pool import Planner
 from indb_tensile.scheduler.admission.questions import (
     Answer,

@@ -53,7 +53,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     SpawnTrainer,
 )
 from indb_tensile.scheduler.admission.decide import decide, finished
-from indb_tensile.scheduler.admission.facts import (
+from indb_tensile.scheduler.admission.events import (
     Answered,
     BudgetChange,
     CancelRequest,

@@ -12,7 +12,7 @@ from indb_tensile.messages import (
     Progressed,
     Ready,
 )
-from indb_tensile.scheduler.admission.facts import (
+from indb_tensile.scheduler.admission.events import (
     Adoption,
     Calibration,
     Capture,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indb_tensile.device.hardware import memory
-from indb_tensile.scheduler.admission.facts import ExitCause
+from indb_tensile.scheduler.admission.events import ExitCause
 
 RECENT_S = 10.0  # a process with much memory takes seconds to end
 _READ_INTERVAL_S = 1.0  # between two reads of the counters

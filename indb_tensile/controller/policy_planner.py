@@ -9,7 +9,7 @@ from indb_tensile.scheduler.memory.placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, foresee, improve, plan_jobs, renew
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
-from indb_tensile.scheduler.search.descent import CancellationCheck, never_cancel
+from indb_tensile.scheduler.search.local_search import CancellationCheck, never_cancel
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 _POLICIES_REACHING_FLOOR = frozenset({"tensile+"})

@@ -28,7 +28,7 @@ from indb_tensile.controller.trainer_frames import TrainerFrames
 from indb_tensile.errors import InvariantError
 from indb_tensile.messages import Message
 from indb_tensile.scheduler.admission.admission_orders import EndMethod
-from indb_tensile.scheduler.admission.facts import ExitCause
+from indb_tensile.scheduler.admission.events import ExitCause
 from indb_tensile.scheduler.admission.pool import TrainerId
 
 log = logging.getLogger("controller")

@@ -6,9 +6,9 @@ smaller budget or a slower link. The reported curve has no anomalies, because it
 budget but is the lower envelope of a fixed set of plans (SCHEDULER, pitfalls):
 
 - The plans are made for links of fixed speeds, both lanes alike, and for limits at fixed fractions of the way from
-  the graph's floor to its peak without planning (ladder.py). The plans for one speed depend on the graph and its
-  latencies alone. At a given link, all plans count that were made for speeds of at most that of its slower lane. A
-  faster link therefore has all plans of a slower link, and more.
+  the graph's floor to its peak without planning (candidate_plans.py). The plans for one speed depend on the graph and
+  its latencies alone. At a given link, all plans count that were made for speeds of at most that of its slower lane.
+  A faster link therefore has all plans of a slower link, and more.
 - Each plan is timed at the given link. *No plan is slower on a faster link.* One job queues its copies on each lane
   in an order that the plan fixes, so every moment of the simulation (a copy's end, an operator's start) is the
   maximum of earlier moments plus durations. Maximum and addition are monotone, so by induction no moment comes later
@@ -33,8 +33,8 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.tensile_plus import NAME
-from indb_tensile.scheduler.search.ladder import CandidatePlans
-from indb_tensile.scheduler.search.rung import pareto_front
+from indb_tensile.scheduler.search.candidate import pareto_front
+from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 
 # Bytes a second: 1 to 90 GB/s in steps of 41 %, which covers PCI Express 3 to 5. Smaller steps make the curve tighter

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
-from indb_tensile.scheduler.phases.cycle import Cycle, cycle_of, merge_segments
+from indb_tensile.scheduler.phases.load_cycle import Cycle, cycle_of, merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Shift, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.zico import shifts

@@ -12,7 +12,7 @@ from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.tensile_plus import BudgetPlanner
 from indb_tensile.scheduler.replan import replan
-from indb_tensile.scheduler.search.descent import CancellationCheck, Effort, never_cancel
+from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.schedule import Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes

@@ -7,7 +7,7 @@ from indb_tensile.controller.catalog_writes import CatalogWrites
 from indb_tensile.controller.records import Writing
 from indb_tensile.job import ClaimedJob, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import CancelJob, RecordMeasurement, SetWaitsFor
-from indb_tensile.scheduler.admission.facts import Measurement
+from indb_tensile.scheduler.admission.events import Measurement
 from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.controller.fakes import FakeRecords
 

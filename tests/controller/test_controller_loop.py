@@ -25,7 +25,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordPlan,
     RequeueJob,
 )
-from indb_tensile.scheduler.admission.facts import BudgetChange, Finish, Measurement, Stop
+from indb_tensile.scheduler.admission.events import BudgetChange, Finish, Measurement, Stop
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload

@@ -18,7 +18,7 @@ from indb_tensile.config import InheritedDescriptors
 from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
 from indb_tensile.controller.trainers import UNSTARTED, ProcessEnded, TrainerGone, Trainers
 from indb_tensile.scheduler.admission.admission_orders import EndMethod
-from indb_tensile.scheduler.admission.facts import ExitCause
+from indb_tensile.scheduler.admission.events import ExitCause
 from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.controller.fakes import DEADLINE_S, FAKE_TRAINER, children
 from tests.remains import nothing_remains

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from indb_tensile.controller.oom_kills import RECENT_S, OomCounters, OomKills
-from indb_tensile.scheduler.admission.facts import ExitCause
+from indb_tensile.scheduler.admission.events import ExitCause
 
 
 def written(path: Path, text: str) -> Path:

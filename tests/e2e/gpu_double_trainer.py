@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from indb_tensile.device.device import Device
-from indb_tensile.executor.run.opening import OpenDevice, open_device
+from indb_tensile.executor.run.open_device import OpenDevice, open_device
 from worker import trainer
 from worker.training import run
 

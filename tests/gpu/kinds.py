@@ -11,7 +11,7 @@ from indb_tensile.device.cuda import CudaRegions
 from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.run.opening import capturing_on, open_device
+from indb_tensile.executor.run.open_device import capturing_on, open_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State

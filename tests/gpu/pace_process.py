@@ -15,7 +15,7 @@ def train_for(told: dict[str, Any]) -> None:
     """Steps of a small network for so many seconds from our allocator, each waited for: how many, and their cost."""
     import torch
 
-    from indb_tensile.executor.run.opening import serve_torch
+    from indb_tensile.executor.run.open_device import serve_torch
 
     device, _ = open_device(told)
     serve_torch(device)

@@ -17,7 +17,7 @@ from indb_tensile.device.cuda import CudaRegions
 from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.run.opening import OpenDevice, capturing_on, open_device, settle_results
+from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, settle_results
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.precision import settle_precision, with_precision
 from indb_tensile.executor.run.runner import Runner

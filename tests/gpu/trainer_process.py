@@ -80,7 +80,7 @@ def spin(told: dict[str, Any]) -> None:
     """A kernel that does not end soon, in memory of the job's regions."""
     import torch
 
-    from indb_tensile.executor.run.opening import serve_torch
+    from indb_tensile.executor.run.open_device import serve_torch
 
     device, _ = open_device(told)
     serve_torch(device)
@@ -160,7 +160,7 @@ def train(told: dict[str, Any]) -> None:
 
     own = told["allocator"] == "own"
     if own:
-        from indb_tensile.executor.run.opening import serve_torch
+        from indb_tensile.executor.run.open_device import serve_torch
 
         device, _ = open_device(told)
         serve_torch(device)

@@ -214,7 +214,7 @@ import ctypes
 import torch
 from indb_tensile.errors import ComputationError, DeviceLostError
 from indb_tensile.device.device import Ledger
-from indb_tensile.executor.run.opening import open_device
+from indb_tensile.executor.run.open_device import open_device
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 for number, result in enumerate((719, 214)):
     try:

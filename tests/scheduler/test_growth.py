@@ -13,8 +13,8 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.judges.bound import bound_bytes
 from indb_tensile.scheduler.judges.check import faults, steps
-from indb_tensile.scheduler.judges.cuts import most_bytes
 from indb_tensile.scheduler.judges.equivalence import judge
+from indb_tensile.scheduler.judges.gate_check import most_bytes
 from indb_tensile.scheduler.judges.moments import Moments
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import peak

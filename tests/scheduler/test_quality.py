@@ -11,8 +11,8 @@ from indb_tensile.bench.harness.residual import residual
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak
-from indb_tensile.scheduler.search.descent import Effort
-from indb_tensile.scheduler.search.ladder import CandidatePlans
+from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
+from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.machines import latencies, machine
 from tests.scheduler.drawn import drawn

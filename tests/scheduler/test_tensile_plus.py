@@ -10,7 +10,7 @@ from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tenso
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.tensile_plus import divide_by_curves, lane_shares, tensile_plus
-from indb_tensile.scheduler.search.rung import CandidatePlan
+from indb_tensile.scheduler.search.candidate import CandidatePlan
 from indb_tensile.scheduler.workload import Workload
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte

@@ -16,7 +16,7 @@ from indb_tensile.device.device import Device
 from indb_tensile.device.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
 from indb_tensile.errors import OvertakenError
 from indb_tensile.executor.latency.calibrate import add_scripts
-from indb_tensile.executor.run.opening import OpenDevice, capturing_on, open_device, torch_device
+from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.precision import settle_precision
 from indb_tensile.executor.run.runner import Runner

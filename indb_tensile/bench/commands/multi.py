@@ -13,8 +13,8 @@ In addition, jobs share the budget by phases, which gates enforce (scheduler/tim
 phases" are liveness and our own policy with plans and phases that the planner chooses together. They are planned for
 the same budgets and for some below the sum of the floors, which separates the gain of phases from that of plans. Zico
 is planned as published, in pairs. The peak of jobs in phases is the largest that the jobs can reach together in any
-order that the gates allow, which the judge computes (scheduler/judges/cuts.py). Their time is the simulator's, with
-the waits at gates.
+order that the gates allow, which the judge computes (scheduler/judges/gate_check.py). Their time is the simulator's,
+with the waits at gates.
 """
 
 import argparse

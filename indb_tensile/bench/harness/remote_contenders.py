@@ -20,7 +20,7 @@ from indb_tensile.bench.harness.rivals import LocalContender, TorchTraining, Val
 from indb_tensile.bench.harness.torch_transfers import TorchTransfers
 from indb_tensile.bench.harness.trial import TrainingSubject
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.run.opening import settle_results
+from indb_tensile.executor.run.open_device import settle_results
 
 T = TypeVar("T")
 ContenderFactory = Callable[[TorchTraining], Iterator[LocalContender]]  # makes contenders of one module

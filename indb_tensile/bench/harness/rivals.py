@@ -24,7 +24,7 @@ from indb_tensile.bench.harness.segments import Forward, segmented
 from indb_tensile.bench.harness.torch_transfers import LinkTransfers, TorchTransfers, Transfers
 from indb_tensile.bench.harness.trial import RATE, TrainingSubject
 from indb_tensile.device.device import EmulatedDevice
-from indb_tensile.executor.run.opening import OpenDevice
+from indb_tensile.executor.run.open_device import OpenDevice
 from indb_tensile.executor.run.state import HOST
 
 EAGER = "eager"

@@ -17,7 +17,7 @@ from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
 from indb_tensile.executor.latency.sampled_iterations import Measurement
-from indb_tensile.executor.run.opening import OpenDevice, capturing_on
+from indb_tensile.executor.run.open_device import OpenDevice, capturing_on
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import HOST, State

@@ -29,8 +29,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from indb_tensile.errors import GraphError, RequestError
-from indb_tensile.executor.capture.alignments import ctc_loss, fake_ctc_loss
 from indb_tensile.executor.capture.aten import fake_strided, storage_key
+from indb_tensile.executor.capture.ctc_loss import ctc_loss, fake_ctc_loss
 from indb_tensile.executor.capture.products import product, product_along
 from indb_tensile.executor.capture.recurrence import gru
 from indb_tensile.executor.capture.storage_layout import StoredTensor, Value, layout
@@ -265,7 +265,7 @@ _COMPOSED_HERE: dict[Any, tuple[DispatchKey, Callable[..., Any]]] = {
 
 @contextmanager
 def _replaced_operators() -> Iterator[None]:
-    """Use the operators of products.py and alignments.py, where tracing would change bits or fail."""
+    """Use the operators of products.py and ctc_loss.py, where tracing would change bits or fail."""
     saved_kernels = {op: dict(op.py_kernels) for op in _COMPOSED_HERE}
     try:
         for op, (key, composition) in _COMPOSED_HERE.items():

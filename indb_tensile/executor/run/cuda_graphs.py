@@ -2,9 +2,9 @@
 
 The host then spends the time of one launch on an iteration, whatever the number of operators. Recording computes
 nothing: the driver keeps kernels and copies with their addresses and arguments. All of these must stay the same
-between launches, which repeats.py checks. Values that change from one iteration to the next are read from memory: the
-batch from its pinned buffers, the learning rate from a word on the device, and random numbers from words that torch
-advances with each launch. These random-number words are the reason to use torch's graph class instead of the
+between launches, which graph_cache.py checks. Values that change from one iteration to the next are read from memory:
+the batch from its pinned buffers, the learning rate from a word on the device, and random numbers from words that
+torch advances with each launch. These random-number words are the reason to use torch's graph class instead of the
 driver's. Copies run on streams that fork from the computing stream and join it again (native/cuda/cuda_device.hpp),
 so a graph keeps them in parallel with computation.
 

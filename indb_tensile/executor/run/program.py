@@ -23,7 +23,7 @@ from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.timeline import Boundary, Gap, Timeline, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
-from indb_tensile.executor.run.wiring import Line, ProgramStep, VariableAssignment, assign_variables
+from indb_tensile.executor.run.variable_assignment import Line, ProgramStep, VariableAssignment, assign_variables
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.plan import Plan
 

@@ -14,10 +14,10 @@ from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.latency.gpu_clock import EventClock
 from indb_tensile.executor.latency.sampled_iterations import Measurement, TimedIteration, summarise
 from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
+from indb_tensile.executor.run.graph_cache import GraphCache
 from indb_tensile.executor.run.host_results import HostResults, Results
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
-from indb_tensile.executor.run.repeats import GraphCache
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.state_moves import StateMover
 from indb_tensile.executor.run.trainer_lanes import Lanes

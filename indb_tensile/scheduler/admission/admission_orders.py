@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
-from indb_tensile.scheduler.admission.facts import Measurement
+from indb_tensile.scheduler.admission.events import Measurement
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason, TrainerId
 from indb_tensile.scheduler.admission.questions import Question
 from indb_tensile.scheduler.plan import Plan

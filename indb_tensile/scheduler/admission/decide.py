@@ -29,7 +29,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RequeueJob,
 )
 from indb_tensile.scheduler.admission.decision import Decision
-from indb_tensile.scheduler.admission.facts import (
+from indb_tensile.scheduler.admission.events import (
     Adoption,
     Answered,
     BudgetChange,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from indb_tensile.scheduler.graph import Operator, StepGraph, TensorId
-from indb_tensile.scheduler.judges import cuts
-from indb_tensile.scheduler.judges.cuts import JobLoads
+from indb_tensile.scheduler.judges import gate_check
 from indb_tensile.scheduler.judges.equivalence import judge
+from indb_tensile.scheduler.judges.gate_check import JobLoads
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.timing.schedule import Schedule
 
@@ -56,7 +56,7 @@ def faults_together(
     if len(set(gated)) < len(gated) or not all(0 <= position < len(jobs) for position in gated):
         messages.append(f"the schedules are of jobs {gated}, of {len(jobs)}")
     for schedule in schedules if not messages else ():
-        messages += cuts.faults([steps(jobs[position]) for position in schedule.jobs], schedule)
+        messages += gate_check.faults([steps(jobs[position]) for position in schedule.jobs], schedule)
     if not messages and (total := together_bytes(jobs, schedules)) > budget_bytes:
         messages.append(f"the jobs' peaks are {total} bytes together, over the budget of {budget_bytes}")
     return tuple(messages)
@@ -66,7 +66,7 @@ def together_bytes(jobs: Sequence[Sequence[tuple[StepGraph, Plan]]], schedules: 
     """Return the most bytes of jobs whose plans and schedules break no rule."""
     gated = {position for schedule in schedules for position in schedule.jobs}
     alone = [max(peak(graph, plan) for graph, plan in pairs) for n, pairs in enumerate(jobs) if n not in gated]
-    return sum(alone) + sum(cuts.most_bytes([steps(jobs[n]) for n in s.jobs], s) for s in schedules)
+    return sum(alone) + sum(gate_check.most_bytes([steps(jobs[n]) for n in s.jobs], s) for s in schedules)
 
 
 def steps(pairs: Sequence[tuple[StepGraph, Plan]]) -> JobLoads:

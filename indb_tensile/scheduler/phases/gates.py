@@ -22,7 +22,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from indb_tensile.scheduler.phases.cycle import Cycle, Ints, curve
+from indb_tensile.scheduler.phases.load_cycle import Cycle, Ints, curve
 from indb_tensile.scheduler.timing.schedule import Gate
 
 

@@ -48,9 +48,9 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
-from indb_tensile.scheduler.search.descent import CancellationCheck, Effort, never_cancel
-from indb_tensile.scheduler.search.ladder import CandidatePlans
-from indb_tensile.scheduler.search.rung import CandidatePlan
+from indb_tensile.scheduler.search.candidate import CandidatePlan
+from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
+from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
-from indb_tensile.scheduler.phases.cycle import cycle_of, merge_segments
+from indb_tensile.scheduler.phases.load_cycle import cycle_of, merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Shift, exclusive, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.division import Demand, divide

@@ -14,7 +14,7 @@ tried and the simulated time decides.
 
 Then the plan is improved. The number of layouts allowed for that falls smoothly with the size of the graph:
 
-1. The step-by-step local search (descent.py), if a ration suffices for it: better for small graphs.
+1. The step-by-step local search (local_search.py), if a ration suffices for it: better for small graphs.
 2. If all results are slow, swap every tensor that must be, then exchange single choices (exchange.cpp).
 3. The orders in which no update waits without need, which follow from the best plans so far.
 4. The best plan of each order, improved by undoing places and choosing there again.
@@ -29,7 +29,9 @@ Unless a constant's comment names a measurement, the value was chosen by hand an
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from indb_tensile.scheduler.search.descent import (
+from indb_tensile.scheduler.search.candidate import CandidatePlan, candidate_of, fastest_candidate
+from indb_tensile.scheduler.search.execution_orders import ExecutionOrders, translate_choices
+from indb_tensile.scheduler.search.local_search import (
     MOST_REORDERINGS,
     NEAR,
     PRUNED,
@@ -41,8 +43,6 @@ from indb_tensile.scheduler.search.descent import (
     single_tensor_parameters,
     swap_only_parameters,
 )
-from indb_tensile.scheduler.search.orders import ExecutionOrders, translate_choices
-from indb_tensile.scheduler.search.rung import CandidatePlan, candidate_of, fastest_candidate
 
 # Each sweep: whether tensors may be recomputed, and the price of a nanosecond on a lane. The first sweeps are tried
 # for every graph. Found on residual networks of 3,000 to 100,000 operators and on ResNet-50 and DenseNet-121 at three

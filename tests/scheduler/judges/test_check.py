@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults, faults_together, peak, steps, together_bytes
-from indb_tensile.scheduler.judges.cuts import JobLoads
+from indb_tensile.scheduler.judges.gate_check import JobLoads
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 

@@ -6,8 +6,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler.judges.cuts import JobLoads, faults
-from indb_tensile.scheduler.phases.cycle import merge_segments
+from indb_tensile.scheduler.judges.gate_check import JobLoads, faults
+from indb_tensile.scheduler.phases.load_cycle import merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Gate, Shift, interleave, least_budget
 from indb_tensile.scheduler.timing.simulate import Compute
 from tests.scheduler.phases.test_phase_offsets import cycles

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.phases.cycle import curve
+from indb_tensile.scheduler.phases.load_cycle import curve
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Shift, interleave, least_budget, least_start
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.timing.simulate import Compute

@@ -14,10 +14,10 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, liveness_peak, peak
-from indb_tensile.scheduler.search.descent import Effort, fits_layout_limit
+from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
+from indb_tensile.scheduler.search.execution_orders import ExecutionOrders
 from indb_tensile.scheduler.search.first_plan import layout_allowance
-from indb_tensile.scheduler.search.ladder import CandidatePlans
-from indb_tensile.scheduler.search.orders import ExecutionOrders
+from indb_tensile.scheduler.search.local_search import Effort, fits_layout_limit
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies, link
 from tests.scheduler.strategies import graphs as step_graphs

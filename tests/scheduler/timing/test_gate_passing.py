@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges import check
-from indb_tensile.scheduler.judges.cuts import JobLoads
+from indb_tensile.scheduler.judges.gate_check import JobLoads
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak
 from indb_tensile.scheduler.phased_plans import phased
-from indb_tensile.scheduler.phases.cycle import cycle_of
+from indb_tensile.scheduler.phases.load_cycle import cycle_of
 from indb_tensile.scheduler.phases.phase_offsets import least_budget
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.policies import POLICIES

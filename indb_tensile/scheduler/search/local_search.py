@@ -15,8 +15,8 @@ Unless a constant's comment names a measurement, the value was chosen by hand an
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 
-from indb_tensile.scheduler.search.orders import ExecutionOrders, translate_choices
-from indb_tensile.scheduler.search.rung import CandidatePlan, candidate_of, fastest_candidate
+from indb_tensile.scheduler.search.candidate import CandidatePlan, candidate_of, fastest_candidate
+from indb_tensile.scheduler.search.execution_orders import ExecutionOrders, translate_choices
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 
 # The most choices that a pruning tries to undo. Each try is one layout. With fewer tries, needless choices remain in

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
-from indb_tensile.scheduler.phases.cycle import Cycle, curve, cycle, merge_segments
+from indb_tensile.scheduler.phases.load_cycle import Cycle, curve, cycle, merge_segments
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.timing.simulate import JobRun
 from tests.scheduler.phases.test_phase_offsets import cycles

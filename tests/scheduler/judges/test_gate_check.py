@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.judges.cuts import JobLoads, faults, most_bytes
+from indb_tensile.scheduler.judges.gate_check import JobLoads, faults, most_bytes
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 
 State = tuple[int, ...]

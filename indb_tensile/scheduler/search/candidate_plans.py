@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.search.advance import advance_copies
-from indb_tensile.scheduler.search.descent import (
+from indb_tensile.scheduler.search.advance_copies import advance_copies
+from indb_tensile.scheduler.search.candidate import CandidatePlan, candidate_of, fastest_candidate, pareto_front
+from indb_tensile.scheduler.search.execution_orders import MOST, ExecutionOrders
+from indb_tensile.scheduler.search.first_plan import FirstPlan
+from indb_tensile.scheduler.search.local_search import (
     CancellationCheck,
     Effort,
     LocalSearch,
@@ -19,9 +22,6 @@ from indb_tensile.scheduler.search.descent import (
     never_cancel,
     search_parameters,
 )
-from indb_tensile.scheduler.search.first_plan import FirstPlan
-from indb_tensile.scheduler.search.orders import MOST, ExecutionOrders
-from indb_tensile.scheduler.search.rung import CandidatePlan, candidate_of, fastest_candidate, pareto_front
 
 # The limits of a budget curve, as fractions of the way from the floor to the liveness peak. Each further limit costs
 # the layouts of its candidates and makes the curve finer.

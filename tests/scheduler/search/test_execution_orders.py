@@ -4,11 +4,11 @@ from indb_tensile.scheduler.graph import OpIndex, Role
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution
-from indb_tensile.scheduler.search.descent import Effort
-from indb_tensile.scheduler.search.ladder import CandidatePlans
-from indb_tensile.scheduler.search.orders import ExecutionOrders, translate_choices
+from indb_tensile.scheduler.search.candidate import candidate_of
+from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
+from indb_tensile.scheduler.search.execution_orders import ExecutionOrders, translate_choices
+from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.search.reorder import blocking_updates, rearranged
-from indb_tensile.scheduler.search.rung import candidate_of
 from indb_tensile.scheduler.search.step_search import DROPPED
 from tests.scheduler.drawn import drawn
 

@@ -11,7 +11,7 @@ from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan, Swap
-from indb_tensile.scheduler.search.advance import advance_copies
+from indb_tensile.scheduler.search.advance_copies import advance_copies
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.strategies import graphs as step_graphs

@@ -12,8 +12,8 @@ from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.rewrite import captured_order
+from indb_tensile.scheduler.search.candidate import CandidatePlan
 from indb_tensile.scheduler.search.reorder import blocking_updates, rearranged, with_parts
-from indb_tensile.scheduler.search.rung import CandidatePlan
 from indb_tensile.scheduler.search.step_search import DROPPED, StepSearch
 
 # The most orders of a small graph. Plans seldom need more than three of their own, so this limit is hardly ever

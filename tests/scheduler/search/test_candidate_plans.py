@@ -5,7 +5,7 @@ from dataclasses import replace
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, liveness_peak
-from indb_tensile.scheduler.search.ladder import CandidatePlans
+from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from tests.scheduler.drawn import drawn
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
