@@ -245,7 +245,7 @@ def _prepare_gpu(
         capacity_bytes=settings.capacity_bytes,
         least_bytes=settings.capacity_bytes if fixed else settings.region_bytes,
         shares=settings.share_memory,
-        mapper=_worker_command("mapping"),
+        mapper=_worker_command("probe_sharing"),
     )
     settings = replace(
         settings, capacity_bytes=capacity_bytes, budget_bytes=min(settings.budget_bytes, capacity_bytes)
@@ -340,13 +340,15 @@ def _measure_link(settings: Settings, records: CatalogRecords) -> Link:
     """Return the rates of the link: measured for a GPU or a disk, set or derived for an emulated device."""
     environment = _environment(settings)
     if settings.device == EMULATED:
-        link = emulated_link(settings, records.pace, lambda: measure_apart(_worker_command("pace"), environment))
+        link = emulated_link(
+            settings, records.pace, lambda: measure_apart(_worker_command("measure_pace"), environment)
+        )
     else:  # a disk or a GPU's link is measured, whatever rates are set
         host = settings.device == CPU
         copies = (
             _measure_swap(settings)
             if host
-            else measured_copies(settings.device, _worker_command("link"), environment)
+            else measured_copies(settings.device, _worker_command("measure_link"), environment)
         )
         records.save_links(copies, None)
         link = link_of(copies)

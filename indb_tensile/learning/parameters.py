@@ -113,7 +113,8 @@ def wanted(specification: Specification) -> str:
         if shortest == longest
         else f" of length {shortest} to {longest}"
     )
-    return f"{nouns[kind]}{count}" + (" " + " and ".join(limits) if limits else "")
+    each = ", each " if count else " "
+    return f"{nouns[kind]}{count}" + (each + " and ".join(limits) if limits else "")
 
 
 def _abbreviated(value: Any) -> str:

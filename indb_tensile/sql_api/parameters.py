@@ -75,7 +75,8 @@ def wanted(rule: Json) -> str:
         if shortest == longest
         else f" of length {shortest} to {longest}"
     )
-    return f"{_NOUNS[rule['type']]}{count}" + (" " + " and ".join(limits) if limits else "")
+    each = ", each " if count else " "
+    return f"{_NOUNS[rule['type']]}{count}" + (each + " and ".join(limits) if limits else "")
 
 
 _NOUNS = {

@@ -18,7 +18,19 @@ def build(directory: Path) -> Path:
         kept.parent.mkdir(exist_ok=True)
         made = directory / "made.so"
         subprocess.run(
-            ["c++", "-std=c++20", "-O1", "-shared", "-fPIC", "-Inative", "-Itests/native", *SOURCES, "-o", str(made)],
+            [
+                "c++",
+                "-std=c++20",
+                "-O1",
+                "-shared",
+                "-fPIC",
+                "-Inative",
+                "-Inative/device",
+                "-Itests/native",
+                *SOURCES,
+                "-o",
+                str(made),
+            ],
             cwd=ROOT,
             check=True,
             timeout=250,
