@@ -85,7 +85,7 @@ class Service:
         assert self.process is not None
         assert not self.process.failed, self.log.read_text()
         assert self.process.pid is None or not self.process.ended(), self.log.read_text()
-        return self.socket.exists()
+        return self.process.pid is not None and self.socket.exists()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int | None:
         if self.process is None:

@@ -70,7 +70,7 @@ def test_two_peaks_one_after_the_other_share_what_time_there_is() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, time_ns + 80) == 40
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graphs(), st.integers(2, 3), links(), st.data())
 def test_no_search_comes_below_the_bound_where_a_step_is_several_in_turn(
     graph: StepGraph, times: int, link: Link, data: st.DataObject

@@ -36,7 +36,7 @@ def test_jobs_together_are_never_slower_than_with_equal_parts(
 
 
 @pytest.mark.parametrize("compute", Compute)
-@pytest.mark.parametrize("share", [0.6, 0.4])
+@pytest.mark.parametrize("share", [pytest.param(0.6, marks=pytest.mark.nightly), 0.4])
 @pytest.mark.parametrize("name", ["different", "alike", "equal"])
 def test_networks_together_are_no_slower_and_no_less_fair_than_with_equal_parts(
     name: str, share: float, compute: Compute

@@ -98,6 +98,7 @@ def test_the_allowance_falls_smoothly_with_size() -> None:
     assert layout_allowance(10_000, 16) == pytest.approx(16 * layout_allowance(10_000), rel=0.1)
 
 
+@pytest.mark.nightly
 def test_more_work_never_loses_more_than_a_hundredth() -> None:
     graph = residual(600)
     latency_ns = latencies(graph, REFERENCE)
