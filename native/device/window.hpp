@@ -2,8 +2,8 @@
 //
 // Regions move between jobs, so a job's regions are rarely contiguous, while a plan's offsets are. The pieces are
 // mapped a second time, one behind the other. That takes system calls when plans change, and none while a plan is
-// followed. scheduler/admission/region_fit.py explains why each job has a range of its own instead of a part of a common
-// one.
+// followed. scheduler/admission/region_fit.py explains why each job has a range of its own instead of a part of a
+// common one.
 #pragma once
 
 #include <cstdint>
