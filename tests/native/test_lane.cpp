@@ -57,8 +57,8 @@ TEST(copies_are_done_first_in_first_out_at_the_links_rate) {
     last = lane.submit(to.data(), from.data(), from.size());
     CHECK_EQUAL(last, copy);
   }
-  CHECK(!lane.done(last));
-  CHECK(!lane.wait_for(last, 1ms));
+  const bool early = lane.done(last) || lane.wait_for(last, 1ms);
+  CHECK(!early || now_ns() - start_ns >= 10'000'000);  // this process may have been away from the processor
   CHECK(lane.wait_for(last, 60s));
   CHECK(lane.done(1) && lane.done(last));
   CHECK(now_ns() - start_ns >= 10'000'000);
