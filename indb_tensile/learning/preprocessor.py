@@ -213,11 +213,11 @@ def choose_features(
     """Return the columns to learn from.
 
     Without `features` these are all columns except the target, the excluded ones, primary keys and identity columns.
-    Raises MissingError for an unknown column, RequestError for a contradiction or if no column is left.
+    Raises MissingError for an unknown column, RequestError for a contradiction, if no column is left, and for an
+    option that does not apply to its column.
     """
     names = [column.name for column in described]
-    named_by_options = options.named if options else ()
-    for name in (target, *(features or ()), *exclude, *named_by_options):
+    for name in (target, *(features or ()), *exclude):
         if name not in names:
             detail = f"The table's columns are: {', '.join(names)}."
             raise MissingError(f'column "{name}" does not exist in the table', detail=detail)
@@ -232,9 +232,8 @@ def choose_features(
         raise RequestError(
             "no column is left to learn from", detail=detail, hint="Name some with features => '{...}'."
         )
-    unused = [name for name in named_by_options if name not in chosen]
-    if unused:
-        raise RequestError(f'preprocess names column "{unused[0]}", which is not among the features')
+    if options is not None:
+        options.check({column.name: column for column in described if column.name in chosen}, names)
     return chosen
 
 
@@ -259,11 +258,10 @@ def fit(
 ) -> Preprocessor:
     """Fit means, scales and categories to the `train` rows. Without `input_shape` a row is flat.
 
-    Raises DataError if every feature is constant, RequestError if an option does not apply to its column or the
+    `choose_features` has checked the options. Raises DataError if every feature is constant, RequestError if the
     features do not fill `input_shape`.
     """
     learned = _TrainingRows(columns, features, train)
-    options.check({name: columns[name].kind for name in features})
     scalars = [name for name in features if columns[name].kind in _SCALARS]
     texts = [
         Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))

@@ -14,7 +14,13 @@ from indb_tensile.catalog import install
 from indb_tensile.config import GIB, MIB, SettingRule
 from indb_tensile.errors import InvariantError
 from indb_tensile.reference import meanings
-from indb_tensile.sql_api import options
+from indb_tensile.request.early_stop_rules import EARLY_STOP
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
+from indb_tensile.request.job_rules import DEPLOY
+from indb_tensile.request.network_rules import ARCHITECTURES, LAYERS, MOST_LAYERS, MOST_PARAMETERS
+from indb_tensile.request.preprocess_rules import PREPROCESS
+from indb_tensile.request.split_rules import SPLIT
+from indb_tensile.request.task_rules import METRICS
 
 Rules = Mapping[str, Mapping[str, Any]]
 
@@ -57,7 +63,7 @@ def _training() -> Iterator[str]:
         "`hyperparams => '{\"epochs\": 20}'` in `tensile_train`, `tensile_explain` and `tensile_create_model`. Null "
         "has the same effect as omitting a name.",
     )
-    yield from _parameters("hyperparams", options.HYPERPARAMS, meanings.HYPERPARAMS)
+    yield from _parameters("hyperparams", HYPERPARAMS, meanings.HYPERPARAMS)
 
 
 def _architectures() -> Iterator[str]:
@@ -65,17 +71,17 @@ def _architectures() -> Iterator[str]:
         "Architectures",
         "`architecture => 'mlp'`, or an object with a `type` and parameters: "
         '`\'{"type": "mlp", "hidden": [512, 512]}\'`. A network has at most '
-        f"{options.MOST_PARAMETERS:,} parameters.",
+        f"{MOST_PARAMETERS:,} parameters.",
     )
-    yield from _types("architectures", options.ARCHITECTURES, meanings.ARCHITECTURES, meanings.ARCHITECTURE)
+    yield from _types("architectures", ARCHITECTURES, meanings.ARCHITECTURES, meanings.ARCHITECTURE)
 
     yield from _section(
         "Layers",
         'The elements of `{"type": "layers", "layers": [{"type": "linear", "out": 64}, {"type": "relu"}, '
         '{"type": "linear"}]}`. '
-        f"All levels together have at most {options.MOST_LAYERS} layers.",
+        f"All levels together have at most {MOST_LAYERS} layers.",
     )
-    yield from _types("layers", options.LAYERS, meanings.LAYERS, meanings.LAYER)
+    yield from _types("layers", LAYERS, meanings.LAYERS, meanings.LAYER)
 
 
 def _rows_and_judgement() -> Iterator[str]:
@@ -84,18 +90,18 @@ def _rows_and_judgement() -> Iterator[str]:
         '`preprocess => \'{"missing": {"age": "median"}}\'`. A value applies to all columns, an object '
         "with names of columns only to these columns.",
     )
-    yield from _parameters("preprocess", options.PREPROCESS, meanings.PREPROCESS)
+    yield from _parameters("preprocess", PREPROCESS, meanings.PREPROCESS)
     yield from _section("Split", "`split => '{\"test_size\": 0.2}'`.")
-    yield from _parameters("split", options.SPLIT, meanings.SPLIT)
+    yield from _parameters("split", SPLIT, meanings.SPLIT)
     yield from _section("Early stopping", "`early_stop => '{\"patience\": 5}'`.")
-    yield from _parameters("early_stop", options.EARLY_STOP, meanings.EARLY_STOP)
+    yield from _parameters("early_stop", EARLY_STOP, meanings.EARLY_STOP)
     yield from _section("Metrics", "`metric => 'roc_auc'`: the metric that decides whether a version is better.")
-    _check("metrics", {name for names in options.METRICS.values() for name in names}, meanings.METRICS)
-    rows = [(f"`{name}`", task, meanings.METRICS[name]) for task, names in options.METRICS.items() for name in names]
+    _check("metrics", {name for names in METRICS.values() for name in names}, meanings.METRICS)
+    rows = [(f"`{name}`", task, meanings.METRICS[name]) for task, names in METRICS.items() for name in names]
     yield from _table(("metric", "task", "meaning"), rows)
     yield from _section("Deployment", "`deploy => 'if_better'`.")
-    _check("deploy", options.DEPLOY, meanings.DEPLOY)
-    yield from _table(("value", "meaning"), [(f"`{name}`", meanings.DEPLOY[name]) for name in options.DEPLOY])
+    _check("deploy", DEPLOY, meanings.DEPLOY)
+    yield from _table(("value", "meaning"), [(f"`{name}`", meanings.DEPLOY[name]) for name in DEPLOY])
 
 
 def _controller() -> Iterator[str]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from indb_tensile.catalog import install, jobs, models, snapshots
+from indb_tensile.catalog.bridge_sources import literal
 from indb_tensile.catalog.install import EXTENSION, SCRIPT, Installation
 from indb_tensile.cluster import Cluster, find_programs
 from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError, RequestError
@@ -30,7 +31,7 @@ ROOT = Path(install.__file__).parents[2]
 
 @given(st.text())
 def test_a_literal_is_the_same_text_and_ends_no_dollar_quote(text: str) -> None:
-    written = install.literal(text)
+    written = literal(text)
     assert ast.literal_eval(written) == text
     assert "$" not in written
     assert written.isascii()
@@ -45,7 +46,8 @@ def test_no_placeholder_is_left_in_the_script() -> None:
     for extension in (True, False):
         for source in (install.script(extension), *install.upgrade_scripts(extension).values()):
             assert "@VERSION@" not in source
-            assert "@SQL_API@" not in source
+            assert "@BRIDGE_SOURCES@" not in source
+            assert "@TRAIN_" not in source.split("$bridge$")[0] + source.split("$bridge$")[2]
             assert "@DIGEST@" not in source
             assert ("pg_extension_config_dump" in source) is extension
 

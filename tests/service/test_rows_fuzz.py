@@ -12,7 +12,6 @@ from indb_tensile.errors import RequestError
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.preparation import assemble
 from indb_tensile.sql_api import predictions
-from indb_tensile.sql_api.errors import RefusalError
 from tests.learning.tables import bundle, spec, table
 from worker.serving.answers import SCORE, Answers
 from worker.serving.requests import Evaluate, Predict, RowError, encode, parse
@@ -68,18 +67,18 @@ def test_a_row_that_is_nested_as_deep_as_can_be_read_is_refused(answers: Answers
 def check(answers: Answers, rows: list[Any]) -> None:
     """Each row is sent or refused, and then computed or refused, by an error that is not ours."""
     sent: list[bytes] = []
-    unsent: Any = None
+    unsent: RequestError | None = None
     try:
         for number, row in enumerate(rows, 1):
             form = "literal" if isinstance(row, str) else "value"
             with suppress(RecursionError):  # nested so deep, a row has no number that is not finite
                 row = predictions.storable(row)
             sent.append(predictions._service_row(json.dumps(row).encode(), form, number))
-    except RefusalError as refusal:
-        unsent = refusal.error
+    except RequestError as refusal:
+        unsent = refusal
     if unsent is not None:
-        assert unsent["sqlstate"] == "22P02"
-        assert f"row {len(sent) + 1}" in unsent["message"]
+        assert unsent.sqlstate == "22P02"
+        assert f"row {len(sent) + 1}" in unsent.message
         return
     for verb, kind, more in (("predict", "label", b""), ("predict", "label", _UNNAMED), ("evaluate", SCORE, b"")):
         body = b'{"verb": "%b", "version": 1, "rows": [%b]%b}' % (verb.encode(), b", ".join(sent), more)

@@ -395,9 +395,9 @@ def test_a_snapshot_whose_rows_a_restore_left_out_is_not_trained_on(
 
 
 def test_the_types_that_a_snapshot_keeps_are_those_that_models_learn_from(admin: Connection) -> None:
-    from indb_tensile.sql_api.relation import _KINDS
+    from indb_tensile.request.column_types import KIND_OF_TYPE
 
     body = value(admin, "select prosrc from pg_proc where proname = 'snapshot_columns'")
     listed = body.partition("t.typname in (")[2].partition(")")[0]
 
-    assert set(re.findall(r"'(\w+)'", listed)) == set(_KINDS)
+    assert set(re.findall(r"'(\w+)'", listed)) == set(KIND_OF_TYPE)

@@ -1,0 +1,104 @@
+"""Each row's part, computed twice: by numpy for a training, and by the standard library for `tensile_split`."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indb_tensile.learning.columns import ColumnData, ColumnKind
+from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.splits import Split, divide, draws, row_hashes
+from indb_tensile.request.split_rules import PARTS
+from indb_tensile.sql_api import split_membership
+
+_INTEGERS = st.integers(-(2**63), 2**63 - 1)
+_FLOATS = st.floats(allow_nan=True, allow_infinity=True)
+_ROW = st.tuples(
+    st.none() | _INTEGERS,
+    st.none() | _FLOATS,
+    st.none() | st.booleans(),
+    st.none() | st.text(),
+    st.tuples(_FLOATS, _FLOATS),
+)
+_FORMS = ("integer", "float", "boolean", "text", "float8[]")
+_KINDS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN, ColumnKind.TEXT, ColumnKind.ARRAY)
+
+
+def _data(kind: ColumnKind, values: list[Any]) -> ColumnData:
+    missing = np.array([value is None for value in values])
+    if kind is ColumnKind.TEXT:
+        return column_of("c", kind, values)
+    filled = [0 if value is None else value for value in values]
+    dtype = {ColumnKind.INTEGER: np.int64, ColumnKind.BOOLEAN: np.bool_}.get(kind, np.float64)
+    return ColumnData(kind=kind, values=np.array(filled, dtype), missing=missing)
+
+
+@given(st.lists(_ROW, min_size=1, max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_hashes_are_those_of_the_training(rows: list[tuple[Any, ...]]) -> None:
+    columns = [_data(kind, list(values)) for kind, values in zip(_KINDS, zip(*rows, strict=True), strict=True)]
+    expected = row_hashes(columns, len(rows)).tolist()
+    found = [split_membership.row_hash([*row[:4], list(row[4])], _FORMS) for row in rows]
+    nan = [any(isinstance(v, float) and math.isnan(v) for v in (row[1], *row[4])) for row in rows]
+    # Of NaN there are many; PostgreSQL has one.
+    assert [h for h, n in zip(found, nan, strict=True) if not n] == [
+        h for h, n in zip(expected, nan, strict=True) if not n
+    ]
+    assert [split_membership.draw(h, 5) for h in expected] == draws(np.array(expected, np.uint64), 5).tolist()
+
+
+def test_single_precision_arrays_are_hashed_as_they_are_stored() -> None:
+    values = ColumnData(kind=ColumnKind.ARRAY, values=np.array([[0.1, 2.5]], np.float32), missing=np.array([False]))
+    assert split_membership.row_hash([[float(np.float32(0.1)), 2.5]], ["float4[]"]) == row_hashes([values], 1)[0]
+
+
+@pytest.mark.parametrize("form", ["date", "timestamp"])
+def test_moments_are_those_of_the_training(form: str) -> None:
+    assert split_membership.seconds("infinity", form) == math.inf
+    assert split_membership.seconds("-infinity", form) == -math.inf
+    assert split_membership.seconds("0", form) == 946_684_800.0
+    assert split_membership.seconds("1", form) - 946_684_800.0 == pytest.approx(
+        86_400 if form == "date" else 1e-6, rel=0.2
+    )
+
+
+_SPLITS = st.sampled_from(
+    [
+        Split(seed=3),
+        Split(test_size=0.01, valid_size=0.02, seed=4),
+        Split(last=0.2, by="c"),
+        Split(last=0.01, by="c", valid_size=0.0),
+        Split(column="c", valid_size=0.05),
+    ]
+)
+
+
+@given(st.lists(st.integers(0, 9), min_size=6, max_size=60), _SPLITS, st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_every_row_is_in_the_part_that_the_training_put_it_in(values: list[int], split: Split, keyed: bool) -> None:
+    rows = len(values)
+    identity = column_of("a", ColumnKind.INTEGER, list(range(rows)) if keyed else values)
+    decisive: list[Any] = [value / 2 for value in values]
+    column = column_of("c", ColumnKind.FLOAT, decisive)
+    if split.column:
+        decisive = [row % 3 == 0 for row in range(rows)]
+        column = column_of("c", ColumnKind.BOOLEAN, decisive)
+    hashes = row_hashes([identity], rows)
+
+    parts = divide(hashes, split, column if split.divider else None, keyed=keyed)
+
+    member = split_membership.Membership(parts.rule | {"keyed": keyed})
+    found = [member.part(int(hashed), value) for hashed, value in zip(hashes, decisive, strict=True)]
+    trained = ["" for _ in range(rows)]
+    for name in PARTS:
+        for row in getattr(parts, name).tolist():
+            trained[row] = name
+    if keyed or not split.divider:
+        assert found == trained
+    else:  # equal rows may stand for one another
+        assert sorted(map(str, zip(values, found, strict=True))) == sorted(
+            map(str, zip(values, trained, strict=True))
+        )
