@@ -10,6 +10,7 @@ import re
 from indb_tensile.errors import InvariantError
 
 _DECLARATION = re.compile(r"^create function public\.tensile_train\(\n(.*?)\n\) returns", re.MULTILINE | re.DOTALL)
+_PARAMETER = re.compile(r"(\w+) ([\w\[\]]+)(?: default .+)?")
 _WIDTH = 112  # columns of a generated line, which is about the width of the lines in sql/
 # The key and the value in the request of a parameter of this type. Parameters of other types are passed unchanged.
 _FIELDS = {"regclass": ("{}", "{}::oid::bigint"), "interval": ("{}_s", "extract(epoch from {})")}
@@ -20,16 +21,26 @@ def fill_train_signature(source: str, declaring: str) -> str:
     match = _DECLARATION.search(declaring)
     if match is None:
         raise InvariantError("the source of public.tensile_train is not as the generated functions expect")
-    parameters = [parameter.split() for parameter in match[1].split(",")]
+    parameters = [_name_and_type(parameter.strip()) for parameter in match[1].split(",")]
     fields = []
-    for name, type_name, *_ in parameters:
+    for name, type_name in parameters:
         key, value = _FIELDS.get(type_name, ("{}", "{}"))
         fields.append(f"'{key.format(name)}', {value.format(name)}")
     return (
         source.replace("@TRAIN_PARAMETERS@", match[1].strip())
-        .replace("@TRAIN_ARGUMENTS@", _wrapped([name for name, *_ in parameters], indent=6))
+        .replace("@TRAIN_ARGUMENTS@", _wrapped([name for name, _ in parameters], indent=6))
         .replace("@TRAIN_FIELDS@", _wrapped(fields, indent=4))
     )
+
+
+def _name_and_type(parameter: str) -> tuple[str, str]:
+    match = _PARAMETER.fullmatch(parameter)
+    if match is None:
+        raise InvariantError(
+            f'the parameter "{parameter}" of public.tensile_train is not of the form: name type default value',
+            hint="The installer splits the parameters at commas, so no type or default contains one.",
+        )
+    return match[1], match[2]
 
 
 def _wrapped(items: list[str], *, indent: int) -> str:
