@@ -2,7 +2,6 @@
 
 The SQL functions check a request in the user's session before they enqueue it, and a worker checks the specification
 again, because a specification in the queue is untrusted input. Both import these modules. The bridge function in
-PostgreSQL carries their source text (see `indb_tensile/catalog/bridge_sources.py`), so they use only the standard
-library, relative imports and the syntax of Python 3.10. They ask the database nothing. A check raises RequestError,
-whose HINT lists what is allowed.
+PostgreSQL carries their source text (`indb_tensile/catalog/bridge_sources.py`), so they use only the standard library
+and relative imports. They run no SQL statement. A check raises RequestError, whose HINT lists what is allowed.
 """

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..errors import RequestError
+from ..request.feature_rules import check_features
 from ..request.request_fields import read_names
 from ..request.split_rules import deciding_column
 from .spi import Json, Plpy
@@ -24,12 +24,7 @@ def choose_features(
         used = _all_but(table, target.name, exclude)
     else:
         used = [table.column(name, "features") for name in features if name not in exclude]
-        if target in used:
-            message = f'"{target.name}" is both target and feature'
-            raise RequestError(message, hint="Leave it out of features.")
-    if not used:
-        hint = f"Name columns with features => array['...']. Columns: {table.names}."
-        raise RequestError(f"no features are left in {table}", hint=hint)
+    check_features(target.name, [column.name for column in used], str(table), table.column_names)
     require_learnable(table, used)
     return features if features is None else [column.name for column in used], exclude
 

@@ -2,7 +2,7 @@
 
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
 
-from ..errors import RequestError
+from ..request.feature_rules import check_features
 from ..request.request_fields import read_names
 from ..request.split_rules import (
     SPLIT_COLUMN_HINTS,
@@ -111,9 +111,9 @@ def _check_features(plpy: Plpy, request: Json, table: Table, spec: Json, option:
     """
     if spec["features"] is not None:
         return
-    if not used_columns(table, spec):
-        hint = f"Name columns with features => array['...']. Columns: {table.names}."
-        raise RequestError(f"no features are left in {table}", hint=hint)
+    check_features(
+        spec["target"], [column.name for column in used_columns(table, spec)], str(table), table.column_names
+    )
     if name not in (read_names(request, "exclude") or ()) and option == "by":
         plpy.notice(
             f"left out of the features, as the split is by it: {name} "

@@ -41,7 +41,7 @@ def preprocess(request: Json, before: Json, table: Table, features: Sequence[Col
     """Return the options of preprocessing of the request, or else those of the last run."""
     options = check_preprocess(_inherited_object(request, "preprocess", before))
     types = {column.name: (column.type, column.kind) for column in features}
-    check_preprocess_columns(options, types, str(table), [column.name for column in table.columns])
+    check_preprocess_columns(options, types, str(table), table.column_names)
     return options
 
 

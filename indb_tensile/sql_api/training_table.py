@@ -37,9 +37,14 @@ class Table:
         return f'table "{self.schema}.{self.name}"'
 
     @property
+    def column_names(self) -> list[str]:
+        """Return the names of all columns."""
+        return [column.name for column in self.columns]
+
+    @property
     def names(self) -> str:
         """Return the columns' names for a hint."""
-        return ", ".join(column.name for column in self.columns) or "none"
+        return ", ".join(self.column_names) or "none"
 
     def column(self, name: str, role: str) -> Column:
         """Return the column of this name. `role` is the argument that names it, for the error message."""

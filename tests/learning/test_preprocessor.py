@@ -303,10 +303,10 @@ def test_all_but_target_keys_and_identities_are_features() -> None:
         ("y", None, ("q",), {}, 'column "q" does not exist'),
         ("y", None, (), {"missing": {"q": "mean"}}, 'names column "q", which the table does not have'),
         ("y", ("a", "a"), (), {}, 'feature "a" is named 2 times'),
-        ("y", ("a", "y"), (), {}, 'column "y" is both the target and a feature'),
+        ("y", ("a", "y"), (), {}, '"y" is both target and feature'),
         ("y", ("a",), ("a",), {}, 'column "a" is both a feature and excluded'),
-        ("y", None, ("a", "b"), {}, "no column is left to learn from"),
-        ("y", (), (), {}, "no column is left to learn from"),
+        ("y", None, ("a", "b"), {}, "no features are left in the table"),
+        ("y", (), (), {}, "no features are left in the table"),
         ("y", ("a",), (), {"standardize": {"b": False}}, 'names column "b", which is not a feature'),
     ],
 )
