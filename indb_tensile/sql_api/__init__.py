@@ -19,7 +19,7 @@ from . import (
     stored_models,
     training_request,
 )
-from .refusals import READ_ONLY, RefusalError, fault, told_by_database, told_by_request
+from .refusals import READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
 from .spi import Json, Plpy
 
 
@@ -35,7 +35,7 @@ def answer(plpy: Plpy, verb: str, request: str | None, rows: list[str | None] | 
             decoded["rows"] = None if rows is None else [None if row is None else row.encode() for row in rows]
     except (ValueError, RecursionError) as error:  # PostgreSQL reads deeper lists and longer numbers than Python
         refusal = RequestError(f"the request cannot be read: {error}", hint=_SIMPLER)
-        return json.dumps({"ok": False, "error": told_by_request(refusal)})
+        return json.dumps({"ok": False, "error": refusal_fields(refusal)})
     return json.dumps(handle(plpy, verb, decoded))
 
 
@@ -48,12 +48,12 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
     try:
         return {"ok": True, "result": _result(plpy, verb, request)}
     except RequestError as refusal:
-        return {"ok": False, "error": told_by_request(refusal)}
+        return {"ok": False, "error": refusal_fields(refusal)}
     except RecursionError:
         too_deep = RequestError("the request is nested too deep", hint=_SIMPLER)
-        return {"ok": False, "error": told_by_request(too_deep)}
+        return {"ok": False, "error": refusal_fields(too_deep)}
     except plpy.SPIError as error:
-        return {"ok": False, "error": _with_read_only_reason(plpy, told_by_database(error))}
+        return {"ok": False, "error": _with_read_only_reason(plpy, database_error_fields(error))}
     except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
         return {"ok": False, "error": fault(error)}
 
@@ -80,7 +80,7 @@ def _with_read_only_reason(plpy: Plpy, error: dict[str, str]) -> dict[str, str]:
             detail=f"PostgreSQL says: {error['message']}.",
             hint="Connect to the primary server.",
         )
-        return told_by_request(refusal)
+        return refusal_fields(refusal)
     return error | {"hint": "Run: set transaction_read_only = off; or connect as a role whose sessions may write."}
 
 

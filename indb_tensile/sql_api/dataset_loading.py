@@ -8,7 +8,7 @@ import re
 from ..errors import RequestError
 from ..request.request_fields import read_text
 from . import service_connection
-from .refusals import DENIED, NO_SCHEMA, PROTOCOL, RefusalError, told_by_database
+from .refusals import DENIED, NO_SCHEMA, PROTOCOL, RefusalError, database_error_fields
 from .spi import Json, Plpy, fetch, qualified
 from .table_grants import let_reader_read
 
@@ -48,7 +48,7 @@ def _table_name(plpy: Plpy, name: str, current: str | None) -> tuple[str, str]:
         try:
             parts = list(fetch(plpy, PARTS, name)[0]["parts"])
         except plpy.SPIError as error:
-            database_error = told_by_database(error)
+            database_error = database_error_fields(error)
             if not database_error["sqlstate"].startswith("22"):
                 raise
             hint = "Give a name, or a schema and a name: 'digits', 'lab.digits'."

@@ -31,12 +31,12 @@ class RefusalError(RequestError):
         self.sqlstate = sqlstate
 
 
-def told_by_request(error: RequestError) -> dict[str, str]:
+def refusal_fields(error: RequestError) -> dict[str, str]:
     """Return the four fields of a refused request, with which `tensile.call` raises it in SQL."""
     return {"sqlstate": error.sqlstate, "message": error.message, "detail": error.detail, "hint": error.hint}
 
 
-def told_by_database(error: Any) -> dict[str, str]:
+def database_error_fields(error: Any) -> dict[str, str]:
     """Return PostgreSQL's own error with its fields.
 
     PL/Python stores the fields as a tuple (code, detail, hint, …).

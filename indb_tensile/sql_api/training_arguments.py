@@ -15,7 +15,7 @@ from ..request.preprocess_rules import check_preprocess, check_preprocess_column
 from ..request.request_fields import read_integer, read_text
 from ..request.split_rules import check_split
 from ..request.task_rules import METRICS, check_metric
-from .refusals import told_by_database
+from .refusals import database_error_fields
 from .spi import Json, Plpy, fetch
 from .training_table import Column, Table
 
@@ -87,7 +87,7 @@ def memory_limit(plpy: Plpy, request: Json) -> int | None:
     try:
         size_bytes = int(fetch(plpy, SIZE, text)[0]["bytes"])
     except plpy.SPIError as error:
-        database_error = told_by_database(error)
+        database_error = database_error_fields(error)
         if not database_error["sqlstate"].startswith("22"):  # not about the text, but for example a cancel request
             raise
         refusal.detail = f"PostgreSQL says: {database_error['message']}."
