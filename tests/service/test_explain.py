@@ -145,5 +145,5 @@ def test_a_training_of_many_gigabytes_is_explained_without_taking_them() -> None
 
 
 def test_what_could_not_be_trained_cannot_be_explained() -> None:
-    with pytest.raises(RequestError, match="unknown type"):
+    with pytest.raises(RequestError, match="unknown architecture"):
         explain(replace(SPEC, architecture={"type": "rnn"}))
