@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.parts import PARTS, Part, chosen, run
+from tests.gpu.parts import PARTS, Part, chosen_parts, run
 from tests.native.cuda_double import ROOT, build, environment
 
 HANGING = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
 
 
 def names(selected: tuple[str, ...] = (), skipped: tuple[str, ...] = ()) -> list[str]:
-    return [part.name for part in chosen(selected, skipped)]
+    return [part.name for part in chosen_parts(selected, skipped)]
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def test_parts_are_selected_and_excluded_by_name() -> None:
     assert names(("bench",)) == ["bench-resnet50", "bench-bert"]
     assert names((), ("bench", "mps")) == names()[:-3]
     with pytest.raises(ValueError, match="no part is called 'kill'; there are probe, footprint"):
-        chosen(("kill",), ())
+        chosen_parts(("kill",), ())
 
 
 def test_a_part_that_fails_hangs_or_has_no_tests_does_not_affect_the_next(tmp_path: Path) -> None:
