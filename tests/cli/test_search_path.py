@@ -5,7 +5,7 @@ import pytest
 from tests.catalog.enqueue import enqueue
 from tests.cli.conftest import Tensile
 from tests.conftest import Database
-from tests.sql.test_search_path import ran, set_traps
+from tests.sql.traps import set_traps, trap_calls
 
 pytestmark = pytest.mark.postgres
 
@@ -39,7 +39,7 @@ def test_commands_run_nothing_of_another_role(trapped: Database, demo: Tensile) 
     ):
         demo(*command)
     with trapped.connect() as postgres:
-        assert ran(postgres) == []
+        assert trap_calls(postgres) == []
         assert postgres.execute("select state::text from tensile.jobs").fetchone() == ("cancelled",)
 
 
