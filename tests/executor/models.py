@@ -11,6 +11,7 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
 from indb_tensile.executor.run.state import State
+from tests.nightly import nightly_unless
 
 LOSS = nn.CrossEntropyLoss()
 BATCH = 8
@@ -188,6 +189,8 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied": (Tied, (6,)),
     "regression": (regression, (6,)),
 }
+# Parameters of tests that run for each model: the models whose graphs differ most are enough in the day.
+DAILY_KINDS = nightly_unless(lambda kind: kind in ("cnn", "transformer", "deep gru", "tied"), SHAPES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.architectures import ARCHITECTURES, build, check, default, natural_shape, parameter_count
 from indb_tensile.learning.layers import LAYERS
+from tests.nightly import FEW_EXAMPLES
 
 IMAGE: list[dict[str, Any]] = [
     {"type": "conv2d", "out": 8},
@@ -98,7 +99,7 @@ def test_parameters_are_initialised_as_torch_initialises_them() -> None:
     st.integers(1, 3),
     st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 20)),
 )
-@settings(max_examples=20, deadline=None)
+@FEW_EXAMPLES
 def test_a_cnn_fits_images_of_any_size(
     channels: list[int], kernel: int, depth: int, shape: tuple[int, int, int]
 ) -> None:

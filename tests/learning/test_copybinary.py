@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, InvariantError
@@ -91,7 +91,6 @@ def tables(draw: st.DrawFn) -> tuple[list[CopyEncoding], list[list[Any]]]:
 
 
 @given(tables(), st.integers(1, 3000), st.sampled_from([1, 100, 5000, BLOCK_BYTES]))
-@settings(max_examples=80, deadline=None)
 def test_written_rows_are_read_back_for_every_size_of_pieces_and_blocks(
     table: tuple[list[CopyEncoding], list[list[Any]]], piece_bytes: int, block_bytes: int
 ) -> None:

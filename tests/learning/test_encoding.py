@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
@@ -51,7 +51,6 @@ def fitted(columns: Columns) -> Preprocessor:
 
 
 @given(st.integers(20, 300), st.integers(0, 99), st.integers(1, 64))
-@settings(max_examples=30)
 def test_blocks_give_the_bits_of_whole_columns_in_every_part(rows: int, seed: int, block_numbers: int) -> None:
     columns = mixed(rows, seed)
     preprocessor = fitted(columns)
@@ -67,7 +66,6 @@ def test_blocks_give_the_bits_of_whole_columns_in_every_part(rows: int, seed: in
 
 
 @given(st.integers(2, 3000), st.integers(1, 7), st.floats(0, 0.9), st.integers(0, 99))
-@settings(max_examples=50)
 def test_a_single_columns_mean_and_scale_equal_those_in_a_matrix(
     rows: int, count: int, missing: float, seed: int
 ) -> None:

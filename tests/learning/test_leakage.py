@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import Task
@@ -84,7 +84,6 @@ def test_a_column_that_is_null_only_for_one_class_is_reported() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=2, max_size=30))
-@settings(max_examples=300, deadline=None)
 def test_a_chance_order_of_few_rows_is_not_reported(rows: list[tuple[int, str]]) -> None:
     assert kinds_of_leakage(ColumnKind.INTEGER, [row[0] for row in rows], [row[1] for row in rows][:]) in (
         [],

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import StandardScaler
@@ -193,7 +193,6 @@ _CELL = st.none() | st.floats(-1e6, 1e6) | st.sampled_from([float("nan"), float(
 
 
 @given(st.lists(st.tuples(_CELL, _CELL, st.none() | st.sampled_from("abc")), min_size=1, max_size=30))
-@settings(max_examples=60, deadline=None)
 def test_single_rows_are_encoded_as_the_table_also_by_a_stored_preprocessor(rows: list[tuple[Any, ...]]) -> None:
     rows = [*rows, (1.0, 2.0, "a"), (2.0, 1.0, "b")]
     kinds = {"a": ColumnKind.FLOAT, "b": ColumnKind.FLOAT, "c": ColumnKind.TEXT}

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
@@ -25,7 +25,6 @@ def members(parts: Parts, ids: range) -> dict[int, str]:
 
 
 @given(st.integers(100, 400), st.integers(1, 300), st.integers(0, 2**31 - 1))
-@settings(max_examples=50, deadline=None)
 def test_rows_stay_in_their_parts_when_rows_are_added(few: int, more: int, seed: int) -> None:
     split = Split(seed=seed)
     before, after = range(few), range(few + more)
@@ -74,7 +73,6 @@ def test_the_hash_of_a_row_never_changes() -> None:
 
 
 @given(st.integers(4, 40), st.floats(0.001, 0.9), st.floats(0.001, 0.09), st.integers(0, 2**31 - 1))
-@settings(max_examples=200, deadline=None)
 def test_no_part_is_empty_if_there_are_rows_for_each(rows: int, test: float, valid: float, seed: int) -> None:
     parts = divide(row_hashes([keys(range(rows))], rows), Split(test_size=test, valid_size=valid, seed=seed))
     assert len(parts.test) >= 1
@@ -90,7 +88,6 @@ def test_equal_rows_without_a_key_are_distributed_over_the_parts() -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=20, max_size=60), st.randoms())
-@settings(max_examples=100, deadline=None)
 def test_the_distribution_of_equal_rows_does_not_depend_on_their_order(values: list[int], random: Random) -> None:
     def spread(ordered: list[int]) -> dict[str, Counter[int]]:
         parts = divide(row_hashes([keys(ordered)], len(ordered)), Split(), keyed=False)
@@ -123,7 +120,6 @@ def test_the_last_rows_are_the_test_part_and_the_rows_before_them_the_validation
 
 
 @given(st.randoms())
-@settings(max_examples=50, deadline=None)
 def test_the_key_orders_rows_of_the_same_time(random: Random) -> None:
     def tested(ids: list[int]) -> set[int]:
         moments = column_of("at", ColumnKind.INTEGER, [identity // 10 for identity in ids])

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.budget_curve import BudgetCurve, CurvePoint, curve, plans_for, undisturbed
@@ -47,7 +47,6 @@ def test_a_faster_link_offers_what_slower_ones_do_and_more() -> None:
     assert fast.points[1].plan in plans_for(graph, latency_ns, 10**9) + plans_for(graph, latency_ns, 10**5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(graphs(), links(), st.booleans(), st.data())
 def test_every_point_is_a_lawful_plan_and_what_it_says(
     graph: StepGraph, link: Link, rewrites: bool, data: st.DataObject
@@ -67,7 +66,6 @@ def test_every_point_is_a_lawful_plan_and_what_it_says(
     assert found.base_ns >= _iteration_ns(graph, latency_ns, link, LIVENESS)
 
 
-@settings(max_examples=60, deadline=None)
 @given(graphs(), links(), st.data())
 def test_more_budget_time_or_bandwidth_is_never_worse(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))

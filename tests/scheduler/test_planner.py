@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError, MissingError
@@ -31,7 +31,6 @@ from tests.scheduler.strategies import latencies, links, several_workloads
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
 
 
-@settings(max_examples=300, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1.2), st.sampled_from(sorted(POLICIES)), st.booleans())
 def test_no_policy_breaks_a_rule_and_equal_inputs_give_equal_plans(
     jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str, rewrites: bool
@@ -51,7 +50,6 @@ def test_no_policy_breaks_a_rule_and_equal_inputs_give_equal_plans(
         _agrees(workload, job_plan)
 
 
-@settings(max_examples=30, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1), st.data())
 def test_improved_plans_are_lawful_and_no_slower_than_those_that_are_followed(
     jobs: tuple[Workload, ...], link: Link, fraction: float, data: st.DataObject
@@ -86,7 +84,6 @@ def _agrees(workload: Workload, job_plan: JobPlan) -> None:
     assert job_plan.swaps == len(job_plan.plans[0].swaps)
 
 
-@settings(max_examples=100, deadline=None)
 @given(several_workloads(), links())
 def test_a_budget_below_the_floors_is_infeasible_and_says_by_how_much(jobs: tuple[Workload, ...], link: Link) -> None:
     needed = _floors(jobs)
@@ -99,7 +96,6 @@ def test_a_budget_below_the_floors_is_infeasible_and_says_by_how_much(jobs: tupl
         assert refusal.shortfall_bytes == min(3, needed)
 
 
-@settings(max_examples=100, deadline=None)
 @given(several_workloads(), links(), st.data())
 def test_a_jobs_own_limit_holds_whatever_the_budget(
     jobs: tuple[Workload, ...], link: Link, data: st.DataObject
@@ -169,7 +165,6 @@ def test_no_jobs_need_no_plans() -> None:
     assert plan_jobs((), budget_bytes=0, link=SLOW, phases=True) == ()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     several_workloads(), links(), st.floats(0, 1.1), st.sampled_from(sorted(POLICIES)), st.sampled_from(list(Compute))
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -75,7 +75,6 @@ def test_what_cannot_be_gone_on_from_is_for_planning_anew() -> None:
         assert replan((job,), ((other,),), budget_bytes=10**6, link=LINK) is None, other
 
 
-@settings(max_examples=200, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1.1), st.booleans(), st.data())
 def test_a_renewed_plan_keeps_every_rule_and_limit_and_is_no_slower(
     jobs: tuple[Workload, ...], link: Link, fraction: float, rewrites: bool, data: st.DataObject

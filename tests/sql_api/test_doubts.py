@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import Task
@@ -32,7 +32,6 @@ _SEEDS = st.integers(0, 6)
     _SEEDS,
     st.booleans(),
 )
-@settings(max_examples=400, deadline=None)
 def test_its_findings_are_those_of_the_report(
     rows: int, kind: ColumnKind, seed: int, goal_kind: ColumnKind, goal_seed: int, ordered: bool
 ) -> None:

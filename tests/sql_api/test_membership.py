@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.learning.columns import ColumnData, ColumnKind
@@ -36,7 +36,6 @@ def _data(kind: ColumnKind, values: list[Any]) -> ColumnData:
 
 
 @given(st.lists(_ROW, min_size=1, max_size=20))
-@settings(max_examples=200, deadline=None)
 def test_hashes_are_those_of_the_training(rows: list[tuple[Any, ...]]) -> None:
     columns = [_data(kind, list(values)) for kind, values in zip(_KINDS, zip(*rows, strict=True), strict=True)]
     expected = row_hashes(columns, len(rows)).tolist()
@@ -74,7 +73,6 @@ _SPLITS = st.sampled_from(
 
 
 @given(st.lists(st.integers(0, 9), min_size=6, max_size=60), _SPLITS, st.booleans())
-@settings(max_examples=300, deadline=None)
 def test_every_row_is_in_the_part_that_the_training_put_it_in(values: list[int], split: Split, keyed: bool) -> None:
     rows = len(values)
     identity = column_of("a", ColumnKind.INTEGER, list(range(rows)) if keyed else values)

@@ -15,7 +15,7 @@ from indb_tensile.executor.capture.capture import capture_evaluation, capture_tr
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.scheduler.graph import Role, Stage
 from tests.executor.conftest import prepared
-from tests.executor.models import LOSS, SHAPES, Constant, make_job
+from tests.executor.models import DAILY_KINDS, LOSS, SHAPES, Constant, make_job
 
 HUGE = 1_000_000  # the weight of a square layer of this size has 4 TB, more than any machine has
 _VIEWS = ("aten.view", "aten.t.", "aten.transpose", "aten.expand", "aten.detach", "aten.split", "aten.unsqueeze")
@@ -49,7 +49,7 @@ def test_a_model_larger_than_any_memory_is_captured_from_shapes_alone(
     assert {p.device.type for p in module.parameters()} == {next(module.parameters()).device.type}
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_shapes_alone_give_the_graph_of_the_real_model(kind: str) -> None:
     job = make_job(kind)
     x, y = job.batches[0]
@@ -61,7 +61,7 @@ def test_shapes_alone_give_the_graph_of_the_real_model(kind: str) -> None:
     assert shapes.graph.signature == job.steps[0].graph.signature
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_all_steps_of_a_job_give_the_same_ids_to_the_same_persistent_tensors(kind: str) -> None:
     training, tail, evaluation = make_job(kind).steps
     check_same_persistent((training, tail, evaluation))
@@ -71,7 +71,7 @@ def test_all_steps_of_a_job_give_the_same_ids_to_the_same_persistent_tensors(kin
     assert not any(t.role is Role.OPTIMIZER_STATE for t in evaluation.graph.tensors if t.id in accessed)
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_capturing_leaves_the_model_the_batch_and_the_random_number_generator_unchanged(kind: str) -> None:
     job = make_job(kind)
     job.module.eval()
@@ -84,7 +84,7 @@ def test_capturing_leaves_the_model_the_batch_and_the_random_number_generator_un
     assert all(p.grad is None for p in job.module.parameters())
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_views_are_no_operators_and_stages_are_in_order(kind: str) -> None:
     graph = make_job(kind).steps[0].graph
     assert not [o.name for o in graph.operators if o.name.startswith(_VIEWS)]

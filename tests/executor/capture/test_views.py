@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -24,6 +24,7 @@ from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plan
+from tests.nightly import FEW_EXAMPLES
 
 ROW = (4, 5, 3)
 GRANT_BYTES = 1 << 30
@@ -156,7 +157,7 @@ def require_eager_bits(module: nn.Module) -> None:
         runner.close()
 
 
-@settings(max_examples=25, deadline=None)
+@FEW_EXAMPLES
 @given(nests=NESTS, masked=st.booleans())
 def test_writes_through_any_nest_of_views_equal_eager_under_every_plan(nests: tuple[Nest, ...], masked: bool) -> None:
     require_eager_bits(Written(nests, masked=masked))

@@ -8,14 +8,14 @@ import torch
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import apply_known, calibrate, unknown_signatures
 from tests.executor.conftest import GRANT_BYTES
-from tests.executor.models import SHAPES, make_job
+from tests.executor.models import DAILY_KINDS, make_job
 
 
 def _workspaces(steps: tuple[CapturedStep, ...], name: str) -> list[int]:
     return [o.workspace_bytes for step in steps for o in step.graph.operators if o.name == name]
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_every_unknown_signature_is_measured_once_and_then_known(kind: str) -> None:
     captured = make_job(kind).steps
     unknown = unknown_signatures(captured, {})

@@ -1,7 +1,7 @@
 """A plan is laid over an iteration: the boundaries add up to the planned load, wherever a gap is."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -43,7 +43,6 @@ def _operator(number: int, reads: list[int], writes: list[int], workspace_bytes:
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(graphs(), st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 1.0]))
 def test_between_two_boundaries_the_ledger_holds_the_planned_load(graph: StepGraph, seed: int, share: float) -> None:
     plan = random_plan(graph, seed, share)
@@ -59,7 +58,6 @@ def test_between_two_boundaries_the_ledger_holds_the_planned_load(graph: StepGra
     assert loads[-1] == start_bytes, "an iteration ends with the memory of its start"
 
 
-@settings(max_examples=200, deadline=None)
 @given(graphs(), st.integers(0, 10_000))
 def test_every_swap_is_copied_out_freed_copied_in_and_awaited_once(graph: StepGraph, seed: int) -> None:
     plan = random_plan(graph, seed, 1.0)
@@ -69,7 +67,6 @@ def test_every_swap_is_copied_out_freed_copied_in_and_awaited_once(graph: StepGr
         assert sorted(placed, key=lambda s: (s.tensor, s.out_after)) == list(plan.swaps)
 
 
-@settings(max_examples=500, deadline=None)
 @given(graphs(), st.integers(0, 10_000), st.sampled_from([0.5, 1.0]))
 def test_every_operator_reads_the_last_written_value_from_the_first_iteration_on(
     graph: StepGraph, seed: int, share: float

@@ -2,7 +2,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -592,7 +592,6 @@ def test_a_claim_that_was_lost_holds_up_the_next_until_its_trainer_has_ended() -
     assert claim_blocker(drive.pool) == "a trainer of job 1 to end, whose claim was lost"
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 3), st.integers(1, 4), st.booleans())
 def test_a_job_is_asked_for_exactly_where_nothing_holds_it_up(members: int, places: int, ready: bool) -> None:
     drive = Drive(10, max_jobs=places, entering_jobs=64, spare_trainers=1)
@@ -1609,7 +1608,6 @@ class World:
         pytest.fail(f"stuck: {self.drive.pool}")
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6), label="sizes")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -23,6 +23,7 @@ from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
+from tests.nightly import FEW_EXAMPLES
 from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import graphs, latencies, links
 
@@ -70,7 +71,7 @@ def test_two_peaks_one_after_the_other_share_what_time_there_is() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, time_ns + 80) == 40
 
 
-@settings(max_examples=25, deadline=None)
+@FEW_EXAMPLES
 @given(graphs(), st.integers(2, 3), links(), st.data())
 def test_no_search_comes_below_the_bound_where_a_step_is_several_in_turn(
     graph: StepGraph, times: int, link: Link, data: st.DataObject
@@ -126,7 +127,6 @@ def test_plans_that_move_what_nothing_moves_are_not_spoken_of() -> None:
     assert not covers(graph, Plan(policy="test", executions=_order(1, 0, 2)))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_of_all_plans_of_a_small_graph_none_is_below_the_bound(data: st.DataObject) -> None:
     graph = data.draw(_small_graphs())
@@ -143,7 +143,6 @@ def test_of_all_plans_of_a_small_graph_none_is_below_the_bound(data: st.DataObje
             assert bound_bytes(graph, latency_ns, link, time_ns) <= peak_bytes
 
 
-@settings(max_examples=150, deadline=None)
 @given(graphs(), links(), st.data())
 def test_no_policy_and_no_search_comes_below_the_bound(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     stages = data.draw(st.sampled_from((Stage.FORWARD, Stage.OPTIMIZER)))

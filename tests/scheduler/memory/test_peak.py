@@ -1,6 +1,6 @@
 """The peak analysis, by hand on small graphs and against the judge on random ones."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -89,7 +89,6 @@ def test_what_is_away_and_what_is_never_accessed_hold_nothing() -> None:
     assert resident_at_start(graph, Plan(policy="test", away=frozenset({TensorId(0)}))) == frozenset()
 
 
-@settings(max_examples=300, deadline=None)
 @given(graphs())
 def test_both_baselines_and_the_floor_stand_in_order_and_the_judge_agrees(graph: StepGraph) -> None:
     assert floor(graph) <= liveness_peak(graph) <= vanilla_peak(graph)

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile import _placement
@@ -59,7 +59,6 @@ def cycles(draw: st.DrawFn, most: int = 30, longest: int = 12, largest: int = 40
     return _held([(first, first + length, size) for first, length, size in blocks]), count
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(), st.sampled_from((1, 8, 512)), st.sampled_from((place, best_fit, first_fit)))
 def test_every_way_to_place_is_right_at_any_alignment(
     cycle: tuple[tuple[Interval, ...], int], alignment: int, way: Callable[..., Placement]
@@ -71,7 +70,6 @@ def test_every_way_to_place_is_right_at_any_alignment(
     assert placement == way(held, count, alignment_bytes=alignment)
 
 
-@settings(max_examples=100, deadline=None)
 @given(workloads(), links(), st.floats(0, 1), st.sampled_from(sorted(POLICIES)))
 def test_the_intervals_of_any_plan_can_be_placed(
     workload: Workload, link: Link, fraction: float, policy: str
@@ -87,7 +85,6 @@ def test_the_intervals_of_any_plan_can_be_placed(
         assert place_plan(graph, plan, region_bytes=1024) is in_regions
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(most=6, longest=6, largest=3), st.integers(0, 2))
 def test_a_capacity_is_refused_exactly_where_no_placement_exists(
     cycle: tuple[tuple[Interval, ...], int], more: int
@@ -103,7 +100,6 @@ def test_a_capacity_is_refused_exactly_where_no_placement_exists(
         assert not _placeable(held, count, capacity)
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(most=6, longest=6, largest=3), st.integers(-1, 2))
 def test_the_search_alone_agrees_with_trying_everything(cycle: tuple[tuple[Interval, ...], int], more: int) -> None:
     held, count = cycle
@@ -119,7 +115,6 @@ def test_the_search_alone_agrees_with_trying_everything(cycle: tuple[tuple[Inter
         assert not _placeable(held, count, capacity)
 
 
-@settings(max_examples=150, deadline=None)
 @given(cycles(most=6, longest=6, largest=3))
 def test_a_handful_is_placed_as_low_as_can_be(cycle: tuple[tuple[Interval, ...], int]) -> None:
     held, count = cycle
@@ -189,7 +184,6 @@ def test_stretches_that_nothing_connects_are_placed_one_by_one(pieces: int) -> N
     assert (wrong(held, 60 * stretches, found, 1), found.size_bytes) == ([], 1000)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cycles())
 def test_the_best_placement_is_never_above_the_published_ones(cycle: tuple[tuple[Interval, ...], int]) -> None:
     held, count = cycle

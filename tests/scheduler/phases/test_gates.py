@@ -3,7 +3,7 @@
 import dataclasses
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.judges.gate_check import JobLoads, faults
@@ -41,7 +41,6 @@ def test_what_other_gates_imply_is_left_out() -> None:
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1))
 def test_no_gate_could_be_passed_together_with_the_one_before_it(jobs: list[Cycle], fraction: float) -> None:
     least, most = least_budget(jobs), sum(job.peak_bytes for job in jobs)
@@ -64,7 +63,6 @@ def test_a_stretch_of_operators_waits_as_a_whole_and_for_a_whole_one() -> None:
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(cycles(), min_size=2, max_size=4), st.integers(1, 4), st.floats(0, 1.1))
 def test_gates_made_for_stretches_hold_for_their_operators(jobs: list[Cycle], most: int, fraction: float) -> None:
     stretches = [merge_segments(own, most) for own in jobs]
@@ -86,7 +84,6 @@ def test_without_one_of_its_gates_a_schedule_does_not_hold() -> None:
         assert fault.endswith("bytes together, over the budget of 79")
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1))
 def test_the_judge_finds_nothing_wrong_for_any_timing(jobs: list[Cycle], fraction: float) -> None:
     least, most = least_budget(jobs), sum(job.peak_bytes for job in jobs)
@@ -96,7 +93,6 @@ def test_the_judge_finds_nothing_wrong_for_any_timing(jobs: list[Cycle], fractio
     assert faults([_steps(own) for own in jobs], shift.schedule(range(len(jobs)), budget)) == ()
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1), st.data())
 def test_the_budget_is_kept_and_nobody_waits_for_ever_in_whatever_order_operators_run(
     jobs: list[Cycle], fraction: float, data: st.DataObject
@@ -116,7 +112,6 @@ def test_the_budget_is_kept_and_nobody_waits_for_ever_in_whatever_order_operator
         assert judge.held_bytes() <= budget
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1))
 def test_nobody_waits_at_a_gate_where_operators_take_their_time(jobs: list[Cycle], fraction: float) -> None:
     least, most = least_budget(jobs), sum(job.peak_bytes for job in jobs)

@@ -1,6 +1,6 @@
 """From a job under its plan to its load over time."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -62,7 +62,6 @@ def test_neighbours_become_one_stretch_where_that_adds_least() -> None:
     assert merge_segments(own, 2) == Cycle(load_bytes=(13, 20), duration_ns=(20, 60), idle_bytes=4, stops=(2, 4))
 
 
-@settings(deadline=None)
 @given(cycles(), st.integers(1, 7), st.integers(1, 7))
 def test_stretches_hold_no_less_at_any_operator_and_never_more_than_the_peak(
     own: Cycle, most: int, more: int

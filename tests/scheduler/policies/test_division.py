@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -44,7 +44,6 @@ def test_the_limits_are_within_the_budget_unless_the_floors_are_not(
     assert all(d.floor_bytes <= limit <= d.most_bytes for d, limit in zip(demands, limits, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
 @given(workloads(), st.integers(2, 4), st.floats(0, 1.1), links())
 def test_policies_that_plan_each_job_by_itself_give_equal_jobs_what_one_alone_gets(
     one: Workload, count: int, fraction: float, link: Link

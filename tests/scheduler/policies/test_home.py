@@ -5,7 +5,7 @@ operators 0 to 3; operator 4, the loss, has a workspace of 30; operators 5, 6 an
 10, 50, 60, 70, 100, 70, 60, 50.
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -99,7 +99,6 @@ def test_a_gap_that_a_recomputation_cuts_in_two_is_swapped_in_its_longer_part() 
     assert longest_parts(graph, [_gap(0, 1, 7)], executions, (*(1,) * 7, 900, 1)) == [_gap(0, 6, 8)]
 
 
-@settings(max_examples=150, deadline=None)
 @given(several_workloads(most=2), links(), st.floats(0, 1))
 def test_plans_with_recomputation_break_no_rule_and_never_raise_the_peak(
     jobs: tuple[Workload, ...], link: Link, fraction: float

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -207,7 +207,6 @@ def test_swapping_ends_where_it_stands_still_and_recomputation_goes_on() -> None
 # --- any jobs ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1.2), st.integers(1, 40))
 def test_plans_break_no_rule_stall_nobody_by_swapping_and_recompute_to_no_higher_peak(
     jobs: tuple[Workload, ...], link: Link, fraction: float, slow: int

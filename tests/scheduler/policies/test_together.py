@@ -1,7 +1,7 @@
 """Planning jobs together is never worse than giving each an equal part of the budget, and starves none of them."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.bench.harness.residual import residual
@@ -22,7 +22,6 @@ _LINK = REFERENCE.link
 _UNFAIR = 1.25
 
 
-@settings(max_examples=40, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(list(Compute)))
 def test_jobs_together_are_never_slower_than_with_equal_parts(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute

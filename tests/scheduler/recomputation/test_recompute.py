@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -119,7 +119,6 @@ def test_a_host_copy_serves_until_the_tensor_is_written() -> None:
     assert copies((), *away_at_home) == [(True, 4), (False, 6)]
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_any_choice_of_gaps_and_swaps_is_a_plan_without_faults(data: st.DataObject) -> None:
     graph = data.draw(graphs())
@@ -146,7 +145,6 @@ def test_any_choice_of_gaps_and_swaps_is_a_plan_without_faults(data: st.DataObje
         assert peak(graph, plan) > 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_cone_is_what_the_order_runs_before_the_gap_ends(data: st.DataObject) -> None:
     graph = data.draw(graphs())

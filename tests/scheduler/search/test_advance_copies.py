@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -41,7 +41,6 @@ def test_what_waits_for_nothing_stays_as_it_is() -> None:
     assert search.plan("swap") == before
 
 
-@settings(max_examples=200, deadline=None)
 @given(step_graphs(), links(), st.sampled_from(("exhaust", "sweep", "press", "fill")), st.data())
 def test_it_breaks_no_rule_needs_no_more_memory_and_is_no_slower(
     graph: StepGraph, link: Link, way: str, data: st.DataObject
@@ -57,7 +56,6 @@ def test_it_breaks_no_rule_needs_no_more_memory_and_is_no_slower(
     assert _iteration_ns(graph, found, latency_ns, link) <= _iteration_ns(graph, plan, latency_ns, link)
 
 
-@settings(max_examples=100, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_the_time_of_moved_copies_is_the_simulators(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     link = replace(link, duplex=1.0)

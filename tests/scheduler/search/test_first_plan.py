@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.bench.harness.recurrent import recurrent
@@ -29,7 +29,6 @@ SWEPT = 200  # layouts of sweeps at every price in every order, whatever the siz
 LINK = link(25.0)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data(), step_graphs(), links(), st.sampled_from(Effort))
 def test_a_plan_is_lawful_and_within_the_limit_wherever_swapping_everything_is(
     data: st.DataObject, graph: StepGraph, drawn_link: Link, effort: Effort
@@ -47,7 +46,6 @@ def test_a_plan_is_lawful_and_within_the_limit_wherever_swapping_everything_is(
         assert rung.iteration_ns <= everything.iteration_ns
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data(), step_graphs(), links())
 def test_equal_graphs_get_equal_plans(data: st.DataObject, graph: StepGraph, drawn_link: Link) -> None:
     latency_ns = data.draw(drawn_latencies(graph))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
@@ -61,7 +61,6 @@ def test_running_statistics_are_updated_at_the_end_where_nothing_reads_them_afte
     assert rearranged(graph) == (0, 2, 3, 1)
 
 
-@settings(max_examples=200, deadline=None)
 @given(graphs())
 def test_no_result_changes(graph: StepGraph) -> None:
     operators = tuple(replace(op, stage=_late(k, op)) for k, op in enumerate(graph.operators))

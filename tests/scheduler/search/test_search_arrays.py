@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import ceil
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph
@@ -20,7 +20,6 @@ from tests.scheduler.strategies import latencies as step_latencies
 from tests.scheduler.strategies import links
 
 
-@settings(max_examples=200, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_tensors_made_again_are_counted_as_rewriting_counts_them(
     graph: StepGraph, link: Link, data: st.DataObject
@@ -52,7 +51,6 @@ def test_parts_of_state_and_what_is_made_again_before_and_after_them_are_told_ap
     _agrees(graph, start, (*start[:made], again, *start[made:first], again, *start[first:], again))
 
 
-@settings(max_examples=200, deadline=None)
 @given(step_graphs(), st.sampled_from(("captured", "late", "in parts")))
 def test_an_order_is_what_rewriting_the_graph_makes_of_it(graph: StepGraph, which: str) -> None:
     order = rearranged(graph)
@@ -82,7 +80,6 @@ def test_an_update_in_parts_keeps_whole_what_others_access_and_what_is_too_small
     assert drawn_up.splits == ((1, 3),)
 
 
-@settings(max_examples=50, deadline=None)
 @given(step_graphs(), links(), st.sampled_from((1.0, 0.5, 0.3)), st.data())
 def test_times_are_those_of_the_order_and_of_the_link(
     graph: StepGraph, link: Link, share: float, data: st.DataObject

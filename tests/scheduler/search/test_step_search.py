@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -58,7 +58,6 @@ def test_what_is_chosen_can_be_chosen_again_with_other_times() -> None:
     assert (search.iteration_ns, search.peak_bytes) == (1200, 80)
 
 
-@settings(max_examples=150, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))
@@ -95,7 +94,6 @@ def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link
     _adopts(graph, latency_ns, link, search, executions)
 
 
-@settings(max_examples=150, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_pressing_meets_every_limit_that_swapping_everything_meets(
     graph: StepGraph, link: Link, data: st.DataObject
@@ -114,7 +112,6 @@ def test_pressing_meets_every_limit_that_swapping_everything_meets(
     _judge(graph, latency_ns, link, search)
 
 
-@settings(max_examples=60, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))

@@ -1,6 +1,6 @@
 """Free intervals of one channel, by hand and against a drawing of every nanosecond."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.tensile.channel import Channel
@@ -46,7 +46,6 @@ def _taken(*intervals: tuple[int, int]) -> Channel:
     return channel
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 24), st.data())
 def test_what_is_found_is_what_a_drawing_of_the_iteration_shows(period: int, data: st.DataObject) -> None:
     channel, busy = Channel(period), [False] * period

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
@@ -219,7 +219,6 @@ def test_swaps_stand_where_they_were_between_the_operators() -> None:
     assert events.plan("test") == Plan(policy="test", executions=_order(0, 1, 2, 3, 4, 5, 1, 6), swaps=(back,))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data(), graphs(), links(), st.integers(1, 40))
 def test_recomputing_whatever_is_offered_breaks_no_rule_and_never_raises_the_peak(
     data: st.DataObject, graph: StepGraph, link: Link, slow: int

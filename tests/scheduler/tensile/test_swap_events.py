@@ -1,6 +1,6 @@
 """TENSILE's Algorithms 1 and 2 on small graphs, followed by hand: operators of 100 us, a byte copied in 1 us."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
@@ -313,7 +313,6 @@ def test_a_swap_in_behind_another_one_that_is_needed_later_would_be_late() -> No
 # --- any graph ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data(), graphs(), links(), st.booleans())
 def test_swapping_lowers_the_footprint_breaks_no_rule_and_stalls_nobody(
     data: st.DataObject, graph: StepGraph, link: Link, slow: bool

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -73,7 +73,6 @@ def test_jobs_that_wait_for_each_other_are_a_fault() -> None:
         simulate((_hill(), _hill()), LINK, schedules=(schedule,))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(workloads(graphs_each=1), min_size=2, max_size=3),
     links(),

@@ -4,7 +4,7 @@ import dataclasses
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -146,7 +146,6 @@ def test_jobs_of_very_different_length_end() -> None:
     assert (short.iteration_ns, slow.iteration_ns) == (400, 4 * 10**9)
 
 
-@settings(max_examples=150, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(Compute))
 def test_time_is_accounted_for_and_bounded_below(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute
@@ -170,7 +169,6 @@ def test_time_is_accounted_for_and_bounded_below(
             assert forecast.iteration_ns >= copied_ns - 1, "no lane carries more than its time"
 
 
-@settings(max_examples=60, deadline=None)
 @given(graphs(), links(), st.data())
 def test_nothing_runs_beside_an_upload_of_its_own_job(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     """Wherever it stands, and whatever swaps have the lane meanwhile; the search counts on the same."""
