@@ -13,7 +13,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs, latencies, links
 
 SPEEDS = (
@@ -37,7 +37,7 @@ def test_a_curve_is_asked_for_a_budget_or_for_a_time() -> None:
 
 def test_a_faster_link_offers_what_slower_ones_do_and_more() -> None:
     """40 bytes may leave for 300 ns; the grid's second speed brings them there and back in 80."""
-    graph = drawn((40, Role.ACTIVATION, "w..r"), (60, Role.ACTIVATION, ".wr."))
+    graph = graph_from_rows((40, Role.ACTIVATION, "w..r"), (60, Role.ACTIVATION, ".wr."))
     latency_ns = (10**6, 100, 100, 100)
     link = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
     slow, fast = (curve(graph, latency_ns, link, speeds=grid) for grid in ((10**5,), (10**5, 10**9, 10**10)))

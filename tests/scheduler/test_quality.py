@@ -15,7 +15,7 @@ from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.machines import latencies, machine
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 
 LINK = Link(out_bytes_per_s=5 * 10**8, in_bytes_per_s=5 * 10**8)  # 2 ns a byte
 SWAP, DROP = -1, -2  # what stands in a row in place of operators to be covered
@@ -86,7 +86,7 @@ def test_with_care_no_more_is_swapped_at_once_than_the_lanes_have_room_for(
 ) -> None:
     """80 or 88 ns on each lane, for which there are 120 and 100 ns: one of the two fits, the other is made again."""
     first, second = sizes
-    graph = drawn(
+    graph = graph_from_rows(
         (first, Role.ACTIVATION, "w......r"),
         (second, Role.ACTIVATION, ".w....r."),
         (100, Role.ACTIVATION, "...wr..."),
@@ -102,7 +102,7 @@ def test_with_care_no_more_is_swapped_at_once_than_the_lanes_have_room_for(
 def test_what_is_made_of_what_is_gone_costs_as_much_as_both() -> None:
     """To make c takes 10 ns, but 500 more for what it is made of; d takes 100 alone."""
     rows = ((9, "wr......"), (40, ".w.....r"), (40, "..w....r"), (60, "...wr..."))
-    graph = drawn(*((size, Role.ACTIVATION, row) for size, row in rows))
+    graph = graph_from_rows(*((size, Role.ACTIVATION, row) for size, row in rows))
     never = Link(out_bytes_per_s=1, in_bytes_per_s=1)
     search = StepSearch(graph, (500, 10, 100, 50, 50, 50, 50, 50), never)
     assert search.lower(100, Manner(tried=1), most=20)

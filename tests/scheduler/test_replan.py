@@ -15,7 +15,7 @@ from indb_tensile.scheduler.policies.tensile_plus import Plans, tensile_plus
 from indb_tensile.scheduler.replan import replan
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import latencies, links, several_workloads
 
 LINK = Link(out_bytes_per_s=1_000_000_000, in_bytes_per_s=1_000_000_000)  # 1 ns a byte
@@ -95,7 +95,7 @@ def test_a_renewed_plan_keeps_every_rule_and_limit_and_is_no_slower(
 
 def _job(job: int, more: tuple[tuple[int, Role, str], ...] = ()) -> Workload:
     """A parameter that the first and the last of ten operators read, and a busy moment in between."""
-    graph = drawn((40, Role.PARAMETER, "r........r"), *more)
+    graph = graph_from_rows((40, Role.PARAMETER, "r........r"), *more)
     busy = replace(graph.operators[5], workspace_bytes=100)
     graph = replace(graph, operators=(*graph.operators[:5], busy, *graph.operators[6:]))
     return Workload(job=JobId(job), graphs=(graph,), latency_ns=((100,) * 10,))

@@ -23,7 +23,7 @@ from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs, latencies, links
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
@@ -32,27 +32,27 @@ A, P = Role.ACTIVATION, Role.PARAMETER
 
 
 def test_without_time_for_anything_nothing_can_be_away() -> None:
-    graph = drawn((40, A, "w..r"), (30, A, ".wr."), (7, P, "r..."))
+    graph = graph_from_rows((40, A, "w..r"), (30, A, ".wr."), (7, P, "r..."))
     assert bound_bytes(graph, (100,) * 4, NEVER, 400) == liveness_peak(graph) == 77
 
 
 def test_what_the_lanes_carry_beside_the_operators_in_between_may_be_away() -> None:
     """Two operators of 15 ns lie between the ends of the middle one and the accesses: 15 of 40 bytes, each way."""
-    graph = drawn((40, A, "w...r"), (30, A, "..w.."))
+    graph = graph_from_rows((40, A, "w...r"), (30, A, "..w.."))
     assert bound_bytes(graph, (100, 15, 100, 15, 100), LINK, 330) == 70 - 15
     assert bound_bytes(graph, (100, 40, 100, 40, 100), LINK, 380) == 40, "then the first operator is the largest"
 
 
 def test_what_is_waited_before_the_peak_is_not_waited_behind_it() -> None:
     """20 ns more, before the peak or behind it: 10 and 10 are best, or one lane could not follow the other."""
-    graph = drawn((40, A, "w...r"), (30, A, "..w.."))
+    graph = graph_from_rows((40, A, "w...r"), (30, A, "..w.."))
     latency_ns = (10**6, 15, 100, 15, 100)  # too long to run again
     assert bound_bytes(graph, latency_ns, LINK, sum(latency_ns) + 20) == 70 - 15 - 10
 
 
 def test_running_again_takes_its_time_and_that_of_what_it_reads() -> None:
     """To make b again takes 50 ns, but a is gone and takes 30 more."""
-    graph = drawn((40, A, "wr...."), (40, A, ".w...r"), (60, A, "..wr.."))
+    graph = graph_from_rows((40, A, "wr...."), (40, A, ".w...r"), (60, A, "..wr.."))
     latency_ns = (30, 50, 10, 10, 10, 10)
     time_ns = sum(latency_ns)
     assert bound_bytes(graph, latency_ns, NEVER, time_ns) == 100
@@ -62,7 +62,7 @@ def test_running_again_takes_its_time_and_that_of_what_it_reads() -> None:
 
 def test_two_peaks_one_after_the_other_share_what_time_there_is() -> None:
     """To make a again takes 40 ns, and so does making c: with 50 ns one peak is without its tensor, not both."""
-    graph = drawn((40, A, "w..r...."), (30, A, ".wr....."), (40, A, "....w..r"), (30, A, ".....wr."))
+    graph = graph_from_rows((40, A, "w..r...."), (30, A, ".wr....."), (40, A, "....w..r"), (30, A, ".....wr."))
     latency_ns = (40, 10, 10, 10) * 2
     time_ns = sum(latency_ns)
     assert bound_bytes(graph, latency_ns, NEVER, time_ns) == 70
@@ -120,7 +120,7 @@ def test_an_update_may_come_early_and_its_state_be_away_in_parts() -> None:
 
 
 def test_plans_that_move_what_nothing_moves_are_not_spoken_of() -> None:
-    graph = drawn((4, A, "w.r"), (4, A, ".wr"))
+    graph = graph_from_rows((4, A, "w.r"), (4, A, ".wr"))
     assert covers(graph, Plan(policy="test"))
     assert covers(graph, Plan(policy="test", executions=_order(0, 1, 0, 2)))
     assert not covers(graph, Plan(policy="test", executions=_order(1, 0, 2)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
 from indb_tensile.scheduler.judges.moments import Moments
 from indb_tensile.scheduler.link import Link
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
 A, P = Role.ACTIVATION, Role.PARAMETER
@@ -13,7 +13,9 @@ A, P = Role.ACTIVATION, Role.PARAMETER
 
 def test_what_is_needed_after_a_moment_has_a_window_on_each_lane() -> None:
     """At operator 2: p is read last by 1 and next by 4, and updated by 5; q never is; a goes from 0 to 3."""
-    graph = drawn((10, P, ".r..ru"), (20, P, "r....."), (30, A, "w..r.."), (40, A, "..w..."), workspace={2: 5})
+    graph = graph_from_rows(
+        (10, P, ".r..ru"), (20, P, "r....."), (30, A, "w..r.."), (40, A, "..w..."), workspace={2: 5}
+    )
     moment = Moments(graph, (1,) * 6, LINK).moment(2)
     assert (moment.position, moment.own_bytes, moment.must) == (2, 45, 3)
     assert moment.size_bytes.tolist() == [10, 20, 30]
@@ -26,7 +28,7 @@ def test_what_is_needed_after_a_moment_has_a_window_on_each_lane() -> None:
 
 def test_a_chain_goes_back_to_what_is_there_anyway() -> None:
     """c is made of b, b of a; only c is needed in the end, and the first operator of all draws what it makes."""
-    graph = drawn((10, A, "wr...."), (20, A, ".wr..."), (30, A, "..w..r"), (40, A, "...wr."))
+    graph = graph_from_rows((10, A, "wr...."), (20, A, ".wr..."), (30, A, "..w..r"), (40, A, "...wr."))
     moment = Moments(graph, (1, 2, 3, 4, 5, 6), LINK).moment(4)
     assert (moment.must, moment.size_bytes.tolist()) == (1, [30, 20, 10])
     assert moment.cost_ns.tolist() == [1, 2, 3]
@@ -45,7 +47,7 @@ def test_what_an_update_needs_is_needed_only_where_it_surely_comes_later() -> No
 
 
 def _held_at_2(parameter: str, other: str) -> float:
-    graph = drawn((10, P, parameter), (10, P, other), (30, A, ".w.r"), (30, A, "..w."))
+    graph = graph_from_rows((10, P, parameter), (10, P, other), (30, A, ".w.r"), (30, A, "..w."))
     update = replace(graph.operators[3], stage=Stage.OPTIMIZER)
     graph = StepGraph(tensors=graph.tensors, operators=(*graph.operators[:3], update))
     return float(Moments(graph, (1,) * 4, LINK).held_bytes()[2])

@@ -15,7 +15,7 @@ from indb_tensile.scheduler.policies.tensile import over_its_rate, stands_still,
 from indb_tensile.scheduler.tensile.swap_events import Rules
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import links, several_workloads
 
 LINK = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)
@@ -25,7 +25,7 @@ ACTIVATION, PARAMETER, STATE, BATCH = Role.ACTIVATION, Role.PARAMETER, Role.OPTI
 PLENTY, NOTHING = 10**9, 0
 
 # Tensor 1 can be recomputed from the batch, tensor 2 can be swapped, tensor 3 is the peak: 10 + 60 + 40 + 100 bytes.
-BOTH_WAYS = drawn(
+BOTH_WAYS = graph_from_rows(
     (10, BATCH, "wr.r..r"),
     (60, ACTIVATION, ".w....r"),
     (40, PARAMETER, "r.....r"),
@@ -61,7 +61,7 @@ def test_over_the_budget_tensors_are_recomputed_and_the_swaps_stay() -> None:
 
 def test_recomputation_stops_as_soon_as_the_memory_is_enough() -> None:
     """Both can be made again of the batch; 60 bytes are enough for a budget of 120, and their MSPS is larger."""
-    graph = drawn(
+    graph = graph_from_rows(
         (10, BATCH, "wrr...r"),
         (60, ACTIVATION, ".w....r"),
         (10, ACTIVATION, "..w..r."),
@@ -74,7 +74,7 @@ def test_recomputation_stops_as_soon_as_the_memory_is_enough() -> None:
 
 def test_recomputation_goes_on_where_its_plan_needs_more_than_was_estimated() -> None:
     """60 bytes less seem enough for 150, but 30 have to stay for it (see test_recompute_events), so 20 follow."""
-    graph = drawn(
+    graph = graph_from_rows(
         (10, BATCH, "wrr.r...r"),
         (8, Role.BUFFER, ".r.u....."),
         (60, ACTIVATION, ".w.....r."),
@@ -105,7 +105,7 @@ def test_a_jobs_own_limit_is_met_by_recomputation_as_well_as_it_can() -> None:
 
 def test_an_update_is_a_cold_start_with_other_latencies() -> None:
     """Section IV-E. With operators of 100 us the copies take less than one of them, with 25 us nearly two."""
-    graph = drawn((40, PARAMETER, "r.....r"), (100, ACTIVATION, "...wr.."))
+    graph = graph_from_rows((40, PARAMETER, "r.....r"), (100, ACTIVATION, "...wr.."))
     (cold,) = _plans((_job(graph, latency=(100,) * 7),), budget=PLENTY)
     (updated,) = _plans((_job(graph, latency=(25,) * 7),), budget=PLENTY)
     moved = dataclasses.replace(SWAP_ALONE, tensor=TensorId(0))
@@ -132,7 +132,9 @@ def test_among_equals_the_first_job_goes_first() -> None:
 
 def test_a_lower_maximum_swapping_rate_is_a_higher_priority() -> None:
     """Section IV-C. Of the tensors that six could be, the first job gives no more than its rate allows."""
-    graph = drawn(*((40 - k, PARAMETER, "r............r") for k in range(3)), (100, ACTIVATION, "......wr......"))
+    graph = graph_from_rows(
+        *((40 - k, PARAMETER, "r............r") for k in range(3)), (100, ACTIVATION, "......wr......")
+    )
     first, second = _job(graph, 1), _job(graph, 2)
     spared = dataclasses.replace(first, max_swapping_rate=0.2)
     assert [len(plan.swaps) for plan in _plans((first, second), budget=PLENTY)] == [3, 3]
@@ -155,7 +157,9 @@ def test_jobs_have_a_channel_each_since_their_copies_cannot_be_ordered() -> None
 
 def test_the_largest_msps_of_all_jobs_is_recomputed_first() -> None:
     """The second job's operator takes half the time."""
-    graph = drawn((10, BATCH, "wr....r"), (60, ACTIVATION, ".w....r"), (100, ACTIVATION, "...wr.."), uploads=(0,))
+    graph = graph_from_rows(
+        (10, BATCH, "wr....r"), (60, ACTIVATION, ".w....r"), (100, ACTIVATION, "...wr.."), uploads=(0,)
+    )
     slow, fast = _job(graph, 1, latency=(2,) * 7), _job(graph, 2, latency=(1,) * 7)
     plans = _plans((slow, fast), budget=330)
     assert [bool(plan.executions) for plan in plans] == [False, True]
@@ -163,8 +167,8 @@ def test_the_largest_msps_of_all_jobs_is_recomputed_first() -> None:
 
 
 def test_of_a_job_with_several_graphs_the_worst_is_planned_and_what_it_never_accesses_waits_on_the_host() -> None:
-    train = drawn((40, PARAMETER, "ru"), (40, STATE, ".u"))
-    evaluate = drawn((40, PARAMETER, "rr."), (40, STATE, "..."), (100, ACTIVATION, "wr."))
+    train = graph_from_rows((40, PARAMETER, "ru"), (40, STATE, ".u"))
+    evaluate = graph_from_rows((40, PARAMETER, "rr."), (40, STATE, "..."), (100, ACTIVATION, "wr."))
     job = Workload(job=JobId(1), graphs=(train, evaluate), latency_ns=((US,) * 2, (US,) * 3))
     ((first, second),) = tensile((job,), budget_bytes=PLENTY, link=LINK)
     assert first == Plan(policy="tensile")
@@ -238,13 +242,15 @@ def _job(graph: StepGraph, job: int = 1, *, latency: tuple[int, ...] | None = No
 
 def _swappable(job: int, size_bytes: int) -> Workload:
     """One parameter that can be swapped around a peak of 100 bytes more."""
-    return _job(drawn((size_bytes, PARAMETER, "r.....r"), (100, ACTIVATION, "...wr..")), job)
+    return _job(graph_from_rows((size_bytes, PARAMETER, "r.....r"), (100, ACTIVATION, "...wr..")), job)
 
 
 def _crowd(count: int, size_bytes: int, *more: tuple[int, Role, str]) -> StepGraph:
     """So many parameters of one size, idle around a peak in the middle of 260 operators, beside a busy large one."""
     idle = [(size_bytes, PARAMETER, "r" + "." * 258 + "r")] * count
-    return drawn(*idle, *more, (100_000, PARAMETER, "r" * 260), (2000, ACTIVATION, "." * 150 + "wr" + "." * 108))
+    return graph_from_rows(
+        *idle, *more, (100_000, PARAMETER, "r" * 260), (2000, ACTIVATION, "." * 150 + "wr" + "." * 108)
+    )
 
 
 def _with_short_first_use() -> tuple[int, ...]:
