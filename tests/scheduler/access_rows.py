@@ -10,7 +10,7 @@ def graph_from_rows(
 ) -> StepGraph:
     """Return a step graph of one tensor for each row: its size in bytes, its role, and its accesses.
 
-    Character k of the accesses is what operator k does to the tensor: r reads, w writes, u reads and writes (updates),
+    Character k of the accesses is what operator k does to the tensor: r reads, w writes, u updates (reads, writes),
     and . does not access it. `workspace` has the bytes by operator, `uploads` the operators of the upload stage.
     """
     tensors = tuple(
