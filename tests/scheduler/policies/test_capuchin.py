@@ -1,4 +1,6 @@
-"""Capuchin by hand: free time first, then the cheaper of swap and recomputation, then what is left on demand."""
+"""Check Capuchin on examples computed by hand: tensors with the longest free time are swapped first, then the cheaper
+of swap and recomputation is chosen, and the rest is evicted on demand.
+"""
 
 import dataclasses
 
@@ -20,7 +22,9 @@ A, B = TensorId(0), TensorId(1)
 
 
 def peaked() -> StepGraph:
-    """a (of 100 bytes) and b (100) are used again after c (300): 501 bytes at operator 3, 500 at operator 2."""
+    """Return a graph that uses a (100 bytes) and b (100) again after c (300). Operator 2 holds 500 bytes, operator 3
+    holds 501.
+    """
     sizes = {"a": 100, "b": 100, "c": 300, "d": 1, "e": 1, "f": 1, "g": 1}
     rows: list[Row] = [
         ("make", FORWARD, "", "a"),
@@ -34,8 +38,8 @@ def peaked() -> StepGraph:
     return step(sizes, rows)
 
 
-def test_the_tensor_with_the_longest_free_time_is_swapped_where_that_hides() -> None:
-    """a is idle from 2,000 ns to 6,000, b from 3,000 to 5,000; each copy takes 100."""
+def test_tensor_with_the_longest_free_time_is_swapped_if_its_copies_are_hidden() -> None:
+    """a is idle from 2,000 to 6,000 ns, b from 3,000 to 5,000 ns. Each copy takes 100 ns."""
     graph = peaked()
     free_time = FreeTime(graph, (1000,) * 7, LINK)
     assert [free_time.of(_gap(A, 1, 6)), free_time.of(_gap(B, 2, 5))] == [3800, 1800]
@@ -44,23 +48,27 @@ def test_the_tensor_with_the_longest_free_time_is_swapped_where_that_hides() -> 
     assert (faults(graph, plan), peak(graph, plan)) == ((), 500)
 
 
-def test_nothing_is_done_where_the_budget_holds_everything() -> None:
+def test_sufficient_budget_needs_no_plan() -> None:
     assert _planned(job(peaked()), 501) == Plan(policy="capuchin")
 
 
-def test_where_no_swap_hides_the_cheaper_of_waiting_and_computing_again_is_taken() -> None:
-    """At 50 ns an operator a's copy out ends at 200 ns, 50 late for operator 3; made again it costs operator 0."""
+def test_cheaper_of_stall_and_recomputation_is_chosen_if_no_swap_is_hidden() -> None:
+    """With operators of 50 ns, a's copy out ends at 200 ns, 50 ns late for operator 3. Recomputing a costs the time
+    of operator 0.
+    """
     graph = peaked()
     swap = Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 4, 6),))
-    again = Plan(policy="capuchin", executions=_order(0, 1, 2, 3, 4, 5, 0, 6))
+    recomputed = Plan(policy="capuchin", executions=_order(0, 1, 2, 3, 4, 5, 0, 6))
     assert _planned(_job(graph, 50, 50, 50, 50, 50, 50, 50), 500) == swap
-    assert _planned(_job(graph, 40, 40, 50, 50, 50, 50, 50), 500) == again
+    assert _planned(_job(graph, 40, 40, 50, 50, 50, 50, 50), 500) == recomputed
     assert _planned(_job(graph, 40, 40, 50, 50, 50, 50, 50), 500, rewrites=False).executions == ()
-    assert (faults(graph, again), peak(graph, again)) == ((), 401), "a is gone before c is made"
+    assert (faults(graph, recomputed), peak(graph, recomputed)) == ((), 401), "a is released before c is made"
 
 
-def test_saving_per_time_follows_what_is_dropped() -> None:
-    """x -> a -> b -> c; then b, a are read again: without a, b costs both; without b, a is made for it too."""
+def test_saving_per_time_depends_on_the_dropped_tensors() -> None:
+    """The graph is a -> b -> c, and then b and a are read again. If a is dropped, recomputing b costs both. If b is
+    dropped, recomputing b also needs a.
+    """
     sizes = {"a": 10, "b": 10, "c": 10}
     rows: list[Row] = [
         ("make", FORWARD, "", "a"),
@@ -81,8 +89,10 @@ def test_saving_per_time_follows_what_is_dropped() -> None:
     assert saving.time_ns(a) == 6, "once for itself, once for b"
 
 
-def test_what_persists_is_evicted_on_demand_and_waited_for() -> None:
-    """A parameter is idle while an activation of 100 bytes lives; it could be back during the idle operator."""
+def test_persistent_tensor_is_evicted_on_demand_with_a_stall() -> None:
+    """A parameter is idle while an activation of 100 bytes lives. The parameter could return during the idle
+    operator.
+    """
     rows: list[Row] = [
         ("use", FORWARD, "w", ""),
         ("make", FORWARD, "", "a"),
@@ -98,14 +108,16 @@ def test_what_persists_is_evicted_on_demand_and_waited_for() -> None:
     assert _planned(job(unused), 100) == Plan(policy="capuchin", away=frozenset({A}))
 
 
-def test_what_came_late_is_fetched_earlier_as_far_as_memory_allows() -> None:
-    """a's copy of 100 ns starts when a is needed; two operators of 50 ns before that would hide it."""
+def test_late_copy_starts_earlier_as_far_as_memory_allows() -> None:
+    """a's copy of 100 ns starts when a is needed. If it started two operators of 50 ns earlier, they would hide
+    it.
+    """
     graph = peaked()
     late = Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 6, 6),))
-    found = fed_back(graph, (50,) * 7, LINK, late, 500)
-    assert found == Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 4, 6),))
-    assert fed_back(graph, (50,) * 7, LINK, found, 500) == found
-    assert fed_back(graph, (50,) * 7, LINK, late, 202) == found, "b, e and f or d are beside it"
+    earlier = fed_back(graph, (50,) * 7, LINK, late, 500)
+    assert earlier == Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 4, 6),))
+    assert fed_back(graph, (50,) * 7, LINK, earlier, 500) == earlier
+    assert fed_back(graph, (50,) * 7, LINK, late, 202) == earlier, "b, e and f or d are held beside a"
     assert fed_back(graph, (50,) * 7, LINK, late, 201) == late
 
 

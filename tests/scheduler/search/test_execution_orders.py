@@ -10,12 +10,12 @@ from indb_tensile.scheduler.search.execution_orders import ExecutionOrders, tran
 from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.search.reorder import blocking_updates, rearranged
 from indb_tensile.scheduler.search.step_search import DROPPED
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 
 LINK = Link(out_bytes_per_s=5 * 10**8, in_bytes_per_s=5 * 10**8)  # 2 ns a byte
 NEVER = Link(out_bytes_per_s=1, in_bytes_per_s=1)
 # Operators 1 and 3 update what 0 and 2 read and then cannot read again.
-TWO_NORMS = drawn(
+TWO_NORMS = graph_from_rows(
     (1, Role.BUFFER, "ru....."),
     (50, Role.ACTIVATION, "w.....r"),
     (2, Role.ACTIVATION, "wr....."),
@@ -42,7 +42,7 @@ def test_a_plan_lets_those_wait_that_it_has_to_and_no_others() -> None:
 
 def test_updates_that_run_where_they_were_captured_leave_copies_their_time() -> None:
     """The first tensor takes 100 ns to the host, and only while the update runs is there time for that."""
-    graph = drawn(
+    graph = graph_from_rows(
         (50, Role.ACTIVATION, "w.....r"),
         (1, Role.BUFFER, ".ru...."),
         (1, Role.ACTIVATION, ".wr...."),
@@ -60,7 +60,7 @@ def test_updates_that_run_where_they_were_captured_leave_copies_their_time() -> 
 
 def test_choices_that_another_order_does_not_allow_are_not_carried_over() -> None:
     """What the update reads is there until the end only if it waits; else making it again needs what was updated."""
-    graph = drawn(
+    graph = graph_from_rows(
         (1, Role.BUFFER, "ru...."),
         (5, Role.ACTIVATION, "wrr..."),
         (50, Role.ACTIVATION, "..w..r"),

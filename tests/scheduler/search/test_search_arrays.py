@@ -14,7 +14,7 @@ from indb_tensile.scheduler.rewrite import effective_latency, repeatable, rewrit
 from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.search_arrays import Instances, Outline, lanes, latencies, outline
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as step_latencies
 from tests.scheduler.strategies import links
@@ -34,7 +34,7 @@ def test_tensors_made_again_are_counted_as_rewriting_counts_them(
 def test_parts_of_state_and_what_is_made_again_before_and_after_them_are_told_apart() -> None:
     """m is updated in three parts, and so is n; a is made again before, between and after them."""
     large = 96 * 1024 * 1024
-    graph = drawn(
+    graph = graph_from_rows(
         (10, Role.PARAMETER, "....uu"),
         (large, Role.OPTIMIZER_STATE, "....u."),
         (large, Role.OPTIMIZER_STATE, ".....u"),
@@ -65,7 +65,7 @@ def test_an_order_is_what_rewriting_the_graph_makes_of_it(graph: StepGraph, whic
 def test_an_update_in_parts_keeps_whole_what_others_access_and_what_is_too_small() -> None:
     """m is its own and large, t is its own and too small for parts, s is read by the other update, too."""
     large = 96 * 1024 * 1024
-    graph = drawn(
+    graph = graph_from_rows(
         (10, Role.PARAMETER, "..uu"),
         (large, Role.OPTIMIZER_STATE, "..u."),
         (100, Role.OPTIMIZER_STATE, "..u."),

@@ -16,7 +16,7 @@ from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies, links
 
@@ -143,7 +143,7 @@ def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Li
 def test_what_is_made_of_what_is_gone_for_good_is_not_made_again(
     source: str, made: str, random: bool, uploads: tuple[int, ...]
 ) -> None:
-    graph = drawn((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made), uploads=uploads)
+    graph = graph_from_rows((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made), uploads=uploads)
     graph = replace(graph, operators=(replace(graph.operators[0], random=random), *graph.operators[1:]))
     search = StepSearch(graph, (100,) * 5, LINK)
     (gap,) = (k for k, gap in enumerate(gaps(graph)) if gap.tensor == 1)
@@ -152,8 +152,11 @@ def test_what_is_made_of_what_is_gone_for_good_is_not_made_again(
 
 
 def test_what_is_not_made_by_one_operator_alone_that_may_run_again_is_not_dropped() -> None:
-    updated, batch = drawn((10, Role.ACTIVATION, "wu..r")), drawn((10, Role.INPUT, "w...r"), uploads=(0,))
-    random = drawn((10, Role.ACTIVATION, "w...r"))
+    updated, batch = (
+        graph_from_rows((10, Role.ACTIVATION, "wu..r")),
+        graph_from_rows((10, Role.INPUT, "w...r"), uploads=(0,)),
+    )
+    random = graph_from_rows((10, Role.ACTIVATION, "w...r"))
     random = replace(random, operators=(replace(random.operators[0], random=True), *random.operators[1:]))
     for graph in (updated, batch, random):
         with pytest.raises(ValueError, match="something is dropped that cannot be made again"):
@@ -161,7 +164,7 @@ def test_what_is_not_made_by_one_operator_alone_that_may_run_again_is_not_droppe
 
 
 def test_what_is_never_written_is_not_copied_out_where_it_is_away_when_the_iteration_starts() -> None:
-    graph = drawn((40, Role.PARAMETER, ".r...."))
+    graph = graph_from_rows((40, Role.PARAMETER, ".r...."))
     search = StepSearch(graph, (100,) * 6, LINK)
     search.choose([(0, 4, 6)])
     assert search.plan("test").swaps == (
@@ -188,7 +191,7 @@ def test_of_a_gap_in_which_something_is_made_again_the_longer_part_is_swapped(
     source: str, made: str, again: int, swapped: tuple[int, int, int]
 ) -> None:
     """b, dropped after operator 2, is made of a right before it is read: a can leave before that, or else after."""
-    graph = drawn((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made))
+    graph = graph_from_rows((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made))
     search = StepSearch(graph, (100,) * 11, LINK)
     search.choose(_chosen({0: SWAP, 1: DROP}))
     plan = search.plan("test")
@@ -198,7 +201,7 @@ def test_of_a_gap_in_which_something_is_made_again_the_longer_part_is_swapped(
 
 def test_a_choice_that_others_profit_from_is_not_taken_back() -> None:
     """p leaves for long and then for a moment, in which only its valid host copy saves a wait."""
-    graph = drawn((100, Role.PARAMETER, "u....r.r"), (60, Role.ACTIVATION, "......w."))
+    graph = graph_from_rows((100, Role.PARAMETER, "u....r.r"), (60, Role.ACTIVATION, "......w."))
     search = StepSearch(graph, (100,) * 8, LINK)
     search.choose(_chosen({0: SWAP, 1: SWAP}, cover={1: (6, 6)}))
     before = (search.peak_bytes, search.iteration_ns)
@@ -209,7 +212,7 @@ def test_a_choice_that_others_profit_from_is_not_taken_back() -> None:
 
 def test_of_two_copies_back_the_one_that_is_needed_first_makes_way_for_the_other() -> None:
     """a takes 150 ns until 1,100; b, needed at 1,000, therefore comes before 950 and starts at boundary 8."""
-    graph = drawn((150, Role.ACTIVATION, "w..........r"), (100, Role.ACTIVATION, ".w........r."))
+    graph = graph_from_rows((150, Role.ACTIVATION, "w..........r"), (100, Role.ACTIVATION, ".w........r."))
     search = StepSearch(graph, (100,) * 12, LINK)
     search.choose(_chosen({0: SWAP, 1: SWAP}))
     assert [swap.in_at for swap in search.plan("test").swaps] == [9, 8]
@@ -217,7 +220,9 @@ def test_of_two_copies_back_the_one_that_is_needed_first_makes_way_for_the_other
 
 
 def test_what_two_need_that_are_made_again_is_made_once() -> None:
-    graph = drawn((10, Role.ACTIVATION, "wrr..."), (10, Role.ACTIVATION, ".w...r"), (10, Role.ACTIVATION, "..w..r"))
+    graph = graph_from_rows(
+        (10, Role.ACTIVATION, "wrr..."), (10, Role.ACTIVATION, ".w...r"), (10, Role.ACTIVATION, "..w..r")
+    )
     search = StepSearch(graph, (100,) * 6, LINK)
     search.choose(_chosen({0: DROP, 1: DROP}))
     assert [e.operator for e in search.plan("test").executions] == [0, 1, 2, 3, 4, 0, 1, 2, 5]

@@ -13,7 +13,7 @@ from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.tensile.recompute_events import RecomputeEvents, msps
 from indb_tensile.scheduler.tensile.swap_events import Rules, SwapEvents
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs, latencies, links
 
 LINK = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)
@@ -23,7 +23,7 @@ ACTIVATION, PARAMETER, BATCH = Role.ACTIVATION, Role.PARAMETER, Role.INPUT
 
 def _drawn(*rows: tuple[int, Role, str], workspace: Mapping[int, int] | None = None) -> StepGraph:
     """Operator 0 uploads the batch, which nobody can make again."""
-    return drawn(*rows, workspace=workspace, uploads=(0,))
+    return graph_from_rows(*rows, workspace=workspace, uploads=(0,))
 
 
 # Operator 1 makes 60 bytes of the batch, which are used at the end; the batch is used until then. Peak at 3: 170.

@@ -10,14 +10,14 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, load
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.tensile.swap_events import MemoryPeak, Rules, SwapEvents
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs, latencies, links
 
 LINK = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)
 US = 1000
 ACTIVATION, PARAMETER, STATE = Role.ACTIVATION, Role.PARAMETER, Role.OPTIMIZER_STATE
 
-IDLE = drawn((60, PARAMETER, "r.....r"), (100, ACTIVATION, "..wrr.."))
+IDLE = graph_from_rows((60, PARAMETER, "r.....r"), (100, ACTIVATION, "..wrr.."))
 
 
 # --- Algorithm 1 -----------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def test_the_paper_counts_a_swap_in_from_its_end() -> None:
 
 
 def test_the_largest_tensor_at_the_peak_is_chosen_and_the_first_of_equals() -> None:
-    graph = drawn(
+    graph = graph_from_rows(
         (60, PARAMETER, "r...r"), (70, PARAMETER, "r...r"), (70, PARAMETER, "r...r"), (80, ACTIVATION, "wr...")
     )
     assert _chosen(_events(graph), 2) == [1, 2, 0]
@@ -61,7 +61,7 @@ def test_a_tensor_that_was_swapped_is_not_chosen_again() -> None:
 
 
 def test_a_tensor_that_could_not_be_swapped_is_tried_again_only_at_a_later_peak() -> None:
-    graph = drawn((60, PARAMETER, "r.....r"))
+    graph = graph_from_rows((60, PARAMETER, "r.....r"))
     events = _events(graph)
     assert not _schedule(events, 0, at=1)
     assert _chosen(events, 1) == []
@@ -70,14 +70,14 @@ def test_a_tensor_that_could_not_be_swapped_is_tried_again_only_at_a_later_peak(
 
 def test_a_job_at_its_rate_has_only_its_updated_parameters_swapped() -> None:
     """Lines 26 and 28."""
-    graph = drawn((60, PARAMETER, "r.....r"), (40, STATE, "..u...."))
+    graph = graph_from_rows((60, PARAMETER, "r.....r"), (40, STATE, "..u...."))
     events = _events(graph)
     assert _chosen(events, 4) == [0, 1]
     assert _chosen(events, 4, limited=True) == [1]
 
 
 def test_what_the_graph_never_accesses_waits_on_the_host() -> None:
-    graph = drawn((60, STATE, "..."), (10, ACTIVATION, "wrr"))
+    graph = graph_from_rows((60, STATE, "..."), (10, ACTIVATION, "wrr"))
     events = _events(graph)
     assert _chosen(events, 0, limited=True) == [0]
     assert _schedule(events, 0, at=0)
@@ -99,14 +99,14 @@ def test_a_swap_out_is_as_early_and_a_swap_in_as_late_as_possible() -> None:
 
 def test_a_swap_out_is_done_before_the_peak() -> None:
     """Section IV-C, first basis: 100 bytes are out at 200 us, when operator 2 starts, and 101 are not."""
-    assert _schedule(_events(drawn((100, PARAMETER, "r.....r"))), 0, at=2)
-    assert not _schedule(_events(drawn((101, PARAMETER, "r.....r"))), 0, at=2)
-    assert _schedule(_events(drawn((101, PARAMETER, "r.....r"))), 0, at=3)
+    assert _schedule(_events(graph_from_rows((100, PARAMETER, "r.....r"))), 0, at=2)
+    assert not _schedule(_events(graph_from_rows((101, PARAMETER, "r.....r"))), 0, at=2)
+    assert _schedule(_events(graph_from_rows((101, PARAMETER, "r.....r"))), 0, at=3)
 
 
 def test_without_a_swap_in_there_is_no_swap_out_and_the_channel_is_free_again() -> None:
     """Lines 17-18: 400 us hold one of the two copies of 210 us."""
-    events = _events(drawn((210, PARAMETER, "r....r.")))
+    events = _events(graph_from_rows((210, PARAMETER, "r....r.")))
     assert not _schedule(events, 0, at=4)
     assert events.channel.busy() == ()
     assert events.swaps == ()
@@ -114,24 +114,24 @@ def test_without_a_swap_in_there_is_no_swap_out_and_the_channel_is_free_again() 
 
 def test_a_swap_that_frees_no_whole_operator_is_none() -> None:
     """Out until 260 us, so from boundary 3; in from 340 us, so at boundary 3."""
-    assert not _schedule(_events(drawn((160, PARAMETER, "r....r."))), 0, at=4)
+    assert not _schedule(_events(graph_from_rows((160, PARAMETER, "r....r."))), 0, at=4)
 
 
 def test_after_a_swap_in_that_does_not_fit_the_tensor_leaves_after_that_use() -> None:
     """Line 19: between operators 0 and 2 there is no time for both copies, between 2 and 8 there is."""
-    events = _events(drawn((60, ACTIVATION, "w.r.....r")))
+    events = _events(graph_from_rows((60, ACTIVATION, "w.r.....r")))
     assert _schedule(events, 0, at=5)
     assert events.swaps == (_swap(0, 2, 4, 7, 8),)
 
 
 def test_a_tensor_is_not_swapped_out_after_the_peak() -> None:
     """Line 32: latest_time > earliest_time."""
-    assert not _schedule(_events(drawn((60, ACTIVATION, "w.r.....r"))), 0, at=2)
+    assert not _schedule(_events(graph_from_rows((60, ACTIVATION, "w.r.....r"))), 0, at=2)
 
 
 def test_one_tensor_at_a_time_is_on_the_channel() -> None:
     """Section IV-C: the second copy out waits for the first, the second copy in is before the first."""
-    events = _events(drawn((60, PARAMETER, "r......r"), (50, PARAMETER, "r......r")))
+    events = _events(graph_from_rows((60, PARAMETER, "r......r"), (50, PARAMETER, "r......r")))
     assert _schedule(events, 0, at=4)
     assert _schedule(events, 1, at=4)
     assert events.swaps == (_swap(0, 0, 2, 6, 7), _swap(1, 0, 3, 5, 7))
@@ -140,7 +140,7 @@ def test_one_tensor_at_a_time_is_on_the_channel() -> None:
 
 def test_a_swap_in_may_not_overlap_a_swap_out() -> None:
     """The first tensor comes back from 340 to 400 us, so the second goes out from 400 us on, not from 300."""
-    events = _events(drawn((60, PARAMETER, "r...r....."), (110, PARAMETER, "..r......r")))
+    events = _events(graph_from_rows((60, PARAMETER, "r...r....."), (110, PARAMETER, "..r......r")))
     assert _schedule(events, 0, at=3)
     assert _schedule(events, 1, at=6)
     assert events.channel.busy() == ((100 * US, 160 * US), (340 * US, 510 * US), (790 * US, 900 * US))
@@ -149,7 +149,7 @@ def test_a_swap_in_may_not_overlap_a_swap_out() -> None:
 
 def test_the_upload_of_the_batch_has_the_channel_to_itself() -> None:
     """Operator 2 uploads 80 bytes in 80 us, from 200 to 280 us; 90 bytes do not go out before it, but after it."""
-    graph = drawn(
+    graph = graph_from_rows(
         (90, PARAMETER, "r.......r"), (80, Role.INPUT, "..w......"), (1, ACTIVATION, ".w......."), uploads=(2,)
     )
     events = SwapEvents(graph, (100 * US, 50 * US, 0, *(100 * US,) * 6), LINK, Rules())
@@ -162,25 +162,25 @@ def test_the_upload_of_the_batch_has_the_channel_to_itself() -> None:
 
 def test_further_uses_are_swapped_in_without_another_copy_out() -> None:
     """Line 34, and section III-C: what was swapped in stays on the host as well."""
-    events = _events(drawn((60, ACTIVATION, "w....r....r")))
+    events = _events(graph_from_rows((60, ACTIVATION, "w....r....r")))
     assert _schedule(events, 0, at=3)
     assert events.swaps == (_swap(0, 0, 2, 4, 5), _swap(0, 5, 6, 9, 10, copies=False))
     assert events.swapped == 1, "one tensor, however often it leaves"
-    plain = _events(drawn((60, ACTIVATION, "w....r....r")), Rules(further_uses=False))
+    plain = _events(graph_from_rows((60, ACTIVATION, "w....r....r")), Rules(further_uses=False))
     assert _schedule(plain, 0, at=3)
     assert plain.swaps == (_swap(0, 0, 2, 4, 5),)
 
 
 def test_a_further_use_without_a_free_interval_keeps_the_tensor() -> None:
     """Between operators 5 and 7 the swap-in would be over at 700 us, but operator 6 has 50 us for its 60 us."""
-    graph = drawn((60, ACTIVATION, "w....r.r...r"))
+    graph = graph_from_rows((60, ACTIVATION, "w....r.r...r"))
     events = SwapEvents(graph, (*(100 * US,) * 6, 50 * US, *(100 * US,) * 5), LINK, Rules())
     assert _schedule(events, 0, at=3)
     assert events.swaps == (_swap(0, 0, 2, 4, 5), _swap(0, 7, 8, 10, 11, copies=False))
 
 
 def test_what_was_written_since_has_to_be_copied_out_again() -> None:
-    graph = drawn((60, ACTIVATION, "w....u....r"))
+    graph = graph_from_rows((60, ACTIVATION, "w....u....r"))
     events = _events(graph)
     assert _schedule(events, 0, at=3)
     before = events.swaps
@@ -194,20 +194,22 @@ def test_what_was_written_since_has_to_be_copied_out_again() -> None:
 
 def test_an_updated_parameter_leaves_after_its_update_until_its_first_use_in_the_next_iteration() -> None:
     """Lines 8-9 and 27: out from 600 to 660 us, in from 1240 to 1300 us, 300 us into the next iteration of 1000."""
-    events = _events(drawn((60, PARAMETER, "...r.u....")))
+    events = _events(graph_from_rows((60, PARAMETER, "...r.u....")))
     assert _schedule(events, 0, at=0)
     assert events.swaps == (_swap(0, 5, 7, 2, 3),)
     assert events.footprint.by_operator() == (0, 0, 60, 60, 60, 60, 60, 0, 0, 0)
-    assert not _schedule(_events(drawn((60, PARAMETER, "...r.u....")), Rules(across_iterations=False)), 0, at=0)
+    assert not _schedule(
+        _events(graph_from_rows((60, PARAMETER, "...r.u....")), Rules(across_iterations=False)), 0, at=0
+    )
 
 
 def test_an_updated_parameter_leaves_before_a_peak_in_the_same_iteration() -> None:
-    assert not _schedule(_events(drawn((60, PARAMETER, "...r.u...."))), 0, at=6)
-    assert _schedule(_events(drawn((60, PARAMETER, "...r.u...."))), 0, at=7)
+    assert not _schedule(_events(graph_from_rows((60, PARAMETER, "...r.u...."))), 0, at=6)
+    assert _schedule(_events(graph_from_rows((60, PARAMETER, "...r.u...."))), 0, at=7)
 
 
 def test_a_parameter_that_was_away_between_the_iterations_needs_no_copy_out_in_the_next() -> None:
-    events = _events(drawn((60, PARAMETER, "..r....u..")))
+    events = _events(graph_from_rows((60, PARAMETER, "..r....u..")))
     assert _schedule(events, 0, at=0)
     assert not _schedule(events, 0, at=2), "it is used at the peak"
     assert _schedule(events, 0, at=5)
@@ -215,7 +217,7 @@ def test_a_parameter_that_was_away_between_the_iterations_needs_no_copy_out_in_t
 
 
 def test_a_copy_out_that_another_swap_makes_needless_frees_the_channel_and_its_memory() -> None:
-    events = _events(drawn((60, PARAMETER, "..r....u..")))
+    events = _events(graph_from_rows((60, PARAMETER, "..r....u..")))
     assert _schedule(events, 0, at=5)
     before = events.swaps
     assert before == (_swap(0, 2, 4, 6, 7),)
@@ -226,7 +228,7 @@ def test_a_copy_out_that_another_swap_makes_needless_frees_the_channel_and_its_m
 
 
 def test_what_failed_is_tried_again_once_the_channel_is_freer() -> None:
-    events = _events(drawn((60, PARAMETER, "..r....u.."), (500, PARAMETER, "..r....r..")))
+    events = _events(graph_from_rows((60, PARAMETER, "..r....u.."), (500, PARAMETER, "..r....r..")))
     assert _schedule(events, 0, at=5)
     assert not _schedule(events, 1, at=5)
     assert _chosen(events, 5) == []
@@ -236,7 +238,7 @@ def test_what_failed_is_tried_again_once_the_channel_is_freer() -> None:
 
 def test_what_returns_at_the_very_start_has_no_host_copy_in_a_first_iteration() -> None:
     """In from boundary 0 on: who starts there has it on the device and on the host no copy."""
-    events = _events(drawn((60, PARAMETER, ".r....u...")))
+    events = _events(graph_from_rows((60, PARAMETER, ".r....u...")))
     assert _schedule(events, 0, at=9)
     assert _schedule(events, 0, at=4)
     assert events.swaps == (_swap(0, 1, 3, 5, 6), _swap(0, 6, 8, 0, 1))
@@ -244,7 +246,7 @@ def test_what_returns_at_the_very_start_has_no_host_copy_in_a_first_iteration() 
 
 def test_a_copy_that_is_under_way_at_the_start_is_a_host_copy_in_that_iteration() -> None:
     """Out from 950 to 1010 us, of 1000: it gives its memory back at boundary 1."""
-    graph = drawn((60, PARAMETER, "...r....u"), (10, ACTIVATION, "w........"))
+    graph = graph_from_rows((60, PARAMETER, "...r....u"), (10, ACTIVATION, "w........"))
     events = SwapEvents(graph, (*(100 * US,) * 8, 150 * US), LINK, Rules())
     assert _schedule(events, 0, at=2)
     assert _schedule(events, 0, at=6)
@@ -257,7 +259,9 @@ def test_a_copy_that_is_under_way_at_the_start_is_a_host_copy_in_that_iteration(
 
 def test_a_copy_behind_another_on_its_lane_gives_its_memory_back_later_where_the_peak_allows() -> None:
     """90 bytes leave from 200 to 290 us. 150 more are queued at 100 us, before them, and delay them to 340 us."""
-    graph = drawn((90, PARAMETER, ".r.......r"), (150, PARAMETER, "r........r"), (20, ACTIVATION, ".....wr..."))
+    graph = graph_from_rows(
+        (90, PARAMETER, ".r.......r"), (150, PARAMETER, "r........r"), (20, ACTIVATION, ".....wr...")
+    )
     events = _events(graph)
     assert _schedule(events, 0, at=6)
     assert events.swaps[0] == _swap(0, 1, 3, 8, 9)
@@ -268,7 +272,9 @@ def test_a_copy_behind_another_on_its_lane_gives_its_memory_back_later_where_the
 
 def test_where_the_peak_does_not_allow_it_the_second_tensor_is_not_swapped() -> None:
     """With 20 bytes more at operator 3 the delay would raise the load there to 260 bytes, and the peak is 240."""
-    graph = drawn((90, PARAMETER, ".r.......r"), (150, PARAMETER, "r........r"), (20, ACTIVATION, "...w......"))
+    graph = graph_from_rows(
+        (90, PARAMETER, ".r.......r"), (150, PARAMETER, "r........r"), (20, ACTIVATION, "...w......")
+    )
     events = _events(graph)
     assert _schedule(events, 0, at=6)
     before = (events.swaps, events.channel.busy(), events.footprint.by_operator())
@@ -280,7 +286,7 @@ def test_where_the_peak_does_not_allow_it_the_second_tensor_is_not_swapped() -> 
 def test_where_one_copy_may_be_delayed_and_another_not_neither_is() -> None:
     """Tensor 0 could give its memory back at boundary 4, but tensor 2, out until 401 us, not at 5."""
     rows = ((90, PARAMETER, ".r.........r"), (150, PARAMETER, "r..........r"), (61, PARAMETER, "..r........r"))
-    events = _events(drawn(*rows, (100, ACTIVATION, "....w.......")))
+    events = _events(graph_from_rows(*rows, (100, ACTIVATION, "....w.......")))
     assert _schedule(events, 0, at=4)
     assert _schedule(events, 2, at=4)
     before = (events.swaps, events.channel.busy(), events.footprint.by_operator())
@@ -292,7 +298,7 @@ def test_a_copy_that_is_behind_another_one_is_still_done_before_the_peak_or_not_
     """Tensor 1 is planned from 220 us on, where 150 us are free, and queued at 100 us, before tensor 2."""
     rows = ((20, PARAMETER, ".r.........r"), (150, PARAMETER, "r..........r"), (60, PARAMETER, "r..........r"))
     for at, swapped in ((3, False), (4, True)):
-        events = _events(drawn(*rows))
+        events = _events(graph_from_rows(*rows))
         assert _schedule(events, 0, at=6)
         assert _schedule(events, 1, at=6)
         assert _schedule(events, 2, at=at) == swapped
@@ -304,7 +310,7 @@ def test_a_swap_in_behind_another_one_that_is_needed_later_would_be_late() -> No
     first, later, sooner = (50, PARAMETER, "r....r"), (60, PARAMETER, "r....r"), (50, PARAMETER, "r...r.")
     latency = tuple(us * US for us in (100, 300, 440, 60, 100, 100))
     for rows, swapped in (((first, later, sooner), False), ((sooner, first, later), True)):
-        events = SwapEvents(drawn(*rows), latency, LINK, Rules())
+        events = SwapEvents(graph_from_rows(*rows), latency, LINK, Rules())
         for row in (first, later):
             assert _schedule(events, rows.index(row), at=2)
         assert _schedule(events, rows.index(sooner), at=2) == swapped
