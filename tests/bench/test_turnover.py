@@ -1,4 +1,4 @@
-"""How much a link moves while a step computes: by its definition, and on a device that was made to have as much."""
+"""The turnover of a link is its copied bytes in a step over the liveness peak, also on an emulated device."""
 
 import pytest
 
@@ -11,24 +11,24 @@ from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
 from tests.bench.subjects import tiny
 from tests.scheduler.drawn import drawn
 
-GRAPH = drawn((600, Role.ACTIVATION, "wr."), (400, Role.ACTIVATION, ".wr"))  # 1,000 bytes are held at its peak
+GRAPH = drawn((600, Role.ACTIVATION, "wr."), (400, Role.ACTIVATION, ".wr"))  # its peak is 1,000 bytes
 
 
-def test_it_is_the_bytes_of_the_slower_direction_over_the_liveness_peak() -> None:
+def test_the_turnover_is_the_bytes_of_the_slower_direction_over_the_liveness_peak() -> None:
     link = Link(out_bytes_per_s=2_000_000, in_bytes_per_s=8_000_000)
     assert turnover(GRAPH, link, 1_000_000) == pytest.approx(2.0)
     assert turnover(GRAPH, scaled(link, 0.25), 1_000_000) == pytest.approx(0.5)
     assert scaled(link, 0.25) == Link(out_bytes_per_s=500_000, in_bytes_per_s=2_000_000)
 
 
-def test_on_a_machine_it_follows_from_the_roofline() -> None:
+def test_the_turnover_of_a_machine_follows_from_the_roofline() -> None:
     iteration_ns = sum(latencies(GRAPH, REFERENCE))
     assert simulated_turnover(GRAPH, REFERENCE) == turnover(GRAPH, REFERENCE.link, iteration_ns)
     assert network_turnover(NETWORKS["vgg16"], REFERENCE, lambda _: GRAPH) == simulated_turnover(GRAPH, REFERENCE)
 
 
-def test_an_emulated_link_is_made_as_wide_as_a_turnover_asks() -> None:
+def test_an_emulated_link_gets_the_bandwidth_for_a_turnover() -> None:
     with set_up(RunTarget(), tiny(), throttled=False) as rig:
         own = simulated_turnover(rig.step.graph, REFERENCE)
     with set_up(RunTarget(turnover=1000 * own), tiny(), throttled=False) as wide:
-        assert wide.link.out_bytes_per_s > 50 * rig.link.out_bytes_per_s  # its clock was read anew
+        assert wide.link.out_bytes_per_s > 50 * rig.link.out_bytes_per_s  # the link was configured anew
