@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("tests/native/fake_cuda.cpp", "tests/native/fake_queues.cpp", "native/device/fault.cpp")
+FAKES = ("fake_cuda", "fake_device", "fake_memory", "fake_queues")
+SOURCES = (*(f"tests/native/{name}.cpp" for name in FAKES), "native/device/fault.cpp")
 
 
 def build(directory: Path) -> Path:
