@@ -41,7 +41,7 @@ def test_a_seed_draws_the_same_events_each_time() -> None:
 def test_each_kind_is_drawn_once_before_any_kind_is_drawn_again() -> None:
     kinds = [event.kind for event in islice(draw_events(1, tuple(EventKind), 6.0), 3 * len(EventKind))]
     rounds = [kinds[at : at + len(EventKind)] for at in range(0, len(kinds), len(EventKind))]
-    assert [sorted(drawn) for drawn in rounds] == [sorted(EventKind)] * 3
+    assert [sorted(round_kinds) for round_kinds in rounds] == [sorted(EventKind)] * 3
     assert rounds[0] != rounds[1]
 
 
@@ -78,7 +78,7 @@ def test_an_unknown_kind_is_named_in_the_error() -> None:
         (replace(SUCCEEDED, digests=("aa", "aa")), Fate.PUBLISHED_TWICE),
         (replace(SUCCEEDED, digests=()), Fate.PUBLISHED_WRONGLY),
         (replace(SUCCEEDED, ends=2), Fate.ENDED_TWICE),
-        (replace(SUCCEEDED, asked_to_cancel=True), Fate.SUCCEEDED),  # the cancel request came too late
+        (replace(SUCCEEDED, asked_to_cancel=True), Fate.SUCCEEDED),  # the cancel request was too late
         (replace(SUCCEEDED, state="running", ends=0, digests=()), Fate.LOST),
         (replace(SUCCEEDED, state=None, ends=0, digests=()), Fate.LOST),
         (replace(SUCCEEDED, state="cancelled", digests=(), asked_to_cancel=True), Fate.CANCELLED),

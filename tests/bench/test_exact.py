@@ -4,9 +4,10 @@ import pytest
 
 from indb_tensile.bench.commands.exact import ExactOptions, measure
 from indb_tensile.bench.harness.network_kinds import KINDS
-from indb_tensile.bench.harness.networks import NETWORKS, missing_library
+from indb_tensile.bench.harness.networks import NETWORKS
 from indb_tensile.bench.harness.trial import TrainingSubject
 from indb_tensile.scheduler.policies import POLICIES
+from tests.bench.libraries import skip_without_library
 from tests.bench.subjects import tiny
 
 
@@ -21,8 +22,7 @@ def test_every_policys_plan_gives_exact_results_for_every_seed() -> None:
 
 def test_a_convolutional_network_is_exact_under_our_plans() -> None:
     network = NETWORKS["squeezenet"].resized(32)
-    if missing_library(network) is not None:
-        pytest.skip("torchvision is not installed: it is in the extra `bench`")
+    skip_without_library(network)
     rows = list(measure(iter([TrainingSubject.of(network, 2)]), ExactOptions(policies=("tensile+",), iterations=2)))
     assert [row["exact"] for row in rows] == [True] * len(rows)
     assert max(row["swaps"] for row in rows) > 0

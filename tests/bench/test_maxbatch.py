@@ -20,13 +20,13 @@ from indb_tensile.bench.harness.batch_trials import (
     eager_step,
 )
 from indb_tensile.bench.harness.cases import BenchmarkCase
-from indb_tensile.bench.harness.networks import missing_library
 from indb_tensile.bench.harness.trial import ADAM
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.capture import capture_training
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.timing.machines import REFERENCE
+from tests.bench.libraries import skip_without_library
 
 
 def _results_up_to(largest_rows: int) -> Callable[[int], BatchResult | None]:
@@ -54,8 +54,7 @@ def test_a_batch_that_cannot_fit_is_not_tried() -> None:
 
 def _squeezenet() -> BenchmarkCase:
     case = BenchmarkCase.of("squeezenet", 2, 32, emulated=True)
-    if missing_library(case.network) is not None:
-        pytest.skip("torchvision is not installed: it is in the extra `bench`")
+    skip_without_library(case.network)
     return case
 
 

@@ -11,6 +11,7 @@ from indb_tensile.bench.harness.networks import NETWORKS, Network, graph_of, unr
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
 from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
+from tests.bench.libraries import skip_without_library
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,9 +25,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _captured(name: str, batch: int | None = None) -> StepGraph:
     network = NETWORKS[name]
-    lacking = networks.missing_library(network)
-    if lacking is not None:
-        pytest.skip(f"{lacking} is not installed: it is in the extra `bench`")
+    skip_without_library(network)
     return graph_of(name, batch)
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from indb_tensile.bench.harness import networks
 from indb_tensile.bench.harness.networks import NETWORKS, random_example
 from indb_tensile.bench.harness.segments import segmented
+from tests.bench.libraries import skip_without_library
 
 # One network of each form: a chain, dense blocks, steps, an encoder of transformers. For the other networks, the
 # figures of `bench step` show whether the results are equal.
@@ -15,9 +15,7 @@ CASES = [("squeezenet", 32, 3), ("squeezenet", 32, 1000), ("densenet121", 32, 3)
 @pytest.mark.parametrize(("name", "side", "count"), CASES)
 def test_segments_compute_the_results_of_the_whole_network(name: str, side: int, count: int) -> None:
     network = NETWORKS[name].resized(side)
-    lacking = networks.missing_library(network)
-    if lacking is not None:
-        pytest.skip(f"{lacking} is not installed: it is in the extra `bench`")
+    skip_without_library(network)
     module, loss, x, y = random_example(network, 2)
     results = []
     for forward in (module, segmented(network, module, count)):

@@ -7,15 +7,15 @@ import pytest
 
 from indb_tensile.bench.commands.step import StepOptions, measure, verdict
 from indb_tensile.bench.harness.cases import BenchmarkCase
-from indb_tensile.bench.harness.networks import missing_library
 from indb_tensile.bench.harness.turns import TurnLimits
+from tests.bench.libraries import skip_without_library
 from tests.bench.subjects import Tiny
 
-ASKED = StepOptions(segments=(2,), activations=(), budgets=(0.7,), pace=TurnLimits(rounds=1, duels=1, turn_s=0.0))
+OPTIONS = StepOptions(segments=(2,), activations=(), budgets=(0.7,), pace=TurnLimits(rounds=1, duels=1, turn_s=0.0))
 
 
 def test_every_method_has_a_row_and_results_are_eagers_bit_for_bit() -> None:
-    eager, saved, *planned = rows = measure(Tiny(), ASKED)
+    eager, saved, *planned = rows = measure(Tiny(), OPTIONS)
     assert [row["method"] for row in (eager, saved, planned[0])] == [
         "eager",
         "save_on_cpu, emulated link",
@@ -31,9 +31,8 @@ def test_every_method_has_a_row_and_results_are_eagers_bit_for_bit() -> None:
 
 def test_a_known_networks_segments_are_rivals_with_exact_results() -> None:
     case = BenchmarkCase.of("squeezenet", 2, 32, emulated=True)
-    if missing_library(case.network) is not None:
-        pytest.skip("torchvision is not installed: it is in the extra `bench`")
-    rows = {row["method"]: row for row in measure(case, replace(ASKED, budgets=()))}
+    skip_without_library(case.network)
+    rows = {row["method"]: row for row in measure(case, replace(OPTIONS, budgets=()))}
     assert rows["checkpoint 2"]["exact"]
 
 

@@ -31,4 +31,4 @@ def test_an_emulated_link_gets_the_bandwidth_for_a_turnover() -> None:
     with set_up(RunTarget(), tiny(), throttled=False) as rig:
         own = simulated_turnover(rig.step.graph, REFERENCE)
     with set_up(RunTarget(turnover=1000 * own), tiny(), throttled=False) as wide:
-        assert wide.link.out_bytes_per_s > 50 * rig.link.out_bytes_per_s  # the link was configured anew
+        assert wide.link.out_bytes_per_s > 50 * rig.link.out_bytes_per_s  # the link was configured for the turnover

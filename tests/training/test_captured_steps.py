@@ -1,7 +1,5 @@
 """A job's steps start from predicted latencies, and store descriptions from which the predictor learns."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -12,18 +10,11 @@ from indb_tensile.device.hardware import PROCESSOR_SPEED, emulated_kind
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, predict_latencies, train
 from indb_tensile.scheduler.timing.latency import estimate
 from indb_tensile.scheduler.timing.operator_features import read_description
-from tests.conftest import Database
 from tests.executor.models import BATCH, make_job
 from tests.scheduler.descriptions import elementwise
 from worker.captured_steps import CapturedSteps
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def session(database: Database) -> Iterator[Session]:
-    with Session(database.dsn("tensile_worker"), application_name="test") as made:
-        yield made
 
 
 def _predictor() -> Predictor:

@@ -43,12 +43,6 @@ class Survey:
         return iter(self.samples)
 
 
-@pytest.fixture
-def session(database: Database) -> Iterator[Session]:
-    with Session(database.dsn("tensile_worker"), application_name="test") as made:
-        yield made
-
-
 def _stored(session: Session) -> StoredPredictor:
     predictor = session.run(lambda c: predictors.load_predictor(c, KIND))
     assert predictor is not None

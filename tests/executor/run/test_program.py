@@ -44,7 +44,7 @@ def test_uploads_and_operators_have_the_simulators_order() -> None:
     graph = program.step.graph
     run = JobRun(graph=graph, plan=LIVENESS, latency_ns=(1000,) * len(graph.operators))
     link = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
-    # In the simulation, one begins where the other ends. In execution, each ends before the next line.
+    # In the simulation, each operation begins where the previous one ends. In execution, each line ends before the next.
     foretold = [event for event in timeline((run,), link) if event.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
     assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(foretold))
     executed: list[tuple[EventKind, int]] = []
