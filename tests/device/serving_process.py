@@ -155,7 +155,7 @@ def allocated_by_openmp() -> dict[str, int]:
 
 
 def forked() -> list[Any]:
-    """In a forked child free an old tensor, make a new tensor, and request to be served. The parent must see no change."""
+    """Free a tensor, make a tensor and request to be served, all in a forked child. The parent must see no change."""
     with _served():
         parents = [torch.ones(1000)]
         used_bytes = _arena.serving.served().used_bytes

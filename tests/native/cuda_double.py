@@ -14,7 +14,7 @@ SOURCES = (*(f"tests/native/{name}.cpp" for name in FAKES), "native/device/fault
 
 
 def build(directory: Path) -> Path:
-    """Copy the driver to this directory as libcuda.so.1. The driver is compiled once, and again when its sources change."""
+    """Copy the driver to this directory as libcuda.so.1. It is compiled again only when its sources change."""
     compiled = ROOT / ".build" / f"cuda-double-{_digest()}"
     if not compiled.exists():
         compiled.parent.mkdir(exist_ok=True)
