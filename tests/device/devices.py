@@ -1,7 +1,7 @@
 """The devices on which one suite runs: the emulated device, the processor's, the tests' fake, or a GPU's.
 
-TENSILE_TEST_DEVICES names them. A process that has loaded a driver must not fork and go on, so the suite of a GPU, or
-of its driver's double (tests/native/test_cuda.py), runs in its own process:
+TENSILE_TEST_DEVICES names them. A process that has loaded a driver must not fork and continue, so the suite of a GPU,
+or of its driver's double (tests/native/test_cuda.py), runs in its own process:
 
     TENSILE_TEST_DEVICES=cuda python -m pytest --noconftest tests/device/test_device.py tests/device/test_arena.py
 """

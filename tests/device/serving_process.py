@@ -110,7 +110,7 @@ def freed_by_another_thread() -> list[int]:
 
 
 def allocated_by_another_thread() -> list[Any]:
-    """Allocate in another thread while the main thread is served, and let that thread ask to be served."""
+    """Allocate in another thread while the main thread is served, and let that thread request to be served."""
     results: list[Any] = []
 
     def load() -> None:
@@ -155,7 +155,7 @@ def allocated_by_openmp() -> dict[str, int]:
 
 
 def forked() -> list[Any]:
-    """In a forked child free an old tensor, make a new one, and ask to be served. The parent must see no change."""
+    """Free a tensor, make a tensor and request to be served, all in a forked child. The parent must see no change."""
     with _served():
         parents = [torch.ones(1000)]
         used_bytes = _arena.serving.served().used_bytes

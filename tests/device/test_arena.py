@@ -226,7 +226,7 @@ def test_a_closed_device_leaves_neither_files_descriptors_nor_mappings(directory
         with Ledger.create(GRANT_BYTES, REGION_BYTES, 10**12, 10**12, directory) as ledger:
             device = emulated(ledger)
             ctypes.memset(device.allocate(REGION_BYTES), 1, REGION_BYTES)
-            assert sorted(Path("/dev/shm").iterdir()) == before[2]  # the file has no name while it is open either
+            assert sorted(Path("/dev/shm").iterdir()) == before[2]  # the open file has no name
             device.close()
             del device
     assert (_descriptors(), _device_mappings(), sorted(Path("/dev/shm").iterdir())) == before

@@ -96,7 +96,7 @@ def test_the_swap_file_is_deleted_when_its_process_is_killed(tmp_path: Path) -> 
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
-        assert list(tmp_path.iterdir()) == []  # it has no name
+        assert list(tmp_path.iterdir()) == []  # the swap file has no name
         process.send_signal(signal.SIGKILL)
     assert list(tmp_path.iterdir()) == []
 
@@ -116,4 +116,4 @@ def test_a_full_disk_is_a_lost_device_with_a_hint_to_free_space(ledger: Ledger, 
             device.host_allocate(too_much)
         assert str(tmp_path) in refused.value.message
         assert "Free space on that disk" in refused.value.hint
-        device.host_allocate(4096)  # there is still room for little
+        device.host_allocate(4096)  # there is still room for 4 KiB

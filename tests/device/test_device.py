@@ -136,7 +136,7 @@ def test_many_copies_at_once_are_complete(openers: Devices, sizes: list[int], se
     hosts = [device.host_allocate(size) for size in sizes]
     tickets = [device.copy_out(host, tensor, size) for host, tensor, size in zip(hosts, tensors, sizes, strict=True)]
     assert tickets == sorted(set(tickets))
-    device.wait(tickets[-1])  # one lane: when the last copy is done, all are
+    device.wait(tickets[-1])  # all copies use one lane, so the last copy ends last
     assert [read_buffer(device, host, size) for host, size in zip(hosts, sizes, strict=True)] == contents
 
 

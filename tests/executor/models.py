@@ -206,7 +206,7 @@ class Job:
 
     @property
     def steps(self) -> tuple[CapturedStep, ...]:
-        """Capture the steps anew at each call."""
+        """Capture the steps again at each call."""
         full, tail = self.batches[0], self.batches[-1]
         return (
             capture_training(self.module, self.loss, *full, self.settings, self.passes),

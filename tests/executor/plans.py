@@ -64,7 +64,7 @@ def random_executions(graph: StepGraph, seed: int, again: float = 0.3, sooner: f
 def _predecessors(graph: StepGraph) -> list[set[int]]:
     """Return the predecessors of each operator.
 
-    They are the writers of its inputs, the readers of the tensors that it overwrites, and earlier random operators.
+    These are the writers of its inputs, the readers of the tensors that it overwrites, and earlier random operators.
     """
     predecessors: list[set[int]] = []
     writer: dict[int, int] = {}

@@ -17,7 +17,7 @@ from tests.learning.tables import bundle, sample, score, spec, table, train
 
 
 def stored(prepared: Prepared) -> ModelPredictor:
-    """Write the model, read it as from the catalog, and load it."""
+    """Write the model, read the bytes as from the catalog, and load the model."""
     made = bundle(prepared)
     return ModelPredictor.load(json.loads(json.dumps(made.to_json())), made.to_bytes())
 

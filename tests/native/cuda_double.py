@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("tests/native/fake_cuda.cpp", "tests/native/fake_queues.cpp", "native/device/fault.cpp")
+FAKES = ("fake_cuda", "fake_device", "fake_memory", "fake_queues")
+SOURCES = (*(f"tests/native/{name}.cpp" for name in FAKES), "native/device/fault.cpp")
 
 
 def build(directory: Path) -> Path:
-    """Copy the driver to this directory as libcuda.so.1. It is compiled once, and again when its sources change."""
+    """Copy the driver to this directory as libcuda.so.1. It is compiled again only when its sources change."""
     compiled = ROOT / ".build" / f"cuda-double-{_digest()}"
     if not compiled.exists():
         compiled.parent.mkdir(exist_ok=True)

@@ -120,7 +120,7 @@ def test_any_operator_has_a_positive_finite_latency(operators: list[Description]
 def test_a_graph_is_predicted_operator_by_operator(operators: list[Description], data: st.DataObject) -> None:
     graph = data.draw(st.lists(st.sampled_from(operators), min_size=1, max_size=12))
     alone = np.array([_PREDICTOR.predict([description])[0] for description in graph])
-    # A product sums its rows in another order when it has more rows.
+    # A product sums its rows in another order if the product has more rows.
     assert np.allclose(_PREDICTOR.predict(graph), alone, rtol=1e-4, atol=1)
 
 

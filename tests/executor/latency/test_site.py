@@ -21,7 +21,7 @@ GRANT_BYTES = 10 << 20
 
 
 class FakeServing:
-    """Serves no memory. The n-th operator is refused memory; then the operator either fails or does without it."""
+    """Serves no memory. The n-th operator is refused memory, and either fails or succeeds without the memory."""
 
     alone = True
 

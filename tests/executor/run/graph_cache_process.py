@@ -119,7 +119,7 @@ def trained() -> dict[str, Any]:
 
 
 def sampled() -> dict[str, Any]:
-    """Time every third iteration. It reports the plan's peak, and the duration of the other iterations' graph."""
+    """Time every third iteration. Report the plan's peak and the duration of the other iterations' graph."""
     job, steps = prepared("mlp")
     training = _Training(job, steps, sample_every=3)
     training.graphs.launches = training.take_longer

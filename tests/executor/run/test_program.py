@@ -44,9 +44,9 @@ def test_uploads_and_operators_have_the_simulators_order() -> None:
     graph = program.step.graph
     run = JobRun(graph=graph, plan=LIVENESS, latency_ns=(1000,) * len(graph.operators))
     link = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
-    # In the simulation, one begins where the other ends. In execution, each ends before the next line.
-    foretold = [event for event in timeline((run,), link) if event.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
-    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(foretold))
+    # A simulated operation begins where the previous one ends. An executed line ends before the next line.
+    simulated = [event for event in timeline((run,), link) if event.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
+    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(simulated))
     executed: list[tuple[EventKind, int]] = []
     operator = -1
     for line in _lines(program):
@@ -56,7 +56,7 @@ def test_uploads_and_operators_have_the_simulators_order() -> None:
                 executed.append((EventKind.COMPUTE, operator))
         elif re.fullmatch(r"stall \+= wait\(copy_in\(.*, u_\w+, \d+\)\)", line):
             executed.append((EventKind.UPLOAD, operator))
-    assert executed == [(event.kind, event.operator) for event in foretold]
+    assert executed == [(event.kind, event.operator) for event in simulated]
     assert [kind for kind, _ in executed[:3]] == [EventKind.UPLOAD, EventKind.UPLOAD, EventKind.COMPUTE]
 
 
