@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.catalog.test_retention import count, finish
+from tests.catalog.ended_jobs import count_rows, publish_jobs
 from tests.cli.conftest import Tensile
 from tests.conftest import Database
 
@@ -12,8 +12,8 @@ pytestmark = pytest.mark.postgres
 
 
 def test_it_removes_all_that_is_old_and_says_how_much(database: Database) -> None:
-    finish(database, 2, age="100 days")
-    finish(database, 1)
+    publish_jobs(database, 2, age="100 days")
+    publish_jobs(database, 1)
     admin = Tensile({"TENSILE_DSN": database.dsn("admin")})
     done = admin("vacuum", "--json")
     assert done.code == 0
@@ -26,7 +26,7 @@ def test_it_removes_all_that_is_old_and_says_how_much(database: Database) -> Non
         "links": 0,
         "versions": 0,
     }
-    assert count(database, "jobs") == 1
+    assert count_rows(database, "jobs") == 1
     assert json.loads(admin("vacuum", "--json").out) == dict.fromkeys(removed, 0)
 
 
