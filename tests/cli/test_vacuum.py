@@ -1,4 +1,4 @@
-"""`tensile vacuum` removes in one go what controllers remove step by step."""
+"""Check that `tensile vacuum` removes all rows at once that controllers remove step by step."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.conftest import Database
 pytestmark = pytest.mark.postgres
 
 
-def test_it_removes_all_that_is_old_and_says_how_much(database: Database) -> None:
+def test_vacuum_removes_all_old_rows_and_prints_their_numbers(database: Database) -> None:
     publish_jobs(database, 2, age="100 days")
     publish_jobs(database, 1)
     admin = Tensile({"TENSILE_DSN": database.dsn("admin")})
@@ -30,7 +30,7 @@ def test_it_removes_all_that_is_old_and_says_how_much(database: Database) -> Non
     assert json.loads(admin("vacuum", "--json").out) == dict.fromkeys(removed, 0)
 
 
-def test_an_ordinary_user_may_not(demo: Tensile) -> None:
+def test_vacuum_of_an_ordinary_user_is_refused(demo: Tensile) -> None:
     done = demo("vacuum")
     assert done.code == 3
     assert "permission denied for function vacuum_step" in done.err
