@@ -45,6 +45,7 @@ def _open_swap_files(directory: Path) -> int:
     return count
 
 
+@pytest.mark.nightly
 def test_cpu_device_gives_the_bits_of_the_emulated_device_and_leaves_no_file(
     service: Service,
 ) -> None:

@@ -40,6 +40,7 @@ def other_cluster() -> Iterator[Cluster]:
         shutil.rmtree(directory)
 
 
+@pytest.mark.nightly
 def test_restored_copy_predicts_the_same_and_does_not_run_the_copied_queue(
     service: Service, other_cluster: Cluster
 ) -> None:

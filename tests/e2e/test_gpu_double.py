@@ -50,6 +50,7 @@ def service(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield service
 
 
+@pytest.mark.nightly
 def test_job_on_a_gpu_double_survives_a_kill_with_the_bits_of_an_unplanned_job(service: Service) -> None:
     service.command = ["-c", CONTROLLER]
     service.start()

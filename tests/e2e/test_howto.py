@@ -44,6 +44,7 @@ def shell(service: Service, command: str, directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_commands_of_the_how_to_page_work_as_written(service: Service, tmp_path: Path) -> None:
     service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 << 20)}
     service.start()

@@ -94,6 +94,7 @@ def _train(service: Service) -> int:
     return job
 
 
+@pytest.mark.nightly
 def test_job_fails_after_two_kills_of_its_trainer_for_lack_of_memory(service: Service, control_group: Path) -> None:
     service.settings["TENSILE_READ_LIMIT_BYTES"] = "64GB"
     service.start()
@@ -113,6 +114,7 @@ def test_job_fails_after_two_kills_of_its_trainer_for_lack_of_memory(service: Se
         assert remedy in hint
 
 
+@pytest.mark.nightly
 def test_table_too_large_for_the_control_group_is_refused_before_it_is_read(
     service: Service, control_group: Path
 ) -> None:

@@ -57,6 +57,7 @@ def until(condition: Callable[[], object], process: "subprocess.Popen[bytes]", l
         time.sleep(0.05)
 
 
+@pytest.mark.nightly
 def test_own_server_is_set_up_as_in_the_manual(cluster: Cluster, superuser: psycopg.Connection) -> None:
     tensile("init", "--dsn", cluster.dsn(database=NAME))
     superuser.execute(f"alter role tensile_worker password '{PASSWORD}'")

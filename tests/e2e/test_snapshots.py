@@ -28,6 +28,7 @@ grant select on plain, loose to tensile_reader;
 PAIRS = (("plain", "protected"), ("loose", "seen"))
 
 
+@pytest.mark.nightly
 def test_training_through_a_snapshot_gives_the_bits_of_a_plain_table(service: Service) -> None:
     service.start()
     with service.database.connect("alice") as alice:

@@ -110,6 +110,7 @@ def test_three_jobs_share_a_device_that_is_too_small_without_planning(
     service.until(lambda: device_is_free(service), "the device to be free")
 
 
+@pytest.mark.nightly
 def test_three_jobs_do_not_run_together_without_planning(database: Database) -> None:
     with service_on(database) as unplanned, database.connect("demo") as demo:
         unplanned.settings |= {"TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES), "TENSILE_POLICY": "liveness"}
@@ -152,6 +153,7 @@ def test_job_survives_a_kill_and_publishes_the_same_bits(
     service.until(lambda: device_is_free(service), "the device to be free")
 
 
+@pytest.mark.nightly
 def test_averaged_weights_survive_a_kill_bit_for_bit(service: Service, demo: psycopg.Connection) -> None:
     averaged: dict[str, float] = {"average_decay": 0.99}
     plain, first, second = (

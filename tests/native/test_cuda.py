@@ -324,6 +324,7 @@ def test_doctor_reports_the_gpu_and_whether_it_can_be_used(library: Path) -> Non
     )
 
 
+@pytest.mark.nightly
 def test_the_gpu_suite_runs_on_the_double_without_the_packages_that_a_gpu_machine_lacks(
     library: Path, tmp_path: Path
 ) -> None:

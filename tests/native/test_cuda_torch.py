@@ -4,6 +4,8 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from tests.native.cuda_double import environment, run
 
 # The double's driver, and a replacement of torch's capture of a CUDA graph.
@@ -115,6 +117,7 @@ extern "C" int caught(void* (*allocate)(std::size_t, int, void*), std::size_t si
 """
 
 
+@pytest.mark.nightly
 def test_a_refused_allocation_throws_torchs_own_error_so_that_cudnn_tries_another_algorithm(
     library: Path, tmp_path: Path
 ) -> None:

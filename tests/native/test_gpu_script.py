@@ -93,6 +93,7 @@ def test_a_part_that_lacks_a_package_is_reported_with_its_name(tmp_path: Path) -
     assert [row["reason"] for row in lines(tmp_path)] == ["no_such_module is not installed"]
 
 
+@pytest.mark.nightly
 def test_on_the_double_every_part_without_torch_runs_and_the_other_parts_are_absent(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

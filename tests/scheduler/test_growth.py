@@ -25,6 +25,7 @@ from indb_tensile.scheduler.score import score
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
+from tests.nightly import nightly_unless
 from tests.scheduler.large import FAMILIES, busy_plan, lines_run
 
 _LINK = Link(out_bytes_per_s=25 * 10**9, in_bytes_per_s=25 * 10**9, per_copy_ns=1_000)
@@ -89,7 +90,7 @@ def _score(graph: StepGraph, plan: Plan) -> None:
     assert job_score.faults == ()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", nightly_unless(lambda family: family == "residual", FAMILIES))
 @pytest.mark.parametrize(
     "call",
     [_judge, _equivalence, _rewrite, _peak, _simulate, _simulate_together, _moments, _bound, _cuts, _score],

@@ -191,6 +191,7 @@ def test_system_user_of_the_database_server_is_answered(database: Database, serv
     assert answer["pid"] == service.process.pid
 
 
+@pytest.mark.nightly
 def test_services_of_two_databases_in_one_socket_directory_answer_their_own_database(
     database: Database, service: Service, houses: Published, cluster: Cluster, template: str
 ) -> None:
@@ -247,6 +248,7 @@ def test_stopped_service_leaves_no_socket_name_or_process(database: Database, se
     wait_until(lambda: not Path(f"/proc/{answer['analyst_pid']}").exists())
 
 
+@pytest.mark.nightly
 def test_service_ends_with_its_parent_process(service: Service) -> None:
     assert service.stop() == 0
     command = f"import subprocess, sys; subprocess.Popen([sys.executable, '-m', {MODULE!r}]).wait()"

@@ -46,6 +46,7 @@ def mixed(database: Database) -> Published:
     return publish(database, "mixed", "mixed")
 
 
+@pytest.mark.nightly
 def test_settings_change_no_bit_of_a_prediction(database: Database, service: Service, mixed: Published) -> None:
     answers = []
     for settings in ("", *SETTINGS):
@@ -57,6 +58,7 @@ def test_settings_change_no_bit_of_a_prediction(database: Database, service: Ser
     assert len(answers[0]) == 121
 
 
+@pytest.mark.nightly
 def test_features_equal_those_of_the_training_bit_for_bit(database: Database, mixed: Published) -> None:
     """Columns of type real are excepted. JSON has their shortest digits, and 0.1 as a double differs from 0.1 as a
     float.

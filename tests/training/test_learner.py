@@ -121,6 +121,7 @@ PROGRAM = (
 )
 
 
+@pytest.mark.nightly
 def test_the_learners_process_learns_from_a_survey_and_from_jobs_on_this_machine(
     session: Session, database: Database
 ) -> None:

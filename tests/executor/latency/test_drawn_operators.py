@@ -2,6 +2,8 @@
 
 from itertools import islice
 
+import pytest
+
 from indb_tensile.executor.latency.calibrate import kernels
 from indb_tensile.executor.latency.drawn_operators import draw_steps
 from indb_tensile.executor.latency.survey import survey
@@ -65,6 +67,7 @@ def test_a_survey_ends_when_its_time_is_used() -> None:
     assert len(list(survey(5, device_s=1e-9, neighbours=0, least_share=0))) == 1
 
 
+@pytest.mark.nightly
 def test_every_fourth_network_is_measured_beside_busy_neighbours() -> None:
     *first, fourth = islice(draw_steps(5), 4)
     alone, crowded = len(kernels(first)), len(kernels([fourth]))

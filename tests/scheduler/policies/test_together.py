@@ -17,6 +17,7 @@ from indb_tensile.scheduler.policies.tensile_plus import Plans, slowdown, tensil
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
 from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
+from tests.nightly import nightly_unless
 from tests.scheduler.large import unrolled
 from tests.scheduler.strategies import links, several_workloads
 
@@ -36,9 +37,9 @@ def test_jobs_planned_together_are_never_slower_than_with_equal_parts(
     assert slowdown(jobs, together, link, compute) <= slowdown(jobs, equal, link, compute) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("compute", Compute)
+@pytest.mark.parametrize("compute", nightly_unless(lambda compute: compute is Compute.OVERLAP, Compute))
 @pytest.mark.parametrize("share", [pytest.param(0.6, marks=pytest.mark.nightly), 0.4])
-@pytest.mark.parametrize("name", ["different", "alike", "equal"])
+@pytest.mark.parametrize("name", nightly_unless(lambda name: name == "alike", ["different", "alike", "equal"]))
 def test_networks_planned_together_are_as_fast_and_as_fair_as_with_equal_parts(
     name: str, share: float, compute: Compute
 ) -> None:
