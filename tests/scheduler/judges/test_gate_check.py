@@ -122,7 +122,7 @@ class _Runs:
     def __init__(self, jobs: list[JobLoads], schedule: Schedule) -> None:
         self._jobs, self._schedule = jobs, schedule
         each = zip(jobs, schedule.iterations, strict=True)
-        self._ends = [2 * ROUNDS[len(jobs)] * n * len(own.running_bytes) for own, n in each]
+        self._ends = [2 * ROUNDS[len(jobs)] * n * len(loads.running_bytes) for loads, n in each]
 
     def states(self) -> set[State]:
         reached = {(0,) * len(self._jobs)}
@@ -147,9 +147,9 @@ class _Runs:
 
     def held_bytes(self, state: State) -> int:
         total = 0
-        for own, steps in zip(self._jobs, state, strict=True):
-            operator = steps // 2 % len(own.running_bytes)
-            total += own.running_bytes[operator] if steps % 2 else own.waiting_bytes[operator]
+        for loads, steps in zip(self._jobs, state, strict=True):
+            operator = steps // 2 % len(loads.running_bytes)
+            total += loads.running_bytes[operator] if steps % 2 else loads.waiting_bytes[operator]
         return total
 
     def _open(self, state: State, job: int) -> bool:

@@ -145,10 +145,10 @@ def test_total_load_keeps_the_budget_in_every_round(jobs: list[Cycle], fraction:
         for job, job_starts in enumerate(shift.start_ns)
         for start in job_starts
     ]
-    for job, own in enumerate(jobs):
+    for job, cycle in enumerate(jobs):
         starts_of_job = sorted(start for start, j in starts if j == job)
-        assert all(b - a >= own.period_ns for a, b in pairwise(starts_of_job))
-        assert shift.delay_ns[job] == shift.round_ns - len(shift.start_ns[job]) * own.period_ns
+        assert all(b - a >= cycle.period_ns for a, b in pairwise(starts_of_job))
+        assert shift.delay_ns[job] == shift.round_ns - len(shift.start_ns[job]) * cycle.period_ns
     total = [
         sum(job.idle_bytes for job in jobs)
         + sum(_load_within(jobs[j], t - s) - jobs[j].idle_bytes for s, j in starts if 0 <= t - s < jobs[j].period_ns)
@@ -166,7 +166,7 @@ def test_jobs_that_take_turns_lose_no_time_at_gates(jobs: list[Cycle], fraction:
     assert shift == _interleaved(tuple(jobs), budget, compute=Compute.TURNS)
     assert len(shift.gates) == 0 or sum(map(len, shift.start_ns)) <= sum(map(len, overlapped.start_ns))
     assert shift.round_ns == sum(
-        len(starts) * own.period_ns for starts, own in zip(shift.start_ns, jobs, strict=True)
+        len(starts) * cycle.period_ns for starts, cycle in zip(shift.start_ns, jobs, strict=True)
     )
 
 
@@ -181,13 +181,13 @@ def _budget(jobs: list[Cycle], fraction: float) -> int:
     return least + int((most - least) * fraction)
 
 
-def _load_within(own: Cycle, time_ns: int) -> int:
-    ends = accumulate(own.duration_ns)
-    return next(held for held, end in zip(own.load_bytes, ends, strict=True) if time_ns < end)
+def _load_within(cycle: Cycle, time_ns: int) -> int:
+    ends = accumulate(cycle.duration_ns)
+    return next(load_bytes for load_bytes, end in zip(cycle.load_bytes, ends, strict=True) if time_ns < end)
 
 
-def _load_at(own: Cycle, start_ns: int, time_ns: int) -> int:
-    return _load_within(own, time_ns - start_ns) if 0 <= time_ns - start_ns < own.period_ns else own.idle_bytes
+def _load_at(cycle: Cycle, start_ns: int, time_ns: int) -> int:
+    return _load_within(cycle, time_ns - start_ns) if 0 <= time_ns - start_ns < cycle.period_ns else cycle.idle_bytes
 
 
 def _hill() -> Cycle:
