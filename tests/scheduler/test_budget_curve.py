@@ -5,7 +5,7 @@ value.
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.budget_curve import BudgetCurve, CurvePoint, curve, plans_for, undisturbed
@@ -54,7 +54,6 @@ def test_faster_link_adds_plans_and_keeps_those_of_slower_links() -> None:
     assert fast.points[1].plan in plans_for(graph, latency_ns, 10**9) + plans_for(graph, latency_ns, 10**5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(graphs(), links(), st.booleans(), st.data())
 def test_every_point_has_a_valid_plan_with_the_stated_peak_and_time(
     graph: StepGraph, link: Link, rewrites: bool, data: st.DataObject
@@ -74,7 +73,6 @@ def test_every_point_has_a_valid_plan_with_the_stated_peak_and_time(
     assert budget_curve.base_ns >= _iteration_ns(graph, latency_ns, link, LIVENESS)
 
 
-@settings(max_examples=60, deadline=None)
 @given(graphs(), links(), st.data())
 def test_more_budget_time_or_bandwidth_is_never_worse(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))

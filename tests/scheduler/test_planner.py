@@ -5,7 +5,7 @@ plans.
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError, MissingError
@@ -33,7 +33,6 @@ from tests.scheduler.strategies import latencies, links, several_workloads
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
 
 
-@settings(max_examples=300, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1.2), st.sampled_from(sorted(POLICIES)), st.booleans())
 def test_every_policy_gives_valid_plans_and_equal_inputs_give_equal_plans(
     jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str, rewrites: bool
@@ -53,7 +52,6 @@ def test_every_policy_gives_valid_plans_and_equal_inputs_give_equal_plans(
         _assert_figures_match_the_judge(workload, job_plan)
 
 
-@settings(max_examples=30, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1), st.data())
 def test_improved_plans_are_valid_and_no_slower_than_the_current_plans(
     jobs: tuple[Workload, ...], link: Link, fraction: float, data: st.DataObject
@@ -88,7 +86,6 @@ def _assert_figures_match_the_judge(workload: Workload, job_plan: JobPlan) -> No
     assert job_plan.swaps == len(job_plan.plans[0].swaps)
 
 
-@settings(max_examples=100, deadline=None)
 @given(several_workloads(), links())
 def test_budget_below_the_floors_is_infeasible_and_states_the_shortfall(
     jobs: tuple[Workload, ...], link: Link
@@ -103,7 +100,6 @@ def test_budget_below_the_floors_is_infeasible_and_states_the_shortfall(
         assert refusal.shortfall_bytes == min(3, needed)
 
 
-@settings(max_examples=100, deadline=None)
 @given(several_workloads(), links(), st.data())
 def test_jobs_own_limit_holds_for_every_budget(jobs: tuple[Workload, ...], link: Link, data: st.DataObject) -> None:
     least = least_bytes(jobs[0])
@@ -173,7 +169,6 @@ def test_no_jobs_need_no_plans() -> None:
     assert plan_jobs((), budget_bytes=0, link=SLOW, phases=True) == ()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     several_workloads(), links(), st.floats(0, 1.1), st.sampled_from(sorted(POLICIES)), st.sampled_from(list(Compute))
 )

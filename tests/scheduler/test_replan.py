@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -77,7 +77,6 @@ def test_plan_that_cannot_be_renewed_gives_none() -> None:
         assert replan((job,), ((unusable,),), budget_bytes=10**6, link=LINK) is None, unusable
 
 
-@settings(max_examples=200, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1.1), st.booleans(), st.data())
 def test_renewed_plan_is_valid_within_its_limits_and_no_slower(
     jobs: tuple[Workload, ...], link: Link, fraction: float, rewrites: bool, data: st.DataObject

@@ -5,7 +5,7 @@ orders against the independent judge of equivalence.
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import GraphError, InvariantError
@@ -169,7 +169,6 @@ def test_part_number_is_below_the_number_of_parts() -> None:
         Execution(operator=OpIndex(0), part=2, parts=2)
 
 
-@settings(max_examples=300, deadline=None)
 @given(graphs(), st.data())
 def test_rewriting_and_judge_agree_on_every_order(graph: StepGraph, data: st.DataObject) -> None:
     order = list(captured_order(graph))

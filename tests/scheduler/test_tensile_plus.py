@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -66,7 +66,6 @@ def test_division_skips_a_poor_budget_step() -> None:
     assert divide_by_curves((curve, second), (1.0, 1.0), 150) == (50, 100)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.integers(1, 99), st.integers(1001, 9999)), max_size=5), min_size=1, max_size=3),
     st.integers(0, 300),

@@ -1,4 +1,4 @@
-"""Layers are refused where, and only where, the worker would refuse them before it builds anything."""
+"""Check that the bridge refuses lists of layers exactly if a worker refuses them before it builds the network."""
 
 import json
 from typing import Any
@@ -23,24 +23,24 @@ LAYER = st.deferred(
     lambda: st.sampled_from([*options.LAYERS, "dense"]).flatmap(
         lambda kind: st.dictionaries(
             st.sampled_from([*options.LAYERS.get(kind, {}), "trainable"]), VALUES, max_size=4
-        ).map(lambda given: {"type": kind} | given)
+        ).map(lambda parameters: {"type": kind} | parameters)
     )
 )
 NESTED = st.recursive(
     LAYER,
-    lambda inner: st.lists(inner, max_size=3).map(lambda own: {"type": "residual", "layers": own}),
+    lambda inner: st.lists(inner, max_size=3).map(lambda layers: {"type": "residual", "layers": layers}),
     max_leaves=6,
 )
 
 
 @given(st.lists(NESTED, min_size=1, max_size=4))
-def test_a_list_is_refused_exactly_where_learning_refuses_it(layers: list[dict[str, Any]]) -> None:
+def test_list_of_layers_is_refused_exactly_if_learning_refuses_it(layers: list[dict[str, Any]]) -> None:
     try:
         learning.check_layers(layers)
-        fits = not any(_drops_between_one_layer(layer) for layer in layers)
+        valid = not any(_drops_between_one_layer(layer) for layer in layers)
     except RequestError:
-        fits = False
-    if fits:
+        valid = False
+    if valid:
         check_layers(layers)
     else:
         with pytest.raises(RefusalError):
@@ -48,11 +48,11 @@ def test_a_list_is_refused_exactly_where_learning_refuses_it(layers: list[dict[s
 
 
 def _drops_between_one_layer(layer: dict[str, Any]) -> bool:
-    """What the worker refuses when it builds the layer."""
+    """Return whether the layer has a dropout between layers but only one layer, which a worker refuses."""
     if layer["type"] == "residual":
         return any(_drops_between_one_layer(inner) for inner in layer["layers"])
-    own = layer["type"] in ("lstm", "gru")
-    return own and bool(layer.get("dropout")) and (layer.get("layers") or 1) == 1
+    recurrent = layer["type"] in ("lstm", "gru")
+    return recurrent and bool(layer.get("dropout")) and (layer.get("layers") or 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -75,21 +75,21 @@ def _drops_between_one_layer(layer: dict[str, Any]) -> bool:
         ),
     ],
 )
-def test_a_wrong_layer_is_named_with_its_place_and_what_it_takes(layer: Any, message: str, hint: str) -> None:
-    given = {"model": "m", "relation": 5, "architecture": json.dumps({"type": "layers", "layers": [layer]})}
-    error = sql_api.handle(plpy_with(), "train", given)["error"]
+def test_invalid_layer_is_refused_with_its_position_and_a_hint(layer: Any, message: str, hint: str) -> None:
+    request = {"model": "m", "relation": 5, "architecture": json.dumps({"type": "layers", "layers": [layer]})}
+    error = sql_api.handle(plpy_with(), "train", request)["error"]
     assert (error["sqlstate"], error["message"], error["hint"]) == ("22023", message, hint)
 
 
-@pytest.mark.parametrize("given", ["[]", '{"type": "layers", "layers": []}'])
-def test_an_empty_list_of_layers_is_refused(given: str) -> None:
-    error = sql_api.handle(plpy_with(), "train", {"model": "m", "relation": 5, "architecture": given})["error"]
+@pytest.mark.parametrize("architecture", ["[]", '{"type": "layers", "layers": []}'])
+def test_empty_list_of_layers_is_refused(architecture: str) -> None:
+    error = sql_api.handle(plpy_with(), "train", {"model": "m", "relation": 5, "architecture": architecture})["error"]
     assert error["message"] == "architecture: the list of layers is empty"
 
 
-def test_a_list_of_layers_is_an_architecture() -> None:
+def test_list_of_layers_is_an_architecture() -> None:
     plpy = plpy_with()
-    given = '[{"type": "linear", "out": 8}, {"type": "linear"}]'
-    assert sql_api.handle(plpy, "train", {"model": "m", "relation": 5, "architecture": given})["ok"]
+    architecture = '[{"type": "linear", "out": 8}, {"type": "linear"}]'
+    assert sql_api.handle(plpy, "train", {"model": "m", "relation": 5, "architecture": architecture})["ok"]
     spec = json.loads(str(plpy.executed[-1][1][4]))
-    assert spec["architecture"] == {"type": "layers", "layers": json.loads(given)}
+    assert spec["architecture"] == {"type": "layers", "layers": json.loads(architecture)}

@@ -1,4 +1,4 @@
-"""The tables of options, which the bridge carries a second time since it has nothing else of the package."""
+"""Check that the bridge's tables of options equal those of `learning`, which the bridge cannot import."""
 
 from indb_tensile.job import Task
 from indb_tensile.learning import (
@@ -13,7 +13,7 @@ from indb_tensile.learning import (
 from indb_tensile.sql_api import options
 
 
-def test_its_options_are_those_of_learning() -> None:
+def test_options_equal_those_of_learning() -> None:
     assert options.HYPERPARAMS == hyperparams.HYPERPARAMS
     assert options.ARCHITECTURES == architectures.ARCHITECTURES
     assert options.MOST_PARAMETERS == architectures.MOST_PARAMETERS

@@ -1,4 +1,4 @@
-"""Named parameters are refused where, and only where, the worker would refuse them."""
+"""Check that the bridge refuses a named parameter exactly if a worker refuses it, too."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -32,23 +32,23 @@ ANYTHING = st.one_of(
 
 
 @given(st.data(), st.sampled_from(sorted(TABLES)))
-def test_a_value_is_refused_exactly_where_learning_refuses_it(data: st.DataObject, table: str) -> None:
+def test_value_is_refused_exactly_if_learning_refuses_it(data: st.DataObject, table: str) -> None:
     name = data.draw(st.sampled_from([*TABLES[table], "unknown"]))
-    given = {name: data.draw(ANYTHING)}
+    parameters = {name: data.draw(ANYTHING)}
 
-    assert _refuses(check_parameters, table, given) == _refuses(learning.check_parameters, table, given)
+    assert _refuses(check_parameters, table, parameters) == _refuses(learning.check_parameters, table, parameters)
 
 
-def _refuses(check: Callable[[str, Any, Any], object], table: str, given: Any) -> bool:
+def _refuses(check: Callable[[str, Any, Any], object], table: str, parameters: Any) -> bool:
     try:
-        check(table, given, TABLES[table])
+        check(table, parameters, TABLES[table])
     except (RefusalError, RequestError):
         return True
     return False
 
 
 @pytest.mark.parametrize(
-    ("given", "fits"),
+    ("parameters", "valid"),
     [
         ({"epochs": 1}, True),
         ({"epochs": 0}, False),
@@ -71,14 +71,14 @@ def _refuses(check: Callable[[str, Any, Any], object], table: str, given: Any) -
         ("epochs", False),
     ],
 )
-def test_names_types_and_ranges_are_checked(given: Any, fits: bool) -> None:
-    with nullcontext() if fits else pytest.raises(RefusalError):
-        check_parameters("hyperparams", given, options.HYPERPARAMS)
-    with nullcontext() if fits else pytest.raises(RequestError):
-        learning.check_parameters("hyperparams", given, hyperparams.HYPERPARAMS)
+def test_names_types_and_ranges_are_checked(parameters: Any, valid: bool) -> None:
+    with nullcontext() if valid else pytest.raises(RefusalError):
+        check_parameters("hyperparams", parameters, options.HYPERPARAMS)
+    with nullcontext() if valid else pytest.raises(RequestError):
+        learning.check_parameters("hyperparams", parameters, hyperparams.HYPERPARAMS)
 
 
-def test_nulls_are_left_out_and_a_missing_parameter_is_named() -> None:
+def test_nulls_are_omitted_and_a_missing_parameter_is_named() -> None:
     assert check_parameters("hyperparams", {"epochs": 2, "eps": None}, options.HYPERPARAMS) == {"epochs": 2}
     with pytest.raises(RefusalError) as caught:
         check_parameters("architecture layers", {}, options.ARCHITECTURES["layers"])

@@ -1,4 +1,4 @@
-"""What becomes of columns is refused at enqueue where, and only where, the worker would refuse it."""
+"""Check that the bridge refuses preprocessing options exactly if a worker refuses them."""
 
 from typing import Any
 
@@ -25,13 +25,13 @@ OPTION = st.one_of(VALUES, st.dictionaries(st.sampled_from(sorted(KINDS)), VALUE
 
 
 @given(st.dictionaries(st.sampled_from(["standardize", "categories", "missing", "scale"]), OPTION, max_size=3))
-def test_an_option_is_refused_exactly_where_learning_refuses_it(options: dict[str, Any]) -> None:
+def test_option_is_refused_exactly_if_learning_refuses_it(options: dict[str, Any]) -> None:
     try:
         FeatureOptions.parse(options).check({name: ColumnKind(kind) for name, kind in KINDS.items()})
-        fits = True
+        valid = True
     except RequestError:
-        fits = False
-    if fits:
+        valid = False
+    if valid:
         assert _checked(options) == {name: value for name, value in options.items() if value is not None}
     else:
         with pytest.raises(RefusalError):
@@ -74,7 +74,7 @@ def test_an_option_is_refused_exactly_where_learning_refuses_it(options: dict[st
         ),
     ],
 )
-def test_a_wrong_option_is_named_with_what_it_takes(
+def test_invalid_option_is_refused_with_a_hint(
     options: dict[str, Any], sqlstate: str, message: str, hint: str
 ) -> None:
     with pytest.raises(RefusalError) as caught:

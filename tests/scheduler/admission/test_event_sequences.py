@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import ClaimedJob, JobId
@@ -283,7 +283,6 @@ class EventSimulation:
         pytest.fail(f"stuck: {self.controller.pool}")
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6), label="sizes")

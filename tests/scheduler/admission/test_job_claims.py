@@ -2,7 +2,7 @@
 next claim waits for.
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.admission.admission_orders import (
@@ -130,7 +130,6 @@ def test_lost_claim_blocks_the_next_claim_until_its_trainer_ends() -> None:
     assert claim_blocker(controller.pool) == "a trainer of job 1 to end, whose claim was lost"
 
 
-@settings(max_examples=50)
 @given(st.integers(0, 3), st.integers(1, 4), st.booleans())
 def test_job_is_claimed_exactly_when_nothing_blocks_it(members: int, places: int, ready: bool) -> None:
     controller = FakeController(10, max_jobs=places, entering_jobs=64, spare_trainers=1)

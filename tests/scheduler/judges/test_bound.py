@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -25,6 +25,7 @@ from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
+from tests.nightly import FEW_EXAMPLES
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs, latencies, links
 
@@ -80,7 +81,7 @@ def test_two_consecutive_peaks_share_the_extra_time() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, time_ns + 80) == 40
 
 
-@settings(max_examples=25, deadline=None)
+@FEW_EXAMPLES
 @given(graphs(), st.integers(2, 3), links(), st.data())
 def test_no_search_is_below_the_bound_of_a_repeated_step(
     graph: StepGraph, times: int, link: Link, data: st.DataObject
@@ -136,7 +137,6 @@ def test_bound_does_not_cover_plans_that_reorder_other_operators() -> None:
     assert not covers(graph, Plan(policy="test", executions=_order(1, 0, 2)))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_no_plan_of_a_small_graph_is_below_the_bound(data: st.DataObject) -> None:
     graph = data.draw(_small_graphs())
@@ -155,7 +155,6 @@ def test_no_plan_of_a_small_graph_is_below_the_bound(data: st.DataObject) -> Non
             assert bound_bytes(graph, latency_ns, link, time_ns) <= peak_bytes
 
 
-@settings(max_examples=150, deadline=None)
 @given(graphs(), links(), st.data())
 def test_no_policy_and_no_search_is_below_the_bound(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     stages = data.draw(st.sampled_from((Stage.FORWARD, Stage.OPTIMIZER)))

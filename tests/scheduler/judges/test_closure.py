@@ -1,6 +1,6 @@
 """Check the weight of the heaviest closed set of nodes, against all closed sets of small graphs."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.judges.closure import heaviest_closure
@@ -29,7 +29,6 @@ def graphs(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, int]]]:
     return weights, draw(st.lists(st.tuples(nodes, nodes), max_size=20))
 
 
-@settings(max_examples=300, deadline=None)
 @given(graphs())
 def test_result_is_the_heaviest_of_all_closed_sets(graph: tuple[list[int], list[tuple[int, int]]]) -> None:
     weights, needs = graph

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -102,7 +102,6 @@ def systems(draw: st.DrawFn) -> tuple[list[JobLoads], Schedule]:
     return jobs, Schedule(jobs=names, iterations=tuple(iterations), gates=tuple(gates), budget_bytes=10**9)
 
 
-@settings(max_examples=300, deadline=None)
 @given(systems())
 def test_judge_agrees_with_running_the_jobs_in_every_order(system: tuple[list[JobLoads], Schedule]) -> None:
     jobs, schedule = system

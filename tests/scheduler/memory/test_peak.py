@@ -2,7 +2,7 @@
 graphs.
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -91,7 +91,6 @@ def test_tensors_on_the_host_or_without_accesses_hold_no_memory() -> None:
     assert resident_at_start(graph, Plan(policy="test", away=frozenset({TensorId(0)}))) == frozenset()
 
 
-@settings(max_examples=300, deadline=None)
 @given(graphs())
 def test_floor_liveness_and_vanilla_peaks_are_in_order_and_the_judge_agrees(graph: StepGraph) -> None:
     assert floor(graph) <= liveness_peak(graph) <= vanilla_peak(graph)

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile import _placement
@@ -59,7 +59,6 @@ def cycles(draw: st.DrawFn, most: int = 30, longest: int = 12, largest: int = 40
     return _intervals([(first, first + length, size) for first, length, size in blocks]), count
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(), st.sampled_from((1, 8, 512)), st.sampled_from((place, best_fit, first_fit)))
 def test_every_algorithm_places_without_overlap_at_any_alignment(
     cycle: tuple[tuple[Interval, ...], int], alignment: int, algorithm: Callable[..., Placement]
@@ -71,7 +70,6 @@ def test_every_algorithm_places_without_overlap_at_any_alignment(
     assert placement == algorithm(spans, count, alignment_bytes=alignment)
 
 
-@settings(max_examples=100, deadline=None)
 @given(workloads(), links(), st.floats(0, 1), st.sampled_from(sorted(POLICIES)))
 def test_intervals_of_every_plan_can_be_placed(workload: Workload, link: Link, fraction: float, policy: str) -> None:
     least = least_bytes(workload)
@@ -85,7 +83,6 @@ def test_intervals_of_every_plan_can_be_placed(workload: Workload, link: Link, f
         assert place_plan(graph, plan, region_bytes=1024) is in_regions
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(most=6, longest=6, largest=3), st.integers(0, 2))
 def test_capacity_is_refused_exactly_if_no_placement_exists(
     cycle: tuple[tuple[Interval, ...], int], extra: int
@@ -101,7 +98,6 @@ def test_capacity_is_refused_exactly_if_no_placement_exists(
         assert not _placeable(spans, count, capacity)
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(most=6, longest=6, largest=3), st.integers(-1, 2))
 def test_search_agrees_with_trying_every_placement(cycle: tuple[tuple[Interval, ...], int], extra: int) -> None:
     spans, count = cycle
@@ -117,7 +113,6 @@ def test_search_agrees_with_trying_every_placement(cycle: tuple[tuple[Interval, 
         assert not _placeable(spans, count, capacity)
 
 
-@settings(max_examples=150, deadline=None)
 @given(cycles(most=6, longest=6, largest=3))
 def test_few_intervals_are_placed_optimally(cycle: tuple[tuple[Interval, ...], int]) -> None:
     spans, count = cycle
@@ -191,7 +186,6 @@ def test_unconnected_stretches_are_placed_separately(pieces: int) -> None:
     assert (placement_faults(spans, 60 * stretches, placement, 1), placement.size_bytes) == ([], 1000)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cycles())
 def test_placement_is_never_above_first_fit_and_best_fit(cycle: tuple[tuple[Interval, ...], int]) -> None:
     spans, count = cycle

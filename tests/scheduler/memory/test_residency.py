@@ -1,7 +1,7 @@
 """Check the residency intervals of a plan: at every operator their sum is the load."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -17,7 +17,6 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 from tests.scheduler.strategies import graphs, links, workloads
 
 
-@settings(max_examples=120, deadline=None)
 @given(workloads(), links(), st.floats(0, 1), st.sampled_from(sorted(POLICIES)))
 def test_intervals_of_every_plan_sum_up_to_its_load(
     workload: Workload, link: Link, fraction: float, policy: str
@@ -31,7 +30,6 @@ def test_intervals_of_every_plan_sum_up_to_its_load(
         assert load_bound(plan_intervals, count) == check.peak(graph, plan)
 
 
-@settings(max_examples=50, deadline=None)
 @given(graphs())
 def test_tensor_without_swaps_has_one_interval(graph: StepGraph) -> None:
     for plan in (VANILLA, LIVENESS):

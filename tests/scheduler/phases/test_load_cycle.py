@@ -1,6 +1,6 @@
 """Check how a job under its plan becomes its load over time."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -70,7 +70,6 @@ def test_neighbours_are_merged_where_that_adds_the_fewest_byte_nanoseconds() -> 
     )
 
 
-@settings(deadline=None)
 @given(cycles(), st.integers(1, 7), st.integers(1, 7))
 def test_stretches_hold_at_least_the_load_and_at_most_the_peak(
     load_cycle: Cycle, stretches: int, more_stretches: int

@@ -3,7 +3,7 @@
 from itertools import accumulate, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -114,7 +114,6 @@ def test_inconsistent_cycle_is_refused() -> None:
         Cycle(load_bytes=(5, 4), duration_ns=(1, 1), idle_bytes=5)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     cycles(), st.lists(st.tuples(st.integers(-10, 20), cycles()), max_size=3), st.integers(0, 15), st.integers(0, 30)
 )
@@ -134,7 +133,6 @@ def test_least_start_is_the_first_start_that_fits(
     assert start_ns == next(start for start in range(from_ns, from_ns + 200) if fits(start))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(cycles(), min_size=1, max_size=4), st.floats(0, 1.1))
 def test_total_load_keeps_the_budget_in_every_round(jobs: list[Cycle], fraction: float) -> None:
     budget = _budget(jobs, fraction)
@@ -157,7 +155,6 @@ def test_total_load_keeps_the_budget_in_every_round(jobs: list[Cycle], fraction:
     assert max(total) == shift.peak_bytes <= budget
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(cycles(), min_size=1, max_size=3), st.floats(0, 1.1))
 def test_jobs_that_take_turns_lose_no_time_at_gates(jobs: list[Cycle], fraction: float) -> None:
     budget = _budget(jobs, fraction)

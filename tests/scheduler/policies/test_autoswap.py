@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -92,7 +92,6 @@ def test_nothing_is_swapped_if_the_limit_holds_everything() -> None:
     assert _planned(_hill(), 100_000, budget=70) == Plan(policy="autoswap")
 
 
-@settings(max_examples=60, deadline=None)
 @given(graphs(), links(), st.data())
 def test_no_score_alone_costs_less_than_the_combination(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -42,7 +42,6 @@ def test_limits_keep_the_budget_unless_the_floors_exceed_it(jobs: list[tuple[int
     assert all(d.floor_bytes <= limit <= d.most_bytes for d, limit in zip(demands, limits, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
 @given(workloads(), st.integers(2, 4), st.floats(0, 1.1), links())
 def test_per_job_policies_plan_equal_jobs_as_one_job_alone(
     job: Workload, count: int, fraction: float, link: Link

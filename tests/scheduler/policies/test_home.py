@@ -5,7 +5,7 @@ Operators take 30 us, and a byte takes 1 us or 2 us on the link. Operators 0 to 
 10, 50, 60, 70, 100, 70, 60, 50.
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -101,7 +101,6 @@ def test_gap_split_by_a_recomputation_is_swapped_in_its_longer_part() -> None:
     assert longest_parts(graph, [_gap(0, 1, 7)], executions, (*(1,) * 7, 900, 1)) == [_gap(0, 6, 8)]
 
 
-@settings(max_examples=150, deadline=None)
 @given(several_workloads(most=2), links(), st.floats(0, 1))
 def test_plans_with_recomputation_are_valid_and_never_raise_the_peak(
     jobs: tuple[Workload, ...], link: Link, fraction: float

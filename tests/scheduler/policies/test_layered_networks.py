@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -51,7 +51,6 @@ def _jobs(draw: st.DrawFn) -> tuple[Workload, ...]:
     return tuple(jobs)
 
 
-@settings(max_examples=400, deadline=None)
 @given(_jobs(), links(), st.floats(0, 1), st.sampled_from(("vdnn", "superneurons", "capuchin")), st.booleans())
 def test_plans_are_valid_and_capuchin_meets_every_budget(
     jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str, rewrites: bool

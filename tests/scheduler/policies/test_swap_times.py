@@ -1,6 +1,6 @@
 """Check when chosen swaps leave the device and return under a limit."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -15,7 +15,6 @@ from tests.scheduler.strategies import graphs, latencies, links
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
 
 
-@settings(max_examples=300, deadline=None)
 @given(graphs(), links(), st.data())
 def test_any_gaps_can_be_swapped_within_a_limit_that_their_absence_meets(
     graph: StepGraph, link: Link, data: st.DataObject

@@ -4,7 +4,7 @@ search ends. Copying a byte takes 1 us.
 
 import dataclasses
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -217,7 +217,6 @@ def test_recomputation_continues_after_swapping_has_ended() -> None:
 # --- any jobs ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1.2), st.integers(1, 40))
 def test_plans_are_valid_swap_without_stalls_and_recompute_to_no_higher_peak(
     jobs: tuple[Workload, ...], link: Link, fraction: float, slow: int

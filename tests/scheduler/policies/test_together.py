@@ -3,7 +3,7 @@ job.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.bench.harness.residual import residual
@@ -24,7 +24,6 @@ _LINK = REFERENCE.link
 _UNFAIR = 1.25  # the largest accepted ratio of a job's slowdown to the mean slowdown
 
 
-@settings(max_examples=40, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(list(Compute)))
 def test_jobs_planned_together_are_never_slower_than_with_equal_parts(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -127,7 +127,6 @@ def test_host_copy_is_reused_until_the_tensor_is_written() -> None:
     assert copies((), *away_at_the_start) == [(True, 4), (False, 6)]
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_every_choice_of_gaps_and_swaps_gives_a_valid_plan(data: st.DataObject) -> None:
     graph = data.draw(graphs())
@@ -154,7 +153,6 @@ def test_every_choice_of_gaps_and_swaps_gives_a_valid_plan(data: st.DataObject) 
         assert peak(graph, plan) > 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_cone_has_the_operators_that_the_order_runs_before_the_gap_ends(data: st.DataObject) -> None:
     graph = data.draw(graphs())

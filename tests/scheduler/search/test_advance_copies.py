@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -43,7 +43,6 @@ def test_plan_without_stalls_is_unchanged() -> None:
     assert search.plan("swap") == before
 
 
-@settings(max_examples=200, deadline=None)
 @given(step_graphs(), links(), st.sampled_from(("exhaust", "sweep", "press", "fill")), st.data())
 def test_advanced_copies_are_valid_need_no_more_memory_and_are_no_slower(
     graph: StepGraph, link: Link, method: str, data: st.DataObject
@@ -59,7 +58,6 @@ def test_advanced_copies_are_valid_need_no_more_memory_and_are_no_slower(
     assert _iteration_ns(graph, advanced, latency_ns, link) <= _iteration_ns(graph, plan, latency_ns, link)
 
 
-@settings(max_examples=100, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_time_of_advanced_copies_is_that_of_the_simulator(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     link = replace(link, duplex=1.0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.bench.harness.recurrent import recurrent
@@ -31,7 +31,6 @@ SWEPT = 200  # layouts of the sweeps at every price in every order, for any size
 LINK = link(25.0)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data(), step_graphs(), links(), st.sampled_from(Effort))
 def test_plan_is_valid_and_meets_every_limit_that_swapping_everything_meets(
     data: st.DataObject, graph: StepGraph, lanes: Link, effort: Effort
@@ -49,7 +48,6 @@ def test_plan_is_valid_and_meets_every_limit_that_swapping_everything_meets(
         assert candidate.iteration_ns <= everything.iteration_ns
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data(), step_graphs(), links())
 def test_equal_graphs_get_equal_plans(data: st.DataObject, graph: StepGraph, lanes: Link) -> None:
     latency_ns = data.draw(step_latencies(graph))

@@ -4,7 +4,7 @@ no result changes.
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
@@ -65,7 +65,6 @@ def test_running_statistics_without_later_readers_are_updated_at_the_end() -> No
     assert rearranged(graph) == (0, 2, 3, 1)
 
 
-@settings(max_examples=200, deadline=None)
 @given(graphs())
 def test_reordering_changes_no_result(graph: StepGraph) -> None:
     operators = tuple(replace(op, stage=_stage_of(k, op)) for k, op in enumerate(graph.operators))

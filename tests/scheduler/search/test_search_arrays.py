@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import ceil
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph
@@ -20,7 +20,6 @@ from tests.scheduler.strategies import latencies as step_latencies
 from tests.scheduler.strategies import links
 
 
-@settings(max_examples=200, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_recomputed_tensors_are_numbered_as_by_rewriting(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(step_latencies(graph))
@@ -52,7 +51,6 @@ def test_parts_of_state_and_reruns_around_them_are_distinguished() -> None:
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(step_graphs(), st.sampled_from(("captured", "late", "in parts")))
 def test_outline_of_an_order_equals_the_rewritten_graph(graph: StepGraph, order_kind: str) -> None:
     order = rearranged(graph)
@@ -82,7 +80,6 @@ def test_update_in_parts_does_not_split_shared_or_small_tensors() -> None:
     assert array_outline.splits == ((1, 3),)
 
 
-@settings(max_examples=50, deadline=None)
 @given(step_graphs(), links(), st.sampled_from((1.0, 0.5, 0.3)), st.data())
 def test_times_are_those_of_the_order_and_of_the_link(
     graph: StepGraph, link: Link, share: float, data: st.DataObject

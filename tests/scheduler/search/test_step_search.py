@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -58,7 +58,6 @@ def test_choices_can_be_restored_and_timed_with_other_latencies() -> None:
     assert (search.iteration_ns, search.peak_bytes) == (1200, 80)
 
 
-@settings(max_examples=150, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
     graph: StepGraph, link: Link, data: st.DataObject
@@ -97,7 +96,6 @@ def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
     _assert_adoptable(graph, latency_ns, link, search, executions)
 
 
-@settings(max_examples=150, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_press_meets_every_limit_that_swapping_everything_meets(
     graph: StepGraph, link: Link, data: st.DataObject
@@ -116,7 +114,6 @@ def test_press_meets_every_limit_that_swapping_everything_meets(
     _assert_valid_as_stated(graph, latency_ns, link, search)
 
 
-@settings(max_examples=60, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_curve_falls_and_its_plans_meet_their_limits(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))

@@ -1,6 +1,6 @@
 """Check the free intervals of one channel: by hand, and against an array that marks every busy nanosecond."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.tensile.channel import Channel
@@ -46,7 +46,6 @@ def _channel_with(*intervals: tuple[int, int]) -> Channel:
     return channel
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 24), st.data())
 def test_search_for_free_intervals_agrees_with_marked_nanoseconds(period: int, data: st.DataObject) -> None:
     channel, busy = Channel(period), [False] * period

@@ -5,7 +5,7 @@ otherwise.
 import dataclasses
 from collections.abc import Mapping
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
@@ -225,7 +225,6 @@ def test_swaps_keep_their_places_between_the_operators() -> None:
     assert events.plan("test") == Plan(policy="test", executions=_order(0, 1, 2, 3, 4, 5, 1, 6), swaps=(back,))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data(), graphs(), links(), st.integers(1, 40))
 def test_every_offered_recomputation_is_valid_and_never_raises_the_peak(
     data: st.DataObject, graph: StepGraph, link: Link, slowdown: int

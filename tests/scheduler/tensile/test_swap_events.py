@@ -2,7 +2,7 @@
 takes 1 us.
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
@@ -331,7 +331,6 @@ def test_swap_in_behind_another_that_is_needed_later_is_rejected() -> None:
 # --- any graph ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data(), graphs(), links(), st.booleans())
 def test_swaps_are_valid_never_raise_the_footprint_and_cause_no_stalls(
     data: st.DataObject, graph: StepGraph, link: Link, slow: bool

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -75,7 +75,6 @@ def test_deadlock_is_an_invariant_error() -> None:
         simulate((_hill(), _hill()), LINK, schedules=(schedule,))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(workloads(graphs_each=1), min_size=2, max_size=3),
     links(),

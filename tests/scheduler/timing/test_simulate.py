@@ -4,7 +4,7 @@ import dataclasses
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -154,7 +154,6 @@ def test_simulation_of_jobs_of_very_different_length_ends() -> None:
     assert (short.iteration_ns, slow.iteration_ns) == (400, 4 * 10**9)
 
 
-@settings(max_examples=150, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(Compute))
 def test_iteration_time_is_the_sum_of_its_parts_and_bounded_below(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute
@@ -178,7 +177,6 @@ def test_iteration_time_is_the_sum_of_its_parts_and_bounded_below(
             assert forecast.iteration_ns >= copied_ns - 1, "a lane cannot copy faster than its rate"
 
 
-@settings(max_examples=60, deadline=None)
 @given(graphs(), links(), st.data())
 def test_nothing_runs_beside_an_upload_of_its_own_job(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     """This holds at any position of the upload, whatever swaps use the lane. The search assumes the same."""

@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -54,7 +54,6 @@ def test_operators_copies_and_waits_have_rows_of_their_own() -> None:
     assert counter == [(0.0, {"bytes": 100}), (1.5, {"bytes": 100 + 20 + 7})]
 
 
-@settings(max_examples=40)
 @given(several_workloads(), links(), st.floats(0.0, 1.0))
 def test_every_event_of_a_timeline_is_in_the_trace(workloads: tuple[Workload, ...], link: Link, share: float) -> None:
     least = sum(least_bytes(w) for w in workloads)

@@ -1,0 +1,29 @@
+"""What runs with every change, and what only in the night.
+
+sh tests/run.sh has to end within five minutes. It runs the cases that differ most from each other and draws few
+examples of each property; sh tests/nightly.sh runs all cases and draws many examples.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+from hypothesis import settings
+
+Case = TypeVar("Case")
+
+FEW_EXAMPLES = settings(max_examples=settings().max_examples // 8)  # for properties that take a second an example
+
+
+def nightly_unless(daily: Callable[[Case], bool], cases: Iterable[Case]) -> list[ParameterSet]:
+    """Return the cases as parameters of one test. Those for which `daily` is false get the mark `nightly`.
+
+    A case that is a tuple gives one value for each argument of the test.
+    """
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), marks=() if daily(case) else (pytest.mark.nightly,)
+        )
+        for case in cases
+    ]
