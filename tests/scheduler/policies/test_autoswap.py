@@ -13,8 +13,8 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, load, pe
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.autoswap import Selection, autoswap, candidates, least_load, scores
 from indb_tensile.scheduler.policies.swap_times import schedule
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.plan_parts import iteration_ns
 from tests.scheduler.strategies import graphs, latencies, links
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
@@ -103,12 +103,7 @@ def test_no_score_alone_costs_less_than_the_combination(graph: StepGraph, link: 
     for weights in ALONE:
         chosen = Selection(graph, latency_ns, link, plan.away, limit).chosen(weights)
         rival = schedule(graph, latency_ns, link, chosen, limit_bytes=limit, policy="alone", away=plan.away)
-        assert _iteration_ns(graph, plan, latency_ns, link) <= _iteration_ns(graph, rival, latency_ns, link)
-
-
-def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], link: Link) -> int:
-    (forecast,) = simulate((JobRun(graph=graph, plan=plan, latency_ns=latency_ns),), link)
-    return forecast.iteration_ns
+        assert iteration_ns(graph, plan, latency_ns, link) <= iteration_ns(graph, rival, latency_ns, link)
 
 
 def _planned(graph: StepGraph, operator_ns: int, *, budget: int) -> Plan:

@@ -8,13 +8,14 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.memory.peak import Gap, gaps, peak, unrolled
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.recomputation.recompute import Cone, Recomputation
 from indb_tensile.scheduler.rewrite import captured_order, effective
+from tests.scheduler.plan_parts import execution_order, forward_operator, idle_gap
 from tests.scheduler.strategies import graphs, latencies
 
 X, A, B, C = (TensorId(k) for k in range(4))
@@ -23,7 +24,7 @@ X, A, B, C = (TensorId(k) for k in range(4))
 def test_cone_ends_at_tensors_that_are_held() -> None:
     """x (a parameter) -> a -> b -> c; then c, b and a are read again, in this order."""
     recomputation = Recomputation(_chain(), (1, 20, 300, 1, 1, 1))
-    a, b = _gap(A, 1, 5), _gap(B, 2, 4)
+    a, b = idle_gap(A, 1, 5), idle_gap(B, 2, 4)
     assert recomputation.gaps == (a, b)
     assert recomputation.cone(b) == Cone(gap=b, operators=_ops(1), sources=(A,), made=(B,), time_ns=20)
     assert recomputation.cone(b, [a]) == Cone(gap=b, operators=_ops(0, 1), sources=(X,), made=(A, B), time_ns=21)
@@ -32,10 +33,10 @@ def test_cone_ends_at_tensors_that_are_held() -> None:
 
 def test_by_product_of_a_cone_stays_unless_its_gap_is_brief() -> None:
     recomputation = Recomputation(_chain(), (1, 20, 300, 1, 1, 1))
-    a, b = _gap(A, 1, 5), _gap(B, 2, 4)
-    assert recomputation.order((a, b)) == _order(0, 1, 2, 3, 0, 1, 4, 5)
-    assert recomputation.order((a, b), brief=(a,)) == _order(0, 1, 2, 3, 0, 1, 4, 0, 5)
-    assert recomputation.order((b,)) == _order(0, 1, 2, 3, 1, 4, 5)
+    a, b = idle_gap(A, 1, 5), idle_gap(B, 2, 4)
+    assert recomputation.order((a, b)) == execution_order(0, 1, 2, 3, 0, 1, 4, 5)
+    assert recomputation.order((a, b), brief=(a,)) == execution_order(0, 1, 2, 3, 0, 1, 4, 0, 5)
+    assert recomputation.order((b,)) == execution_order(0, 1, 2, 3, 1, 4, 5)
     assert recomputation.extra_ns(recomputation.order((a, b), brief=(a,))) == 22
 
 
@@ -43,10 +44,10 @@ def test_tensor_retained_past_its_last_access_is_a_source() -> None:
     """a -> b -> c, and b is read again, after the last access of a."""
     graph = _graph([(), (A,), (B,), (C,), (B,)], [(A,), (B,), (C,), (), ()])
     recomputation = Recomputation(graph, (1, 20, 300, 1, 1))
-    b = _gap(B, 2, 4)
+    b = idle_gap(B, 2, 4)
     assert recomputation.cone(b).operators == (0, 1)
     assert recomputation.cone(b, retained={A}) == Cone(gap=b, operators=_ops(1), sources=(A,), made=(B,), time_ns=20)
-    assert recomputation.order((b,), retained={A}) == _order(0, 1, 2, 3, 1, 4)
+    assert recomputation.order((b,), retained={A}) == execution_order(0, 1, 2, 3, 1, 4)
 
 
 def test_update_of_statistics_waits_for_the_last_rerun() -> None:
@@ -56,22 +57,22 @@ def test_update_of_statistics_waits_for_the_last_rerun() -> None:
     tensors = (_tensor(0, Role.BUFFER), *(_tensor(k) for k in range(1, 5)))
     running, a, n, statistics, g = (t.id for t in tensors)
     operators = (
-        _operator((), (a,)),
-        _operator((a, running), (n, statistics)),
-        _operator((running, statistics), (running,)),
-        _operator((n,), (g,)),
-        _operator((g,), ()),
-        _operator((n, a), ()),
+        forward_operator((), (a,)),
+        forward_operator((a, running), (n, statistics)),
+        forward_operator((running, statistics), (running,)),
+        forward_operator((n,), (g,)),
+        forward_operator((g,), ()),
+        forward_operator((n, a), ()),
     )
     graph = StepGraph(tensors=tensors, operators=operators)
     recomputation = Recomputation(graph, (1,) * 6)
-    n_gap = _gap(n, 3, 5)
-    assert recomputation.gaps == (_gap(a, 1, 5), _gap(n, 1, 3), n_gap)
+    n_gap = idle_gap(n, 3, 5)
+    assert recomputation.gaps == (idle_gap(a, 1, 5), idle_gap(n, 1, 3), n_gap)
     plan = recomputation.plan("test", (n_gap,))
-    assert plan == Plan(policy="test", executions=_order(0, 1, 3, 4, 1, 2, 5))
+    assert plan == Plan(policy="test", executions=execution_order(0, 1, 3, 4, 1, 2, 5))
     assert faults(graph, plan) == ()
-    accessed = dataclasses.replace(graph, operators=(*operators, _operator((running,), ())))
-    assert Recomputation(accessed, (1,) * 7).gaps == (_gap(a, 1, 5),), (
+    accessed = dataclasses.replace(graph, operators=(*operators, forward_operator((running,), ())))
+    assert Recomputation(accessed, (1,) * 7).gaps == (idle_gap(a, 1, 5),), (
         "a later operator reads running, so the update may not wait"
     )
 
@@ -82,12 +83,12 @@ def test_random_uploaded_and_updated_tensors_are_not_recomputed() -> None:
         first = dataclasses.replace(graph.operators[0], **changes)  # type: ignore[arg-type]
         return Recomputation(dataclasses.replace(graph, operators=(first, *graph.operators[1:])), (1,) * 4).gaps
 
-    assert gaps_of() == (_gap(A, 1, 3),)
+    assert gaps_of() == (idle_gap(A, 1, 3),)
     assert gaps_of(random=True) == gaps_of(stage=Stage.UPLOAD) == gaps_of(writes=(A, X)) == ()
     updated = _graph([(), (A,), (B,), (B,), (A, B)], [(A,), (B,), (A,), (C,), ()])
-    assert _gap(A, 2, 4) not in Recomputation(updated, (1,) * 5).gaps
+    assert idle_gap(A, 2, 4) not in Recomputation(updated, (1,) * 5).gaps
     with pytest.raises(InvariantError, match=r"tensor 1 \(t1\) cannot be made again"):
-        Recomputation(updated, (1,) * 5).plan("test", (_gap(A, 2, 4),))
+        Recomputation(updated, (1,) * 5).plan("test", (idle_gap(A, 2, 4),))
 
 
 def test_swap_split_by_a_cone_keeps_its_longer_part() -> None:
@@ -95,12 +96,12 @@ def test_swap_split_by_a_cone_keeps_its_longer_part() -> None:
     graph = _graph([(X,), (A,), (B,), *[()] * 4, (B,), (A,)], [(A,), (B,), *[()] * 7])
     recomputation = Recomputation(graph, (10,) * 9)
     swap = Swap(tensor=A, out_after=OpIndex(1), free_at=OpIndex(3), in_at=OpIndex(7), needed_by=OpIndex(8))
-    plan = recomputation.plan("test", (_gap(B, 2, 7),), (swap,))
+    plan = recomputation.plan("test", (idle_gap(B, 2, 7),), (swap,))
     earlier = Swap(tensor=A, out_after=OpIndex(1), free_at=OpIndex(3), in_at=OpIndex(6), needed_by=OpIndex(7))
-    assert plan == Plan(policy="test", executions=_order(0, 1, 2, 3, 4, 5, 6, 1, 7, 8), swaps=(earlier,))
+    assert plan == Plan(policy="test", executions=execution_order(0, 1, 2, 3, 4, 5, 6, 1, 7, 8), swaps=(earlier,))
     assert faults(graph, plan) == ()
-    needless = recomputation.plan("test", (_gap(A, 1, 8),), (swap,))
-    assert needless == Plan(policy="test", executions=_order(0, 1, 2, 3, 4, 5, 6, 7, 0, 8))
+    needless = recomputation.plan("test", (idle_gap(A, 1, 8),), (swap,))
+    assert needless == Plan(policy="test", executions=execution_order(0, 1, 2, 3, 4, 5, 6, 7, 0, 8))
 
 
 def test_host_copy_is_reused_until_the_tensor_is_written() -> None:
@@ -207,20 +208,8 @@ def _swaps(draw: st.DrawFn, graph: StepGraph) -> tuple[Swap, ...]:
     return tuple(swaps)
 
 
-def _gap(tensor: TensorId, out_after: int, needed_by: int) -> Gap:
-    return Gap(tensor=tensor, out_after=OpIndex(out_after), needed_by=OpIndex(needed_by))
-
-
 def _ops(*operators: int) -> tuple[OpIndex, ...]:
     return tuple(OpIndex(k) for k in operators)
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)
-
-
-def _operator(reads: tuple[TensorId, ...], writes: tuple[TensorId, ...]) -> Operator:
-    return Operator(name="op", signature="op", stage=Stage.FORWARD, reads=reads, writes=writes)
 
 
 def _tensor(index: int, role: Role = Role.ACTIVATION) -> Tensor:
@@ -230,7 +219,7 @@ def _tensor(index: int, role: Role = Role.ACTIVATION) -> Tensor:
 def _graph(reads: list[tuple[TensorId, ...]], writes: list[tuple[TensorId, ...]]) -> StepGraph:
     """Return a graph of a parameter x and activations a, b and c of 10 bytes each."""
     tensors = (_tensor(0, Role.PARAMETER), *(_tensor(k) for k in range(1, 4)))
-    operators = tuple(_operator(r, w) for r, w in zip(reads, writes, strict=True))
+    operators = tuple(forward_operator(r, w) for r, w in zip(reads, writes, strict=True))
     return StepGraph(tensors=tensors, operators=operators)
 
 

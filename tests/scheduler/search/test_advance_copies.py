@@ -13,7 +13,7 @@ from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.search.advance_copies import advance_copies
 from indb_tensile.scheduler.search.step_search import StepSearch
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from tests.scheduler.plan_parts import iteration_ns
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as step_latencies
 from tests.scheduler.strategies import links
@@ -55,7 +55,7 @@ def test_advanced_copies_are_valid_need_no_more_memory_and_are_no_slower(
     advanced = advance_copies(search, "test", link)
     assert faults(graph, advanced) == ()
     assert peak(graph, advanced) <= peak(graph, plan)
-    assert _iteration_ns(graph, advanced, latency_ns, link) <= _iteration_ns(graph, plan, latency_ns, link)
+    assert iteration_ns(graph, advanced, latency_ns, link) <= iteration_ns(graph, plan, latency_ns, link)
 
 
 @given(step_graphs(), links(), st.data())
@@ -65,7 +65,7 @@ def test_time_of_advanced_copies_is_that_of_the_simulator(graph: StepGraph, link
     search = StepSearch(graph, latency_ns, link)
     search.exhaust()
     if search.advance((3, 10, 30, 100)):
-        assert search.iteration_ns == _iteration_ns(graph, search.plan("test"), latency_ns, link)
+        assert search.iteration_ns == iteration_ns(graph, search.plan("test"), latency_ns, link)
 
 
 def _choose(search: StepSearch, method: str, limit_bytes: int) -> None:
@@ -76,10 +76,6 @@ def _choose(search: StepSearch, method: str, limit_bytes: int) -> None:
     search.exhaust()
     if method == "fill":
         search.fill(limit_bytes)
-
-
-def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], link: Link) -> int:
-    return simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)[0].iteration_ns
 
 
 def _advanced(full: tuple[int, ...], duplex: float) -> Plan:

@@ -12,10 +12,11 @@ from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import peak
-from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.tensile.recompute_events import RecomputeEvents, msps
 from indb_tensile.scheduler.tensile.swap_events import Rules, SwapEvents
 from tests.scheduler.access_rows import graph_from_rows
+from tests.scheduler.plan_parts import execution_order
 from tests.scheduler.strategies import graphs, latencies, links
 
 LINK = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)
@@ -44,7 +45,7 @@ def test_tensor_is_released_after_a_use_and_recomputed_before_the_next() -> None
     assert _recomputed(events) == [1]
     assert events.peak_bytes == 110
     plan = events.plan("test")
-    assert plan == Plan(policy="test", executions=_order(0, 1, 2, 3, 4, 1, 5, 6))
+    assert plan == Plan(policy="test", executions=execution_order(0, 1, 2, 3, 4, 1, 5, 6))
     assert peak(RECOMPUTABLE, plan) == 110
     assert check.faults(RECOMPUTABLE, plan) == ()
 
@@ -119,7 +120,7 @@ def test_source_may_be_released_after_its_recomputation() -> None:
     events = _events(graph, latency=(100, 400, *(100,) * 8))
     assert _recomputed(events) == [2, 1]
     plan = events.plan("test")
-    assert plan.executions == _order(0, 1, 2, 3, 4, 2, 5, 6, 7, 8, 1, 9)
+    assert plan.executions == execution_order(0, 1, 2, 3, 4, 2, 5, 6, 7, 8, 1, 9)
     assert check.faults(graph, plan) == ()
     assert peak(graph, plan) == events.peak_bytes == 170
 
@@ -222,7 +223,9 @@ def test_swaps_keep_their_places_between_the_operators() -> None:
     events = _events(graph, swapped=(3, 3))
     assert _recomputed(events) == [1]
     back = Swap(tensor=TensorId(3), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(5), needed_by=OpIndex(7))
-    assert events.plan("test") == Plan(policy="test", executions=_order(0, 1, 2, 3, 4, 5, 1, 6), swaps=(back,))
+    assert events.plan("test") == Plan(
+        policy="test", executions=execution_order(0, 1, 2, 3, 4, 5, 1, 6), swaps=(back,)
+    )
 
 
 @given(st.data(), graphs(), links(), st.integers(1, 40))
@@ -270,7 +273,3 @@ def _recomputed(events: RecomputeEvents) -> list[int]:
         tensors.append(events.tensor_of(offer))
         events.take(offer)
     return tensors
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)

@@ -5,14 +5,15 @@ takes 1 us.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, TensorId
+from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, load
-from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.tensile.swap_events import MemoryPeak, Rules, SwapEvents
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.access_rows import graph_from_rows
+from tests.scheduler.plan_parts import swap
 from tests.scheduler.strategies import graphs, latencies, links
 
 LINK = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)
@@ -96,7 +97,7 @@ def test_tensor_without_accesses_stays_on_the_host() -> None:
 def test_a_swap_out_is_as_early_and_a_swap_in_as_late_as_possible() -> None:
     events = _events(IDLE)
     assert _schedule(events, 0)
-    assert events.swaps == (_swap(0, 0, 2, 5, 6),)
+    assert events.swaps == (swap(0, 0, 2, 5, 6),)
     assert events.channel.busy() == ((100 * US, 160 * US), (540 * US, 600 * US))
     assert events.swapped == 1
 
@@ -127,7 +128,7 @@ def test_tensor_leaves_after_its_next_use_if_the_swap_in_does_not_fit() -> None:
     """Line 19. Both copies do not fit between operators 0 and 2, but between 2 and 8."""
     events = _events(graph_from_rows((60, ACTIVATION, "w.r.....r")))
     assert _schedule(events, 0, at=5)
-    assert events.swaps == (_swap(0, 2, 4, 7, 8),)
+    assert events.swaps == (swap(0, 2, 4, 7, 8),)
 
 
 def test_tensor_is_not_swapped_out_after_the_peak() -> None:
@@ -140,7 +141,7 @@ def test_channel_copies_one_tensor_at_a_time() -> None:
     events = _events(graph_from_rows((60, PARAMETER, "r......r"), (50, PARAMETER, "r......r")))
     assert _schedule(events, 0, at=4)
     assert _schedule(events, 1, at=4)
-    assert events.swaps == (_swap(0, 0, 2, 6, 7), _swap(1, 0, 3, 5, 7))
+    assert events.swaps == (swap(0, 0, 2, 6, 7), swap(1, 0, 3, 5, 7))
     assert events.channel.busy() == ((100 * US, 210 * US), (590 * US, 700 * US))
 
 
@@ -150,7 +151,7 @@ def test_swap_in_does_not_overlap_a_swap_out() -> None:
     assert _schedule(events, 0, at=3)
     assert _schedule(events, 1, at=6)
     assert events.channel.busy() == ((100 * US, 160 * US), (340 * US, 510 * US), (790 * US, 900 * US))
-    assert events.swaps == (_swap(0, 0, 2, 3, 4), _swap(1, 2, 6, 7, 9))
+    assert events.swaps == (swap(0, 0, 2, 3, 4), swap(1, 2, 6, 7, 9))
 
 
 def test_the_upload_of_the_batch_has_the_channel_to_itself() -> None:
@@ -170,11 +171,11 @@ def test_further_uses_need_no_further_copy_out() -> None:
     """Line 34 and section III-C: a tensor that was swapped in also stays on the host."""
     events = _events(graph_from_rows((60, ACTIVATION, "w....r....r")))
     assert _schedule(events, 0, at=3)
-    assert events.swaps == (_swap(0, 0, 2, 4, 5), _swap(0, 5, 6, 9, 10, copies=False))
+    assert events.swaps == (swap(0, 0, 2, 4, 5), swap(0, 5, 6, 9, 10, copies=False))
     assert events.swapped == 1, "one tensor, however often it leaves"
     plain = _events(graph_from_rows((60, ACTIVATION, "w....r....r")), Rules(further_uses=False))
     assert _schedule(plain, 0, at=3)
-    assert plain.swaps == (_swap(0, 0, 2, 4, 5),)
+    assert plain.swaps == (swap(0, 0, 2, 4, 5),)
 
 
 def test_tensor_stays_for_a_further_use_without_a_free_interval() -> None:
@@ -182,7 +183,7 @@ def test_tensor_stays_for_a_further_use_without_a_free_interval() -> None:
     graph = graph_from_rows((60, ACTIVATION, "w....r.r...r"))
     events = SwapEvents(graph, (*(100 * US,) * 6, 50 * US, *(100 * US,) * 5), LINK, Rules())
     assert _schedule(events, 0, at=3)
-    assert events.swaps == (_swap(0, 0, 2, 4, 5), _swap(0, 7, 8, 10, 11, copies=False))
+    assert events.swaps == (swap(0, 0, 2, 4, 5), swap(0, 7, 8, 10, 11, copies=False))
 
 
 def test_written_tensor_is_copied_out_again() -> None:
@@ -190,9 +191,9 @@ def test_written_tensor_is_copied_out_again() -> None:
     events = _events(graph)
     assert _schedule(events, 0, at=3)
     before = events.swaps
-    assert before == (_swap(0, 0, 2, 4, 5),)
+    assert before == (swap(0, 0, 2, 4, 5),)
     assert _schedule(events, 0, at=8)
-    assert events.swaps == (_swap(0, 0, 2, 4, 5), _swap(0, 5, 7, 9, 10))
+    assert events.swaps == (swap(0, 0, 2, 4, 5), swap(0, 5, 7, 9, 10))
 
 
 # --- Algorithm 2: across iterations ------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ def test_updated_parameter_is_away_until_its_first_use_in_the_next_iteration() -
     """
     events = _events(graph_from_rows((60, PARAMETER, "...r.u....")))
     assert _schedule(events, 0, at=0)
-    assert events.swaps == (_swap(0, 5, 7, 2, 3),)
+    assert events.swaps == (swap(0, 5, 7, 2, 3),)
     assert events.footprint.by_operator() == (0, 0, 60, 60, 60, 60, 60, 0, 0, 0)
     assert not _schedule(
         _events(graph_from_rows((60, PARAMETER, "...r.u....")), Rules(across_iterations=False)), 0, at=0
@@ -221,16 +222,16 @@ def test_parameter_away_between_iterations_needs_no_copy_out_in_the_next() -> No
     assert _schedule(events, 0, at=0)
     assert not _schedule(events, 0, at=2), "the parameter is used at the peak"
     assert _schedule(events, 0, at=5)
-    assert events.swaps == (_swap(0, 2, 3, 6, 7, copies=False), _swap(0, 7, 9, 1, 2))
+    assert events.swaps == (swap(0, 2, 3, 6, 7, copies=False), swap(0, 7, 9, 1, 2))
 
 
 def test_unneeded_copy_out_frees_the_channel_and_its_memory() -> None:
     events = _events(graph_from_rows((60, PARAMETER, "..r....u..")))
     assert _schedule(events, 0, at=5)
     before = events.swaps
-    assert before == (_swap(0, 2, 4, 6, 7),)
+    assert before == (swap(0, 2, 4, 6, 7),)
     assert _schedule(events, 0, at=0)
-    assert events.swaps == (_swap(0, 2, 3, 6, 7, copies=False), _swap(0, 7, 9, 1, 2))
+    assert events.swaps == (swap(0, 2, 3, 6, 7, copies=False), swap(0, 7, 9, 1, 2))
     assert events.channel.busy() == ((140 * US, 200 * US), (640 * US, 700 * US), (800 * US, 860 * US))
     assert events.footprint.by_operator() == (0, 60, 60, 0, 0, 0, 60, 60, 60, 0)
 
@@ -251,7 +252,7 @@ def test_tensor_returning_at_the_start_has_no_host_copy() -> None:
     events = _events(graph_from_rows((60, PARAMETER, ".r....u...")))
     assert _schedule(events, 0, at=9)
     assert _schedule(events, 0, at=4)
-    assert events.swaps == (_swap(0, 1, 3, 5, 6), _swap(0, 6, 8, 0, 1))
+    assert events.swaps == (swap(0, 1, 3, 5, 6), swap(0, 6, 8, 0, 1))
 
 
 def test_copy_in_progress_at_the_start_is_a_host_copy_of_that_iteration() -> None:
@@ -260,7 +261,7 @@ def test_copy_in_progress_at_the_start_is_a_host_copy_of_that_iteration() -> Non
     events = SwapEvents(graph, (*(100 * US,) * 8, 150 * US), LINK, Rules())
     assert _schedule(events, 0, at=2)
     assert _schedule(events, 0, at=6)
-    assert events.swaps == (_swap(0, 3, 4, 7, 8, copies=False), _swap(0, 8, 1, 2, 3))
+    assert events.swaps == (swap(0, 3, 4, 7, 8, copies=False), swap(0, 8, 1, 2, 3))
     assert check.faults(graph, Plan(policy="test", swaps=events.swaps)) == ()
 
 
@@ -274,9 +275,9 @@ def test_delayed_copy_releases_its_memory_later_if_the_peak_allows() -> None:
     )
     events = _events(graph)
     assert _schedule(events, 0, at=6)
-    assert events.swaps[0] == _swap(0, 1, 3, 8, 9)
+    assert events.swaps[0] == swap(0, 1, 3, 8, 9)
     assert _schedule(events, 1, at=6)
-    assert events.swaps == (_swap(0, 1, 4, 8, 9), _swap(1, 0, 5, 6, 9))
+    assert events.swaps == (swap(0, 1, 4, 8, 9), swap(1, 0, 5, 6, 9))
     assert events.footprint.by_operator() == load(graph, Plan(policy="test", swaps=events.swaps))
 
 
@@ -312,7 +313,7 @@ def test_copy_behind_another_ends_before_the_peak_or_is_rejected() -> None:
         assert _schedule(events, 0, at=6)
         assert _schedule(events, 1, at=6)
         assert _schedule(events, 2, at=at) == swapped
-    assert events.swaps[2] == _swap(2, 0, 4, 8, 11)
+    assert events.swaps[2] == swap(2, 0, 4, 8, 11)
 
 
 def test_swap_in_behind_another_that_is_needed_later_is_rejected() -> None:
@@ -368,14 +369,3 @@ def _schedule(events: SwapEvents, tensor: int, *, at: int = 2) -> bool:
 
 def _candidates(events: SwapEvents, at: int, *, limited: bool = False) -> list[int]:
     return [events.tensor_of(n) for n in events.candidates(OpIndex(at), limited=limited).tolist()]
-
-
-def _swap(tensor: int, out_after: int, free_at: int, in_at: int, needed_by: int, *, copies: bool = True) -> Swap:
-    return Swap(
-        tensor=TensorId(tensor),
-        out_after=OpIndex(out_after),
-        free_at=OpIndex(free_at),
-        in_at=OpIndex(in_at),
-        needed_by=OpIndex(needed_by),
-        copies=copies,
-    )
