@@ -60,9 +60,9 @@ def test_jobs_get_no_schedule_if_their_peaks_fit_and_no_plan_below_one_peak() ->
 def test_fastest_plans_are_chosen_and_the_first_of_equals() -> None:
     jobs = (_hill(1), _hill(2))
     slow, quick = _phased(jobs, 40, Compute.OVERLAP), _phased(jobs, 80, Compute.OVERLAP)
-    twin = Phased(plans=((Plan(policy="twin"),),) * 2, schedules=(), forecasts=quick.forecasts)
-    assert fastest(jobs, (slow, quick, twin)) is quick
-    assert fastest(jobs, (slow, twin, quick)) is twin
+    equally_fast = Phased(plans=((Plan(policy="twin"),),) * 2, schedules=(), forecasts=quick.forecasts)
+    assert fastest(jobs, (slow, quick, equally_fast)) is quick
+    assert fastest(jobs, (slow, equally_fast, quick)) is equally_fast
 
 
 def _phased(jobs: Sequence[Workload], budget_bytes: int, compute: Compute) -> Phased:

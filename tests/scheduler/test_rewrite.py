@@ -95,8 +95,10 @@ def test_swap_boundaries_are_positions_in_the_rewritten_order() -> None:
     plan = Plan(policy="test", executions=execution_order(0, 1, 2, 0, 3), swaps=(swap,))
     assert faults(graph, plan) == ()
     assert load(graph, plan) == (10, 30, 40, 40, 100)
-    late = dataclasses.replace(plan, swaps=(dataclasses.replace(swap, in_at=OpIndex(3), needed_by=OpIndex(3)),))
-    assert "is swapped in for operator 3, which does not access it" in " ".join(faults(graph, late))
+    wrong_access = dataclasses.replace(
+        plan, swaps=(dataclasses.replace(swap, in_at=OpIndex(3), needed_by=OpIndex(3)),)
+    )
+    assert "is swapped in for operator 3, which does not access it" in " ".join(faults(graph, wrong_access))
 
 
 def test_update_in_parts_splits_its_own_state_only() -> None:

@@ -310,7 +310,7 @@ def test_late_messages_of_unknown_trainers_change_nothing() -> None:
     controller = FakeController(10)
     controller.send(Tick())
     before = controller.pool
-    late = (
+    late_messages = (
         Finish(trainer=TrainerId(99)),
         Exit(trainer=TrainerId(99), code=0),
         Adoption(trainer=TrainerId(99), generation=3),
@@ -319,6 +319,6 @@ def test_late_messages_of_unknown_trainers_change_nothing() -> None:
         CancelRequest(job=JobId(99)),
         ClaimLoss(claim=ClaimToken(99)),
     )
-    for event in late:
+    for event in late_messages:
         assert controller.send(event) == ()
         assert controller.pool == before

@@ -86,8 +86,8 @@ def test_host_copy_is_valid_until_the_tensor_is_written() -> None:
 def test_only_unaccessed_persistent_tensors_may_stay_on_the_host() -> None:
     assert any("which is away" in f for f in faults(_graph(), Plan(policy="test", away=frozenset({P}))))
     assert any("no persistent tensor" in f for f in faults(_graph(), Plan(policy="test", away=frozenset({A}))))
-    both = Plan(policy="test", away=frozenset({P}), swaps=(swap(P, 0, 1, 4, 4),))
-    assert any("is away and is swapped" in f for f in faults(_graph(), both))
+    away_and_swapped = Plan(policy="test", away=frozenset({P}), swaps=(swap(P, 0, 1, 4, 4),))
+    assert any("is away and is swapped" in f for f in faults(_graph(), away_and_swapped))
 
 
 def test_peak_counts_tensors_between_their_boundaries() -> None:
@@ -96,8 +96,8 @@ def test_peak_counts_tensors_between_their_boundaries() -> None:
     assert peak(graph, Plan(policy="test")) == 65
     assert peak(graph, Plan(policy="test", swaps=(swap(P, 0, 3, 4, 4),))) == 60
     assert peak(graph, Plan(policy="test", swaps=(swap(A, 1, 2, 6, 6),))) == 60
-    every = (swap(P, 0, 1, 4, 4), swap(P, 5, 6, 0, 0), swap(Q, 2, 3, 2, 2), swap(A, 1, 2, 6, 6))
-    assert peak(graph, Plan(policy="test", swaps=every)) == 30
+    all_swaps = (swap(P, 0, 1, 4, 4), swap(P, 5, 6, 0, 0), swap(Q, 2, 3, 2, 2), swap(A, 1, 2, 6, 6))
+    assert peak(graph, Plan(policy="test", swaps=all_swaps)) == 30
 
 
 def test_plans_above_a_limit_or_the_budget_are_faults() -> None:

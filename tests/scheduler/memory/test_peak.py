@@ -56,9 +56,9 @@ def test_copies_at_boundary_zero_are_complete_at_the_start() -> None:
 
 def test_copy_in_progress_at_the_start_is_named() -> None:
     graph = _step()
-    late, done = swap(TensorId(4), 5, 2, 4, 4), swap(TensorId(4), 5, 0, 4, 4)
-    assert leaving_at_start(graph, Plan(policy="test", swaps=(late,))) == (late,)
-    assert leaving_at_start(graph, Plan(policy="test", swaps=(done,))) == ()
+    in_progress, complete = swap(TensorId(4), 5, 2, 4, 4), swap(TensorId(4), 5, 0, 4, 4)
+    assert leaving_at_start(graph, Plan(policy="test", swaps=(in_progress,))) == (in_progress,)
+    assert leaving_at_start(graph, Plan(policy="test", swaps=(complete,))) == ()
 
 
 def test_only_gaps_of_persistent_tensors_cross_the_end() -> None:

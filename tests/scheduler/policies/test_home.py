@@ -115,6 +115,7 @@ def test_plans_with_recomputation_are_valid_and_never_raise_the_peak(
 
 
 def _cost(*policy: Action, limit: int = LIMIT, link: Link = FAST) -> tuple[int, int]:
+    """Return the bytes above the limit and the time of this choice of actions for the first three feature maps."""
     graph, latency_ns = _network(), (30_000,) * 8
     maps = feature_maps(graph, Recomputation(graph, latency_ns), least_bytes=0, most=9)
     return Evaluator(graph, latency_ns, link, maps, limit_bytes=limit)(policy)
@@ -132,6 +133,7 @@ def _iteration_ns(plan: Plan, link: Link) -> int:
 
 
 def _network() -> StepGraph:
+    """Return the network that the module's docstring describes."""
     tensors = tuple(
         Tensor(id=TensorId(i), name=f"map{i}", size_bytes=size, role=Role.ACTIVATION)
         for i, size in enumerate((10, 40, 10, 10))

@@ -88,12 +88,15 @@ def test_swaps_and_recomputation_are_used_only_as_far_as_the_budget_requires() -
     executions = tuple(Execution(operator=OpIndex(k)) for k in order)
     assert recomputed == Plan(policy="superneurons", executions=executions), "the update of the statistics runs later"
     assert (faults(graph, recomputed), peak(graph, recomputed)) == ((), 915 - 200 - 1), "s is recomputed as well"
-    both = _planned(graph, 0)
-    assert both == dataclasses.replace(recomputed, swaps=(swap(a, 2, 4, 8, 8),)), (
+    swapped_and_recomputed = _planned(graph, 0)
+    assert swapped_and_recomputed == dataclasses.replace(recomputed, swaps=(swap(a, 2, 4, 8, 8),)), (
         "a returns for the second run of the normalisation"
     )
     gradient = 300 + 50 + 50 + 1  # of the convolution: gc, p, gp, g2
-    assert (faults(graph, both), peak(graph, both)) == ((), gradient + 100 + 150 + 1 + 10 + 3)
+    assert (faults(graph, swapped_and_recomputed), peak(graph, swapped_and_recomputed)) == (
+        (),
+        gradient + 100 + 150 + 1 + 10 + 3,
+    )
 
 
 def test_activation_is_the_checkpoint_if_the_output_of_its_convolution_is_unused() -> None:

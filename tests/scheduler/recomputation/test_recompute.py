@@ -194,14 +194,14 @@ def _swaps(draw: st.DrawFn, graph: StepGraph) -> tuple[Swap, ...]:
     count = len(graph.operators)
     swaps = []
     for gap in draw(_subsets(gaps(graph))):
-        need = unrolled(gap.needed_by, gap.out_after, count)
-        free = draw(st.integers(gap.out_after + 1, need - 1))
-        back = draw(st.integers(free + 1, need))
+        needed_by = unrolled(gap.needed_by, gap.out_after, count)
+        free_at = draw(st.integers(gap.out_after + 1, needed_by - 1))
+        in_at = draw(st.integers(free_at + 1, needed_by))
         swap = Swap(
             tensor=gap.tensor,
             out_after=gap.out_after,
-            free_at=OpIndex(free % count),
-            in_at=OpIndex(back % count),
+            free_at=OpIndex(free_at % count),
+            in_at=OpIndex(in_at % count),
             needed_by=gap.needed_by,
         )
         swaps.append(swap)

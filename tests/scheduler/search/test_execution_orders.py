@@ -59,8 +59,8 @@ def test_updates_in_captured_order_hide_copies() -> None:
             candidate.iteration_ns == sum(latency_ns),
             candidates.plan(candidate, "test").executions,
         )
-    late = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 3, 4, 5, 6, 2))
-    assert plans_by_effort == {Effort.QUICK: (False, late), Effort.USUAL: (True, ()), Effort.FULL: (True, ())}
+    late_update = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 3, 4, 5, 6, 2))
+    assert plans_by_effort == {Effort.QUICK: (False, late_update), Effort.USUAL: (True, ()), Effort.FULL: (True, ())}
 
 
 def test_choices_that_another_order_forbids_are_not_translated() -> None:
@@ -81,11 +81,11 @@ def test_choices_that_another_order_forbids_are_not_translated() -> None:
 
 def test_choices_are_translated_by_the_accesses_around_their_gaps() -> None:
     orders = ExecutionOrders(TWO_NORMS, (10,) * 7, NEVER, share=1.0, rewrites=True, early=True)
-    early, late = orders.first
-    gap = next(k for k, (tensor, *_) in enumerate(late.between) if tensor == 1)
-    late.choose([(gap, DROPPED, DROPPED)])
-    settled = orders.search(orders.settled(candidate_of(1, late)))
-    settled.choose(translate_choices(late, settled))
+    early_updates, late_updates = orders.first
+    gap = next(k for k, (tensor, *_) in enumerate(late_updates.between) if tensor == 1)
+    late_updates.choose([(gap, DROPPED, DROPPED)])
+    settled = orders.search(orders.settled(candidate_of(1, late_updates)))
+    settled.choose(translate_choices(late_updates, settled))
     assert [e.operator for e in settled.executions] == [0, 2, 3, 4, 5, 0, 6, 1]
-    assert translate_choices(settled, late) == [(gap, DROPPED, DROPPED)]
-    assert [between for between in early.between if between[0] == 1] == [late.between[gap]]
+    assert translate_choices(settled, late_updates) == [(gap, DROPPED, DROPPED)]
+    assert [between for between in early_updates.between if between[0] == 1] == [late_updates.between[gap]]

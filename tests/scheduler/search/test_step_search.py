@@ -67,14 +67,14 @@ def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
     executions = with_parts(graph, updates_beside_gradients(graph)) if rewrites else ()
     search = StepSearch(graph, latency_ns, link, executions=executions)
     limit = data.draw(st.integers(0, liveness_peak(graph)))
-    manner = Manner(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
-    reached = search.lower(limit, manner, most=200)
+    parameters = Manner(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
+    reached = search.lower(limit, parameters, most=200)
     _assert_valid_as_stated(graph, latency_ns, link, search)
     assert not reached or search.peak_bytes <= limit
     limit_bytes = max(limit, search.peak_bytes)
     before_ns = search.iteration_ns
     search.prune(limit_bytes, 50)
-    search.improve(limit_bytes, manner, most=50, seed=1)
+    search.improve(limit_bytes, parameters, most=50, seed=1)
     assert search.peak_bytes <= limit_bytes
     assert search.iteration_ns <= before_ns
     _assert_valid_as_stated(graph, latency_ns, link, search)

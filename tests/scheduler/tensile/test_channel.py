@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from indb_tensile.scheduler.tensile.channel import Channel
 
 
-def test_a_swap_out_starts_in_the_first_free_interval_that_holds_it() -> None:
+def test_swap_out_starts_in_the_first_free_interval_that_holds_it() -> None:
     channel = _channel_with((10, 20), (25, 40))
     assert channel.earliest(0, 100, 10) == 0
     assert channel.earliest(1, 100, 10) == 40, "the 5 ns between the two intervals are too short"
@@ -14,7 +14,7 @@ def test_a_swap_out_starts_in_the_first_free_interval_that_holds_it() -> None:
     assert channel.earliest(12, 45, 10) is None
 
 
-def test_a_swap_in_starts_in_the_last_free_interval_that_holds_it() -> None:
+def test_swap_in_starts_in_the_last_free_interval_that_holds_it() -> None:
     channel = _channel_with((10, 20), (25, 40))
     assert channel.latest(0, 100, 10) == 90
     assert channel.latest(0, 45, 10) == 0

@@ -27,9 +27,9 @@ def test_least_late_place_is_returned_if_no_place_is_in_time() -> None:
 def test_copy_out_waits_behind_the_backlog() -> None:
     keys = np.array([5 * TIES + 1, 4 * TIES, 15 * TIES + 1], dtype=np.int64)
     ready, duration = np.array([50, 45, 150], dtype=np.int64), np.array([10, 10, 10], dtype=np.int64)
-    done, behind = _queue(due_ns=62).append(keys, ready, duration)
-    assert done.tolist() == [70, 55, 170], "the queue repeats in the next iteration"
-    assert behind.tolist() == [0, 3, 0]
+    done_ns, delay_ns = _queue(due_ns=62).append(keys, ready, duration)
+    assert done_ns.tolist() == [70, 55, 170], "the queue repeats in the next iteration"
+    assert delay_ns.tolist() == [0, 3, 0]
 
 
 def test_empty_lane_accepts_a_copy_anywhere() -> None:

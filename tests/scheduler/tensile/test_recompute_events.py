@@ -146,15 +146,15 @@ def test_other_outputs_of_the_rerun_operator_count() -> None:
 
 def test_output_of_the_rerun_that_is_held_anyway_counts_once() -> None:
     """Operator 1 makes 40 bytes more, which operators 2 and 6 read. Before operator 6, 160 of 210 bytes are held."""
-    made = (40, ACTIVATION, ".wr...r.")
-    assert _recomputed(_events(_graph(*BESIDE_OTHERS, made, workspace={1: 49}))) == [1]
-    assert _recomputed(_events(_graph(*BESIDE_OTHERS, made, workspace={1: 50}))) == []
+    output = (40, ACTIVATION, ".wr...r.")
+    assert _recomputed(_events(_graph(*BESIDE_OTHERS, output, workspace={1: 49}))) == [1]
+    assert _recomputed(_events(_graph(*BESIDE_OTHERS, output, workspace={1: 50}))) == []
 
 
 def test_outputs_and_workspace_of_the_next_operator_do_not_count() -> None:
-    made = (30, ACTIVATION, "......w.")
-    assert _recomputed(_events(_graph(*BESIDE_OTHERS, made, workspace={1: 49, 6: 20}))) == [1]
-    assert _recomputed(_events(_graph(*BESIDE_OTHERS, made, workspace={1: 50, 6: 20}))) == []
+    output = (30, ACTIVATION, "......w.")
+    assert _recomputed(_events(_graph(*BESIDE_OTHERS, output, workspace={1: 49, 6: 20}))) == [1]
+    assert _recomputed(_events(_graph(*BESIDE_OTHERS, output, workspace={1: 50, 6: 20}))) == []
 
 
 def test_recomputation_can_become_the_new_peak() -> None:
@@ -222,9 +222,11 @@ def test_swaps_keep_their_places_between_the_operators() -> None:
     )
     events = _events(graph, swapped=(3, 3))
     assert _recomputed(events) == [1]
-    back = Swap(tensor=TensorId(3), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(5), needed_by=OpIndex(7))
+    parameter_swap = Swap(
+        tensor=TensorId(3), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(5), needed_by=OpIndex(7)
+    )
     assert events.plan("test") == Plan(
-        policy="test", executions=execution_order(0, 1, 2, 3, 4, 5, 1, 6), swaps=(back,)
+        policy="test", executions=execution_order(0, 1, 2, 3, 4, 5, 1, 6), swaps=(parameter_swap,)
     )
 
 

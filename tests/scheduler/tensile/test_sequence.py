@@ -5,7 +5,7 @@ from indb_tensile.scheduler.tensile.sequence import AccessSequence, sequences
 from tests.scheduler.access_rows import graph_from_rows
 
 
-def test_a_tensor_is_generated_once_and_then_used() -> None:
+def test_tensor_is_generated_once_and_then_used() -> None:
     assert sequences(graph_from_rows((1, Role.ACTIVATION, ".w.r.r"))) == (_sequence(0, 1, 3, 5),)
 
 

@@ -26,7 +26,7 @@ IDLE = graph_from_rows((60, PARAMETER, "r.....r"), (100, ACTIVATION, "..wrr.."))
 # --- Algorithm 1 -----------------------------------------------------------------------------------------------
 
 
-def test_the_peak_is_the_first_operator_with_the_most_bytes_after_activity_analysis() -> None:
+def test_peak_is_the_first_operator_with_the_most_bytes_after_activity_analysis() -> None:
     assert _events(IDLE).peak == MemoryPeak(size_bytes=160, operator=OpIndex(2), time_ns=200 * US)
     assert _events(IDLE).footprint.by_operator() == (60, 60, 160, 160, 160, 60, 60)
 
@@ -94,7 +94,7 @@ def test_tensor_without_accesses_stays_on_the_host() -> None:
 # --- Algorithm 2: time -----------------------------------------------------------------------------------------
 
 
-def test_a_swap_out_is_as_early_and_a_swap_in_as_late_as_possible() -> None:
+def test_swap_out_is_as_early_and_swap_in_as_late_as_possible() -> None:
     events = _events(IDLE)
     assert _schedule(events, 0)
     assert events.swaps == (swap(0, 0, 2, 5, 6),)
@@ -102,8 +102,8 @@ def test_a_swap_out_is_as_early_and_a_swap_in_as_late_as_possible() -> None:
     assert events.swapped == 1
 
 
-def test_a_swap_out_is_done_before_the_peak() -> None:
-    """Section IV-C, first basis: 100 bytes are out at 200 us, when operator 2 starts, and 101 are not."""
+def test_swap_out_ends_before_the_peak() -> None:
+    """Section IV-C, first basis. 100 bytes are copied by 200 us, when operator 2 starts, and 101 bytes are not."""
     assert _schedule(_events(graph_from_rows((100, PARAMETER, "r.....r"))), 0, at=2)
     assert not _schedule(_events(graph_from_rows((101, PARAMETER, "r.....r"))), 0, at=2)
     assert _schedule(_events(graph_from_rows((101, PARAMETER, "r.....r"))), 0, at=3)
@@ -154,8 +154,10 @@ def test_swap_in_does_not_overlap_a_swap_out() -> None:
     assert events.swaps == (swap(0, 0, 2, 3, 4), swap(1, 2, 6, 7, 9))
 
 
-def test_the_upload_of_the_batch_has_the_channel_to_itself() -> None:
-    """Operator 2 uploads 80 bytes in 80 us, from 200 to 280 us; 90 bytes do not go out before it, but after it."""
+def test_upload_of_the_batch_has_the_channel_to_itself() -> None:
+    """Operator 2 uploads 80 bytes from 150 to 230 us. The copy out of 90 bytes has 50 us before the upload, so it
+    starts after the upload.
+    """
     graph = graph_from_rows(
         (90, PARAMETER, "r.......r"), (80, Role.INPUT, "..w......"), (1, ACTIVATION, ".w......."), uploads=(2,)
     )

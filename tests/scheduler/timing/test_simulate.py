@@ -117,9 +117,12 @@ def test_copy_that_ends_within_the_time_resolution_still_wakes_its_job() -> None
     away = Swap(tensor=tensor.id, out_after=OpIndex(0), free_at=OpIndex(1), in_at=OpIndex(2), needed_by=OpIndex(2))
     plans = [Plan(policy="test", swaps=(dataclasses.replace(away, copies=copies),)) for copies in (True, False)]
     runs = [JobRun(graph=graph, plan=plan, latency_ns=(1, 4, 3)) for plan in plans]
-    both, back = simulate(runs, dataclasses.replace(LINK, duplex=0.9999))
-    assert (both.stall_in_ns + both.stall_out_ns, back.stall_out_ns) == (both.iteration_ns - 8, 0)
-    assert back.stall_in_ns == back.iteration_ns - 8 > 0
+    copies_both_ways, copies_in_only = simulate(runs, dataclasses.replace(LINK, duplex=0.9999))
+    assert (copies_both_ways.stall_in_ns + copies_both_ways.stall_out_ns, copies_in_only.stall_out_ns) == (
+        copies_both_ways.iteration_ns - 8,
+        0,
+    )
+    assert copies_in_only.stall_in_ns == copies_in_only.iteration_ns - 8 > 0
 
 
 def test_taking_turns_makes_jobs_wait_for_each_other() -> None:
@@ -190,8 +193,8 @@ def test_nothing_runs_beside_an_upload_of_its_own_job(graph: StepGraph, link: Li
     search.exhaust()
     run = JobRun(graph=graph, plan=search.plan("test"), latency_ns=latency_ns)
     assert simulate([run], link)[0].iteration_ns == search.iteration_ns
-    own = [e for e in timeline([run], link) if e.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
-    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(own))
+    operator_events = [e for e in timeline([run], link) if e.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
+    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(operator_events))
 
 
 def test_senseless_runs_are_refused() -> None:
