@@ -36,16 +36,16 @@ def test_plan_is_valid_and_meets_every_limit_that_swapping_everything_meets(
     data: st.DataObject, graph: StepGraph, lanes: Link, effort: Effort
 ) -> None:
     latency_ns = data.draw(step_latencies(graph))
-    everything = StepSearch(graph, latency_ns, lanes)
-    everything.exhaust()
-    limit_bytes = data.draw(st.integers(everything.peak_bytes, max(everything.peak_bytes, liveness_peak(graph))))
+    swap_all = StepSearch(graph, latency_ns, lanes)
+    swap_all.exhaust()
+    limit_bytes = data.draw(st.integers(swap_all.peak_bytes, max(swap_all.peak_bytes, liveness_peak(graph))))
     candidates = CandidatePlans(graph, latency_ns, lanes, effort=effort)
     candidate = candidates.best(limit_bytes)
     plan = candidates.plan(candidate, "test")
     assert faults(graph, plan) == ()
     assert peak(graph, plan) == candidate.peak_bytes <= limit_bytes
     if effort > Effort.QUICK:  # quick effort alone does not search the captured order
-        assert candidate.iteration_ns <= everything.iteration_ns
+        assert candidate.iteration_ns <= swap_all.iteration_ns
 
 
 @given(st.data(), step_graphs(), links())
