@@ -19,8 +19,8 @@ def test_job_waits_before_its_load_rises_until_the_other_load_falls() -> None:
     The second job starts with the first job's 40. The second job's 40 wait for the end of those 40, and the first
     job's next 40 wait for the end of the second job's 40.
     """
-    hill = Cycle(load_bytes=(10, 40, 10), duration_ns=(10, 10, 10), idle_bytes=0)
-    shift = interleave((hill, hill), budget_bytes=50, compute=Compute.OVERLAP)
+    cycle = Cycle(load_bytes=(10, 40, 10), duration_ns=(10, 10, 10), idle_bytes=0)
+    shift = interleave((cycle, cycle), budget_bytes=50, compute=Compute.OVERLAP)
     assert isinstance(shift, Shift)
     assert shift.start_ns == ((0,), (10,))
     assert shift.gates == (

@@ -117,17 +117,17 @@ def test_exclusive_iteration_takes_all_memory_except_idle_bytes() -> None:
 
 def test_informed_phase_begins_with_long_shifts_and_ends_with_the_shortest() -> None:
     """The steps are 61, 64, 67 and 70 bytes, as the budget is raised from 40 to 70."""
-    hill = Cycle(load_bytes=(10, 20, 30, 40, 30, 20, 10), duration_ns=(10,) * 7, idle_bytes=0)
-    shifts_by_step = informed((hill, hill), budget_bytes=70, compute=Compute.OVERLAP)
+    cycle = Cycle(load_bytes=(10, 20, 30, 40, 30, 20, 10), duration_ns=(10,) * 7, idle_bytes=0)
+    shifts_by_step = informed((cycle, cycle), budget_bytes=70, compute=Compute.OVERLAP)
     assert [shift.offset_ns[1] for shift in shifts_by_step] == [20, 20, 20, 10]
-    assert shifts_by_step[-1] == interleave((hill, hill), budget_bytes=70, compute=Compute.OVERLAP)
-    assert informed((hill, hill), budget_bytes=39) == ()
+    assert shifts_by_step[-1] == interleave((cycle, cycle), budget_bytes=70, compute=Compute.OVERLAP)
+    assert informed((cycle, cycle), budget_bytes=39) == ()
 
 
 def test_new_job_is_profiled_after_the_other_jobs_end_their_iterations() -> None:
-    hill = Cycle(load_bytes=(10, 20), duration_ns=(30, 40), idle_bytes=0)
-    assert profiled((hill, hill, hill), 2, (50, 10, None)) == 60
-    assert profiled((hill,), 0, (None,)) == 0
+    cycle = Cycle(load_bytes=(10, 20), duration_ns=(30, 40), idle_bytes=0)
+    assert profiled((cycle, cycle, cycle), 2, (50, 10, None)) == 60
+    assert profiled((cycle,), 0, (None,)) == 0
 
 
 def _groups(jobs: tuple[Workload, ...], budget: int) -> tuple[Group, ...]:

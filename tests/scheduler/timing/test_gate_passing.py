@@ -31,7 +31,7 @@ def test_job_waits_at_its_gate_until_the_other_job_has_passed_the_operator() -> 
     """
     gates = (_gate(0, 1, 1, -1, 1), _gate(1, 1, 0, 0, 1))
     schedule = Schedule(jobs=(0, 1), iterations=(1, 1), gates=gates, budget_bytes=50)
-    runs = (_hill(), _hill())
+    runs = (_run_with_peak(), _run_with_peak())
     expected = Forecast(
         iteration_ns=400,
         compute_ns=300,
@@ -51,19 +51,19 @@ def test_job_waits_at_its_gate_until_the_other_job_has_passed_the_operator() -> 
 def test_gates_cost_nothing_if_jobs_take_turns_anyway() -> None:
     gates = (_gate(0, 1, 1, -1, 1), _gate(1, 1, 0, 0, 1))
     schedule = Schedule(jobs=(0, 1), iterations=(1, 1), gates=gates, budget_bytes=50)
-    forecasts = simulate((_hill(), _hill()), LINK, compute=Compute.TURNS, schedules=(schedule,))
+    forecasts = simulate((_run_with_peak(), _run_with_peak()), LINK, compute=Compute.TURNS, schedules=(schedule,))
     assert [f.iteration_ns for f in forecasts] == [600, 600]
 
 
 def test_job_with_two_iterations_in_a_round_waits_in_one_of_them() -> None:
     """Job 1 has operators of 10 ns. Its second iteration of each round follows job 0's only iteration of 300 ns."""
-    short = JobRun(graph=_hill().graph, plan=LIVENESS, latency_ns=(10, 10, 10))
+    short = JobRun(graph=_run_with_peak().graph, plan=LIVENESS, latency_ns=(10, 10, 10))
     gates = (
         _gate(0, 0, 1, -1, 2),
         Gate(job=1, iteration=1, operator=0, after_job=0, after_iteration=0, after_operator=2),
     )
     schedule = Schedule(jobs=(0, 1), iterations=(1, 2), gates=gates, budget_bytes=80)
-    long, twice = simulate((_hill(), short), LINK, schedules=(schedule,))
+    long, twice = simulate((_run_with_peak(), short), LINK, schedules=(schedule,))
     assert (long.iteration_ns, long.gate_ns) == (330, 30)
     assert twice.iteration_ns == 165
 
@@ -72,7 +72,7 @@ def test_deadlock_is_an_invariant_error() -> None:
     gates = (_gate(0, 1, 1, 0, 1), _gate(1, 1, 0, 0, 1))
     schedule = Schedule(jobs=(0, 1), iterations=(1, 1), gates=gates, budget_bytes=50)
     with pytest.raises(InvariantError, match="all jobs wait at gates for each other: 0 for 1, 1 for 0"):
-        simulate((_hill(), _hill()), LINK, schedules=(schedule,))
+        simulate((_run_with_peak(), _run_with_peak()), LINK, schedules=(schedule,))
 
 
 @given(
@@ -141,7 +141,7 @@ def _held_bytes(event: Event, loads: JobLoads) -> int | None:
     return loads.running_bytes[event.operator]
 
 
-def _hill() -> JobRun:
+def _run_with_peak() -> JobRun:
     """Return a run of loads 10, 40 and 10 bytes. The second operator has a workspace."""
     tensor = Tensor(id=TensorId(0), name="a", size_bytes=10, role=Role.ACTIVATION)
     uses: tuple[tuple[tuple[TensorId, ...], tuple[TensorId, ...], int], ...] = (
