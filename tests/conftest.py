@@ -69,9 +69,19 @@ def template(cluster: Cluster) -> str:
     return _TEMPLATE
 
 
+@pytest.fixture(scope="module")
+def database_of_module(cluster: Cluster, template: str) -> Iterator[Database]:
+    """Yield a new database for all tests of a module that are marked `shares_database`."""
+    with fresh_database(cluster, template) as created:
+        yield created
+
+
 @pytest.fixture
-def database(cluster: Cluster, template: str) -> Iterator[Database]:
-    """Yield a new database for one test."""
+def database(request: pytest.FixtureRequest, cluster: Cluster, template: str) -> Iterator[Database]:
+    """Yield a new database for one test, or that of the module for a test marked `shares_database`."""
+    if request.node.get_closest_marker("shares_database"):
+        yield request.getfixturevalue("database_of_module")
+        return
     with fresh_database(cluster, template) as created:
         yield created
 

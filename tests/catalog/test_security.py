@@ -59,6 +59,7 @@ def test_no_user_sets_an_owner_a_state_or_a_claim(database: Database, column: st
                 connection.execute(f"update tensile.jobs set {column} = {column}")
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -83,6 +84,7 @@ def test_specification_that_names_another_model_or_table_is_refused(database: Da
             enqueue(alice, "m", spec={"relation": {"oid": 2, "schema": "public", "name": "t"}})
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     "statement",
     [
@@ -191,6 +193,7 @@ def test_users_may_call_only_known_security_definer_functions(database: Database
         assert [name for (name,) in definers] == ["active_jobs", "make_snapshot", "queue_positions", "seal_snapshot"]
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -230,6 +233,7 @@ def test_too_deep_or_too_large_specification_is_refused_at_enqueue(database: Dat
             enqueue(alice, spec={"exclude": ["x" * 300_000]})
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("columns", "constraint"),
     [
@@ -260,6 +264,7 @@ MODES = (
 )
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize("role", ["alice", "monitor", "admin"])
 def test_users_lock_shared_tables_only_in_access_share_mode(database: Database, role: str) -> None:
     with database.connect(role) as connection:

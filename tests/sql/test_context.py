@@ -28,6 +28,7 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
     assert context[0].startswith("PL/pgSQL function tensile.call(text,jsonb,jsonb[]) line ")
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     "statement",
     [
@@ -62,6 +63,7 @@ def test_error_names_the_role_that_the_caller_lacks(database: Database, statemen
         )
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     "statement", ["select tensile_set_setting('retain_jobs', '5')", "select tensile_set_quota('alice', 1)"]
 )

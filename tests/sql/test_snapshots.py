@@ -371,6 +371,7 @@ def test_too_large_snapshot_is_refused_with_its_size_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("setting", ["snapshot_max_bytes", "role_snapshots_max_bytes", "all_snapshots_max_bytes"])
+@pytest.mark.shares_database
 @pytest.mark.parametrize("invalid", ["many", -1, 1.5, None, True])
 def test_snapshot_limit_must_be_a_number_of_bytes(database: Database, setting: str, invalid: Any) -> None:
     with database.connect("admin") as admin:

@@ -11,6 +11,7 @@ _COLUMNS = "id, petal, sepal, species, kind, label_known"
 _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
