@@ -1,7 +1,7 @@
-"""What runs with every change, and what only in the night.
+"""Choose which cases and how many examples the daily suite runs, and leave the rest to the nightly suite.
 
-sh tests/run.sh has to end within five minutes. It runs the cases that differ most from each other and draws few
-examples of each property; sh tests/nightly.sh runs all cases and draws many examples.
+`sh tests/run.sh` has to end within five minutes, so it runs the cases that differ most from each other and draws few
+examples of each property. `sh tests/nightly.sh` runs all cases and draws many examples.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from hypothesis import settings
 
 Case = TypeVar("Case")
 
-FEW_EXAMPLES = settings(max_examples=settings().max_examples // 8)  # for properties that take a second an example
+FEW_EXAMPLES = settings(max_examples=settings().max_examples // 8)  # for properties whose examples take a second each
 
 
 def nightly_unless(daily: Callable[[Case], bool], cases: Iterable[Case]) -> list[ParameterSet]:

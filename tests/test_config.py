@@ -159,7 +159,7 @@ def test_missing_file_is_named() -> None:
     assert raised.value.message == "the settings file /nowhere/tensile.toml cannot be read: No such file or directory"
 
 
-def test_a_trainer_reads_the_descriptors_it_inherited() -> None:
+def test_trainer_reads_its_inherited_descriptors() -> None:
     on_cpu = InheritedDescriptors(link_fd=5, device_fd=6)
     assert inherited_descriptors(on_cpu.environment()) == on_cpu
     on_gpu = InheritedDescriptors(link_fd=5, device_fd=6, regions_fd=7)
@@ -168,7 +168,7 @@ def test_a_trainer_reads_the_descriptors_it_inherited() -> None:
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "emulated", "cuda", "cuda:0", "cuda:11"])
-def test_a_device_is_chosen_by_kind_and_number(device: str) -> None:
+def test_device_is_chosen_by_kind_and_number(device: str) -> None:
     assert load({"TENSILE_DEVICE": device}).device == device
 
 

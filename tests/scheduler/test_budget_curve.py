@@ -14,8 +14,8 @@ from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.access_rows import graph_from_rows
+from tests.scheduler.plan_parts import iteration_ns
 from tests.scheduler.strategies import graphs, latencies, links
 
 SPEEDS = (
@@ -68,9 +68,9 @@ def test_every_point_has_a_valid_plan_with_the_stated_peak_and_time(
         assert faults(graph, point.plan) == ()
         assert peak(graph, point.plan) == point.peak_bytes
         assert rewrites or not point.plan.executions
-        real_ns = _iteration_ns(graph, latency_ns, link, point.plan)
+        real_ns = iteration_ns(graph, point.plan, latency_ns, link)
         assert real_ns == point.iteration_ns if link.duplex == 1 else real_ns <= point.iteration_ns
-    assert budget_curve.base_ns >= _iteration_ns(graph, latency_ns, link, LIVENESS)
+    assert budget_curve.base_ns >= iteration_ns(graph, LIVENESS, latency_ns, link)
 
 
 @given(graphs(), links(), st.data())
@@ -111,11 +111,6 @@ def _peak(budget_curve: BudgetCurve, iteration_ns: int) -> float:
 
 def _never_rises(values: list[float]) -> bool:
     return all(later <= earlier for earlier, later in pairwise(values))
-
-
-def _iteration_ns(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan) -> int:
-    (forecast,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)
-    return forecast.iteration_ns
 
 
 def test_lanes_that_slow_each_other_down_are_timed_at_their_slowest() -> None:

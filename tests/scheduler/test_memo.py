@@ -20,7 +20,7 @@ def test_result_is_computed_once_for_each_graph_and_key() -> None:
     assert memo.get(replace(graph), ("a",), object) is not first, "an equal graph is another key"
 
 
-def test_least_recently_used_result_is_dropped() -> None:
+def test_oldest_result_is_dropped() -> None:
     graph, memo = _graph(), Memo[object](2)
     _, second, third = (memo.get(graph, (key,), object) for key in (1, 2, 3))
     assert memo.get(graph, (3,), object) is third

@@ -20,7 +20,7 @@ def test_budget_steps_do_not_depend_on_the_budget_but_only_useful_steps_are_retu
     """Without planning two jobs need 40 bytes each. The steps are 80, 60, 45, 33 and 24 bytes, down to the floors of
     20. A budget of at least 80 bytes needs none of them.
     """
-    jobs = (_hill(1), _hill(2))
+    jobs = (_job_with_peak(1), _job_with_peak(2))
     assert rungs(jobs, 20) == (33, 24)
     assert rungs(jobs, 35) == (60, 45)
     assert rungs(jobs, 44) == (80, 60, 45)
@@ -32,7 +32,7 @@ def test_smaller_budget_is_taken_where_it_gives_an_equally_dense_schedule() -> N
     """Loads are multiples of 10 bytes, so a schedule within 45 bytes is no denser than one within 40. A schedule
     within 50 bytes is denser.
     """
-    jobs = (_hill(1), _hill(2))
+    jobs = (_job_with_peak(1), _job_with_peak(2))
     (schedule,) = _phased(jobs, 45, Compute.TURNS).schedules
     assert (schedule.budget_bytes, schedule.iterations, len(schedule.gates)) == (40, (1, 1), 8)
     (denser,) = _phased(jobs, 50, Compute.TURNS).schedules
@@ -41,14 +41,14 @@ def test_smaller_budget_is_taken_where_it_gives_an_equally_dense_schedule() -> N
 
 def test_overlapping_jobs_use_the_whole_budget() -> None:
     """Within 50 bytes each iteration lasts 70 ns. Within 40 bytes one job has to wait for the other."""
-    jobs = (_hill(1), _hill(2))
+    jobs = (_job_with_peak(1), _job_with_peak(2))
     phased_plans = _phased(jobs, 50, Compute.OVERLAP)
     assert [f.iteration_ns for f in phased_plans.forecasts] == [70, 70]
     assert [schedule.budget_bytes for schedule in phased_plans.schedules] == [50]
 
 
 def test_jobs_get_no_schedule_if_their_peaks_fit_and_no_plan_below_one_peak() -> None:
-    jobs = (_hill(1), _hill(2))
+    jobs = (_job_with_peak(1), _job_with_peak(2))
     assert _phased(jobs, 80, Compute.OVERLAP).schedules == ()
     plans = ((LIVENESS,),) * 2
     for policy in ("liveness", "zico"):
@@ -58,11 +58,11 @@ def test_jobs_get_no_schedule_if_their_peaks_fit_and_no_plan_below_one_peak() ->
 
 
 def test_fastest_plans_are_chosen_and_the_first_of_equals() -> None:
-    jobs = (_hill(1), _hill(2))
+    jobs = (_job_with_peak(1), _job_with_peak(2))
     slow, quick = _phased(jobs, 40, Compute.OVERLAP), _phased(jobs, 80, Compute.OVERLAP)
-    twin = Phased(plans=((Plan(policy="twin"),),) * 2, schedules=(), forecasts=quick.forecasts)
-    assert fastest(jobs, (slow, quick, twin)) is quick
-    assert fastest(jobs, (slow, twin, quick)) is twin
+    equally_fast = Phased(plans=((Plan(policy="twin"),),) * 2, schedules=(), forecasts=quick.forecasts)
+    assert fastest(jobs, (slow, quick, equally_fast)) is quick
+    assert fastest(jobs, (slow, equally_fast, quick)) is equally_fast
 
 
 def _phased(jobs: Sequence[Workload], budget_bytes: int, compute: Compute) -> Phased:
@@ -71,7 +71,7 @@ def _phased(jobs: Sequence[Workload], budget_bytes: int, compute: Compute) -> Ph
     return phased_plans
 
 
-def _hill(number: int) -> Workload:
+def _job_with_peak(number: int) -> Workload:
     """Return a job of seven operators of 10 ns: four make 10 bytes each, and three read the newest tensor not yet
     read.
     """

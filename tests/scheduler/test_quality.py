@@ -25,7 +25,7 @@ Case = tuple[StepGraph, tuple[int, ...], int]
 
 
 @pytest.mark.parametrize(
-    ("manner", "greedy", "improved"),
+    ("parameters", "greedy", "improved"),
     [
         (Manner(), 48, 52),
         (Manner(tried=1), 42, 52),
@@ -34,18 +34,18 @@ Case = tuple[StepGraph, tuple[int, ...], int]
     ],
     ids=["one by one", "by estimate", "many at once", "carefully"],
 )
-def test_most_networks_get_an_optimal_plan(manner: Manner, greedy: int, improved: int) -> None:
+def test_most_networks_get_an_optimal_plan(parameters: Manner, greedy: int, improved: int) -> None:
     """The numbers are of 60 networks and were measured. The optimum is exact, since every set of choices was tried,
     so a smaller number means a worse search.
     """
     optimal_before = optimal_after = 0
     for graph, latency_ns, limit in _networks():
         search = StepSearch(graph, latency_ns, LINK)
-        if not search.lower(limit, manner, most=200):
+        if not search.lower(limit, parameters, most=200):
             continue
         search.prune(limit, 20)
         optimal_before += search.iteration_ns == _optimum(graph, latency_ns, limit)
-        search.improve(limit, manner, most=300, seed=1)
+        search.improve(limit, parameters, most=300, seed=1)
         optimal_after += search.iteration_ns == _optimum(graph, latency_ns, limit)
     assert optimal_before >= greedy
     assert optimal_after >= improved

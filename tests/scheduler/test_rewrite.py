@@ -26,6 +26,7 @@ from indb_tensile.scheduler.rewrite import (
     rewrite,
 )
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from tests.scheduler.plan_parts import execution_order
 from tests.scheduler.strategies import graphs
 
 A, B, C, D = (TensorId(k) for k in range(4))
@@ -35,7 +36,7 @@ LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 def test_rerun_operator_writes_a_new_tensor_that_later_operators_read() -> None:
     """x -> a -> b -> c(b) -> d(a, c). `a` is recomputed before `d` and holds no memory in between."""
     graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
-    rewritten = rewrite(graph, _order(0, 1, 2, 0, 3))
+    rewritten = rewrite(graph, execution_order(0, 1, 2, 0, 3))
     assert [(op.reads, op.writes) for op in rewritten.graph.operators] == [
         ((), (A,)),
         ((A,), (B,)),
@@ -46,7 +47,7 @@ def test_rerun_operator_writes_a_new_tensor_that_later_operators_read() -> None:
     assert rewritten.source == (A, B, C, D, A)
     assert rewritten.reruns == frozenset({OpIndex(0)})
     assert rewritten.graph.tensors[4].name == "a again"
-    plan = Plan(policy="test", executions=_order(0, 1, 2, 0, 3))
+    plan = Plan(policy="test", executions=execution_order(0, 1, 2, 0, 3))
     assert load(graph, plan) == (10, 30, 50, 40, 80), (
         "a is released after its first reader; the second a is a new tensor"
     )
@@ -55,7 +56,7 @@ def test_rerun_operator_writes_a_new_tensor_that_later_operators_read() -> None:
 
 def test_recomputed_tensor_is_the_source_of_the_next_recomputation() -> None:
     graph = _graph([(), (A,), (B,), (A, B, C)], [(A,), (B,), (C,), (D,)])
-    rewritten = rewrite(graph, _order(0, 1, 2, 0, 1, 3))
+    rewritten = rewrite(graph, execution_order(0, 1, 2, 0, 1, 3))
     assert rewritten.graph.operators[4].reads == (TensorId(4),)
     assert rewritten.graph.operators[5].reads == (TensorId(4), TensorId(5), C)
 
@@ -63,7 +64,9 @@ def test_recomputed_tensor_is_the_source_of_the_next_recomputation() -> None:
 def test_recomputation_takes_the_time_of_its_operators() -> None:
     graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
     run = JobRun(
-        graph=graph, plan=Plan(policy="test", executions=_order(0, 1, 2, 0, 3)), latency_ns=(100, 200, 300, 400)
+        graph=graph,
+        plan=Plan(policy="test", executions=execution_order(0, 1, 2, 0, 3)),
+        latency_ns=(100, 200, 300, 400),
     )
     (forecast,) = simulate([run], LINK)
     assert (forecast.iteration_ns, forecast.peak_bytes) == (1100, 80)
@@ -71,14 +74,14 @@ def test_recomputation_takes_the_time_of_its_operators() -> None:
 
 def test_plan_counts_reruns_but_not_parts() -> None:
     parts = tuple(Execution(operator=OpIndex(3), part=p, parts=2) for p in range(2))
-    assert Plan(policy="test", executions=(*_order(0, 1, 2, 0, 1), *parts)).recomputed == 2
+    assert Plan(policy="test", executions=(*execution_order(0, 1, 2, 0, 1), *parts)).recomputed == 2
     assert Plan(policy="test").recomputed == 0
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_measured_executions_map_to_operator_latencies_and_back(parts: int) -> None:
     split = tuple(Execution(operator=OpIndex(1), part=p, parts=parts) for p in range(parts))
-    plan = Plan(policy="test", executions=(*_order(0), *split, *_order(0, 2)))
+    plan = Plan(policy="test", executions=(*execution_order(0), *split, *execution_order(0, 2)))
     measured_ns = (70_000, *(60_000 for _ in range(parts)), 90_000, 5)
     folded = captured_latency(measured_ns, plan)
     assert folded == (80_000, {1: 60_000, 3: 165_000}[parts], 5)
@@ -89,11 +92,13 @@ def test_measured_executions_map_to_operator_latencies_and_back(parts: int) -> N
 def test_swap_boundaries_are_positions_in_the_rewritten_order() -> None:
     graph = _graph([(), (A,), (A,), (A, B, C)], [(A,), (B,), (C,), (D,)])
     swap = Swap(tensor=B, out_after=OpIndex(1), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(4))
-    plan = Plan(policy="test", executions=_order(0, 1, 2, 0, 3), swaps=(swap,))
+    plan = Plan(policy="test", executions=execution_order(0, 1, 2, 0, 3), swaps=(swap,))
     assert faults(graph, plan) == ()
     assert load(graph, plan) == (10, 30, 40, 40, 100)
-    late = dataclasses.replace(plan, swaps=(dataclasses.replace(swap, in_at=OpIndex(3), needed_by=OpIndex(3)),))
-    assert "is swapped in for operator 3, which does not access it" in " ".join(faults(graph, late))
+    wrong_access = dataclasses.replace(
+        plan, swaps=(dataclasses.replace(swap, in_at=OpIndex(3), needed_by=OpIndex(3)),)
+    )
+    assert "is swapped in for operator 3, which does not access it" in " ".join(faults(graph, wrong_access))
 
 
 def test_update_in_parts_splits_its_own_state_only() -> None:
@@ -116,7 +121,7 @@ def test_update_in_parts_splits_its_own_state_only() -> None:
     )
     graph = StepGraph(tensors=tensors, operators=(grad, count, update))
     assert own_state(graph) == {2: (B,)}
-    order = (*_order(0, 1), *(Execution(operator=OpIndex(2), part=p, parts=2) for p in range(2)))
+    order = (*execution_order(0, 1), *(Execution(operator=OpIndex(2), part=p, parts=2) for p in range(2)))
     split_graph = rewrite(graph, order).graph
     assert [t.size_bytes for t in split_graph.tensors] == [1024, 512, 4, 1024, 512]
     assert [(op.reads, op.writes, op.flops) for op in split_graph.operators[2:]] == [
@@ -144,8 +149,8 @@ def test_update_in_parts_splits_its_own_state_only() -> None:
 def test_orders_that_change_a_result_are_refused(order: tuple[int, ...], fault: str) -> None:
     graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
     with pytest.raises(GraphError, match=fault):
-        rewrite(graph, _order(*order))
-    assert judge(graph, _order(*order)).faults != ()
+        rewrite(graph, execution_order(*order))
+    assert judge(graph, execution_order(*order)).faults != ()
 
 
 def test_random_operators_and_updates_never_run_twice() -> None:
@@ -157,11 +162,11 @@ def test_random_operators_and_updates_never_run_twice() -> None:
     graph = StepGraph(tensors=tensors, operators=(draw, update, use))
     assert repeatable(graph) == (False, False, True)
     with pytest.raises(GraphError, match="draws random numbers"):
-        rewrite(graph, _order(0, 0, 1, 2))
+        rewrite(graph, execution_order(0, 0, 1, 2))
     with pytest.raises(GraphError, match="needs p as operator -1 left it"):
-        rewrite(graph, _order(0, 1, 1, 2))
+        rewrite(graph, execution_order(0, 1, 1, 2))
     for order in ((0, 0, 1, 2), (0, 1, 1, 2), (0, 2, 1)):
-        assert judge(graph, _order(*order)).faults != ()
+        assert judge(graph, execution_order(*order)).faults != ()
 
 
 def test_part_number_is_below_the_number_of_parts() -> None:
@@ -192,10 +197,6 @@ def test_rewriting_and_judge_agree_on_every_order(graph: StepGraph, data: st.Dat
     assert effective(graph, plan) == rewritten.graph
     if not rewritten.reruns and order == list(captured_order(graph)):
         assert peak(graph, plan) == liveness_peak(graph)
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)
 
 
 def _tensor(index: int, name: str, size_bytes: int, role: Role = Role.ACTIVATION) -> Tensor:

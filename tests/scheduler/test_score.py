@@ -113,12 +113,12 @@ def test_invalid_plan_gets_the_score_of_no_plan() -> None:
 def test_jobs_peak_is_that_of_its_worst_graph() -> None:
     workload = _workload()
     small = StepGraph(tensors=workload.graphs[0].tensors[:1], operators=workload.graphs[0].operators[:1])
-    both = Workload(job=JobId(1), graphs=(small, workload.graphs[0]), latency_ns=((7,), workload.latency_ns[0]))
-    (job_score,) = score([both], ((LIVENESS, LIVENESS),), LINK)
+    two_graphs = Workload(job=JobId(1), graphs=(small, workload.graphs[0]), latency_ns=((7,), workload.latency_ns[0]))
+    (job_score,) = score([two_graphs], ((LIVENESS, LIVENESS),), LINK)
     assert job_score.baseline == replace(BASE, iteration_ns=7, compute_ns=7)
     assert (job_score.peak_bytes, job_score.bound_bytes) == (150, 100)
     broken = Plan(policy="test", swaps=(replace(SWAP, needed_by=OpIndex(2), in_at=OpIndex(1)),))
-    (job_score,) = score([both], ((LIVENESS, broken),), LINK)
+    (job_score,) = score([two_graphs], ((LIVENESS, broken),), LINK)
     assert job_score.faults[0].startswith("graph 1: ")
 
 

@@ -276,10 +276,10 @@ def test_job_behind_an_often_overtaken_job_states_that_it_waits_for_its_turn() -
     controller = FakeController(10, HalvingPlanner(swaps=False), max_jobs=100)
     controller.start(1, 6)
     controller.capture(controller.claim(job(2)), 8)
-    late = controller.claim(job(3, owner=20))
+    later_trainer = controller.claim(job(3, owner=20))
     members = tuple(replace(m, overtaken=MOST_OVERTAKEN if m.job.job == 2 else 0) for m in controller.pool.members)
     controller.pool = replace(controller.pool, members=members)
-    assert controller.capture(late, 1) == (
+    assert controller.capture(later_trainer, 1) == (
         SetWaitsFor(
             job=JobId(3),
             claim=ClaimToken(1003),

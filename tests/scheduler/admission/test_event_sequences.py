@@ -230,10 +230,15 @@ class EventSimulation:
 
     def send_measurement(self, trainer: TrainerId) -> None:
         size = self.sizes[self.busy[trainer].job]
-        took_ns = self.data.draw(st.integers(10, 1000))
+        latency_ns = self.data.draw(st.integers(10, 1000))
         self.send(
             Measurement(
-                trainer=trainer, generation=1, latency_ns=(took_ns,) * size, iteration_ns=1, stall_ns=0, peak_bytes=1
+                trainer=trainer,
+                generation=1,
+                latency_ns=(latency_ns,) * size,
+                iteration_ns=1,
+                stall_ns=0,
+                peak_bytes=1,
             )
         )
 

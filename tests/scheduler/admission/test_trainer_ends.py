@@ -54,7 +54,7 @@ def test_lost_claim_suppresses_the_pending_outcome(event: Event) -> None:
     assert not any(isinstance(o, CancelJob | FailJob | RequeueJob) for o in orders)
 
 
-def test_died_trainer_is_released_before_its_job_is_requeued() -> None:
+def test_trainer_that_died_is_released_before_its_job_is_requeued() -> None:
     controller = FakeController(10)
     trainer = controller.start(1, 4)
     orders = controller.send(Exit(trainer=trainer, code=1))
@@ -229,7 +229,7 @@ def test_trainer_killed_for_lack_of_memory_requeues_its_job_with_a_hint(ending: 
     controller = FakeController(10)
     trainer = controller.start(1, 4)
     exit_event = Exit(trainer=trainer, code=-9, ending=ending, peak_bytes=3 << 30, memory_bytes=4 << 30)
-    (requeued,) = [o for o in controller.send(exit_event) if isinstance(o, RequeueJob)]
+    (requeued,) = orders_of_type(controller.send(exit_event), RequeueJob)
     reason = f"{cause}: it had 3.00 GB of 4.00 GB"
     assert requeued.fault is not None
     assert (requeued.reason, requeued.blame) == (reason, Blame.MEMORY)
@@ -310,7 +310,7 @@ def test_late_messages_of_unknown_trainers_change_nothing() -> None:
     controller = FakeController(10)
     controller.send(Tick())
     before = controller.pool
-    late = (
+    late_messages = (
         Finish(trainer=TrainerId(99)),
         Exit(trainer=TrainerId(99), code=0),
         Adoption(trainer=TrainerId(99), generation=3),
@@ -319,6 +319,6 @@ def test_late_messages_of_unknown_trainers_change_nothing() -> None:
         CancelRequest(job=JobId(99)),
         ClaimLoss(claim=ClaimToken(99)),
     )
-    for event in late:
+    for event in late_messages:
         assert controller.send(event) == ()
         assert controller.pool == before

@@ -27,6 +27,7 @@ from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import FEW_EXAMPLES
 from tests.scheduler.access_rows import graph_from_rows
+from tests.scheduler.plan_parts import execution_order
 from tests.scheduler.strategies import graphs, latencies, links
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
@@ -133,8 +134,8 @@ def test_update_may_run_early_and_in_parts() -> None:
 def test_bound_does_not_cover_plans_that_reorder_other_operators() -> None:
     graph = graph_from_rows((4, A, "w.r"), (4, A, ".wr"))
     assert covers(graph, Plan(policy="test"))
-    assert covers(graph, Plan(policy="test", executions=_order(0, 1, 0, 2)))
-    assert not covers(graph, Plan(policy="test", executions=_order(1, 0, 2)))
+    assert covers(graph, Plan(policy="test", executions=execution_order(0, 1, 0, 2)))
+    assert not covers(graph, Plan(policy="test", executions=execution_order(1, 0, 2)))
 
 
 @given(st.data())
@@ -220,7 +221,7 @@ def _all_orders(graph: StepGraph) -> Iterator[tuple[Execution, ...]]:
     orders: set[tuple[int, ...]] = {tuple(k for k, op in enumerate(graph.operators) if not movable(graph, op))}
     for moved in (k for k, op in enumerate(graph.operators) if movable(graph, op)):
         orders = {(*o[:at], moved, *o[at:]) for o in orders for at in range(len(o) + 1)}
-    orders = {o for o in orders if not judge(graph, _order(*o)).faults}
+    orders = {o for o in orders if not judge(graph, execution_order(*o)).faults}
     repeatable_operators = [k for k, may in enumerate(repeatable(graph)) if may]
     with_rerun = {
         (*o[:at], k, *o[at:])
@@ -229,7 +230,7 @@ def _all_orders(graph: StepGraph) -> Iterator[tuple[Execution, ...]]:
         for at in range(o.index(k) + 1, len(o) + 1)
     }
     for order in sorted(orders | with_rerun):
-        yield _order(*order)
+        yield execution_order(*order)
 
 
 @st.composite
@@ -255,10 +256,6 @@ def _small_graphs(draw: st.DrawFn) -> StepGraph:
         stage = stage if writes or stage is not Stage.UPLOAD else Stage.FORWARD
         operators.append(_operator(f"op{index}", stage, tuple(reads), tuple(writes)))
     return StepGraph(tensors=tensors, operators=tuple(operators))
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)
 
 
 def _operator(name: str, stage: Stage, reads: tuple[int, ...], writes: tuple[int, ...]) -> Operator:

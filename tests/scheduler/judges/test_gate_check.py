@@ -15,8 +15,8 @@ ROUNDS = {2: 6, 3: 4}  # by number of jobs: the rounds for which they are run in
 
 
 def test_peaks_add_up_without_gates() -> None:
-    assert most_bytes((_hill(), _hill()), _schedule((), 80)) == 80
-    assert faults((_hill(), _hill()), _schedule((), 79)) == (
+    assert most_bytes((_loads_with_peak(), _loads_with_peak()), _schedule((), 80)) == 80
+    assert faults((_loads_with_peak(), _loads_with_peak()), _schedule((), 79)) == (
         "the jobs can come to 80 bytes together, over the budget of 79",
     )
 
@@ -24,13 +24,13 @@ def test_peaks_add_up_without_gates() -> None:
 def test_gates_in_both_directions_keep_peaks_apart() -> None:
     """The 40 bytes of each job wait for the end of the other job's 40 bytes. The first 10 bytes do not wait."""
     gates = (_gate(0, 0, 1, 1, -1, 1), _gate(1, 0, 1, 0, 0, 1))
-    assert most_bytes((_hill(), _hill()), _schedule(gates, 50)) == 50
-    assert faults((_hill(), _hill()), _schedule(gates, 50)) == ()
+    assert most_bytes((_loads_with_peak(), _loads_with_peak()), _schedule(gates, 50)) == 50
+    assert faults((_loads_with_peak(), _loads_with_peak()), _schedule(gates, 50)) == ()
 
 
 def test_one_gate_keeps_nothing_apart_since_the_other_job_may_run_ahead() -> None:
     gates = (_gate(1, 0, 1, 0, 0, 1),)
-    assert most_bytes((_hill(), _hill()), _schedule(gates, 50)) == 80
+    assert most_bytes((_loads_with_peak(), _loads_with_peak()), _schedule(gates, 50)) == 80
 
 
 def test_memory_of_a_waiting_job_counts_beside_the_other_jobs_peak() -> None:
@@ -42,7 +42,7 @@ def test_memory_of_a_waiting_job_counts_beside_the_other_jobs_peak() -> None:
 
 def test_deadlock_is_a_fault() -> None:
     gates = (_gate(0, 0, 1, 1, 0, 1), _gate(1, 0, 1, 0, 0, 1))
-    assert faults((_hill(), _hill()), _schedule(gates, 100)) == (
+    assert faults((_loads_with_peak(), _loads_with_peak()), _schedule(gates, 100)) == (
         "jobs wait for each other for ever: job 0 before operator 1 of its iteration 0, "
         "job 1 before operator 1 of its iteration 0",
     )
@@ -50,15 +50,17 @@ def test_deadlock_is_a_fault() -> None:
 
 def test_deadlock_across_iterations_is_a_fault() -> None:
     gates = (_gate(0, 0, 1, 1, 3, 0), _gate(1, 0, 0, 0, -3, 2))
-    assert faults((_hill(), _hill()), _schedule(gates, 100))[0].startswith("jobs wait for each other for ever: ")
+    assert faults((_loads_with_peak(), _loads_with_peak()), _schedule(gates, 100))[0].startswith(
+        "jobs wait for each other for ever: "
+    )
     without_deadlock = (_gate(0, 0, 1, 1, 3, 0), _gate(1, 0, 0, 0, -4, 2))
-    assert faults((_hill(), _hill()), _schedule(without_deadlock, 100)) == ()
+    assert faults((_loads_with_peak(), _loads_with_peak()), _schedule(without_deadlock, 100)) == ()
 
 
 def test_gates_of_unknown_operators_or_jobs_are_refused() -> None:
     gate = _gate(0, 0, 3, 1, 0, 1)
-    assert faults((_hill(), _hill()), _schedule((gate,), 100)) == (f"no such operator: {gate}",)
-    assert faults((_hill(),), _schedule((), 100)) == ("a schedule of 2 jobs for 1",)
+    assert faults((_loads_with_peak(), _loads_with_peak()), _schedule((gate,), 100)) == (f"no such operator: {gate}",)
+    assert faults((_loads_with_peak(),), _schedule((), 100)) == ("a schedule of 2 jobs for 1",)
     for wrong_gate in (
         _gate(2, 0, 0, 0, 0, 0),
         _gate(0, 1, 0, 1, 0, 0),
@@ -75,8 +77,8 @@ def test_gates_of_unknown_operators_or_jobs_are_refused() -> None:
 
 @st.composite
 def systems(draw: st.DrawFn) -> tuple[list[JobLoads], Schedule]:
-    """Draw two jobs of up to three operators, or three jobs of up to two, with arbitrary gates. Many of the systems
-    deadlock.
+    """Draw two jobs of up to three operators, or three jobs of up to two, with arbitrary gates, which may contradict
+    each other.
     """
     jobs = []
     count = draw(st.integers(2, 3))
@@ -121,7 +123,7 @@ class _Runs:
     def __init__(self, jobs: list[JobLoads], schedule: Schedule) -> None:
         self._jobs, self._schedule = jobs, schedule
         each = zip(jobs, schedule.iterations, strict=True)
-        self._ends = [2 * ROUNDS[len(jobs)] * n * len(own.running_bytes) for own, n in each]
+        self._ends = [2 * ROUNDS[len(jobs)] * n * len(loads.running_bytes) for loads, n in each]
 
     def states(self) -> set[State]:
         reached = {(0,) * len(self._jobs)}
@@ -146,9 +148,9 @@ class _Runs:
 
     def held_bytes(self, state: State) -> int:
         total = 0
-        for own, steps in zip(self._jobs, state, strict=True):
-            operator = steps // 2 % len(own.running_bytes)
-            total += own.running_bytes[operator] if steps % 2 else own.waiting_bytes[operator]
+        for loads, steps in zip(self._jobs, state, strict=True):
+            operator = steps // 2 % len(loads.running_bytes)
+            total += loads.running_bytes[operator] if steps % 2 else loads.waiting_bytes[operator]
         return total
 
     def _open(self, state: State, job: int) -> bool:
@@ -164,7 +166,7 @@ class _Runs:
         return True
 
 
-def _hill() -> JobLoads:
+def _loads_with_peak() -> JobLoads:
     return JobLoads(running_bytes=(10, 40, 10), waiting_bytes=(0, 10, 10))
 
 

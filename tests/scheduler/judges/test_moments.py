@@ -53,6 +53,7 @@ def test_gradient_is_needed_only_if_its_update_surely_runs_later() -> None:
 
 
 def _held_at_2(parameter: str, other: str) -> float:
+    """Return the bytes held at operator 2, given the accesses of two parameters. Operator 3 is an update."""
     graph = graph_from_rows((10, P, parameter), (10, P, other), (30, A, ".w.r"), (30, A, "..w."))
     update = replace(graph.operators[3], stage=Stage.OPTIMIZER)
     graph = StepGraph(tensors=graph.tensors, operators=(*graph.operators[:3], update))

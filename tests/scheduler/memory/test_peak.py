@@ -23,7 +23,8 @@ from indb_tensile.scheduler.memory.peak import (
     vanilla_peak,
     working_sets,
 )
-from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan import Plan
+from tests.scheduler.plan_parts import forward_operator, swap
 from tests.scheduler.strategies import graphs
 
 W, X, Y, Z = (TensorId(i) for i in range(4))
@@ -41,8 +42,7 @@ def test_load_of_a_small_step_is_as_counted_by_hand() -> None:
 
 def test_swap_across_the_end_of_the_iteration_lowers_the_load_at_both_ends() -> None:
     graph = _step()
-    swap = _swap(W, 4, 5, 1, 1)
-    plan = Plan(policy="test", swaps=(swap,))
+    plan = Plan(policy="test", swaps=(swap(W, 4, 5, 1, 1),))
     assert load(graph, plan) == (17, 137, 157, 177, 112, 7)
     assert resident_at_start(graph, plan) == {TensorId(4)}
     assert resident_at_start(graph, LIVENESS) == {W, TensorId(4)}
@@ -50,15 +50,15 @@ def test_swap_across_the_end_of_the_iteration_lowers_the_load_at_both_ends() -> 
 
 def test_copies_at_boundary_zero_are_complete_at_the_start() -> None:
     graph = _step()
-    assert resident_at_start(graph, Plan(policy="test", swaps=(_swap(W, 4, 0, 1, 1),))) == {TensorId(4)}
-    assert resident_at_start(graph, Plan(policy="test", swaps=(_swap(W, 4, 5, 0, 1),))) == {W, TensorId(4)}
+    assert resident_at_start(graph, Plan(policy="test", swaps=(swap(W, 4, 0, 1, 1),))) == {TensorId(4)}
+    assert resident_at_start(graph, Plan(policy="test", swaps=(swap(W, 4, 5, 0, 1),))) == {W, TensorId(4)}
 
 
 def test_copy_in_progress_at_the_start_is_named() -> None:
     graph = _step()
-    late, done = _swap(TensorId(4), 5, 2, 4, 4), _swap(TensorId(4), 5, 0, 4, 4)
-    assert leaving_at_start(graph, Plan(policy="test", swaps=(late,))) == (late,)
-    assert leaving_at_start(graph, Plan(policy="test", swaps=(done,))) == ()
+    in_progress, complete = swap(TensorId(4), 5, 2, 4, 4), swap(TensorId(4), 5, 0, 4, 4)
+    assert leaving_at_start(graph, Plan(policy="test", swaps=(in_progress,))) == (in_progress,)
+    assert leaving_at_start(graph, Plan(policy="test", swaps=(complete,))) == ()
 
 
 def test_only_gaps_of_persistent_tensors_cross_the_end() -> None:
@@ -73,11 +73,11 @@ def test_only_gaps_of_persistent_tensors_cross_the_end() -> None:
 
 def test_tensor_accessed_once_has_one_gap_around_the_iteration() -> None:
     tensor = Tensor(id=TensorId(0), name="p", size_bytes=4, role=Role.PARAMETER)
-    idle = _operator((), ())
-    graph = StepGraph(tensors=(tensor,), operators=(idle, _operator((tensor.id,), ()), idle))
+    idle = forward_operator((), ())
+    graph = StepGraph(tensors=(tensor,), operators=(idle, forward_operator((tensor.id,), ()), idle))
     assert gaps(graph) == (Gap(tensor=tensor.id, out_after=OpIndex(1), needed_by=OpIndex(1)),)
-    assert load(graph, Plan(policy="test", swaps=(_swap(tensor.id, 1, 2, 1, 1),))) == (0, 4, 0)
-    assert gaps(StepGraph(tensors=(tensor,), operators=(_operator((tensor.id,), ()),))) == ()
+    assert load(graph, Plan(policy="test", swaps=(swap(tensor.id, 1, 2, 1, 1),))) == (0, 4, 0)
+    assert gaps(StepGraph(tensors=(tensor,), operators=(forward_operator((tensor.id,), ()),))) == ()
 
 
 def test_tensors_on_the_host_or_without_accesses_hold_no_memory() -> None:
@@ -85,7 +85,7 @@ def test_tensors_on_the_host_or_without_accesses_hold_no_memory() -> None:
         Tensor(id=TensorId(0), name="state", size_bytes=50, role=Role.OPTIMIZER_STATE),
         Tensor(id=TensorId(1), name="unused", size_bytes=9, role=Role.ACTIVATION),
     )
-    graph = StepGraph(tensors=tensors, operators=(_operator((), (), 3),))
+    graph = StepGraph(tensors=tensors, operators=(forward_operator((), (), 3),))
     assert load(graph, LIVENESS) == (53,)
     assert load(graph, Plan(policy="test", away=frozenset({TensorId(0)}))) == (3,)
     assert resident_at_start(graph, Plan(policy="test", away=frozenset({TensorId(0)}))) == frozenset()
@@ -124,22 +124,6 @@ def test_range_addition_wraps_around_the_end(
     assert (loads.at(0), copied.at(0)) == (plain[0], plain[0] + 5)
 
 
-def _swap(tensor: TensorId, out_after: int, free_at: int, in_at: int, needed_by: int) -> Swap:
-    return Swap(
-        tensor=tensor,
-        out_after=OpIndex(out_after),
-        free_at=OpIndex(free_at),
-        in_at=OpIndex(in_at),
-        needed_by=OpIndex(needed_by),
-    )
-
-
-def _operator(reads: tuple[TensorId, ...], writes: tuple[TensorId, ...], workspace_bytes: int = 0) -> Operator:
-    return Operator(
-        name="op", signature="op", stage=Stage.FORWARD, reads=reads, writes=writes, workspace_bytes=workspace_bytes
-    )
-
-
 def _step() -> StepGraph:
     """Return a step: upload x; y from x and w; z from y; the gradient of w in place of z; two optimizer operators."""
     roles = (Role.PARAMETER, Role.INPUT, Role.ACTIVATION, Role.ACTIVATION, Role.OPTIMIZER_STATE)
@@ -151,10 +135,10 @@ def _step() -> StepGraph:
     state = TensorId(4)
     operators = (
         Operator(name="upload", signature="upload", stage=Stage.UPLOAD, reads=(), writes=(X,)),
-        _operator((X, W), (Y,)),
-        _operator((Y,), (Z,)),
-        _operator((Y, Z, W), (Z,), 20),
-        _operator((W, state), (W, state), 5),
-        _operator((state,), (state,)),
+        forward_operator((X, W), (Y,)),
+        forward_operator((Y,), (Z,)),
+        forward_operator((Y, Z, W), (Z,), 20),
+        forward_operator((W, state), (W, state), 5),
+        forward_operator((state,), (state,)),
     )
     return StepGraph(tensors=tensors, operators=operators)

@@ -5,15 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.graph import OpIndex, Role, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA, load
 from indb_tensile.scheduler.memory.residency import Interval, intervals, load_bound
-from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.workload import Workload, least_bytes
+from tests.scheduler.plan_parts import forward_operator, swap
 from tests.scheduler.strategies import graphs, links, workloads
 
 
@@ -40,7 +41,7 @@ def test_tensor_without_swaps_has_one_interval(graph: StepGraph) -> None:
 def test_swaps_split_a_lifetime_and_an_interval_may_cross_the_end() -> None:
     """`state` is away at operators 2 and 3. `weight` is away at 4, 5 and 0, so it returns in the next iteration."""
     graph = _graph()
-    plan = Plan(policy="p", swaps=(_swap(0, 3, 4, 1, 1), _swap(1, 0, 2, 4, 4), _swap(2, 1, 3, 3, 4)))
+    plan = Plan(policy="p", swaps=(swap(0, 3, 4, 1, 1), swap(1, 0, 2, 4, 4), swap(2, 1, 3, 3, 4)))
     assert intervals(graph, plan) == (
         _interval(0, 1, 4, 10),
         _interval(1, 4, 8, 20),
@@ -91,30 +92,14 @@ def _graph() -> StepGraph:
     )
     weight, state, work = (t.id for t in tensors)
     operators = (
-        _operator((state,), ()),
-        _operator((weight,), (work,)),
-        _operator((), ()),
-        _operator((weight,), ()),
-        _operator((state, work), ()),
-        _operator((), (), 7),
+        forward_operator((state,), ()),
+        forward_operator((weight,), (work,)),
+        forward_operator((), ()),
+        forward_operator((weight,), ()),
+        forward_operator((state, work), ()),
+        forward_operator((), (), 7),
     )
     return StepGraph(tensors=tensors, operators=operators)
-
-
-def _operator(reads: tuple[TensorId, ...], writes: tuple[TensorId, ...], workspace_bytes: int = 0) -> Operator:
-    return Operator(
-        name="op", signature="op", stage=Stage.FORWARD, reads=reads, writes=writes, workspace_bytes=workspace_bytes
-    )
-
-
-def _swap(tensor: int, out_after: int, free_at: int, in_at: int, needed_by: int) -> Swap:
-    return Swap(
-        tensor=TensorId(tensor),
-        out_after=OpIndex(out_after),
-        free_at=OpIndex(free_at),
-        in_at=OpIndex(in_at),
-        needed_by=OpIndex(needed_by),
-    )
 
 
 def _interval(tensor: int | None, first: int, stop: int, size_bytes: int) -> Interval:

@@ -19,8 +19,8 @@ def test_job_waits_before_its_load_rises_until_the_other_load_falls() -> None:
     The second job starts with the first job's 40. The second job's 40 wait for the end of those 40, and the first
     job's next 40 wait for the end of the second job's 40.
     """
-    hill = Cycle(load_bytes=(10, 40, 10), duration_ns=(10, 10, 10), idle_bytes=0)
-    shift = interleave((hill, hill), budget_bytes=50, compute=Compute.OVERLAP)
+    cycle = Cycle(load_bytes=(10, 40, 10), duration_ns=(10, 10, 10), idle_bytes=0)
+    shift = interleave((cycle, cycle), budget_bytes=50, compute=Compute.OVERLAP)
     assert isinstance(shift, Shift)
     assert shift.start_ns == ((0,), (10,))
     assert shift.gates == (
@@ -67,12 +67,12 @@ def test_stretch_of_operators_waits_for_a_whole_stretch() -> None:
 
 @given(st.lists(cycles(), min_size=2, max_size=4), st.integers(1, 4), st.floats(0, 1.1))
 def test_gates_of_stretches_hold_for_their_operators(jobs: list[Cycle], most: int, fraction: float) -> None:
-    stretches = [merge_segments(own, most) for own in jobs]
-    least, top = least_budget(stretches), sum(own.peak_bytes for own in jobs)
+    stretches = [merge_segments(cycle, most) for cycle in jobs]
+    least, top = least_budget(stretches), sum(cycle.peak_bytes for cycle in jobs)
     budget = least + int((top - least) * fraction)
     shift = interleave(stretches, budget_bytes=budget, compute=Compute.OVERLAP)
     assert isinstance(shift, Shift)
-    assert faults([_loads_of(own) for own in jobs], shift.schedule(range(len(jobs)), budget)) == ()
+    assert faults([_loads_of(cycle) for cycle in jobs], shift.schedule(range(len(jobs)), budget)) == ()
 
 
 def test_schedule_exceeds_the_budget_without_any_one_of_its_gates() -> None:
@@ -92,7 +92,7 @@ def test_judge_finds_no_fault_for_any_timing(jobs: list[Cycle], fraction: float)
     budget = least + int((most - least) * fraction)
     shift = interleave(jobs, budget_bytes=budget, compute=Compute.OVERLAP)
     assert isinstance(shift, Shift)
-    assert faults([_loads_of(own) for own in jobs], shift.schedule(range(len(jobs)), budget)) == ()
+    assert faults([_loads_of(cycle) for cycle in jobs], shift.schedule(range(len(jobs)), budget)) == ()
 
 
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1), st.data())
@@ -105,7 +105,7 @@ def test_budget_holds_without_deadlock_for_every_order_of_operators(
     assert isinstance(shift, Shift)
     runs = _ArbitraryRuns(jobs, shift)
     priority = data.draw(st.permutations(range(len(jobs))))  # the order in which jobs move when no move is drawn
-    steps = 3 * sum(len(own.load_bytes) * len(s) for own, s in zip(jobs, shift.start_ns, strict=True))
+    steps = 3 * sum(len(cycle.load_bytes) * len(s) for cycle, s in zip(jobs, shift.start_ns, strict=True))
     moves = data.draw(st.lists(st.integers(0, 7), max_size=60))
     for step in range(2 * steps):
         movable_jobs = [job for job in priority if runs.can_move(job)]
@@ -171,9 +171,9 @@ class _ArbitraryRuns:
         return sum(self._held(job) for job in range(len(self._jobs)))
 
     def _held(self, job: int) -> int:
-        own, operator = self._jobs[job], self._ended[job] % len(self._jobs[job].load_bytes)
+        cycle, operator = self._jobs[job], self._ended[job] % len(self._jobs[job].load_bytes)
         if self._running[job]:
-            return own.load_bytes[operator]
+            return cycle.load_bytes[operator]
         if operator == 0:
-            return own.idle_bytes
-        return min(own.load_bytes[operator - 1], own.load_bytes[operator])
+            return cycle.idle_bytes
+        return min(cycle.load_bytes[operator - 1], cycle.load_bytes[operator])

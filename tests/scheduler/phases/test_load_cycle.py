@@ -61,31 +61,37 @@ def test_loads_of_jobs_add_up_and_idle_jobs_count_with_their_idle_bytes() -> Non
 
 def test_neighbours_are_merged_where_that_adds_the_fewest_byte_nanoseconds() -> None:
     """3 bytes more for 10 ns cost less than 1 byte more for 50 ns."""
-    own = Cycle(load_bytes=(10, 13, 20, 19), duration_ns=(10, 10, 10, 50), idle_bytes=4)
-    assert merge_segments(own, 3) == Cycle(
+    load_cycle = Cycle(load_bytes=(10, 13, 20, 19), duration_ns=(10, 10, 10, 50), idle_bytes=4)
+    assert merge_segments(load_cycle, 3) == Cycle(
         load_bytes=(13, 20, 19), duration_ns=(20, 10, 50), idle_bytes=4, stops=(2, 3, 4)
     )
-    assert merge_segments(own, 2) == Cycle(load_bytes=(13, 20), duration_ns=(20, 60), idle_bytes=4, stops=(2, 4))
+    assert merge_segments(load_cycle, 2) == Cycle(
+        load_bytes=(13, 20), duration_ns=(20, 60), idle_bytes=4, stops=(2, 4)
+    )
 
 
 @given(cycles(), st.integers(1, 7), st.integers(1, 7))
 def test_stretches_hold_at_least_the_load_and_at_most_the_peak(
-    own: Cycle, stretches: int, more_stretches: int
+    load_cycle: Cycle, stretches: int, more_stretches: int
 ) -> None:
-    merged = merge_segments(own, stretches)
+    merged = merge_segments(load_cycle, stretches)
     merged_load = _by_operator(merged)
     assert len(merged.load_bytes) <= stretches
-    assert all(a >= b for a, b in zip(merged_load, own.load_bytes, strict=True))
-    assert (merged.peak_bytes, merged.period_ns, merged.idle_bytes) == (own.peak_bytes, own.period_ns, own.idle_bytes)
+    assert all(a >= b for a, b in zip(merged_load, load_cycle.load_bytes, strict=True))
+    assert (merged.peak_bytes, merged.period_ns, merged.idle_bytes) == (
+        load_cycle.peak_bytes,
+        load_cycle.period_ns,
+        load_cycle.idle_bytes,
+    )
     assert merge_segments(merged, stretches) == merged
-    if more_stretches >= len(own.load_bytes):
-        assert _by_operator(merge_segments(own, more_stretches)) == own.load_bytes, (
+    if more_stretches >= len(load_cycle.load_bytes):
+        assert _by_operator(merge_segments(load_cycle, more_stretches)) == load_cycle.load_bytes, (
             "nothing is merged if every operator may be a stretch"
         )
 
 
-def _by_operator(own: Cycle) -> tuple[int, ...]:
-    spans = zip(own.load_bytes, (0, *own.stops), own.stops, strict=False)
+def _by_operator(load_cycle: Cycle) -> tuple[int, ...]:
+    spans = zip(load_cycle.load_bytes, (0, *load_cycle.stops), load_cycle.stops, strict=False)
     return tuple(load_bytes for load_bytes, first, stop in spans for _ in range(first, stop))
 
 

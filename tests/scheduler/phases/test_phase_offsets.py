@@ -17,7 +17,7 @@ OVERLAP = Compute.OVERLAP
 
 
 def test_jobs_are_not_shifted_if_their_peaks_fit() -> None:
-    shift = _interleaved((_hill(), _hill()), 80)
+    shift = _interleaved((_cycle_with_peak(), _cycle_with_peak()), 80)
     assert shift.start_ns == ((0,), (0,))
     assert (shift.delay_ns, shift.gates, shift.round_ns, shift.peak_bytes) == ((0, 0), (), 70, 80)
 
@@ -26,21 +26,21 @@ def test_second_job_starts_at_the_first_moment_from_which_both_fit() -> None:
     """From 30 ns on, its loads 10, 20, 30 and 40 fit beside the first job's 40, 30, 20 and 10, and so do all later
     loads.
     """
-    shift = _interleaved((_hill(), _hill()), 50)
+    shift = _interleaved((_cycle_with_peak(), _cycle_with_peak()), 50)
     assert shift.start_ns == ((0,), (30,))
     assert (shift.delay_ns, shift.round_ns, shift.peak_bytes) == ((0, 0), 70, 50)
 
 
 def test_tighter_budget_delays_every_iteration() -> None:
     """40 bytes fit beside nothing, so each job starts when the other job's 40 are over, 10 ns after its own end."""
-    shift = _interleaved((_hill(), _hill()), 45)
+    shift = _interleaved((_cycle_with_peak(), _cycle_with_peak()), 45)
     assert shift.start_ns == ((0,), (40,))
     assert (shift.delay_ns, shift.round_ns, shift.peak_bytes) == ((10, 10), 80, 40)
 
 
 def test_jobs_that_share_compute_take_turns() -> None:
     """60 of 80 ns have two running jobs and take twice as long. The other 20 ns have one."""
-    shift = _interleaved((_hill(), _hill()), 45, compute=Compute.TURNS)
+    shift = _interleaved((_cycle_with_peak(), _cycle_with_peak()), 45, compute=Compute.TURNS)
     assert shift.round_ns == 60 * 2 + 20
     assert shift.start_ns == ((0,), (30 * 2 + 10,))
     assert shift.delay_ns == (10, 10)
@@ -91,7 +91,7 @@ def test_idle_bytes_always_count() -> None:
 
 def test_no_job_needs_no_schedule_and_one_job_never_waits() -> None:
     assert _interleaved((), 0) == Shift(start_ns=(), delay_ns=(), gates=(), round_ns=0, peak_bytes=0)
-    assert _interleaved((_hill(),), 40) == Shift(
+    assert _interleaved((_cycle_with_peak(),), 40) == Shift(
         start_ns=((0,),), delay_ns=(0,), gates=(), round_ns=70, peak_bytes=40, density=1.0
     )
 
@@ -100,7 +100,9 @@ def test_changed_budget_holds_after_the_running_iterations_end() -> None:
     """Both jobs are 35 ns into an iteration and hold 80 bytes. Within 50 bytes the schedule is the same as from the
     start.
     """
-    shift = interleave((_hill(), _hill()), budget_bytes=50, compute=OVERLAP, progress_ns=(35, 35))
+    shift = interleave(
+        (_cycle_with_peak(), _cycle_with_peak()), budget_bytes=50, compute=OVERLAP, progress_ns=(35, 35)
+    )
     assert isinstance(shift, Shift)
     assert (shift.peak_bytes, shift.round_ns, shift.delay_ns) == (50, 70, (0, 0))
 
@@ -143,10 +145,10 @@ def test_total_load_keeps_the_budget_in_every_round(jobs: list[Cycle], fraction:
         for job, job_starts in enumerate(shift.start_ns)
         for start in job_starts
     ]
-    for job, own in enumerate(jobs):
+    for job, cycle in enumerate(jobs):
         starts_of_job = sorted(start for start, j in starts if j == job)
-        assert all(b - a >= own.period_ns for a, b in pairwise(starts_of_job))
-        assert shift.delay_ns[job] == shift.round_ns - len(shift.start_ns[job]) * own.period_ns
+        assert all(b - a >= cycle.period_ns for a, b in pairwise(starts_of_job))
+        assert shift.delay_ns[job] == shift.round_ns - len(shift.start_ns[job]) * cycle.period_ns
     total = [
         sum(job.idle_bytes for job in jobs)
         + sum(_load_within(jobs[j], t - s) - jobs[j].idle_bytes for s, j in starts if 0 <= t - s < jobs[j].period_ns)
@@ -163,7 +165,7 @@ def test_jobs_that_take_turns_lose_no_time_at_gates(jobs: list[Cycle], fraction:
     assert shift == _interleaved(tuple(jobs), budget, compute=Compute.TURNS)
     assert len(shift.gates) == 0 or sum(map(len, shift.start_ns)) <= sum(map(len, overlapped.start_ns))
     assert shift.round_ns == sum(
-        len(starts) * own.period_ns for starts, own in zip(shift.start_ns, jobs, strict=True)
+        len(starts) * cycle.period_ns for starts, cycle in zip(shift.start_ns, jobs, strict=True)
     )
 
 
@@ -178,15 +180,15 @@ def _budget(jobs: list[Cycle], fraction: float) -> int:
     return least + int((most - least) * fraction)
 
 
-def _load_within(own: Cycle, time_ns: int) -> int:
-    ends = accumulate(own.duration_ns)
-    return next(held for held, end in zip(own.load_bytes, ends, strict=True) if time_ns < end)
+def _load_within(cycle: Cycle, time_ns: int) -> int:
+    ends = accumulate(cycle.duration_ns)
+    return next(load_bytes for load_bytes, end in zip(cycle.load_bytes, ends, strict=True) if time_ns < end)
 
 
-def _load_at(own: Cycle, start_ns: int, time_ns: int) -> int:
-    return _load_within(own, time_ns - start_ns) if 0 <= time_ns - start_ns < own.period_ns else own.idle_bytes
+def _load_at(cycle: Cycle, start_ns: int, time_ns: int) -> int:
+    return _load_within(cycle, time_ns - start_ns) if 0 <= time_ns - start_ns < cycle.period_ns else cycle.idle_bytes
 
 
-def _hill() -> Cycle:
+def _cycle_with_peak() -> Cycle:
     """Return a cycle whose load rises and falls in steps of 10 ns and 10 bytes."""
     return Cycle(load_bytes=(10, 20, 30, 40, 30, 20, 10), duration_ns=(10,) * 7, idle_bytes=0)

@@ -13,8 +13,8 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, load, pe
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.autoswap import Selection, autoswap, candidates, least_load, scores
 from indb_tensile.scheduler.policies.swap_times import schedule
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.plan_parts import iteration_ns
 from tests.scheduler.strategies import graphs, latencies, links
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
@@ -23,7 +23,7 @@ ALONE = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0,
 
 def test_candidates_are_idle_at_the_peak() -> None:
     """The load is 20, 30, 70, 70, 30, 20, and then 30, 65, 65, 30. d and e are not idle across the peak."""
-    assert [gap.tensor for gap in candidates(_hills())] == [0, 1]
+    assert [gap.tensor for gap in candidates(_graph_with_two_peaks())] == [0, 1]
 
 
 def test_tiny_variables_are_no_candidates() -> None:
@@ -38,7 +38,7 @@ def test_four_scores_are_those_of_the_paper() -> None:
     """Operators take 100 us. a is idle for 400 us and takes 20 us each way; b is idle for 200 us and takes 10 us each
     way.
     """
-    graph = _hill()
+    graph = _graph_with_peak()
     gap_scores = scores(graph, (100_000,) * 6, SLOW, candidates(graph), np.array(load(graph, LIVENESS)))
     assert gap_scores.doa.tolist() == [360_000, 180_000]
     assert gap_scores.aoa.tolist() == [20 * 360_000, 10 * 180_000]
@@ -48,14 +48,14 @@ def test_four_scores_are_those_of_the_paper() -> None:
 
 def test_missing_time_is_divided_by_the_size_if_copies_outlast_the_gap() -> None:
     """Operators take 2 us. a misses 32 us for 20 bytes, b misses 16 us for 10 bytes."""
-    graph = _hill()
+    graph = _graph_with_peak()
     gap_scores = scores(graph, (2_000,) * 6, SLOW, candidates(graph), np.array(load(graph, LIVENESS)))
     assert gap_scores.doa.tolist() == [-32_000, -16_000]
     assert gap_scores.aoa.tolist() == [-1_600, -1_600]
 
 
 def test_combined_score_weighs_the_standardised_scores() -> None:
-    graph = _hill()
+    graph = _graph_with_peak()
     gap_scores = scores(graph, (100_000,) * 6, SLOW, candidates(graph), np.array(load(graph, LIVENESS)))
     assert gap_scores.combined((1.0, 0.5, -1.0, 0.25)).tolist() == pytest.approx([0.75, -0.75])
 
@@ -63,7 +63,7 @@ def test_combined_score_weighs_the_standardised_scores() -> None:
 def test_best_variables_are_swapped_until_the_load_is_within_the_limit() -> None:
     """Without a the peak is 50, so b is not swapped."""
     swap = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(5))
-    assert _planned(_hill(), 100_000, budget=50) == Plan(policy="autoswap", swaps=(swap,))
+    assert _planned(_graph_with_peak(), 100_000, budget=50) == Plan(policy="autoswap", swaps=(swap,))
 
 
 def test_weights_reverse_the_order_if_that_costs_less() -> None:
@@ -78,7 +78,7 @@ def test_weights_reverse_the_order_if_that_costs_less() -> None:
 
 
 def test_other_variables_are_swapped_below_the_least_load() -> None:
-    graph = _hills()
+    graph = _graph_with_two_peaks()
     assert least_load(graph) == 65
     assert [swap.tensor for swap in _planned(graph, 100_000, budget=65).swaps] == [0]
     selection = Selection(graph, (100_000,) * 10, SLOW, frozenset(), 64)
@@ -89,7 +89,7 @@ def test_other_variables_are_swapped_below_the_least_load() -> None:
 
 
 def test_nothing_is_swapped_if_the_limit_holds_everything() -> None:
-    assert _planned(_hill(), 100_000, budget=70) == Plan(policy="autoswap")
+    assert _planned(_graph_with_peak(), 100_000, budget=70) == Plan(policy="autoswap")
 
 
 @given(graphs(), links(), st.data())
@@ -103,12 +103,7 @@ def test_no_score_alone_costs_less_than_the_combination(graph: StepGraph, link: 
     for weights in ALONE:
         chosen = Selection(graph, latency_ns, link, plan.away, limit).chosen(weights)
         rival = schedule(graph, latency_ns, link, chosen, limit_bytes=limit, policy="alone", away=plan.away)
-        assert _iteration_ns(graph, plan, latency_ns, link) <= _iteration_ns(graph, rival, latency_ns, link)
-
-
-def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], link: Link) -> int:
-    (forecast,) = simulate((JobRun(graph=graph, plan=plan, latency_ns=latency_ns),), link)
-    return forecast.iteration_ns
+        assert iteration_ns(graph, plan, latency_ns, link) <= iteration_ns(graph, rival, latency_ns, link)
 
 
 def _planned(graph: StepGraph, operator_ns: int, *, budget: int) -> Plan:
@@ -118,15 +113,15 @@ def _planned(graph: StepGraph, operator_ns: int, *, budget: int) -> Plan:
     return plan
 
 
-def _hill() -> StepGraph:
+def _graph_with_peak() -> StepGraph:
     """Return a graph in which operators 0, 1, 2 make a (20 bytes), b (10), c (40), and operators 5, 4, 3 read
     them.
     """
     return _nested((20, 10, 40))
 
 
-def _hills() -> StepGraph:
-    """Return the graph of `_hill` followed by d (30) and e (35), made by operators 6 and 7 and read by 9 and 8."""
+def _graph_with_two_peaks() -> StepGraph:
+    """Return `_graph_with_peak` followed by d (30) and e (35), made by operators 6 and 7 and read by 9 and 8."""
     return _nested((20, 10, 40), (30, 35))
 
 
@@ -139,14 +134,13 @@ def _two_tensors_around_a_workspace(sizes: tuple[int, int], workspace: int) -> S
     return graph
 
 
-def _nested(*hills: tuple[int, ...], gap_bytes: int | None = None) -> StepGraph:
-    """Return a graph that makes the tensors of each hill and then reads them in reverse order.
-
-    With `gap_bytes` an operator with this workspace runs in between.
+def _nested(*peaks: tuple[int, ...], gap_bytes: int | None = None) -> StepGraph:
+    """Return a graph that, for each peak, makes tensors of these sizes and then reads them in reverse order. With
+    `gap_bytes` an operator with this workspace runs in between.
     """
     tensors: list[Tensor] = []
     operators: list[Operator] = []
-    for sizes in hills:
+    for sizes in peaks:
         first = len(tensors)
         for size in sizes:
             tensor = Tensor(

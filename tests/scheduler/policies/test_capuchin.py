@@ -4,17 +4,18 @@ of swap and recomputation is chosen, and the rest is evicted on demand.
 
 import dataclasses
 
-from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.peak import Gap, liveness_peak, peak
-from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
+from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.capuchin import capuchin
 from indb_tensile.scheduler.policies.feedback import fed_back
 from indb_tensile.scheduler.policies.free_time import FreeTime
 from indb_tensile.scheduler.policies.msps import SavingPerTime
 from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.plan_parts import execution_order, idle_gap, swap
 from tests.scheduler.policies.layers import FORWARD, Row, job, step
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # a byte a nanosecond
@@ -42,9 +43,9 @@ def test_tensor_with_the_longest_free_time_is_swapped_if_its_copies_are_hidden()
     """a is idle from 2,000 to 6,000 ns, b from 3,000 to 5,000 ns. Each copy takes 100 ns."""
     graph = peaked()
     free_time = FreeTime(graph, (1000,) * 7, LINK)
-    assert [free_time.of(_gap(A, 1, 6)), free_time.of(_gap(B, 2, 5))] == [3800, 1800]
+    assert [free_time.of(idle_gap(A, 1, 6)), free_time.of(idle_gap(B, 2, 5))] == [3800, 1800]
     plan = _planned(job(graph), 500)
-    assert plan == Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 5, 6),))
+    assert plan == Plan(policy="capuchin", swaps=(swap(A, 1, 3, 5, 6),))
     assert (faults(graph, plan), peak(graph, plan)) == ((), 500)
 
 
@@ -57,9 +58,9 @@ def test_cheaper_of_stall_and_recomputation_is_chosen_if_no_swap_is_hidden() -> 
     of operator 0.
     """
     graph = peaked()
-    swap = Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 4, 6),))
-    recomputed = Plan(policy="capuchin", executions=_order(0, 1, 2, 3, 4, 5, 0, 6))
-    assert _planned(_job(graph, 50, 50, 50, 50, 50, 50, 50), 500) == swap
+    swapped = Plan(policy="capuchin", swaps=(swap(A, 1, 3, 4, 6),))
+    recomputed = Plan(policy="capuchin", executions=execution_order(0, 1, 2, 3, 4, 5, 0, 6))
+    assert _planned(_job(graph, 50, 50, 50, 50, 50, 50, 50), 500) == swapped
     assert _planned(_job(graph, 40, 40, 50, 50, 50, 50, 50), 500) == recomputed
     assert _planned(_job(graph, 40, 40, 50, 50, 50, 50, 50), 500, rewrites=False).executions == ()
     assert (faults(graph, recomputed), peak(graph, recomputed)) == ((), 401), "a is released before c is made"
@@ -79,7 +80,7 @@ def test_saving_per_time_depends_on_the_dropped_tensors() -> None:
         ("use", FORWARD, "a", ""),
     ]
     saving = SavingPerTime(Recomputation(step(sizes, rows), (3, 20, 100, 1, 1, 1)))
-    a, b = _gap(A, 1, 5), _gap(B, 2, 4)
+    a, b = idle_gap(A, 1, 5), idle_gap(B, 2, 4)
     assert (saving.time_ns(a), saving.time_ns(b)) == (3, 20)
     assert saving.best((a, b)) == (a, 3)
     saving.drop(a)
@@ -102,7 +103,7 @@ def test_persistent_tensor_is_evicted_on_demand_with_a_stall() -> None:
     ]
     graph = step({"w": 60, "a": 100}, rows)
     plan = _planned(job(graph), 100)
-    assert plan == Plan(policy="capuchin", swaps=(_swap(A, 0, 1, 4, 4),))
+    assert plan == Plan(policy="capuchin", swaps=(swap(A, 0, 1, 4, 4),))
     assert (faults(graph, plan), peak(graph, plan)) == ((), 100)
     unused = step({"w": 60, "a": 100}, [("idle", FORWARD, "", ""), *rows[1:3]])
     assert _planned(job(unused), 100) == Plan(policy="capuchin", away=frozenset({A}))
@@ -113,9 +114,9 @@ def test_late_copy_starts_earlier_as_far_as_memory_allows() -> None:
     it.
     """
     graph = peaked()
-    late = Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 6, 6),))
+    late = Plan(policy="capuchin", swaps=(swap(A, 1, 3, 6, 6),))
     earlier = fed_back(graph, (50,) * 7, LINK, late, 500)
-    assert earlier == Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 4, 6),))
+    assert earlier == Plan(policy="capuchin", swaps=(swap(A, 1, 3, 4, 6),))
     assert fed_back(graph, (50,) * 7, LINK, earlier, 500) == earlier
     assert fed_back(graph, (50,) * 7, LINK, late, 202) == earlier, "b, e and f or d are held beside a"
     assert fed_back(graph, (50,) * 7, LINK, late, 201) == late
@@ -134,16 +135,3 @@ def _planned(workload: Workload, budget_bytes: int, *, rewrites: bool = True) ->
 
 def _job(graph: StepGraph, *latency_ns: int) -> Workload:
     return dataclasses.replace(job(graph), latency_ns=(latency_ns,))
-
-
-def _gap(tensor: TensorId, out_after: int, needed_by: int) -> Gap:
-    return Gap(tensor=tensor, out_after=OpIndex(out_after), needed_by=OpIndex(needed_by))
-
-
-def _swap(tensor: TensorId, *boundaries: int) -> Swap:
-    out_after, free_at, in_at, needed_by = (OpIndex(k) for k in boundaries)
-    return Swap(tensor=tensor, out_after=out_after, free_at=free_at, in_at=in_at, needed_by=needed_by)
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)

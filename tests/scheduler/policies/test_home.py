@@ -12,14 +12,14 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.peak import Gap, liveness_peak, load, peak
-from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.memory.peak import liveness_peak, load, peak
+from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.policies.feature_maps import Action, Evaluator, FeatureMap, backward_start, feature_maps
 from indb_tensile.scheduler.policies.home import home, longest_parts
 from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.rewrite import rewrite
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.plan_parts import execution_order, idle_gap, iteration_ns
 from tests.scheduler.strategies import links, several_workloads
 
 RETAIN, SWAP, RECOMPUTE = Action
@@ -34,9 +34,9 @@ def test_feature_maps_cross_from_the_forward_to_the_backward_pass() -> None:
     assert backward_start(graph) == 5
     maps = feature_maps(graph, Recomputation(graph, (30_000,) * 8), least_bytes=0, most=9)
     assert maps == (
-        FeatureMap(gap=_gap(0, 1, 7), size_bytes=10, recompute_ns=30_000),
-        FeatureMap(gap=_gap(1, 2, 6), size_bytes=40, recompute_ns=30_000, sources=(0,)),
-        FeatureMap(gap=_gap(2, 3, 5), size_bytes=10, recompute_ns=30_000, sources=(1,)),
+        FeatureMap(gap=idle_gap(0, 1, 7), size_bytes=10, recompute_ns=30_000),
+        FeatureMap(gap=idle_gap(1, 2, 6), size_bytes=40, recompute_ns=30_000, sources=(0,)),
+        FeatureMap(gap=idle_gap(2, 3, 5), size_bytes=10, recompute_ns=30_000, sources=(1,)),
     )
     assert [m.size_bytes for m in feature_maps(graph, None, least_bytes=10, most=9)] == [40]
     assert [m.size_bytes for m in feature_maps(graph, None, least_bytes=0, most=2)] == [10, 40]
@@ -78,7 +78,7 @@ def test_home_swaps_if_copies_are_cheaper_than_operators() -> None:
 
 def test_home_recomputes_if_operators_are_cheaper_than_copies() -> None:
     plan = _planned(SLOW)
-    assert plan == Plan(policy="home", executions=_executions(0, 1, 2, 3, 4, 5, 1, 6, 7))
+    assert plan == Plan(policy="home", executions=execution_order(0, 1, 2, 3, 4, 5, 1, 6, 7))
     assert _iteration_ns(plan, SLOW) == 270_000
 
 
@@ -95,10 +95,10 @@ def test_home_retains_everything_if_the_limit_allows() -> None:
 
 def test_gap_split_by_a_recomputation_is_swapped_in_its_longer_part() -> None:
     """Operator 1 runs again before operator 6 and reads what operator 0 made."""
-    executions = _executions(0, 1, 2, 3, 4, 5, 1, 6, 7)
+    executions = execution_order(0, 1, 2, 3, 4, 5, 1, 6, 7)
     graph = rewrite(_network(), executions).graph
-    assert longest_parts(graph, [_gap(0, 1, 7)], executions, (30_000,) * 9) == [_gap(0, 1, 6)]
-    assert longest_parts(graph, [_gap(0, 1, 7)], executions, (*(1,) * 7, 900, 1)) == [_gap(0, 6, 8)]
+    assert longest_parts(graph, [idle_gap(0, 1, 7)], executions, (30_000,) * 9) == [idle_gap(0, 1, 6)]
+    assert longest_parts(graph, [idle_gap(0, 1, 7)], executions, (*(1,) * 7, 900, 1)) == [idle_gap(0, 6, 8)]
 
 
 @given(several_workloads(most=2), links(), st.floats(0, 1))
@@ -115,6 +115,7 @@ def test_plans_with_recomputation_are_valid_and_never_raise_the_peak(
 
 
 def _cost(*policy: Action, limit: int = LIMIT, link: Link = FAST) -> tuple[int, int]:
+    """Return the bytes above the limit and the time of this choice of actions for the first three feature maps."""
     graph, latency_ns = _network(), (30_000,) * 8
     maps = feature_maps(graph, Recomputation(graph, latency_ns), least_bytes=0, most=9)
     return Evaluator(graph, latency_ns, link, maps, limit_bytes=limit)(policy)
@@ -128,19 +129,11 @@ def _planned(link: Link, *, budget: int = LIMIT, rewrites: bool = True) -> Plan:
 
 
 def _iteration_ns(plan: Plan, link: Link) -> int:
-    (forecast,) = simulate((JobRun(graph=_network(), plan=plan, latency_ns=(30_000,) * 8),), link)
-    return forecast.iteration_ns
-
-
-def _executions(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)
-
-
-def _gap(tensor: int, out_after: int, needed_by: int) -> Gap:
-    return Gap(tensor=TensorId(tensor), out_after=OpIndex(out_after), needed_by=OpIndex(needed_by))
+    return iteration_ns(_network(), plan, (30_000,) * 8, link)
 
 
 def _network() -> StepGraph:
+    """Return the network that the module's docstring describes."""
     tensors = tuple(
         Tensor(id=TensorId(i), name=f"map{i}", size_bytes=size, role=Role.ACTIVATION)
         for i, size in enumerate((10, 40, 10, 10))

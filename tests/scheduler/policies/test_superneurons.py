@@ -8,9 +8,10 @@ from itertools import pairwise
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.peak import Gap, liveness_peak, peak
-from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
+from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.policies.superneurons import Join, Layers, superneurons
+from tests.scheduler.plan_parts import idle_gap, swap
 from tests.scheduler.policies.layers import (
     BACKWARD,
     CONV,
@@ -63,7 +64,7 @@ def test_convolutions_are_checkpoints_and_layers_after_them_are_recomputed() -> 
     layers = Layers(graph, (1000,) * 14)
     a, h, p, i = _ids(graph, "a", "h", "p", "i")
     assert layers.checkpoints(Join.KEEP) == (a,), "c is used at once, and no convolution makes n and s"
-    dropped = (_gap(h, 5, 10), _gap(p, 6, 9), _gap(i, 5, 10))
+    dropped = (idle_gap(h, 5, 10), idle_gap(p, 6, 9), idle_gap(i, 5, 10))
     assert layers.dropped(Join.KEEP) == dropped
     assert layers.largest_layer() == 601, "the gradient of the loss: c, gc and loss"
     assert layers.memory_centric(dropped) == (), "200 bytes together"
@@ -78,7 +79,7 @@ def test_swaps_and_recomputation_are_used_only_as_far_as_the_budget_requires() -
     assert liveness_peak(graph) == 601 + 100 + 200 + 1 + 10 + 3
     assert _planned(graph, 915) == Plan(policy="superneurons")
     swapped = _planned(graph, 914)
-    assert swapped == Plan(policy="superneurons", swaps=(_swap(a, 2, 4, 11, 12),)), (
+    assert swapped == Plan(policy="superneurons", swaps=(swap(a, 2, 4, 11, 12),)), (
         "a layer of 1 us hides copies of 100 ns"
     )
     assert (faults(graph, swapped), peak(graph, swapped)) == ((), 815)
@@ -87,12 +88,15 @@ def test_swaps_and_recomputation_are_used_only_as_far_as_the_budget_requires() -
     executions = tuple(Execution(operator=OpIndex(k)) for k in order)
     assert recomputed == Plan(policy="superneurons", executions=executions), "the update of the statistics runs later"
     assert (faults(graph, recomputed), peak(graph, recomputed)) == ((), 915 - 200 - 1), "s is recomputed as well"
-    both = _planned(graph, 0)
-    assert both == dataclasses.replace(recomputed, swaps=(_swap(a, 2, 4, 8, 8),)), (
+    swapped_and_recomputed = _planned(graph, 0)
+    assert swapped_and_recomputed == dataclasses.replace(recomputed, swaps=(swap(a, 2, 4, 8, 8),)), (
         "a returns for the second run of the normalisation"
     )
     gradient = 300 + 50 + 50 + 1  # of the convolution: gc, p, gp, g2
-    assert (faults(graph, both), peak(graph, both)) == ((), gradient + 100 + 150 + 1 + 10 + 3)
+    assert (faults(graph, swapped_and_recomputed), peak(graph, swapped_and_recomputed)) == (
+        (),
+        gradient + 100 + 150 + 1 + 10 + 3,
+    )
 
 
 def test_activation_is_the_checkpoint_if_the_output_of_its_convolution_is_unused() -> None:
@@ -101,7 +105,7 @@ def test_activation_is_the_checkpoint_if_the_output_of_its_convolution_is_unused
     layers = Layers(graph, (1000,) * 13)
     assert (layers.checkpoints(Join.KEEP), layers.dropped(Join.KEEP)) == ((b, d), ())
     plan = _planned(graph, liveness_peak(graph) - 1)
-    assert plan == Plan(policy="superneurons", swaps=(_swap(b, 3, 5, 9, 10),)), "least recently used first"
+    assert plan == Plan(policy="superneurons", swaps=(swap(b, 3, 5, 9, 10),)), "least recently used first"
     assert _planned(graph, liveness_peak(graph) - 1, rewrites=False) == plan
 
 
@@ -147,7 +151,7 @@ def test_tensor_where_branches_meet_is_kept_swapped_or_recomputed() -> None:
     graph = step(sizes, rows)
     layers = Layers(graph, (1000,) * len(rows))
     a, b, h = _ids(graph, "a", "b", "h")
-    gap = _gap(h, 5, 8)
+    gap = idle_gap(h, 5, 8)
     assert [layers.checkpoints(join) for join in Join] == [(a, b), (a, b, h), (a, b)]
     assert [layers.dropped(join) for join in Join] == [(), (), (gap,)]
     assert layers.recomputation.cone(gap).operators == (3, 4)
@@ -158,7 +162,7 @@ def test_random_layers_are_not_recomputed() -> None:
     dropout = dataclasses.replace(graph.operators[4], random=True)
     random_graph = dataclasses.replace(graph, operators=(*graph.operators[:4], dropout, *graph.operators[5:]))
     p, i = _ids(graph, "p", "i")
-    assert Layers(random_graph, (1000,) * 14).dropped(Join.KEEP) == (_gap(p, 6, 9), _gap(i, 5, 10))
+    assert Layers(random_graph, (1000,) * 14).dropped(Join.KEEP) == (idle_gap(p, 6, 9), idle_gap(i, 5, 10))
 
 
 def test_each_job_has_its_part_of_the_budget() -> None:
@@ -177,12 +181,3 @@ def _planned(graph: StepGraph, budget_bytes: int, *, rewrites: bool = True) -> P
 def _ids(graph: StepGraph, *names: str) -> tuple[TensorId, ...]:
     by_name = {tensor.name: tensor.id for tensor in graph.tensors}
     return tuple(by_name[name] for name in names)
-
-
-def _gap(tensor: TensorId, out_after: int, needed_by: int) -> Gap:
-    return Gap(tensor=tensor, out_after=OpIndex(out_after), needed_by=OpIndex(needed_by))
-
-
-def _swap(tensor: TensorId, *boundaries: int) -> Swap:
-    out_after, free_at, in_at, needed_by = (OpIndex(k) for k in boundaries)
-    return Swap(tensor=tensor, out_after=out_after, free_at=free_at, in_at=in_at, needed_by=needed_by)

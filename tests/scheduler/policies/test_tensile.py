@@ -157,8 +157,8 @@ def test_jobs_rate_is_its_share_of_all_swapped_tensors() -> None:
 
 
 def test_each_job_has_a_channel_since_copies_of_jobs_cannot_be_ordered() -> None:
-    both = _plans((_swappable(1, 40), _swappable(2, 40)), budget=LARGE_BUDGET)
-    assert both == _plans((_swappable(1, 40),), budget=LARGE_BUDGET) * 2
+    plans = _plans((_swappable(1, 40), _swappable(2, 40)), budget=LARGE_BUDGET)
+    assert plans == _plans((_swappable(1, 40),), budget=LARGE_BUDGET) * 2
 
 
 def test_largest_msps_of_all_jobs_is_recomputed_first() -> None:

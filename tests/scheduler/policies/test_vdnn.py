@@ -4,13 +4,14 @@ and are prefetched one layer ahead.
 
 import dataclasses
 
-from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, peak
-from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.vdnn import vdnn
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from tests.scheduler.plan_parts import swap
 from tests.scheduler.policies.layers import BACKWARD, FORWARD, RELU, job, step, three_convolutions
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
@@ -21,7 +22,7 @@ def test_each_offload_and_prefetch_is_hidden_by_the_neighbouring_layer() -> None
     """x is away after the second convolution (3), b after the third (5). d would be away during no operator."""
     graph = three_convolutions()
     plan = _planned(graph, liveness_peak(graph) - 1)
-    assert plan == Plan(policy="vdnn", swaps=(_swap(X, 1, 4, 10, 12), _swap(B, 3, 6, 8, 10)))
+    assert plan == Plan(policy="vdnn", swaps=(swap(X, 1, 4, 10, 12), swap(B, 3, 6, 8, 10)))
     assert faults(graph, plan) == ()
     run = JobRun(graph=graph, plan=plan, latency_ns=(0, *[40] * 12))
     (forecast,) = simulate([run], LINK)
@@ -32,7 +33,7 @@ def test_each_offload_and_prefetch_is_hidden_by_the_neighbouring_layer() -> None
 def test_computation_waits_for_offloads_if_memory_is_too_small() -> None:
     graph = three_convolutions()
     plan = _planned(graph, 0)
-    assert plan == Plan(policy="vdnn", swaps=(_swap(X, 1, 2, 10, 12), _swap(B, 3, 4, 8, 10), _swap(D, 5, 6, 7, 8)))
+    assert plan == Plan(policy="vdnn", swaps=(swap(X, 1, 2, 10, 12), swap(B, 3, 4, 8, 10), swap(D, 5, 6, 7, 8)))
     assert faults(graph, plan) == ()
     (forecast,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=(0, *[40] * 12))], LINK)
     assert forecast.stall_out_ns == 50 + 100 + 100
@@ -76,8 +77,3 @@ def test_all_jobs_are_planned_alike_and_a_limit_counts_like_a_budget() -> None:
 def _planned(graph: StepGraph, budget_bytes: int) -> Plan:
     ((plan,),) = vdnn((job(graph),), budget_bytes=budget_bytes, link=LINK)
     return plan
-
-
-def _swap(tensor: TensorId, *boundaries: int) -> Swap:
-    out_after, free_at, in_at, needed_by = (OpIndex(k) for k in boundaries)
-    return Swap(tensor=tensor, out_after=out_after, free_at=free_at, in_at=in_at, needed_by=needed_by)

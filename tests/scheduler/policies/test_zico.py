@@ -28,8 +28,8 @@ def test_regions_are_taken_as_the_load_grows_and_returned_in_reverse_order() -> 
     """The load is up to 35 bytes above the 10 idle bytes, in regions of 10. The dip at operator 3 returns no region;
     the last region is of 5 bytes.
     """
-    own = Cycle(load_bytes=(10, 20, 45, 30, 40, 15, 10), duration_ns=(1,) * 7, idle_bytes=10)
-    assert regions(own, 10) == (
+    cycle = Cycle(load_bytes=(10, 20, 45, 30, 40, 15, 10), duration_ns=(1,) * 7, idle_bytes=10)
+    assert regions(cycle, 10) == (
         Region(size_bytes=10, first=1, last=5),
         Region(size_bytes=10, first=2, last=4),
         Region(size_bytes=10, first=2, last=4),
@@ -41,13 +41,13 @@ def test_scheduler_counts_a_jobs_load_in_regions() -> None:
     """The regions of a job of 160 bytes have 10 bytes, so 33 bytes are four regions. Dips within a region are not
     visible.
     """
-    own = Cycle(load_bytes=(10, 43, 170, 60, 90, 20), duration_ns=(1, 2, 3, 4, 5, 6), idle_bytes=10)
-    assert regional(own) == dataclasses.replace(own, load_bytes=(10, 50, 170, 90, 90, 20))
+    cycle = Cycle(load_bytes=(10, 43, 170, 60, 90, 20), duration_ns=(1, 2, 3, 4, 5, 6), idle_bytes=10)
+    assert regional(cycle) == dataclasses.replace(cycle, load_bytes=(10, 50, 170, 90, 90, 20))
 
 
 def test_regions_are_no_larger_than_64_mb() -> None:
-    own = Cycle(load_bytes=(1, 2 << 30, 65 << 20), duration_ns=(1, 1, 1), idle_bytes=0)
-    assert regional(own).load_bytes == (64 << 20, 2 << 30, 128 << 20)
+    cycle = Cycle(load_bytes=(1, 2 << 30, 65 << 20), duration_ns=(1, 1, 1), idle_bytes=0)
+    assert regional(cycle).load_bytes == (64 << 20, 2 << 30, 128 << 20)
 
 
 def test_zico_gives_every_graph_the_liveness_plan() -> None:
@@ -112,22 +112,22 @@ def test_exclusive_iteration_takes_all_memory_except_idle_bytes() -> None:
         Cycle(load_bytes=(5, 9), duration_ns=(1, 1), idle_bytes=4),
         Cycle(load_bytes=(3, 99), duration_ns=(1, 1), idle_bytes=1),
     )
-    assert [own.load_bytes for own in exclusive(jobs, 50)] == [(49, 49), (99, 99)]
+    assert [cycle.load_bytes for cycle in exclusive(jobs, 50)] == [(49, 49), (99, 99)]
 
 
 def test_informed_phase_begins_with_long_shifts_and_ends_with_the_shortest() -> None:
     """The steps are 61, 64, 67 and 70 bytes, as the budget is raised from 40 to 70."""
-    hill = Cycle(load_bytes=(10, 20, 30, 40, 30, 20, 10), duration_ns=(10,) * 7, idle_bytes=0)
-    shifts_by_step = informed((hill, hill), budget_bytes=70, compute=Compute.OVERLAP)
+    cycle = Cycle(load_bytes=(10, 20, 30, 40, 30, 20, 10), duration_ns=(10,) * 7, idle_bytes=0)
+    shifts_by_step = informed((cycle, cycle), budget_bytes=70, compute=Compute.OVERLAP)
     assert [shift.offset_ns[1] for shift in shifts_by_step] == [20, 20, 20, 10]
-    assert shifts_by_step[-1] == interleave((hill, hill), budget_bytes=70, compute=Compute.OVERLAP)
-    assert informed((hill, hill), budget_bytes=39) == ()
+    assert shifts_by_step[-1] == interleave((cycle, cycle), budget_bytes=70, compute=Compute.OVERLAP)
+    assert informed((cycle, cycle), budget_bytes=39) == ()
 
 
 def test_new_job_is_profiled_after_the_other_jobs_end_their_iterations() -> None:
-    hill = Cycle(load_bytes=(10, 20), duration_ns=(30, 40), idle_bytes=0)
-    assert profiled((hill, hill, hill), 2, (50, 10, None)) == 60
-    assert profiled((hill,), 0, (None,)) == 0
+    cycle = Cycle(load_bytes=(10, 20), duration_ns=(30, 40), idle_bytes=0)
+    assert profiled((cycle, cycle, cycle), 2, (50, 10, None)) == 60
+    assert profiled((cycle,), 0, (None,)) == 0
 
 
 def _groups(jobs: tuple[Workload, ...], budget: int) -> tuple[Group, ...]:
