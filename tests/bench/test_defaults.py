@@ -57,16 +57,16 @@ def test_tables_are_equal_each_time_and_an_unknown_table_is_refused() -> None:
 def test_a_csv_file_has_numbers_timestamps_and_texts(tmp_path: Path) -> None:
     path = tmp_path / "seen.csv"
     path.write_text(CSV)
-    taxi = from_csv(path, "size")
-    kinds = {name: data.kind for name, data in taxi.table.columns.items()}
+    csv_sample = from_csv(path, "size")
+    kinds = {name: data.kind for name, data in csv_sample.table.columns.items()}
     assert kinds == {
         "id": ColumnKind.INTEGER, "kind": ColumnKind.TEXT, "size": ColumnKind.FLOAT,
         "seen": ColumnKind.TIME, "maker": ColumnKind.TEXT,
     }  # fmt: skip
-    assert taxi.task is Task.REGRESSION
+    assert csv_sample.task is Task.REGRESSION
     assert from_csv(path, "kind").task is Task.CLASSIFICATION
-    assert taxi.table.columns["size"].missing.tolist() == [False, True, False]
-    assert taxi.table.columns["maker"].missing.tolist() == [False, True, False]
+    assert csv_sample.table.columns["size"].missing.tolist() == [False, True, False]
+    assert csv_sample.table.columns["maker"].missing.tolist() == [False, True, False]
     with pytest.raises(MissingError, match='has no column "price"'):
         from_csv(path, "price")
     with pytest.raises(MissingError, match="there is no file"):

@@ -97,10 +97,10 @@ def test_the_earliest_end_is_the_epoch_of_the_stop_if_no_later_value_improves(
         if state.stopped:
             break
         state, epochs = state.observe(epochs, value), epochs + 1
-    foretold = state.earliest_end(epochs)
+    earliest_end = state.earliest_end(epochs)
     while not state.stopped:
         state, epochs = state.observe(epochs, 11.0), epochs + 1
-    assert foretold == epochs
+    assert earliest_end == epochs
 
 
 def test_without_patience_there_is_no_earliest_end() -> None:
