@@ -82,9 +82,12 @@ def test_version_shows_the_versions_of_the_command_and_of_the_database(tensile: 
     done = tensile("version", "--json", "--dsn", database.dsn("demo"))
     assert done.code == 0
     assert done.out.startswith('{"tensile": "0.2.0", "catalog": "0.2.0", "postgresql": "')
-    alone = tensile("version")
-    assert (alone.code, alone.out) == (0, "tensile  0.2.0\n")
-    assert alone.err == "the catalog's version is unknown: no database is named, and there is no embedded one yet\n"
+    without_database = tensile("version")
+    assert (without_database.code, without_database.out) == (0, "tensile  0.2.0\n")
+    assert (
+        without_database.err
+        == "the catalog's version is unknown: no database is named, and there is no embedded one yet\n"
+    )
 
 
 def test_init_prints_its_result_and_requires_a_superuser(tensile: Tensile, database: Database) -> None:
@@ -121,11 +124,11 @@ def test_init_upgrades_a_database_of_an_older_release(tensile: Tensile, database
 
 
 def test_controller_in_the_foreground_ends_with_the_code_of_its_error(tensile: Tensile, database: Database) -> None:
-    wrong = tensile.with_variables(TENSILE_CAPACITY_BYTES="much")(
+    with_wrong_size = tensile.with_variables(TENSILE_CAPACITY_BYTES="much")(
         "controller", "--dsn", database.dsn("tensile_worker")
     )
-    assert wrong.code == 2
-    assert "TENSILE_CAPACITY_BYTES is 'much'" in wrong.err
-    bare = tensile("controller", "--dsn", database.cluster.dsn(user="tensile_worker", database="postgres"))
-    assert bare.code == 4
-    assert 'the catalog is not installed in database "postgres"' in bare.err
+    assert with_wrong_size.code == 2
+    assert "TENSILE_CAPACITY_BYTES is 'much'" in with_wrong_size.err
+    without_catalog = tensile("controller", "--dsn", database.cluster.dsn(user="tensile_worker", database="postgres"))
+    assert without_catalog.code == 4
+    assert 'the catalog is not installed in database "postgres"' in without_catalog.err

@@ -83,10 +83,10 @@ def test_second_up_changes_nothing(service: Tensile) -> None:
     second = start_embedded(service)
     assert second == first
     assert (first["capacity_bytes"], first["budget_bytes"], first["policy"]) == (64 << 20, 64 << 20, "tensile+")
-    bare = service("up", "--json")
-    assert json.loads(bare.out) == first
+    without_options = service("up", "--json")
+    assert json.loads(without_options.out) == first
     assert state_of(service).settings.read_text() == settings
-    assert bare.err == f"the state is kept in {first['state']}: TENSILE_STATE_DIR says so\n"
+    assert without_options.err == f"the state is kept in {first['state']}: TENSILE_STATE_DIR says so\n"
 
 
 def test_ordinary_role_can_work_at_once(service: Tensile) -> None:
@@ -126,8 +126,8 @@ def test_environment_variable_changes_the_controller_while_it_is_set(service: Te
     with connect_as_superuser(service) as connection:
         slots = connection.execute("select slots from tensile.workers where stopped_at is null").fetchall()
     assert slots == [(1,)]
-    back = service("up", *OPTIONS, "--json")
-    assert "the settings differ: max_jobs is 8 and was 1; restarting the controller" in back.err
+    without_variable = service("up", *OPTIONS, "--json")
+    assert "the settings differ: max_jobs is 8 and was 1; restarting the controller" in without_variable.err
 
 
 def test_option_takes_precedence_over_the_variable_of_the_same_setting(service: Tensile) -> None:
@@ -163,9 +163,9 @@ def test_mps_is_refused_without_a_gpu_or_the_program_and_changes_nothing(service
     done = service("up", "--mps")
     assert done.code == 2
     assert "--mps is for a GPU, and the device is emulated" in done.err
-    absent = service("up", "--device", "auto", "--mps")
-    assert absent.code == 6
-    assert "--mps needs the program nvidia-cuda-mps-control" in absent.err
+    without_program = service("up", "--device", "auto", "--mps")
+    assert without_program.code == 6
+    assert "--mps needs the program nvidia-cuda-mps-control" in without_program.err
     assert state_of(service).settings.read_text() == before
     assert start_embedded(service) == first
 
@@ -196,9 +196,9 @@ def test_invalid_settings_change_nothing(service: Tensile) -> None:
         assert message in done.err
     assert settings.read_text() == before
     settings.write_text("capacity_bytes = \n")
-    damaged = service("up")
-    assert damaged.code == 2
-    assert f"the settings file {settings} is not TOML" in damaged.err
+    with_damaged_file = service("up")
+    assert with_damaged_file.code == 2
+    assert f"the settings file {settings} is not TOML" in with_damaged_file.err
     checks = [json.loads(line) for line in service("doctor", "--json").out.splitlines()]
     (settings_check,) = [row for row in checks if row["check"] == "settings"]
     assert (settings_check["ok"], settings_check["mend"]) == (False, f"correct {settings}")
@@ -222,9 +222,9 @@ def test_killed_server_is_started_again(service: Tensile) -> None:
     server = int((cluster(service).data / "postmaster.pid").read_text().splitlines()[0])
     os.kill(server, signal.SIGKILL)
     until(lambda: ended(server), "the server to be gone")
-    down = service("jobs")
-    assert down.code == 4
-    assert "tensile up starts the embedded one" in down.err
+    without_server = service("jobs")
+    assert without_server.code == 4
+    assert "tensile up starts the embedded one" in without_server.err
     start_embedded(service)
     assert service("jobs").code == 0
 

@@ -27,14 +27,14 @@ def test_daemon_is_started_once_in_its_own_directories_and_ended(tmp_path: Path)
 
 
 def test_daemon_of_another_user_is_neither_used_nor_ended(tmp_path: Path) -> None:
-    others = tmp_path / "others"
-    others.mkdir()
-    (others / "control").touch()
+    other_directory = tmp_path / "others"
+    other_directory.mkdir()
+    (other_directory / "control").touch()
     state_directory, variables = StateDirectory(directory=tmp_path / "state"), install_control_program(tmp_path)
-    variables["CUDA_MPS_PIPE_DIRECTORY"] = str(others)
+    variables["CUDA_MPS_PIPE_DIRECTORY"] = str(other_directory)
     mps_daemon.start(state_directory, variables)
     assert mps_daemon.end(state_directory, variables)
-    assert (others / "control").exists()
+    assert (other_directory / "control").exists()
 
 
 def test_missing_mps_program_is_refused_with_a_hint(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_plan_fits_the_budget_and_takes_longer_on_a_slow_link(tensile: Tensile, 
 
 def test_several_graphs_are_planned_as_concurrent_jobs(tensile: Tensile, graph: str) -> None:
     arguments = ("plan", "--graph", graph, "--graph", graph, "--budget", "30GB", "--policy", "liveness", "--json")
-    apart = _rows(tensile(*arguments).out)
-    assert [(row["job"], row["iteration_us"]) for row in apart] == [(1, 4e6), (2, 4e6)]
+    concurrent_jobs = _rows(tensile(*arguments).out)
+    assert [(row["job"], row["iteration_us"]) for row in concurrent_jobs] == [(1, 4e6), (2, 4e6)]
     taking_turns = _rows(tensile(*arguments, "--compute", "turns").out)
     assert [(row["iteration_us"], row["eor"]) for row in taking_turns] == [(8e6, 1.0)] * 2
 
@@ -197,8 +197,8 @@ def test_budget_is_exact_to_the_byte(tensile: Tensile, graph: str) -> None:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_operators_without_tensors_need_and_save_no_memory(tensile: Tensile, tmp_path: Path, policy: str) -> None:
     path = tmp_path / "bare.json"
-    bare = Operator(name="step", signature="step", stage=Stage.FORWARD, reads=(), writes=())
-    graph = StepGraph(tensors=(), operators=(bare, bare))
+    operator = Operator(name="step", signature="step", stage=Stage.FORWARD, reads=(), writes=())
+    graph = StepGraph(tensors=(), operators=(operator, operator))
     path.write_text(write_document(Document(name="bare", graph=graph, latency_ns=(10, 20))), encoding="utf-8")
     done = tensile(
         "plan", "--graph", str(path), "--graph", str(path), "--budget", "1MB", "--policy", policy, "--json"

@@ -60,6 +60,16 @@ def spec(behaviour: str, size_bytes: int = MIB) -> JobSpec:
     )
 
 
+class FakeClock:
+    """A monotonic clock that the test sets."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class FakeRecords:
     """The catalog's queue in memory. While `away` is set, every call raises UnreachableError."""
 
@@ -171,8 +181,8 @@ class FakeRecords:
             self._check_version()
             self.beats += 1
             lost = tuple(j for j, c in held.items() if self.claims[j] != c or self.states[j] == "queued")
-            mine = {j for j, w in self.workers_of.items() if w == worker and self.states[j] == "claimed"}
-            strays = tuple((j, self.claims[j]) for j in sorted(mine - set(held)))
+            claimed = {j for j, w in self.workers_of.items() if w == worker and self.states[j] == "claimed"}
+            strays = tuple((j, self.claims[j]) for j in sorted(claimed - set(held)))
             return HeartbeatReply(
                 cancelled=tuple(sorted(self.cancels & set(held))),
                 lost=lost,
@@ -210,7 +220,7 @@ class LockedRecords(FakeRecords):
         super().write(writing, planning_ns=planning_ns)
 
 
-class FakeAccount:
+class FakeLedger:
     """A device ledger in memory."""
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -311,7 +321,7 @@ class ControllerHarness:
         beat_s: float,
         lease_s: float,
         grace_s: float,
-        account: "FakeAccount | Ledger",
+        ledger: "FakeLedger | Ledger",
         regions: FakeRegions | None = None,
         patience: ImprovementCancellation | None = None,
         starvation: OomKills | None = None,
@@ -320,13 +330,13 @@ class ControllerHarness:
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
-        self.account: Any = account
+        self.ledger: Any = ledger
         self.mailbox: Mailbox[Mail] = Mailbox()
         self.forks = ForkServer(os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
         self.trainers = Trainers(
             forks=self.forks,
             module=FAKE_TRAINER,
-            device_fd=self.account.fd,
+            device_fd=self.ledger.fd,
             grace_s=grace_s,
             wake=self.mailbox,
             regions=regions,
@@ -340,7 +350,7 @@ class ControllerHarness:
             planner=self.planner,
             records=self.records,
             trainers=self.trainers,
-            memory=DeviceMemory(self.account, kind="fake", gauge=gauge, headroom=headroom),
+            memory=DeviceMemory(self.ledger, kind="fake", gauge=gauge, headroom=headroom),
             mailbox=self.mailbox,
             service=NoService(),
             poll_s=0.05,
@@ -395,7 +405,7 @@ def controller_harness(
     beat_s: float = 0.05,
     lease_s: float = 30.0,
     grace_s: float = 5.0,
-    account: FakeAccount | Ledger | None = None,
+    ledger: FakeLedger | Ledger | None = None,
     regions: FakeRegions | None = None,
     patience: ImprovementCancellation | None = None,
     starvation: OomKills | None = None,
@@ -410,7 +420,7 @@ def controller_harness(
         beat_s=beat_s,
         lease_s=lease_s,
         grace_s=grace_s,
-        account=account or FakeAccount(budget * MIB),
+        ledger=ledger or FakeLedger(budget * MIB),
         regions=regions,
         patience=patience,
         starvation=starvation,
@@ -425,7 +435,7 @@ def controller_harness(
         harness.trainers.close()
         harness.forks.close()
         harness.planner.close()
-        harness.account.close()
+        harness.ledger.close()
         harness.mailbox.close()
 
 

@@ -5,14 +5,7 @@ from indb_tensile.job import ClaimedJob, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import CancelJob, RecordMeasurement, SetWaitsFor
 from indb_tensile.scheduler.admission.events import Measurement
 from indb_tensile.scheduler.admission.pool import TrainerId
-from tests.controller.fakes import FakeRecords, LockedRecords
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.controller.fakes import FakeClock, FakeRecords, LockedRecords
 
 
 def claim_jobs(records: FakeRecords, count: int) -> list[ClaimedJob]:
@@ -39,7 +32,7 @@ def record_measurement(job: ClaimedJob) -> RecordMeasurement:
 
 
 def test_locked_job_delays_only_its_own_writes_and_keeps_their_order() -> None:
-    records, clock = LockedRecords(), Clock()
+    records, clock = LockedRecords(), FakeClock()
     locked_job, other_job = claim_jobs(records, 2)
     writes = CatalogWrites(records, clock)
     records.locked = {locked_job.job}
@@ -59,7 +52,7 @@ def test_locked_job_delays_only_its_own_writes_and_keeps_their_order() -> None:
 
 
 def test_writes_of_a_locked_job_are_retried_after_growing_pauses() -> None:
-    records, clock = LockedRecords(), Clock()
+    records, clock = LockedRecords(), FakeClock()
     (job,) = claim_jobs(records, 1)
     writes = CatalogWrites(records, clock)
     records.locked = {job.job}
@@ -75,7 +68,7 @@ def test_writes_of_a_locked_job_are_retried_after_growing_pauses() -> None:
 
 
 def test_flush_waits_for_two_locks_and_the_next_flush_continues_with_other_jobs() -> None:
-    records, clock = LockedRecords(), Clock()
+    records, clock = LockedRecords(), FakeClock()
     jobs = claim_jobs(records, 6)
     writes = CatalogWrites(records, clock)
     records.away = True
@@ -93,7 +86,7 @@ def test_flush_waits_for_two_locks_and_the_next_flush_continues_with_other_jobs(
 
 
 def test_measurements_are_dropped_during_an_outage_and_behind_a_lock() -> None:
-    records, clock = LockedRecords(), Clock()
+    records, clock = LockedRecords(), FakeClock()
     locked_job, other_job = claim_jobs(records, 2)
     writes = CatalogWrites(records, clock)
     records.locked = {locked_job.job}
@@ -113,7 +106,7 @@ def test_measurements_are_dropped_during_an_outage_and_behind_a_lock() -> None:
 
 
 def test_writes_of_a_former_claim_are_dropped_after_another_worker_takes_the_job() -> None:
-    records, clock = LockedRecords(), Clock()
+    records, clock = LockedRecords(), FakeClock()
     (job,) = claim_jobs(records, 1)
     writes = CatalogWrites(records, clock)
     records.locked = {job.job}

@@ -28,7 +28,7 @@ LEASE_S = 8.0
 BEATS = 30  # heartbeats of 0.1 s: several times as many as any comparison of clocks needs to show a step
 
 
-class Clock:
+class FakeRealTimeClock:
     """The real-time clock of processes that are started with these environment variables."""
 
     def __init__(self, directory: Path) -> None:
@@ -53,10 +53,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Iterator[Clock]:
+def clock() -> Iterator[FakeRealTimeClock]:
     with tempfile.TemporaryDirectory(prefix="tensile-clock-") as directory:
         Path(directory).chmod(0o755)  # the database's system user reads it
-        yield Clock(Path(directory))
+        yield FakeRealTimeClock(Path(directory))
 
 
 def own_dsn(database: Database, number: int) -> str:
@@ -90,7 +90,7 @@ def assert_workers_beat(connection: psycopg.Connection[Any], workers: int) -> No
     assert {worker for (worker,) in rows} == set(before)
 
 
-def test_step_of_a_controllers_clock_ends_no_lease(database: Database, clock: Clock) -> None:
+def test_step_of_a_controllers_clock_ends_no_lease(database: Database, clock: FakeRealTimeClock) -> None:
     with database.connect() as connection, ExitStack() as stack:
         with variables(clock.variables):
             stack.enter_context(controller(database, lease_s=LEASE_S, dsn=own_dsn(database, 1)))
@@ -105,7 +105,7 @@ def test_step_of_a_controllers_clock_ends_no_lease(database: Database, clock: Cl
         assert scalar(connection, "select attempt from tensile.jobs") == 1
 
 
-def test_step_of_the_databases_clock_ends_no_lease_and_hides_no_death(clock: Clock) -> None:
+def test_step_of_the_databases_clock_ends_no_lease_and_hides_no_death(clock: FakeRealTimeClock) -> None:
     with temporary_cluster(ROLES) as cluster:
         cluster.stop()
         with variables(clock.variables):

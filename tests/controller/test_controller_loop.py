@@ -22,12 +22,12 @@ from tests.controller.fakes import MIB, alive, controller_harness
 
 def test_jobs_that_wait_for_their_table_delay_neither_start_nor_cancel_of_another_users_job() -> None:
     with controller_harness() as harness:
-        blocked = [harness.records.enqueue("read", owner=10) for _ in range(4)]
-        other = harness.records.enqueue("train", owner=20)
-        harness.until_adopted(other)
-        assert [harness.records.states[job] for job in blocked].count("claimed") == 2
-        harness.records.cancels.add(other)
-        harness.until_state(other, "cancelled")
+        blocked_jobs = [harness.records.enqueue("read", owner=10) for _ in range(4)]
+        other_job = harness.records.enqueue("train", owner=20)
+        harness.until_adopted(other_job)
+        assert [harness.records.states[job] for job in blocked_jobs].count("claimed") == 2
+        harness.records.cancels.add(other_job)
+        harness.until_state(other_job, "cancelled")
 
 
 def test_each_turn_fails_one_unreadable_job_while_another_owners_job_starts_and_is_cancelled() -> None:
@@ -39,11 +39,11 @@ def test_each_turn_fails_one_unreadable_job_while_another_owners_job_starts_and_
         harness.controller.turn(harness.heartbeat)
         assert sum(state == "failed" for state in harness.records.states.values()) <= before + 1
         claimed = harness.records._next_claim
-        other = harness.records.enqueue("train", owner=20)
-        harness.until_adopted(other)
-        assert harness.records.claims[other] <= claimed + 2, "at most one unreadable job was claimed before"
-        harness.records.cancels.add(other)
-        harness.until_state(other, "cancelled")
+        other_job = harness.records.enqueue("train", owner=20)
+        harness.until_adopted(other_job)
+        assert harness.records.claims[other_job] <= claimed + 2, "at most one unreadable job was claimed before"
+        harness.records.cancels.add(other_job)
+        harness.until_state(other_job, "cancelled")
         harness.until(lambda: "queued" not in harness.records.states.values())
 
 
@@ -52,7 +52,7 @@ def test_finished_job_leaves_the_ledger_empty() -> None:
         job = harness.records.enqueue("finish", 4 * MIB)
         harness.until(lambda: job in harness.records.claims)
         harness.until(lambda: not harness.controller.pool.members)
-        assert harness.account.grants == {}
+        assert harness.ledger.grants == {}
         kinds = [type(w) for w in harness.records.written]
         assert kinds == [RecordPlan, RecordAdoption, RecordMeasurement]
         assert harness.records.states[job] == "claimed", "only the trainer records the success"
@@ -122,7 +122,7 @@ def test_cancel_in_a_heartbeat_reply_stops_the_job() -> None:
         harness.until_adopted(job)
         harness.records.cancels.add(job)
         harness.until_state(job, "cancelled")
-        assert harness.account.grants == {}
+        assert harness.ledger.grants == {}
 
 
 def test_notification_of_a_cancel_sends_a_heartbeat_at_once() -> None:
@@ -162,7 +162,7 @@ def test_job_that_another_worker_took_over_is_stopped_without_a_write() -> None:
 
 
 def test_worker_without_heartbeats_stops_its_trainers_and_registers_anew() -> None:
-    with controller_harness(lease_s=2.0) as harness:  # on a busy machine a beat may be late by a second
+    with controller_harness(lease_s=2.0) as harness:  # on a busy machine a heartbeat may be late by a second
         job = harness.records.enqueue("train")
         harness.until_adopted(job)
         pid = harness.pid_of(job)
@@ -192,11 +192,11 @@ def test_job_whose_claim_was_never_answered_is_requeued() -> None:
     with controller_harness(max_jobs=1) as harness:
         running = harness.records.enqueue("train")
         harness.until_adopted(running)
-        stray = harness.records.enqueue("train")
+        stray_job = harness.records.enqueue("train")
         assert (
             harness.records.claim(harness.records.workers[0], frozenset()) is not None
         )  # the controller never gets the answer
-        requeue = harness.until_requeued(stray)
+        requeue = harness.until_requeued(stray_job)
         assert requeue.blame is Blame.NOBODY
 
 
@@ -205,7 +205,7 @@ def test_two_jobs_share_the_device_within_its_budget() -> None:
         first, second = harness.records.enqueue("train", 5 * MIB), harness.records.enqueue("train", 3 * MIB)
         harness.until_adopted(first)
         harness.until_adopted(second)
-        assert sorted(harness.account.grants.values()) == [3 * MIB, 5 * MIB]
+        assert sorted(harness.ledger.grants.values()) == [3 * MIB, 5 * MIB]
 
 
 def test_job_that_does_not_fit_waits_and_names_the_memory_it_waits_for() -> None:
@@ -220,11 +220,11 @@ def test_job_that_does_not_fit_waits_and_names_the_memory_it_waits_for() -> None
 
 def test_grant_that_the_ledger_refuses_ends_the_attempt_and_not_the_controller() -> None:
     with controller_harness() as harness:
-        harness.account.refuse = True
+        harness.ledger.refuse = True
         job = harness.records.enqueue("train")
         requeue = harness.until_requeued(job)
         assert requeue.blame is Blame.OTHERS
-        assert harness.account.grants == {}
+        assert harness.ledger.grants == {}
 
 
 def test_device_use_is_recorded() -> None:

@@ -59,24 +59,24 @@ def test_controller_claims_plans_measures_and_cancels_a_job(database: Database) 
 def test_locks_of_one_user_delay_no_start_and_no_cancel_of_another_users_job(database: Database) -> None:
     state = "select state::text from tensile.jobs where job_id = %s"
     with database.connect("alice") as alice, database.connect("bob") as bob, controller(database, lease_s=30.0):
-        mine = enqueue(alice, "train")
-        blocked = [enqueue(alice, "read") for _ in range(3)]
-        until(lambda: count_adoptions(alice, mine))
-        other = enqueue(bob, "report")
-        until(lambda: count_adoptions(bob, other))
-        with database.connect("alice") as locker, locker.transaction():
-            alice.execute("select tensile_cancel(%s)", (mine,))
-            locker.execute("select from tensile.jobs for update")
-            locker.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
+        alices_job = enqueue(alice, "train")
+        blocked_jobs = [enqueue(alice, "read") for _ in range(3)]
+        until(lambda: count_adoptions(alice, alices_job))
+        bobs_job = enqueue(bob, "report")
+        until(lambda: count_adoptions(bob, bobs_job))
+        with database.connect("alice") as locking_session, locking_session.transaction():
+            alice.execute("select tensile_cancel(%s)", (alices_job,))
+            locking_session.execute("select from tensile.jobs for update")
+            locking_session.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
             begun_s = time.monotonic()
-            late = enqueue(bob, "report")
-            until(lambda: count_adoptions(bob, late))
+            late_job = enqueue(bob, "report")
+            until(lambda: count_adoptions(bob, late_job))
             bob.execute("select tensile_cancel(job_id) from tensile.jobs")
-            until(lambda: {scalar(bob, state, job) for job in (other, late)} == {"cancelled"})
+            until(lambda: {scalar(bob, state, job) for job in (bobs_job, late_job)} == {"cancelled"})
             assert time.monotonic() - begun_s < DEADLINE_S / 4
-            assert scalar(alice, state, mine) != "cancelled"
-        until(lambda: scalar(alice, state, mine) == "cancelled")
-        assert scalar(alice, state, blocked[-1]) == "queued"
+            assert scalar(alice, state, alices_job) != "cancelled"
+        until(lambda: scalar(alice, state, alices_job) == "cancelled")
+        assert scalar(alice, state, blocked_jobs[-1]) == "queued"
 
 
 def test_new_device_is_measured_before_jobs_start(database: Database) -> None:
@@ -84,10 +84,12 @@ def test_new_device_is_measured_before_jobs_start(database: Database) -> None:
         with controller(database, emulate="h200", link_out_bytes_per_s=0, link_in_bytes_per_s=0):
             job = enqueue(connection, "train")
             until(lambda: count_adoptions(connection, job))
-        slower = "select here_ns > there_ns from tensile.device_paces where machine = 'h200' and device_kind = %s"
-        assert scalar(connection, slower, emulated_kind())
-        measured = "select bool_and(mb_per_s <= emulated_mb_per_s) from tensile.stat_link where device = %s"
-        assert scalar(connection, measured, emulated_kind())
+        slower_query = (
+            "select here_ns > there_ns from tensile.device_paces where machine = 'h200' and device_kind = %s"
+        )
+        assert scalar(connection, slower_query, emulated_kind())
+        rates_query = "select bool_and(mb_per_s <= emulated_mb_per_s) from tensile.stat_link where device = %s"
+        assert scalar(connection, rates_query, emulated_kind())
 
 
 def test_controller_that_emulates_an_unknown_gpu_ends_with_code_2(database: Database) -> None:
@@ -112,20 +114,20 @@ def test_killed_controller_leaves_no_trainer_and_the_next_controller_runs_its_jo
 def test_job_whose_device_is_lost_waits_without_a_fault_until_the_device_works_again(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = tmp_path / "gone"
-    gone.touch()
-    monkeypatch.setenv("FAKE_DEVICE_GONE", str(gone))
+    gone_file = tmp_path / "gone"
+    gone_file.touch()
+    monkeypatch.setenv("FAKE_DEVICE_GONE", str(gone_file))
     with database.connect() as connection, controller(database) as process:
         enqueue(connection, "lose")
-        waits = "select waits_for from tensile.stat_queue where waits_for like 'a device that works%%'"
-        assert until(lambda: scalar(connection, waits)).startswith(
+        waits_query = "select waits_for from tensile.stat_queue where waits_for like 'a device that works%%'"
+        assert until(lambda: scalar(connection, waits_query)).startswith(
             "a device that works: the device is gone; not before "
         )
-        interrupted = "select count(*) from tensile.job_events where kind = 'interrupted'"
-        until(lambda: scalar(connection, interrupted) == 2)
+        interruptions_query = "select count(*) from tensile.job_events where kind = 'interrupted'"
+        until(lambda: scalar(connection, interruptions_query) == 2)
         error = "select error_sqlstate, error_message, error_hint, version_id from tensile.jobs"
         assert connection.execute(error).fetchone() == ("58000", "the device is gone", "Wait.", None)
-        gone.unlink()
+        gone_file.unlink()
         until(lambda: scalar(connection, "select count(*) from tensile.plans where adopted_at is not null"))
         assert scalar(connection, "select faults from tensile.jobs") == 0
         assert process.poll() is None

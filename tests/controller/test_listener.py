@@ -62,7 +62,7 @@ def test_repeated_error_is_logged_once_and_the_thread_continues(
     assert [r.message for r in caplog.records] == [
         f"notifications cannot be received now, polling continues: {error}"
     ]
-    assert listener.closes == 4, "a connection that failed is not used again"
+    assert listener.closes == 4, "a failed connection is closed"
 
 
 def test_notifications_that_arrive_together_are_reported_once_per_kind() -> None:
@@ -106,14 +106,14 @@ def test_payloads_that_no_trigger_sends_are_ignored(payload: str) -> None:
 @pytest.mark.postgres
 def test_flood_of_notifications_neither_ends_the_thread_nor_hides_a_cancel(database: Database) -> None:
     listener = Listener(database.dsn("tensile_worker"))
-    with listening(listener) as reported, database.connect("demo") as anybody:
-        anybody.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
-        anybody.execute("select count(pg_notify('tensile', 'queued ' || n)) from generate_series(1, 100000) as n")
-        anybody.execute("select pg_notify('tensile', 'cancel 7')")
+    with listening(listener) as reported, database.connect("demo") as user:
+        user.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
+        user.execute("select count(pg_notify('tensile', 'queued ' || n)) from generate_series(1, 100000) as n")
+        user.execute("select pg_notify('tensile', 'cancel 7')")
         received: list[Notification] = []
         deadline = time.monotonic() + DEADLINE_S
         while Notification(kind="cancel") not in received:
             assert time.monotonic() < deadline, received
             received.append(reported.get(timeout=DEADLINE_S))
-        assert len(received) < 1_000, "100,000 notifications are a few wake-ups"
+        assert len(received) < 1_000, "100,000 notifications wake the controller a few times"
         assert any(thread.name == "listener" and thread.is_alive() for thread in threading.enumerate())

@@ -154,9 +154,9 @@ def test_lock_on_models_stops_no_start_claim_or_cancel_of_a_controller(database:
                     "set local session_replication_role = replica"
                 )  # skips the triggers, because one of them reads models
                 job = enqueue(postgres, "a")
-            taken = call_promptly(lambda: claim_job(membership))
-            assert taken.job == job
-            call_promptly(lambda: membership.write(cancel(taken)))
+            claimed_job = call_promptly(lambda: claim_job(membership))
+            assert claimed_job.job == job
+            call_promptly(lambda: membership.write(cancel(claimed_job)))
             with database.connect() as postgres:
                 assert state(postgres, job) == "cancelled"
         del alice
@@ -198,27 +198,27 @@ def test_write_that_another_session_cancels_is_repeated_later(database: Database
 
 
 def test_unreadable_specification_costs_one_claim_and_one_write(database: Database) -> None:
-    unreadable = 50
+    unreadable_jobs = 50
     with database.connect() as postgres:  # the trigger refuses an unreadable request
         postgres.execute("alter table tensile.jobs disable trigger jobs_are_requests")
     with records_of(database) as records, database.connect("alice") as alice, database.connect("bob") as bob:
         alice.execute(
             "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, priority)"
             " select 'a', 1, 'public', 't', %s, 1000 from generate_series(1, %s)",
-            (Jsonb(specification("a") | {"task": "poetry"}), unreadable),
+            (Jsonb(specification("a") | {"task": "poetry"}), unreadable_jobs),
         )
-        good = enqueue(bob, "b")
+        readable_job = enqueue(bob, "b")
         membership = join_worker(records)
         assert membership.claim() is None
         assert _count(alice, "select count(*) from tensile.jobs where state = 'failed'") == 1
-        assert claim_job(membership).job == good, "the next claim takes another owner's job"
+        assert claim_job(membership).job == readable_job, "the next claim takes another owner's job"
         turns = 2
         membership.claim()
         while membership.take_more_to_claim():
             turns += 1
             membership.claim()
-        assert _count(alice, "select count(*) from tensile.jobs where state = 'failed'") == unreadable
-        assert turns <= 2 * unreadable + 2
+        assert _count(alice, "select count(*) from tensile.jobs where state = 'failed'") == unreadable_jobs
+        assert turns <= 2 * unreadable_jobs + 2
         error = alice.execute("select distinct error_sqlstate, error_hint from tensile.jobs").fetchall()
         assert error == [
             (RequestError.sqlstate, "Enqueue jobs with tensile_train, and give numbers of an ordinary size.")

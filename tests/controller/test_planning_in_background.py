@@ -64,11 +64,11 @@ def test_controller_reports_cancels_and_beats_while_a_plan_is_computed() -> None
             harness.until(lambda: harness.records.beats > beats)
             harness.records.cancels.add(first)
             harness.until_state(first, "cancelled")
-            assert list(harness.account.grants.values()) == [0]
+            assert list(harness.ledger.grants.values()) == [0]
         finally:
             planner.finish_planning.set()
         harness.until_adopted(second)  # the plan for both jobs is dropped, so the second job's plan is for it alone
-        assert list(harness.account.grants.values()) == [5 * MIB]
+        assert list(harness.ledger.grants.values()) == [5 * MIB]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def test_plan_improvement_runs_at_low_priority_and_is_cancelled_by_a_new_job() -
         member = harness.controller.pool.of_job(first)
         assert member is not None
         harness.until(lambda: any(isinstance(w, RecordMeasurement) for w in harness.records.written))
-        drifted = Measurement(
+        drifted_measurement = Measurement(
             trainer=harness.trainer_of(first),
             generation=member.adopted,
             latency_ns=(10_000,),
@@ -108,7 +108,7 @@ def test_plan_improvement_runs_at_low_priority_and_is_cancelled_by_a_new_job() -
             stall_ns=0,
             peak_bytes=4 * MIB,
         )
-        harness.controller.fold(drifted)
+        harness.controller.fold(drifted_measurement)
         harness.until(planner.improving.is_set)
         second = harness.records.enqueue("train", 5 * MIB)
         harness.until_adopted(second)

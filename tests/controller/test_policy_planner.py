@@ -17,7 +17,7 @@ from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.workload import Workload
 
 MIB = 1 << 20
-SLOW = Link(out_bytes_per_s=4 * 10**9, in_bytes_per_s=4 * 10**9)  # a tensor in a quarter of an operator
+SLOW = Link(out_bytes_per_s=4 * 10**9, in_bytes_per_s=4 * 10**9)  # copies a tensor in a quarter of an operator's time
 LINK = Link(out_bytes_per_s=10**12, in_bytes_per_s=10**12)
 
 

@@ -34,18 +34,18 @@ def running_service(path: Path | None, module: str = MODULE) -> Iterator[Service
 
 def wait_until_started(service_process: ServiceProcess, now_s: float) -> int:
     """Attend to the service until it has started, without advancing its clock, and return its process id."""
-    end = time.monotonic() + DEADLINE_S
+    end_s = time.monotonic() + DEADLINE_S
     while service_process.pid is None:
-        assert time.monotonic() < end
+        assert time.monotonic() < end_s
         service_process.attend(now_s)
     return service_process.pid
 
 
 def wait_until_ended(service_process: ServiceProcess, now_s: float) -> None:
     """Attend to the service until its end was noticed, without advancing its clock."""
-    end = time.monotonic() + DEADLINE_S
+    end_s = time.monotonic() + DEADLINE_S
     while service_process.asked:
-        assert time.monotonic() < end
+        assert time.monotonic() < end_s
         service_process.attend(now_s)
 
 
@@ -57,9 +57,9 @@ def wait_for_end(pid: int) -> None:
 
 
 def wait_for_text(path: Path, text: str) -> None:
-    end = time.monotonic() + 10.0
+    end_s = time.monotonic() + 10.0
     while not path.exists() or path.read_text() != text:
-        assert time.monotonic() < end, path.read_text() if path.exists() else "no file"
+        assert time.monotonic() < end_s, path.read_text() if path.exists() else "no file"
         os.sched_yield()
 
 

@@ -26,10 +26,10 @@ def test_job_of_a_killed_trainer_is_requeued_and_its_memory_is_freed() -> None:
     with controller_harness() as harness:
         job = harness.records.enqueue("train", 4 * MIB)
         harness.until_adopted(job)
-        assert sum(harness.account.grants.values()) == 4 * MIB
+        assert sum(harness.ledger.grants.values()) == 4 * MIB
         os.kill(harness.pid_of(job), signal.SIGKILL)
         requeue = harness.until_requeued(job)
-        assert harness.account.grants == {}
+        assert harness.ledger.grants == {}
         assert requeue.blame is Blame.OTHERS
         assert requeue.reason == "its trainer was killed by signal 9 from outside"
 
@@ -91,10 +91,10 @@ def test_child_process_dies_with_its_trainer() -> None:
         job = harness.records.enqueue("children")
         harness.until_adopted(job)
         pid = harness.pid_of(job)
-        (child,) = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        (child_pid,) = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         os.kill(pid, signal.SIGKILL)
         harness.until_state(job, "requeued")
-        harness.until(lambda: not alive(child))
+        harness.until(lambda: not alive(child_pid))
 
 
 def test_memory_of_a_dead_trainer_stays_granted_while_a_child_process_runs() -> None:
@@ -102,16 +102,16 @@ def test_memory_of_a_dead_trainer_stays_granted_while_a_child_process_runs() -> 
         job = harness.records.enqueue("stray", 4 * MIB)
         harness.until_adopted(job)
         pid = harness.pid_of(job)
-        (stray,) = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        (stray_pid,) = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         os.kill(pid, signal.SIGKILL)
-        harness.until(lambda: harness.account.revoked)
+        harness.until(lambda: harness.ledger.revoked)
         for _ in range(20):
             harness.controller.turn(harness.heartbeat)
-        assert list(harness.account.grants.values()) == [4 * MIB]
+        assert list(harness.ledger.grants.values()) == [4 * MIB]
         assert harness.records.states[job] == "claimed"
-        os.kill(stray, signal.SIGKILL)
+        os.kill(stray_pid, signal.SIGKILL)
         harness.until_state(job, "requeued")
-        assert harness.account.grants == {}
+        assert harness.ledger.grants == {}
 
 
 def test_memory_of_a_dead_trainer_stays_granted_while_the_driver_lists_its_process() -> None:
@@ -122,13 +122,13 @@ def test_memory_of_a_dead_trainer_stays_granted_while_the_driver_lists_its_proce
         pid = harness.pid_of(job)
         regions.listed.add(pid)
         os.kill(pid, signal.SIGKILL)
-        harness.until(lambda: harness.account.revoked and not alive(pid))
+        harness.until(lambda: harness.ledger.revoked and not alive(pid))
         for _ in range(20):
             harness.controller.turn(harness.heartbeat)
-        assert list(harness.account.grants.values()) == [4 * MIB]
+        assert list(harness.ledger.grants.values()) == [4 * MIB]
         regions.listed.clear()
         harness.until_state(job, "requeued")
-        assert harness.account.grants == {}
+        assert harness.ledger.grants == {}
         assert len(regions.taken) == len(set(regions.taken)) >= 2, "each trainer gets the regions once"
 
 
@@ -174,7 +174,7 @@ def test_trainer_that_never_adopts_its_plan_is_killed_and_its_job_requeued() -> 
         harness.controller._answer_s = 0.2
         requeue = harness.until_requeued(job)
         assert (requeue.reason, requeue.blame) == ("its trainer did not take up plan 1", Blame.UNCLEAR)
-        assert not harness.account.grants
+        assert not harness.ledger.grants
 
 
 def test_finished_killed_and_requeued_jobs_leave_no_descriptor() -> None:

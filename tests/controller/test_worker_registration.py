@@ -10,7 +10,7 @@ from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
 from indb_tensile.scheduler.admission.pool import Fault
-from tests.controller.fakes import FakeRecords, LockedRecords
+from tests.controller.fakes import FakeClock, FakeRecords, LockedRecords
 
 
 def _register(records: FakeRecords) -> WorkerRegistration:
@@ -142,18 +142,8 @@ def test_job_whose_end_cannot_be_written_is_requeued() -> None:
     assert records.written == [_requeue(job, "its end could not be written", Blame.NOBODY)]
 
 
-class Clock:
-    """A monotonic clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def test_worker_without_a_new_heartbeat_for_its_lease_is_declared_dead() -> None:
-    records, clock = FakeRecords(), Clock()
+    records, clock = FakeRecords(), FakeClock(now_s=100.0)
     registration = WorkerRegistration(records, clock)
     registration.join()
     records.others = (ObservedWorker(worker=WorkerId(8), beats=5, lease_s=15.0),)
@@ -166,7 +156,7 @@ def test_worker_without_a_new_heartbeat_for_its_lease_is_declared_dead() -> None
 
 
 def test_every_other_worker_gets_a_whole_lease_after_an_outage() -> None:
-    records, clock = FakeRecords(), Clock()
+    records, clock = FakeRecords(), FakeClock(now_s=100.0)
     registration = WorkerRegistration(records, clock)
     registration.join()
     records.others = (ObservedWorker(worker=WorkerId(8), beats=5, lease_s=15.0),)

@@ -164,21 +164,27 @@ def test_owner_may_only_insert_until_the_snapshot_is_sealed(alice: Connection) -
     with alice.transaction():
         job = job_on(alice, "t")
         ((table, _, _), *_) = make(alice, job, ["x", "y"])
-        for statement in DENIED:
+        for statement in DENIED_STATEMENTS:
             with refused("42501"), alice.transaction():
                 alice.execute(statement.format(table=table))
-        alice.execute(f"insert into {table} (x) values (1); grant select, insert on {table} to bob")  # only a warning
+        alice.execute(
+            f"insert into {table} (x) values (1); grant select, insert on {table} to bob"
+        )  # the grant only raises a warning
         bob_has_rights = "select has_table_privilege('bob', %s, 'select') or has_table_privilege('bob', %s, 'insert')"
         assert alice.execute(bob_has_rights, (table, table)).fetchone() == (False,)
         seal(alice, job)
         with refused("42501"), alice.transaction():
             alice.execute(f"insert into {table} (x) values (2)")
-    for statement in (*DENIED, "insert into {table} (x) values (3)", "lock table {table} in access share mode"):
+    for statement in (
+        *DENIED_STATEMENTS,
+        "insert into {table} (x) values (3)",
+        "lock table {table} in access share mode",
+    ):
         with refused("42501"), alice.transaction():
             alice.execute(statement.format(table=table))
 
 
-DENIED = (
+DENIED_STATEMENTS = (
     "select * from {table}",
     "insert into {table} (x) values (1) returning x",
     "update {table} set x = 1",
@@ -237,19 +243,19 @@ def test_job_with_another_users_snapshot_as_its_relation_reads_nothing(
     relation = Relation(oid=row[0], schema="tensile_data", name=f"job_{victim}")
     spec = JobSpec(model="m", relation=relation, target="y", task=Task.REGRESSION, architecture={"type": "mlp"})
     with database.connect("tensile_reader") as reader, database.connect("tensile_worker") as worker:
-        for thief in (alice, bob):
+        for other_user in (alice, bob):
             job = enqueue(
-                thief,
-                f"of_{thief.info.user}",
+                other_user,
+                f"of_{other_user.info.user}",
                 relation_oid=relation.oid,
                 relation_schema=relation.schema,
                 relation_name=relation.name,
                 spec={"relation": {"oid": relation.oid, "schema": relation.schema, "name": relation.name}},
             )
             assert snapshots.find_snapshot(worker, job) is None
-            owner = thief.execute("select current_user::regrole::oid::int8").fetchone()
+            owner = other_user.execute("select current_user::regrole::oid::int8").fetchone()
             assert owner is not None
-            with pytest.raises(PrivilegeError, match=f"role {thief.info.user} may not read table"):
+            with pytest.raises(PrivilegeError, match=f"role {other_user.info.user} may not read table"):
                 prepare(reader, spec, owner_oid=owner[0])
 
 

@@ -48,7 +48,8 @@ async def pid_of_answer(analyst: AnalystProcess) -> int:
     return int(json.loads(await analyst.ask(b'{"do": "echo"}'))[0])
 
 
-def alive(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Return whether the process exists, be it as a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -97,7 +98,7 @@ def test_cancelled_request_ends_its_process_and_the_next_request_is_answered(for
         hanging.cancel()
         pid, _ = json.loads(await next_request)
         assert pid != first
-        wait_until(lambda: not alive(first))
+        wait_until(lambda: not exists(first))
 
     run(forks, scenario)
 
@@ -141,7 +142,7 @@ def test_stop_ends_the_process(forks: ForkServer) -> None:
     async def scenario(analyst: AnalystProcess) -> None:
         pid = await pid_of_answer(analyst)
         assert analyst.stop() == -signal.SIGKILL
-        assert not alive(pid)
+        assert not exists(pid)
         assert analyst.stop() is None
 
     run(forks, scenario)

@@ -129,11 +129,13 @@ def test_cancelled_request_is_not_computed() -> None:
     async def scenario() -> list[list[Any]]:
         batches, model = untimed(), Echo()
         first = await occupy_thread(batches, model)
-        gone, stays = await enqueue(batches, (V1, model, ["gone"], Kind.VALUE), (V1, model, ["stays"], Kind.VALUE))
-        gone.cancel()
+        cancelled_request, kept_request = await enqueue(
+            batches, (V1, model, ["gone"], Kind.VALUE), (V1, model, ["stays"], Kind.VALUE)
+        )
+        cancelled_request.cancel()
         await asyncio.sleep(0)
         model.gate.set()
-        assert [await first, await stays] == [[0], ["stays"]]
+        assert [await first, await kept_request] == [[0], ["stays"]]
         batches.close()
         return model.passes
 

@@ -68,8 +68,8 @@ def test_too_long_frame_is_answered_and_the_connection_closed(running: ServerThr
         client.send_raw((MAX_FRAME_BYTES + 1).to_bytes(4, "big") + b"x" * 1000)
         assert client.receive()["error"]["sqlstate"] == "08P01"
         assert client.ended()
-    with Client(running.path) as another:
-        assert predict(another, 1)["ok"]
+    with Client(running.path) as other_client:
+        assert predict(other_client, 1)["ok"]
 
 
 def test_pipelined_requests_are_answered_in_order(running: ServerThread) -> None:
@@ -197,12 +197,12 @@ def test_internal_fault_is_reported_and_logged_and_the_service_continues(
 
 
 def test_prediction_is_answered_while_the_analyst_works(running: ServerThread) -> None:
-    with Client(running.path) as patient, Client(running.path) as quick:
-        patient.request("dataset", name="digits")
+    with Client(running.path) as waiting_client, Client(running.path) as quick_client:
+        waiting_client.request("dataset", name="digits")
         wait_until(lambda: running.analyst.requests != [])
-        assert predict(quick, 1)["ok"]
+        assert predict(quick_client, 1)["ok"]
         running.analyst.gate.set()
-        assert patient.receive()["result"] == "slow"
+        assert waiting_client.receive()["result"] == "slow"
 
 
 def test_request_is_cancelled_when_its_client_disconnects(running: ServerThread) -> None:
@@ -224,15 +224,15 @@ def test_client_that_disconnects_within_a_frame_leaves_no_connection(running: Se
 
 def test_client_that_disconnects_during_a_prediction_disturbs_no_other_client(running: ServerThread) -> None:
     running.model.gate.clear()
-    leaving = Client(running.path)
-    leaving.request("predict", version=1, rows=["leaving"])
+    leaving_client = Client(running.path)
+    leaving_client.request("predict", version=1, rows=["leaving"])
     assert running.model.entered.wait(DEADLINE_S)
-    with Client(running.path) as staying:
-        staying.request("predict", version=1, rows=["staying"])
-        leaving.close()
+    with Client(running.path) as staying_client:
+        staying_client.request("predict", version=1, rows=["staying"])
+        leaving_client.close()
         wait_until(lambda: running.server.connection_count == 1)
         running.model.gate.set()
-        assert staying.receive()["result"] == {"values": ["staying"]}
+        assert staying_client.receive()["result"] == {"values": ["staying"]}
 
 
 def test_64_concurrent_clients_get_their_own_answers_in_fewer_batches(running: ServerThread) -> None:

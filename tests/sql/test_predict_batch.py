@@ -193,8 +193,8 @@ def test_statement_timeout_ends_a_batch_and_an_evaluation_between_parts(alice: C
 @pytest.mark.usefixtures("published")
 def test_model_dropped_between_two_parts_is_reported(alice: Connection, database: Database, serve: Serve) -> None:
     def drop(request: Json) -> Json:
-        with database.connect("alice") as another:
-            another.execute("select tensile_drop_model('flowers')")
+        with database.connect("alice") as other_session:
+            other_session.execute("select tensile_drop_model('flowers')")
         return result({"values": [1.0] * len(request["rows"])})
 
     serve(drop)
