@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from tests.conftest import Database
+from tests.nightly import nightly_unless
 from tests.security.attack_runs import AttackReport, Outcome, State, run_attack
 from tests.security.attacks import attacks
 from tests.security.owned_objects import OWNER, VICTIM, create_owned_objects
