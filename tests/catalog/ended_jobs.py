@@ -25,9 +25,8 @@ def publish_jobs(database: Database, count: int, *, age: str = "0 days") -> None
             models.publish_version(worker, claimed, publication(incumbent=models.deployed_version(worker, "m")))
         jobs.leave(worker, number)
     with database.connect() as postgres, postgres.transaction():
-        postgres.execute(
-            "set local session_replication_role = replica"
-        )  # no triggers, so that the changes record no events
+        # No triggers, so that the changes record no events.
+        postgres.execute("set local session_replication_role = replica")
         postgres.execute(
             "insert into tensile.plans (job_id, attempt, generation, reason, policy)"
             " select job_id, 1, 1, 'start', 'tensile' from tensile.jobs on conflict do nothing"

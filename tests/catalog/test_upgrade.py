@@ -227,9 +227,8 @@ def test_controller_of_the_old_release_claims_nothing_after_the_upgrade(old_cata
     with _connect_as(old_catalog, "alice") as alice:
         waiting = released.add_job(alice, "flowers")
     install.install(old_catalog)
-    old_worker = released.add_worker(
-        old_catalog
-    )  # after a lost lease it registers again, without checking the version
+    # After a lost lease it registers again, without checking the version.
+    old_worker = released.add_worker(old_catalog)
     assert _fetch_all(old_catalog, "select job_id from tensile.claim_job(%s)", old_worker) == []
     fresh = register(old_catalog)
     assert jobs.beat(old_catalog, fresh).version == VERSION
@@ -323,9 +322,8 @@ def test_too_large_specifications_are_kept_and_their_queued_jobs_fail(old_catalo
         (repeated_job,),
     ]
     assert _fetch_all(old_catalog, "select name from tensile.models order by 1") == [("done",), ("runs",)]
-    old_catalog.execute(
-        "update tensile.jobs set owner_name = 'renamed' where state <> 'queued'"
-    )  # like adopt_owners() does
+    # Like adopt_owners() does.
+    old_catalog.execute("update tensile.jobs set owner_name = 'renamed' where state <> 'queued'")
     assert claim(old_catalog, register(old_catalog)).job == small_job
 
 
@@ -367,9 +365,8 @@ def test_jobs_and_models_of_another_installation_keep_their_installation(old_cat
         ("theirs", 424242, other_installation),
     ]
     assert _fetch_all(old_catalog, "select owner_oid::int8 from tensile.model_privileges") == [(424242,)]
-    assert (
-        jobs.claim_job(old_catalog, register(old_catalog)) is None
-    )  # the registration assigns the models to roles of the same names
+    # The registration assigns the models to roles of the same names.
+    assert jobs.claim_job(old_catalog, register(old_catalog)) is None
     assert jobs.foreign_jobs(old_catalog) == 1
     assert _fetch_all(old_catalog, "select state::text from tensile.jobs where job_id = %s", foreign_job) == [
         ("queued",)

@@ -193,9 +193,8 @@ def test_job_whose_claim_was_never_answered_is_requeued() -> None:
         running = harness.records.enqueue("train")
         harness.until_adopted(running)
         stray_job = harness.records.enqueue("train")
-        assert (
-            harness.records.claim(harness.records.workers[0], frozenset()) is not None
-        )  # the controller never gets the answer
+        # The controller never gets the answer.
+        assert harness.records.claim(harness.records.workers[0], frozenset()) is not None
         requeue = harness.until_requeued(stray_job)
         assert requeue.blame is Blame.NOBODY
 

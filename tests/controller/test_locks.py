@@ -150,9 +150,8 @@ def test_lock_on_models_stops_no_start_claim_or_cancel_of_a_controller(database:
         with locking(database, "postgres", "lock table tensile.models in access exclusive mode"):
             membership = call_promptly(lambda: join_worker(records))
             with database.connect() as postgres, postgres.transaction():
-                postgres.execute(
-                    "set local session_replication_role = replica"
-                )  # skips the triggers, because one of them reads models
+                # Skips the triggers, because one of them reads models.
+                postgres.execute("set local session_replication_role = replica")
                 job = enqueue(postgres, "a")
             claimed_job = call_promptly(lambda: claim_job(membership))
             assert claimed_job.job == job

@@ -84,17 +84,15 @@ def restore_copy(source: Database, cluster: Cluster) -> Database:
     """Copy the database to another cluster like an administrator: first the roles, then the database."""
     copy = Database(name="copied", cluster=cluster)
     roles = run_program(source.cluster, "pg_dumpall", "--roles-only", "--dbname", source.dsn())
-    run_program(
-        cluster, "psql", "--quiet", "--dbname", cluster.dsn(database="postgres"), text=roles
-    )  # continues after the error that role postgres exists
+    # Continues after the error that role postgres exists.
+    run_program(cluster, "psql", "--quiet", "--dbname", cluster.dsn(database="postgres"), text=roles)
     dump = run_program(source.cluster, "pg_dump", "--dbname", source.dsn())
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute("create database copied")
     run_program(cluster, "psql", "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", copy.dsn(), text=dump)
     with copy.connect() as connection:
-        connection.execute(
-            "delete from tensile.settings where name = 'socket_directory'"
-        )  # the path belongs to the other machine
+        # The path belongs to the other machine.
+        connection.execute("delete from tensile.settings where name = 'socket_directory'")
     return copy
 
 

@@ -1,4 +1,4 @@
-"""Check that the bridge refuses a named parameter exactly if a worker refuses it, too."""
+"""Check that the bridge refuses a named parameter exactly if a worker refuses it."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
