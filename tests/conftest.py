@@ -13,10 +13,11 @@ from psycopg import sql
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, temporary_cluster
 
-# The suite draws the same examples each time, so a new failure has a new cause in the code. To search for unknown
-# failures, draw other examples: sh tests/run.sh tests/scheduler --hypothesis-profile=search
-settings.register_profile("suite", derandomize=True, deadline=None)
-settings.register_profile("search", print_blob=True, deadline=None)
+# The daily suite draws the same few examples each time, so a new failure has a new cause in the code. The nightly
+# suite draws many other examples, to search for unknown failures:
+# sh tests/run.sh tests/scheduler --hypothesis-profile=search
+settings.register_profile("suite", max_examples=40, derandomize=True, deadline=None)
+settings.register_profile("search", max_examples=300, print_blob=True, deadline=None)
 settings.load_profile("suite")
 
 ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo", "alice", "bob", "monitor", "admin")
@@ -68,9 +69,19 @@ def template(cluster: Cluster) -> str:
     return _TEMPLATE
 
 
+@pytest.fixture(scope="module")
+def database_of_module(cluster: Cluster, template: str) -> Iterator[Database]:
+    """Yield a new database for all tests of a module that are marked `shares_database`."""
+    with fresh_database(cluster, template) as created:
+        yield created
+
+
 @pytest.fixture
-def database(cluster: Cluster, template: str) -> Iterator[Database]:
-    """Yield a new database for one test."""
+def database(request: pytest.FixtureRequest, cluster: Cluster, template: str) -> Iterator[Database]:
+    """Yield a new database for one test, or that of the module for a test marked `shares_database`."""
+    if request.node.get_closest_marker("shares_database"):
+        yield request.getfixturevalue("database_of_module")
+        return
     with fresh_database(cluster, template) as created:
         yield created
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs the tests that take longer than the test command may: tests marked nightly, the manual, chaos tests, and the soak test that
-# kills hundreds of trainers. Sets everything up as tests/run.sh does. The exit code is 1 if any test fails.
+# Runs the tests that take longer than the test command may: tests marked nightly, all properties with many other
+# examples, the native tests under both sanitizers, the manual, chaos tests, and the soak test that kills hundreds of
+# trainers. Sets everything up as tests/run.sh does. The exit code is 1 if any test fails.
 set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
@@ -11,7 +12,11 @@ tensile=.venv/bin/tensile
 code=0
 
 say "tests that take long"
-.venv/bin/python -m pytest --numprocesses 2 --dist loadfile -m nightly || code=1
+.venv/bin/python -m pytest --numprocesses 2 --dist loadfile -m "nightly and not hypothesis" || code=1
+say "properties, with many random examples"
+.venv/bin/python -m pytest --numprocesses 2 --dist loadfile -m hypothesis --hypothesis-profile=search || code=1
+say "native tests under the address, undefined-behaviour and thread sanitizers"
+sh tests/native/run.sh || code=1
 say "the manual: dead links and references"
 sh docs/build.sh || code=1
 say "chaos: 500 events at a lease of 6 s"

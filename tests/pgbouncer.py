@@ -1,4 +1,4 @@
-"""PgBouncer in front of a test's database: a process of its own, on a Unix socket only."""
+"""Run PgBouncer in front of a test's database, as a process of its own that listens on a Unix socket only."""
 
 import os
 import shutil
@@ -22,23 +22,23 @@ _PORT = 6432
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """The database behind PgBouncer."""
+    """A database that is reached through PgBouncer."""
 
     directory: Path
     database: Database
 
     def dsn(self, user: str) -> str:
-        """A connection string for one of ROLES."""
+        """Return a connection string for one of ROLES."""
         return make_conninfo(host=str(self.directory), port=_PORT, user=user, dbname=self.database.name)
 
     def connect(self, user: str) -> psycopg.Connection:
-        """A connection in autocommit mode that prepares nothing on the server."""
+        """Return a connection in autocommit mode that prepares no statement on the server."""
         return psycopg.connect(self.dsn(user), autocommit=True, prepare_threshold=None)
 
 
 @contextmanager
 def pooled(database: Database, mode: str, settings: str = "") -> Iterator[Pooled]:
-    """PgBouncer in this pool_mode, run by the cluster's system user: it refuses to run as root."""
+    """Run PgBouncer with this pool_mode. PgBouncer refuses to run as root, so the cluster's system user runs it."""
     program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     assert program is not None, "pgbouncer is not installed: sh tests/run.sh installs it"
     directory = Path(tempfile.mkdtemp(prefix="tensile-pgbouncer-"))
@@ -58,24 +58,24 @@ def pooled(database: Database, mode: str, settings: str = "") -> Iterator[Pooled
     identity: dict[str, Any] = {"user": user, "extra_groups": []} if as_root else {}
     process = subprocess.Popen([program, "-q", str(configuration)], cwd="/", **identity)
     try:
-        made = Pooled(directory=directory, database=database)
-        _await(made, process, log)
-        yield made
+        pool = Pooled(directory=directory, database=database)
+        _wait_until_open(pool, process, log)
+        yield pool
     finally:
         process.kill()
         process.wait()
         shutil.rmtree(directory)
 
 
-def _await(made: Pooled, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait_until_open(pool: Pooled, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
-            made.connect("postgres").close()
+            pool.connect("postgres").close()
         except psycopg.OperationalError as error:
-            told = log.read_text() if log.exists() else str(error)
-            assert process.poll() is None, told
-            assert time.monotonic() < deadline, told
-            time.sleep(0.02)  # the deadline is what counts
+            reason = log.read_text() if log.exists() else str(error)
+            assert process.poll() is None, reason
+            assert time.monotonic() < deadline, reason
+            time.sleep(0.02)  # between two attempts; the deadline decides the outcome
         else:
             return

@@ -16,14 +16,17 @@ say "clang-format"
 # shellcheck disable=SC2046
 $bin/clang-format --dry-run --Werror $(find native tests/native -name '*.[ch]' -o -name '*.[ch]pp') ||
   die "these files are not formatted: run .venv/bin/clang-format -i on them"
-say "native tests with warnings as errors and sanitizers; at the same time mypy and import contracts, on the other core"
-sh tests/native/run.sh >.cache/native.log 2>&1 &
+say "native tests with warnings as errors and the address sanitizer, on one core while the rest goes on"
+sh tests/native/run.sh address >.cache/native.log 2>&1 &
 native=$!
-$bin/mypy --no-error-summary indb_tensile worker tests || { kill $native; exit 1; }
-$bin/lint-imports >.cache/imports.log || { kill $native; cat .cache/imports.log; exit 1; }
-wait $native || { cat .cache/native.log; exit 1; }
-grep "tests passed" .cache/native.log
+trap 'kill $native 2>/dev/null || true' EXIT
+say "mypy and import contracts"
+$bin/mypy --no-error-summary indb_tensile worker tests
+$bin/lint-imports >.cache/imports.log || { cat .cache/imports.log; exit 1; }
 say "suite"
 processes=$((2 * $(nproc)))  # half of the time tests wait for PostgreSQL and other processes
 [ "$processes" -le 4 ] || processes=4
-exec $bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder "$@"
+code=0
+$bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder --durations=30 "$@" || code=$?
+wait $native || { cat .cache/native.log; die "the native tests failed"; }
+exit $code

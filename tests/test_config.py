@@ -1,3 +1,7 @@
+"""Check how settings are read from the environment and from a settings file, and how a trainer reads its inherited
+descriptors.
+"""
+
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,11 +14,11 @@ from indb_tensile.config import InheritedDescriptors, Settings, inherited_descri
 from indb_tensile.errors import RequestError
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_defaults_apply_without_environment_and_file() -> None:
     assert load({}) == Settings()
 
 
-def test_every_setting_can_be_given_by_its_variable() -> None:
+def test_every_setting_is_read_from_its_variable() -> None:
     settings = Settings(
         dsn="dbname=x",
         reader_dsn="host=/tmp user=tensile_reader",
@@ -61,21 +65,22 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
     assert load(settings.environment()) == settings
 
 
-def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
+def test_environment_overrides_the_file(tmp_path: Path) -> None:
     path = tmp_path / "tensile.toml"
     path.write_text('budget_bytes = "512MB"\nmax_jobs = 3\nlease_s = 20\n')
     settings = load({"TENSILE_CONFIG": str(path), "TENSILE_MAX_JOBS": "4"})
     assert (settings.budget_bytes, settings.max_jobs, settings.lease_s) == (512 << 20, 4, 20.0)
 
 
-def test_a_budget_alone_is_held_against_the_memory_of_the_device_that_is_found_later() -> None:
+def test_budget_is_compared_with_a_known_capacity_only() -> None:
+    """The device of device = 'auto' is detected later, so its capacity is not known here."""
     assert load({"TENSILE_BUDGET_BYTES": "3GB"}).budget_bytes == 3 << 30
     for environment in ({"TENSILE_DEVICE": "emulated"}, {"TENSILE_CAPACITY_BYTES": "2GB"}):
         with pytest.raises(RequestError, match="at most the capacity of 2147483648 bytes is needed"):
             load({"TENSILE_BUDGET_BYTES": "3GB"} | environment)
 
 
-def test_a_capacity_without_a_budget_may_be_used_in_full() -> None:
+def test_budget_defaults_to_the_capacity() -> None:
     settings = load({"TENSILE_CAPACITY_BYTES": "1GB"})
     assert (settings.capacity_bytes, settings.budget_bytes) == (1 << 30, 1 << 30)
 
@@ -92,12 +97,12 @@ def test_a_capacity_without_a_budget_may_be_used_in_full() -> None:
         ("9007199254740993kB", 9007199254740993 << 10),
     ],
 )
-def test_sizes_are_read_as_postgresql_does(text: str, size_bytes: int) -> None:
+def test_sizes_are_read_as_in_postgresql(text: str, size_bytes: int) -> None:
     assert parse_bytes(text) == size_bytes
 
 
 @given(st.integers(0, 1 << 70))
-def test_a_plain_number_is_bytes(size_bytes: int) -> None:
+def test_number_without_unit_is_bytes(size_bytes: int) -> None:
     assert parse_bytes(str(size_bytes)) == size_bytes
 
 
@@ -123,7 +128,7 @@ def test_a_plain_number_is_bytes(size_bytes: int) -> None:
         ("budget_bytes", "100kB", "at least one region of 1048576 bytes is needed"),
     ],
 )
-def test_a_wrong_value_names_variable_value_and_range(name: str, value: str, message: str) -> None:
+def test_refused_value_names_variable_value_and_range(name: str, value: str, message: str) -> None:
     with pytest.raises(RequestError) as raised:
         load({variable(name): value})
     assert message in raised.value.message
@@ -139,7 +144,7 @@ def test_a_wrong_value_names_variable_value_and_range(name: str, value: str, mes
         ("lease_s = [1]", "lease_s in "),
     ],
 )
-def test_a_wrong_file_names_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+def test_refused_file_names_its_path_and_the_fault(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "tensile.toml"
     path.write_text(text)
     with pytest.raises(RequestError) as raised:
@@ -148,40 +153,40 @@ def test_a_wrong_file_names_what_is_wrong(tmp_path: Path, text: str, message: st
     assert str(path) in raised.value.message
 
 
-def test_a_missing_file_is_named() -> None:
+def test_missing_file_is_named() -> None:
     with pytest.raises(RequestError) as raised:
         load({"TENSILE_CONFIG": "/nowhere/tensile.toml"})
     assert raised.value.message == "the settings file /nowhere/tensile.toml cannot be read: No such file or directory"
 
 
-def test_a_trainer_reads_the_descriptors_it_inherited() -> None:
-    given_fds = InheritedDescriptors(link_fd=5, device_fd=6)
-    assert inherited_descriptors(given_fds.environment()) == given_fds
+def test_trainer_reads_its_inherited_descriptors() -> None:
+    on_cpu = InheritedDescriptors(link_fd=5, device_fd=6)
+    assert inherited_descriptors(on_cpu.environment()) == on_cpu
     on_gpu = InheritedDescriptors(link_fd=5, device_fd=6, regions_fd=7)
     assert inherited_descriptors(on_gpu.environment()) == on_gpu
-    assert on_gpu.descriptors == given_fds.descriptors | {"TENSILE_REGIONS_FD": 7}
+    assert on_gpu.descriptors == on_cpu.descriptors | {"TENSILE_REGIONS_FD": 7}
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "emulated", "cuda", "cuda:0", "cuda:11"])
-def test_a_device_is_chosen_by_kind_and_number(device: str) -> None:
+def test_device_is_chosen_by_kind_and_number(device: str) -> None:
     assert load({"TENSILE_DEVICE": device}).device == device
 
 
-def test_a_device_of_no_kind_is_refused() -> None:
+def test_unknown_device_is_refused() -> None:
     with pytest.raises(
         RequestError, match="device \\(TENSILE_DEVICE\\) is 'gpu': auto, cpu, emulated, cuda, or cuda:"
     ):
         load({"TENSILE_DEVICE": "gpu"})
 
 
-def test_what_was_given_is_told_from_the_defaults(tmp_path: Path) -> None:
+def test_configured_names_omit_settings_left_at_their_defaults(tmp_path: Path) -> None:
     path = tmp_path / "tensile.toml"
     path.write_text("max_jobs = 3\n")
     environment = {"TENSILE_CONFIG": str(path), "TENSILE_CAPACITY_BYTES": "2GB", "PATH": "/bin"}
     assert config.configured_names(environment) == {"capacity_bytes", "max_jobs"}
 
 
-def test_a_trainer_started_by_hand_says_so() -> None:
+def test_trainer_without_inherited_descriptors_is_refused() -> None:
     with pytest.raises(RequestError) as raised:
         inherited_descriptors({})
     assert raised.value.message == "TENSILE_LINK_FD is '': the number of an open file descriptor is needed"

@@ -1,4 +1,4 @@
-"""What a process writes to its log: nothing that a user names can forge a line of it."""
+"""Check that text named by a user cannot forge a line of a process's log."""
 
 import logging
 import subprocess
@@ -19,13 +19,14 @@ from indb_tensile.log import LineFormatter, escaped
         ("as it is: é, 日本\t.", "as it is: é, 日本\t."),
     ],
 )
-def test_control_characters_are_shown_and_not_obeyed(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert escaped(text) == shown
     record = logging.LogRecord("x", logging.INFO, "x.py", 1, "job of %s", (text,), None)
     assert LineFormatter("%(levelname)s %(message)s").format(record) == f"INFO job of {shown}"
 
 
-def test_a_traceback_is_indented_so_that_no_line_of_it_looks_like_a_record() -> None:
+def test_traceback_lines_are_indented() -> None:
+    """A record begins in column 1, so no line of an exception's text looks like a record."""
     source = (
         "import logging\n"
         "from indb_tensile.log import start_log\n"
@@ -33,8 +34,8 @@ def test_a_traceback_is_indented_so_that_no_line_of_it_looks_like_a_record() -> 
         "try:\n    raise ValueError('a\\n2026-01-01 controller[1] INFO forged')\n"
         "except ValueError:\n    logging.exception('no')\n"
     )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    first, *others = done.stderr.splitlines()
-    assert first.endswith(" ERROR no")
-    assert others
-    assert all(line.startswith("    ") for line in others)
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    record, *traceback_lines = process.stderr.splitlines()
+    assert record.endswith(" ERROR no")
+    assert traceback_lines
+    assert all(line.startswith("    ") for line in traceback_lines)

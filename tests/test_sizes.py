@@ -1,4 +1,4 @@
-"""Sizes in words."""
+"""Check how sizes in bytes are written for people."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_sizes_are_in_units_of_1024(size_bytes: int, text: str) -> None:
     assert size(size_bytes) == text
 
 
-def test_sizes_that_would_look_alike_are_told_to_the_byte() -> None:
+def test_sizes_that_round_to_the_same_text_are_written_in_bytes() -> None:
     assert compared(600, 1024) == ("600 B", "1.0 kB")
     assert compared(2**20 + 1, 2**20) == ("1048577 B", "1048576 B")
     assert compared(2**20, 2**20) == ("1.0 MB", "1.0 MB")

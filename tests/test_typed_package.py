@@ -1,7 +1,9 @@
-"""The package has its types: type checkers of users read them where this file is installed."""
+"""Check that the package ships its type information. Type checkers of users read the types where `py.typed` is
+installed.
+"""
 
 from importlib.resources import files
 
 
-def test_the_marker_of_a_typed_package_is_installed() -> None:
+def test_py_typed_marker_is_installed() -> None:
     assert files("indb_tensile").joinpath("py.typed").is_file()

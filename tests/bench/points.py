@@ -1,10 +1,10 @@
-"""Points that a policy might reach, for tests of what is made of them."""
+"""Points that a policy may reach, for the tests of tables and verdicts."""
 
 from typing import Any
 
 
 def point(policy: str, eor: float, peak: int, **more: Any) -> dict[str, Any]:
-    """One of a network whose liveness peak is 100."""
+    """Return a point of a network whose liveness peak is 100."""
     return {
         "model": "net",
         "link_gb_s": 25.0,

@@ -1,4 +1,4 @@
-"""A network so small that a benchmark of it takes no time: what can be seen of one in a test."""
+"""A network so small that a test of a benchmark takes little time."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from indb_tensile.bench.harness.trial import TrainingSubject
 
 
 def tiny(seed: int = 0, rows: int = 256) -> TrainingSubject:
-    """Three layers wide enough to be worth moving, with dropout, which draws numbers in each iteration."""
+    """Return layers wide enough to be worth a swap, with dropout, which draws random numbers in each iteration."""
     torch.manual_seed(seed)
     layers = [nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1)] * 2
     module = nn.Sequential(*layers, nn.Linear(64, 3)).train()
@@ -20,10 +20,10 @@ def tiny(seed: int = 0, rows: int = 256) -> TrainingSubject:
 
 @dataclass(frozen=True, slots=True)
 class Tiny:
-    """Where it comes from, also in another process."""
+    """Makes the tiny network, in this process or in another."""
 
     network: None = None
 
     def subject(self, seed: int = 0) -> TrainingSubject:
-        """With weights and rows of this seed."""
+        """Return the network with weights and rows of this seed."""
         return tiny(seed)

@@ -1,4 +1,4 @@
-"""What PyTorch really holds in an iteration, to the byte."""
+"""The memory of an iteration is measured to the byte of PyTorch's allocations."""
 
 import torch
 
@@ -7,7 +7,7 @@ from indb_tensile.bench.harness.allocations import StepMemory, measure_memory
 MIB = 1 << 20
 
 
-def test_what_is_held_at_once_counts_beside_what_stands() -> None:
+def test_the_peak_of_an_iteration_counts_in_addition_to_the_standing_tensors() -> None:
     standing = torch.zeros(MIB, dtype=torch.uint8)
 
     def iterate() -> None:
@@ -18,11 +18,11 @@ def test_what_is_held_at_once_counts_beside_what_stands() -> None:
         del second, third
 
     iterate()
-    found = measure_memory(iterate, [standing, standing.view(2, -1)])
-    assert found == StepMemory(allocated_bytes=7 * MIB, reserved_bytes=22 * MIB)  # of segments of 2 and of 20
+    memory = measure_memory(iterate, [standing, standing.view(2, -1)])
+    assert memory == StepMemory(allocated_bytes=7 * MIB, reserved_bytes=22 * MIB)  # segments of 2 and of 20 MiB
 
 
-def test_results_and_workspaces_count_alike() -> None:
+def test_results_and_workspaces_are_counted_in_the_same_way() -> None:
     x = torch.randn(512, 512)
 
     def iterate() -> None:

@@ -1,3 +1,5 @@
+"""Command-line arguments are checked for their ranges."""
+
 import argparse
 
 import pytest
@@ -13,13 +15,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def test_what_is_in_range_is_a_number() -> None:
-    given = _parser().parse_args(["--batch", "3", "--kills", "0", "--budgets", "0", "0.25", "1"])
-    assert vars(given) == {"batch": 3, "kills": 0, "budgets": [0.0, 0.25, 1.0]}
+def test_arguments_in_range_become_numbers() -> None:
+    options = _parser().parse_args(["--batch", "3", "--kills", "0", "--budgets", "0", "0.25", "1"])
+    assert vars(options) == {"batch": 3, "kills": 0, "budgets": [0.0, 0.25, 1.0]}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--batch", "0"), "argument --batch: '0' is no whole number from 1 on"),
         (("--batch=-3",), "argument --batch: '-3' is no whole number from 1 on"),
@@ -28,6 +30,6 @@ def test_what_is_in_range_is_a_number() -> None:
         (("--budgets", "1.5"), "argument --budgets: '1.5' is no share: a number from 0 to 1 is needed"),
     ],
 )
-def test_what_is_out_of_range_is_refused_by_the_options_name(arguments: tuple[str, ...], told: str) -> None:
-    with pytest.raises(argparse.ArgumentError, match=told):
+def test_arguments_out_of_range_are_refused_with_the_options_name(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match=message):
         _parser().parse_args(arguments)

@@ -1,4 +1,4 @@
-"""A benchmark's own database: there with the catalog while it is measured, and gone afterwards."""
+"""A benchmark's own database has the catalog, and is dropped after the benchmark."""
 
 import psycopg
 import pytest
@@ -10,12 +10,12 @@ from indb_tensile.cluster import Cluster
 
 
 @pytest.mark.postgres
-def test_a_database_with_the_catalog_lasts_as_long_as_its_block(cluster: Cluster) -> None:
+def test_the_database_exists_only_within_its_block(cluster: Cluster) -> None:
     with temporary_database(cluster.dsn(database="postgres"), "test") as own, psycopg.connect(own) as connection:
         assert install.same_source(connection)
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         psycopg.connect(own)
 
 
-def test_benchmarks_that_get_a_server_of_their_own_are_benchmarks() -> None:
+def test_every_benchmark_with_its_own_server_exists() -> None:
     assert set(bench.SERVED) <= set(bench.NOUNS)

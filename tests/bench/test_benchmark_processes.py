@@ -1,4 +1,4 @@
-"""Networks that run in a process each."""
+"""Each network runs in its own process."""
 
 import subprocess
 import sys
@@ -19,11 +19,13 @@ run_each_alone(["vgg16", "lstm"])
 @pytest.mark.parametrize(
     ("code", "ran"),
     [
-        (2, ["vgg16", "lstm"]),  # it does not take what was asked: others may
-        (5, ["vgg16"]),  # the device
+        (2, ["vgg16", "lstm"]),  # the network refuses the request, and others may accept it
+        (5, ["vgg16"]),  # a device error ends the run
     ],
 )
-def test_each_runs_unless_what_ended_one_would_end_the_next_and_the_worst_is_told(code: int, ran: list[str]) -> None:
+def test_each_network_runs_until_a_device_error_and_the_worst_exit_code_is_returned(
+    code: int, ran: list[str]
+) -> None:
     done = subprocess.run(
         (sys.executable, "-c", PROGRAM, str(code)), capture_output=True, text=True, timeout=120, check=False
     )

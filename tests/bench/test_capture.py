@@ -1,4 +1,4 @@
-"""The benchmark of captures says what was captured, and how much of the time is torch's."""
+"""The benchmark of captures reports the captured operators, and torch's share of the time."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from indb_tensile.bench.commands import capture
 
 
-def test_a_row_names_the_operators_and_both_times(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_has_the_operators_and_both_times(capsys: pytest.CaptureFixture[str]) -> None:
     capture.main(["--cells", "1", "--rounds", "1", "--json"])
     (row,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert row.keys() == {"cells", "operators", "captured_s", "traced_s", "ratio"}

@@ -1,4 +1,4 @@
-"""A short storm of the cheap kinds of events; longer ones, and all kinds, are `tensile bench chaos` by hand."""
+"""A short chaos run with the cheap kinds of events. `tensile bench chaos` runs longer, and with all kinds."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ COMMAND = (sys.executable, "-m", "indb_tensile.bench", "chaos", "--lease", "6", 
 
 
 @pytest.mark.nightly
-def test_no_job_is_lost_or_changed_by_a_short_storm(tmp_path: Path) -> None:
+def test_no_job_is_lost_or_changed_by_a_short_chaos_run(tmp_path: Path) -> None:
     log = tmp_path / "events"
     command = [*COMMAND, "--events", str(len(CHEAP) + 1), "--jobs", "4", "--seed", "1", "--log", str(log)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -39,12 +39,12 @@ def test_no_job_is_lost_or_changed_by_a_short_storm(tmp_path: Path) -> None:
     assert min(report["peak_rss_mb"][name] for name in ("controller", "trainer", "service", "backend")) > 0
 
 
-def test_a_storm_that_is_told_to_end_takes_down_what_it_has_started() -> None:
+def test_a_chaos_run_ended_by_sigterm_stops_its_processes_and_deletes_its_files() -> None:
     before = directories()
     with subprocess.Popen([*COMMAND, "--controllers", "1"], stderr=subprocess.PIPE, text=True) as process:
         (directory,) = until(lambda: directories() - before)
         mark = f"TENSILE_BENCH_CHAOS={directory}\0"
-        until(lambda: len(processes_with(mark)) > 2)  # the controller, what it forks from, and copies of that
+        until(lambda: len(processes_with(mark)) > 2)  # the controller, its fork server, and forks of that
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         assert process.stderr.read() == ""
@@ -57,9 +57,9 @@ def directories() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("chaos-*"))
 
 
-def until(found: Callable[[], Any]) -> Any:
+def until(condition: Callable[[], Any]) -> Any:
     end = time.monotonic() + DEADLINE_S
-    while not (result := found()):
+    while not (result := condition()):
         assert time.monotonic() < end, f"not within {DEADLINE_S} s"
-        time.sleep(0.05)  # the deadline is what counts
+        time.sleep(0.05)  # only the deadline matters
     return result

@@ -1,4 +1,4 @@
-"""The parts of the storm that need no server: what is drawn, what a job's end is worth, what a forwarder does."""
+"""The parts of a chaos run that need no server: drawn events, the judgement of a job's end, and the forwarder."""
 
 import socket
 import threading
@@ -33,25 +33,25 @@ FAILED = JobEnding(
 
 def test_a_seed_draws_the_same_events_each_time() -> None:
     kinds = tuple(EventKind)
-    drawn = list(islice(draw_events(7, kinds, 6.0), 100))
-    assert list(islice(draw_events(7, kinds, 6.0), 100)) == drawn
-    assert list(islice(draw_events(8, kinds, 6.0), 100)) != drawn
+    events = list(islice(draw_events(7, kinds, 6.0), 100))
+    assert list(islice(draw_events(7, kinds, 6.0), 100)) == events
+    assert list(islice(draw_events(8, kinds, 6.0), 100)) != events
 
 
-def test_each_kind_comes_once_before_any_comes_again() -> None:
-    drawn = [event.kind for event in islice(draw_events(1, tuple(EventKind), 6.0), 3 * len(EventKind))]
-    rounds = [drawn[at : at + len(EventKind)] for at in range(0, len(drawn), len(EventKind))]
-    assert [sorted(found) for found in rounds] == [sorted(EventKind)] * 3
+def test_each_kind_is_drawn_once_before_any_kind_is_drawn_again() -> None:
+    kinds = [event.kind for event in islice(draw_events(1, tuple(EventKind), 6.0), 3 * len(EventKind))]
+    rounds = [kinds[at : at + len(EventKind)] for at in range(0, len(kinds), len(EventKind))]
+    assert [sorted(round_kinds) for round_kinds in rounds] == [sorted(EventKind)] * 3
     assert rounds[0] != rounds[1]
 
 
 def test_events_last_within_their_kinds_bounds_and_are_numbered() -> None:
-    drawn = list(islice(draw_events(3, tuple(EventKind), 6.0), 500))
-    assert [event.number for event in drawn] == list(range(1, 501))
-    assert all(0 <= event.hold_s <= LONGEST_LEASES.get(event.kind, 0.0) * 6.0 for event in drawn)
-    assert all(0 <= event.pause_s <= LONGEST_PAUSE_S for event in drawn)
-    assert any(event.hold_s > 6.0 for event in drawn), "nothing lasts longer than a lease: nobody takes jobs over"
-    assert {event.pick(3) for event in drawn} == {0, 1, 2}
+    events = list(islice(draw_events(3, tuple(EventKind), 6.0), 500))
+    assert [event.number for event in events] == list(range(1, 501))
+    assert all(0 <= event.hold_s <= LONGEST_LEASES.get(event.kind, 0.0) * 6.0 for event in events)
+    assert all(0 <= event.pause_s <= LONGEST_PAUSE_S for event in events)
+    assert any(event.hold_s > 6.0 for event in events), "no event outlasts a lease, so no job is ever taken over"
+    assert {event.pick(3) for event in events} == {0, 1, 2}
 
 
 def test_no_kinds_draw_no_events() -> None:
@@ -78,30 +78,30 @@ def test_an_unknown_kind_is_named_in_the_error() -> None:
         (replace(SUCCEEDED, digests=("aa", "aa")), Fate.PUBLISHED_TWICE),
         (replace(SUCCEEDED, digests=()), Fate.PUBLISHED_WRONGLY),
         (replace(SUCCEEDED, ends=2), Fate.ENDED_TWICE),
-        (replace(SUCCEEDED, asked_to_cancel=True), Fate.SUCCEEDED),  # the cancel came too late
+        (replace(SUCCEEDED, asked_to_cancel=True), Fate.SUCCEEDED),  # the cancel request was too late
         (replace(SUCCEEDED, state="running", ends=0, digests=()), Fate.LOST),
         (replace(SUCCEEDED, state=None, ends=0, digests=()), Fate.LOST),
         (replace(SUCCEEDED, state="cancelled", digests=(), asked_to_cancel=True), Fate.CANCELLED),
         (replace(SUCCEEDED, state="cancelled", digests=()), Fate.CANCELLED_UNASKED),
         (FAILED, Fate.FAILED_WITHOUT_FAULT),
         (replace(FAILED, digests=("aa",)), Fate.PUBLISHED_WRONGLY),
-        (replace(FAILED, sqlstate="42P01"), Fate.FAILED_WITHOUT_FAULT),  # nobody dropped its table
-        (replace(FAILED, spoiled=True), Fate.FAILED_WITHOUT_FAULT),  # somebody did, and the error says something else
+        (replace(FAILED, sqlstate="42P01"), Fate.FAILED_WITHOUT_FAULT),  # no event dropped its table
+        (replace(FAILED, spoiled=True), Fate.FAILED_WITHOUT_FAULT),  # an event did, but the error has another cause
         (replace(FAILED, spoiled=True, sqlstate="42704"), Fate.FAILED_BY_OWN_FAULT),
         (replace(FAILED, spoiled=True, sqlstate=None), Fate.FAILED_WITHOUT_FAULT),
     ],
 )
-def test_a_jobs_fate_is_told_by_its_end_and_by_what_its_owner_did(ending: JobEnding, expected: Fate) -> None:
+def test_a_jobs_fate_follows_from_its_end_and_its_owners_actions(ending: JobEnding, expected: Fate) -> None:
     assert fate(ending, REFERENCES) is expected
 
 
-def test_errors_are_counted_without_the_numbers_and_paths_in_them() -> None:
+def test_errors_are_counted_without_their_numbers_and_paths() -> None:
     first, second = (replace(FAILED, job=n, message=f'gone {n} at "/tmp/x{n}y/z"') for n in (2, 3))
     endings = [SUCCEEDED, first, second]
-    told = judge(endings, REFERENCES)
-    assert (told["jobs"], told["succeeded"], told["failed_without_fault"]) == (3, 1, 2)
-    assert told["undue_causes"] == {'58000: gone N at "PATH"': 2}
-    assert told["jobs_at_fault"] == [2, 3]
+    report = judge(endings, REFERENCES)
+    assert (report["jobs"], report["succeeded"], report["failed_without_fault"]) == (3, 1, 2)
+    assert report["undue_causes"] == {'58000: gone N at "PATH"': 2}
+    assert report["jobs_at_fault"] == [2, 3]
 
 
 def clean_report() -> dict[str, Any]:
@@ -120,24 +120,24 @@ def test_a_report_without_a_fault_is_clean() -> None:
         FAILED,
         replace(SUCCEEDED, digests=("aa", "aa")),
     ],
-    ids=["changed weights", "a job that never ends", "a failure that is not its own", "two versions"],
+    ids=["changed weights", "a job that never ends", "a failure without the job's fault", "two versions"],
 )
 def test_a_planted_fault_makes_a_report_unclean(planted: JobEnding) -> None:
     assert not is_clean(clean_report() | judge([SUCCEEDED, replace(planted, job=9)], REFERENCES))
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_whatever_is_wrong_or_left_makes_a_report_unclean(name: str) -> None:
+def test_every_fault_and_every_remaining_resource_makes_a_report_unclean(name: str) -> None:
     assert not is_clean(clean_report() | {name: 1})
 
 
-def test_a_client_knows_an_outage_from_a_fault() -> None:
+def test_a_client_distinguishes_an_outage_from_a_fault() -> None:
     assert all(is_outage(state) for state in ("57P03", "57P01", "08006", "53100", "53300", "57014", "no connection"))
     assert not any(is_outage(state) for state in ("XX000", "42501", "P0001", "58000"))
 
 
 class Echo:
-    """A server on a Unix socket that sends back what it gets."""
+    """A server on a Unix socket that returns every byte it receives."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -194,22 +194,22 @@ def is_broken(client: socket.socket) -> bool:
 
 
 @pytest.mark.usefixtures("forwarder")
-def test_a_forwarder_passes_on_what_both_ends_say(tmp_path: Path) -> None:
-    with connected(tmp_path) as one, connected(tmp_path) as other:
-        assert (answer(one, b"first"), answer(other, b"second")) == (b"first", b"second")
+def test_a_forwarder_passes_data_in_both_directions(tmp_path: Path) -> None:
+    with connected(tmp_path) as first, connected(tmp_path) as second:
+        assert (answer(first, b"first"), answer(second, b"second")) == (b"first", b"second")
 
 
-def test_a_cut_breaks_every_connection_and_takes_new_ones(forwarder: Forwarder, tmp_path: Path) -> None:
-    with connected(tmp_path) as one, connected(tmp_path) as other:
-        assert (answer(one, b"x"), answer(other, b"y")) == (b"x", b"y")
+def test_a_cut_breaks_every_connection_and_accepts_new_ones(forwarder: Forwarder, tmp_path: Path) -> None:
+    with connected(tmp_path) as first, connected(tmp_path) as second:
+        assert (answer(first, b"x"), answer(second, b"y")) == (b"x", b"y")
         assert forwarder.cut() == 2
-        assert is_broken(one)
-        assert is_broken(other)
+        assert is_broken(first)
+        assert is_broken(second)
     with connected(tmp_path) as later:
         assert answer(later, b"z") == b"z"
 
 
-def test_a_stall_holds_back_what_is_said_until_it_is_healed(forwarder: Forwarder, tmp_path: Path) -> None:
+def test_a_stall_delays_data_until_it_is_healed(forwarder: Forwarder, tmp_path: Path) -> None:
     with connected(tmp_path) as client:
         assert answer(client, b"x") == b"x"
         forwarder.stall()
@@ -234,6 +234,6 @@ def test_a_forwarder_that_refuses_breaks_old_and_new_connections(forwarder: Forw
         assert answer(client, b"y") == b"y"
 
 
-def test_a_connection_to_a_server_that_is_not_there_is_broken(tmp_path: Path) -> None:
+def test_a_connection_to_a_missing_server_is_broken(tmp_path: Path) -> None:
     with closing(Forwarder(tmp_path / "link", tmp_path / "nothing")), connected(tmp_path) as client:
         assert is_broken(client)

@@ -11,7 +11,7 @@ SIZE_BYTES = 1 << 20
 
 
 @pytest.mark.postgres
-def test_a_file_costs_next_to_no_wal_and_the_catalog_more_than_the_bytes(database: Database, tmp_path: Path) -> None:
+def test_a_file_writes_next_to_no_wal_and_the_catalog_more_than_the_bytes(database: Database, tmp_path: Path) -> None:
     figures = measure(database.dsn(), tmp_path, SIZE_BYTES, 3)
     assert list(figures) == [
         "size_bytes",

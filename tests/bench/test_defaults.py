@@ -1,4 +1,4 @@
-"""The benchmark of defaults: its tables, and what it says of a training."""
+"""The benchmark of defaults has its tables, and reports the metric and length of each training."""
 
 from pathlib import Path
 
@@ -18,13 +18,13 @@ a,2,2013-01-03T12:00:00Z,z
 """
 
 
-def test_every_method_is_judged_on_the_same_table() -> None:
+def test_every_method_is_measured_on_the_same_table() -> None:
     scores = list(measure(sample("tiny"), tuple(METHODS), seeds=1))
     assert [score.method for score in scores] == list(METHODS)
     assert all(0 <= score.metric <= 1 and score.seconds > 0 for score in scores)
-    ours = {score.method: (score.epochs, score.steps) for score in scores[:2]}
-    assert ours["fixed"] == (40, 40)
-    assert ours["defaults"][1] > 40
+    lengths = {score.method: (score.epochs, score.steps) for score in scores[:2]}
+    assert lengths["fixed"] == (40, 40)
+    assert lengths["defaults"][1] > 40
     assert [line["method"] for line in lines(scores)] == list(METHODS)
 
 
@@ -45,7 +45,7 @@ def test_training_stops_early_and_keeps_the_best_epoch() -> None:
     assert steps == epochs * -(-prepared.train.rows // prepared.settings.batch_size)
 
 
-def test_equal_tables_are_drawn_each_time_and_unknown_ones_refused() -> None:
+def test_tables_are_equal_each_time_and_an_unknown_table_is_refused() -> None:
     assert (sample("wide").table.row_hash == sample("wide").table.row_hash).all()
     first, second = (sample("imbalanced").table.columns["x0"].values for _ in range(2))
     assert (first == second).all()
@@ -54,26 +54,26 @@ def test_equal_tables_are_drawn_each_time_and_unknown_ones_refused() -> None:
     assert NAMES[0] in caught.value.hint
 
 
-def test_a_csv_file_has_numbers_moments_and_texts(tmp_path: Path) -> None:
+def test_a_csv_file_has_numbers_timestamps_and_texts(tmp_path: Path) -> None:
     path = tmp_path / "seen.csv"
     path.write_text(CSV)
-    found = from_csv(path, "size")
-    kinds = {name: data.kind for name, data in found.table.columns.items()}
+    csv_sample = from_csv(path, "size")
+    kinds = {name: data.kind for name, data in csv_sample.table.columns.items()}
     assert kinds == {
         "id": ColumnKind.INTEGER, "kind": ColumnKind.TEXT, "size": ColumnKind.FLOAT,
         "seen": ColumnKind.TIME, "maker": ColumnKind.TEXT,
     }  # fmt: skip
-    assert found.task is Task.REGRESSION
+    assert csv_sample.task is Task.REGRESSION
     assert from_csv(path, "kind").task is Task.CLASSIFICATION
-    assert found.table.columns["size"].missing.tolist() == [False, True, False]
-    assert found.table.columns["maker"].missing.tolist() == [False, True, False]
+    assert csv_sample.table.columns["size"].missing.tolist() == [False, True, False]
+    assert csv_sample.table.columns["maker"].missing.tolist() == [False, True, False]
     with pytest.raises(MissingError, match='has no column "price"'):
         from_csv(path, "price")
     with pytest.raises(MissingError, match="there is no file"):
         from_csv(tmp_path / "none.csv", "size")
 
 
-def test_a_table_has_a_key_of_its_own() -> None:
+def test_a_table_of_the_benchmark_has_its_own_key() -> None:
     table = make_table({"x": sample("iris").table.columns["sepal_length"]})
     assert [column.name for column in table.described if column.primary_key] == ["id"]
     assert len(set(table.row_hash.tolist())) == table.rows == 150

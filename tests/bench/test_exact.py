@@ -1,16 +1,17 @@
-"""A sample of the matrix: under every policy's plans results are what they are without, bit for bit."""
+"""A sample of the benchmark's matrix: the plans of every policy give the bits of training without a plan."""
 
 import pytest
 
 from indb_tensile.bench.commands.exact import ExactOptions, measure
 from indb_tensile.bench.harness.network_kinds import KINDS
-from indb_tensile.bench.harness.networks import NETWORKS, missing_library
+from indb_tensile.bench.harness.networks import NETWORKS
 from indb_tensile.bench.harness.trial import TrainingSubject
 from indb_tensile.scheduler.policies import POLICIES
+from tests.bench.libraries import skip_without_library
 from tests.bench.subjects import tiny
 
 
-def test_every_policys_plan_is_exact_whatever_the_seed() -> None:
+def test_every_policys_plan_gives_exact_results_for_every_seed() -> None:
     rows = list(measure(map(tiny, range(2)), ExactOptions()))
     assert all(row["exact"] for row in rows)
     assert {row["seed"] for row in rows} == {0, 1}
@@ -19,10 +20,9 @@ def test_every_policys_plan_is_exact_whatever_the_seed() -> None:
     assert max(row["swaps"] for row in rows) > 0
 
 
-def test_a_convolutional_network_is_exact_under_ours() -> None:
+def test_a_convolutional_network_is_exact_under_our_plans() -> None:
     network = NETWORKS["squeezenet"].resized(32)
-    if missing_library(network) is not None:
-        pytest.skip("torchvision is not installed: it is in the extra `bench`")
+    skip_without_library(network)
     rows = list(measure(iter([TrainingSubject.of(network, 2)]), ExactOptions(policies=("tensile+",), iterations=2)))
     assert [row["exact"] for row in rows] == [True] * len(rows)
     assert max(row["swaps"] for row in rows) > 0
@@ -32,14 +32,14 @@ FEW = ("windows", "complex", "averaged", "accumulated", "embeddings", "unet")
 
 
 def _require_exact(name: str) -> None:
-    asked = ExactOptions(policies=("tensile+",), budgets=(0.6, 0.0), iterations=3)
-    rows = list(measure(map(KINDS[name].subject, range(1)), asked))
+    options = ExactOptions(policies=("tensile+",), budgets=(0.6, 0.0), iterations=3)
+    rows = list(measure(map(KINDS[name].subject, range(1)), options))
     assert [row["exact"] for row in rows] == [True] * len(rows), rows
     assert max(row["swaps"] for row in rows) > 0
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_networks_of_many_kinds_are_exact(name: str) -> None:
+def test_networks_of_several_kinds_are_exact(name: str) -> None:
     _require_exact(name)
 
 

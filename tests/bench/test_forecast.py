@@ -1,11 +1,11 @@
-"""Foretold against executed: peaks to the byte, and each budget met."""
+"""Executed plans have the forecast peaks to the byte, and stay within their budgets."""
 
 from indb_tensile.bench.commands.forecast import BUDGETS, measure
 from indb_tensile.bench.harness.device_rig import RunTarget
 from tests.bench.subjects import tiny
 
 
-def test_each_budget_has_a_row_whose_peak_was_measured_to_the_byte() -> None:
+def test_each_budget_has_a_row_with_the_forecast_peak_measured_to_the_byte() -> None:
     rows = list(measure(tiny(), RunTarget(), rounds=1, iterations=1))
     assert len(rows) == len(BUDGETS)
     assert all(row["measured_peak_bytes"] == row["peak_bytes"] for row in rows)

@@ -1,4 +1,4 @@
-"""Workloads of many batches from those of two."""
+"""The workload of any batch is interpolated from the captured workloads of two batches."""
 
 from dataclasses import replace
 from functools import cache
@@ -25,17 +25,17 @@ def _captured(rows: int) -> Workload:
     return workload(step, tuple(10 * k + rows for k in range(len(step.graph.operators))))
 
 
-def test_a_batch_on_the_line_is_the_one_that_is_captured() -> None:
-    drawn, captured = InterpolatedWorkload(_captured, 8, 16)(30), _captured(30)
-    (graph,), (other,) = drawn.graphs, captured.graphs
+def test_an_interpolated_batch_equals_the_captured_batch() -> None:
+    interpolated, captured = InterpolatedWorkload(_captured, 8, 16)(30), _captured(30)
+    (graph,), (other,) = interpolated.graphs, captured.graphs
     assert graph.tensors == other.tensors
-    assert drawn.latency_ns == captured.latency_ns
+    assert interpolated.latency_ns == captured.latency_ns
     assert [replace(op, signature="") for op in graph.operators] == [
         replace(op, signature="") for op in other.operators
     ]
 
 
-def test_two_batches_of_other_operators_are_on_no_line() -> None:
+def test_two_batches_with_different_operators_are_refused() -> None:
     def works(rows: int) -> Workload:
         work = _captured(rows)
         (graph,), (latency_ns,) = work.graphs, work.latency_ns

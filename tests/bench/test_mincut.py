@@ -1,4 +1,4 @@
-"""PyTorch's activation_memory_budget, followed as a plan."""
+"""PyTorch's activation_memory_budget is followed as a plan."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 
 
-def test_what_is_made_again_is_made_once_right_before_the_backward_pass_needs_it() -> None:
-    """a = f(x), b = f(a), c = f(b); the backward pass reads b, then a."""
+def test_a_recomputed_tensor_is_recomputed_once_right_before_the_backward_pass_needs_it() -> None:
+    """Forward computes a = f(x), b = f(a), c = f(b). The backward pass reads b, then a."""
     graph = _graph()
     order = [e.operator for e in backward_again(graph, {OpIndex(1), OpIndex(2)}).executions]
     assert order == [0, 1, 2, 3, 1, 2, 4, 5]
@@ -27,7 +27,7 @@ def _deep(_row: int) -> Any:
     return nn.Sequential(*(layer for group in layers for layer in group))
 
 
-def test_a_smaller_budget_makes_more_again_and_every_plan_is_lawful() -> None:
+def test_a_smaller_budget_recomputes_more_and_every_plan_is_valid() -> None:
     network = Network(name="deep", title="deep", library="torch", batch=512, row=(64,), build=_deep)
     graph = capture(network, 512)
     plans = [plan for plan, _ in mincut_plans(network, 512, graph, (1_000,) * len(graph.operators))]
@@ -35,13 +35,13 @@ def test_a_smaller_budget_makes_more_again_and_every_plan_is_lawful() -> None:
     again = [max(0, len(plan.executions) - len(graph.operators)) for plan in plans[: len(plans) // 2]]
     assert again[0] < again[-1]
     assert peak(graph, plans[len(plans) // 2 - 1]) < liveness_peak(graph)
-    drawn = {k for k, o in enumerate(graph.operators) if o.random}
-    assert len(drawn) == 6
+    random_operators = {k for k, o in enumerate(graph.operators) if o.random}
+    assert len(random_operators) == 6
     for plan in plans:
-        assert sum(e.operator in drawn for e in plan.executions) == (6 if plan.executions else 0)
+        assert sum(e.operator in random_operators for e in plan.executions) == (6 if plan.executions else 0)
 
 
-def test_a_graph_of_another_network_is_not_taken_for_this_one() -> None:
+def test_the_graph_of_another_network_is_refused() -> None:
     network = Network(name="deep", title="deep", library="torch", batch=512, row=(64,), build=_deep)
     with pytest.raises(AssertionError, match="captured twice, and not alike"):
         next(mincut_plans(network, 512, capture(network, 8), ()))

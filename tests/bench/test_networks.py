@@ -1,4 +1,4 @@
-"""Known networks as step graphs: what is captured, and that it is kept."""
+"""Known networks are captured as step graphs, and the graphs are cached."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +11,12 @@ from indb_tensile.bench.harness.networks import NETWORKS, Network, graph_of, unr
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
 from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
+from tests.bench.libraries import skip_without_library
 
 
 @pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of these tests' own."""
+    """Use a cache directory of these tests alone."""
     path = tmp_path_factory.mktemp("graphs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(networks.CACHE_VARIABLE, str(path))
@@ -24,15 +25,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _captured(name: str, batch: int | None = None) -> StepGraph:
     network = NETWORKS[name]
-    lacking = networks.missing_library(network)
-    if lacking is not None:
-        pytest.skip(f"{lacking} is not installed: it is in the extra `bench`")
+    skip_without_library(network)
     return graph_of(name, batch)
 
 
-# What liveness saves against freeing nothing, as SCHEDULER's metrics have it, and the layers with parameters.
+# Liveness' saving against freeing nothing (the metrics of SCHEDULER), and the number of trained parameters.
 @pytest.mark.parametrize(("name", "saved", "trained"), [("vgg16", 0.45, 32), ("resnet50", 0.67, 161)])
-def test_the_papers_networks_are_captured_whole(name: str, saved: float, trained: int) -> None:
+def test_the_papers_networks_are_captured_completely(name: str, saved: float, trained: int) -> None:
     graph = _captured(name)
     assert 1 - liveness_peak(graph) / vanilla_peak(graph) == pytest.approx(saved, abs=0.01)
     assert sum(tensor.role is Role.PARAMETER for tensor in graph.tensors) == trained
@@ -41,7 +40,7 @@ def test_the_papers_networks_are_captured_whole(name: str, saved: float, trained
     assert {o.stage for o in updates} == {Stage.OPTIMIZER}
 
 
-def test_arithmetic_is_counted_forward_and_twice_as_much_backward() -> None:
+def test_flops_are_counted_forward_and_twice_as_many_backward() -> None:
     graph = _captured("resnet50")
     multiply_adds = 4_089_184_256  # of one image, as torchvision documents for this network
     convolutions = [o for o in graph.operators if "convolution" in o.name or "addmm" in o.name]
@@ -49,17 +48,17 @@ def test_arithmetic_is_counted_forward_and_twice_as_much_backward() -> None:
     assert forward == 2 * 16 * multiply_adds
     backward = sum(o.flops for o in convolutions if o.stage is Stage.BACKWARD)
     first = next(o for o in convolutions)
-    # The image needs no gradient; the classifier's backward products are called mm.
+    # The image needs no gradient. The backward products of the classifier are called mm.
     assert backward == 2 * (forward - 2 * 16 * 2048 * 1000) - first.flops
 
 
-def test_attention_is_counted_as_products() -> None:
+def test_the_flops_of_attention_are_those_of_its_products() -> None:
     graph = _captured("bert", 1)
     attention = [o.flops for o in graph.operators if "attention" in o.name and o.stage is Stage.FORWARD]
     assert attention == [2 * 2 * 512 * 512 * 768] * 12
 
 
-def test_a_recurrent_network_is_operators_of_each_step_and_not_one_in_all() -> None:
+def test_a_recurrent_network_has_operators_for_each_time_step() -> None:
     steps = 3
     network = Network(
         name="short",
@@ -75,7 +74,7 @@ def test_a_recurrent_network_is_operators_of_each_step_and_not_one_in_all() -> N
     assert sum("tanh.default" in o.name for o in graph.operators) == 2 * 2 * steps
 
 
-def test_a_kept_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_a_cached_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     built: list[int] = []
 
     def build(_: int) -> Any:
@@ -91,14 +90,14 @@ def test_a_kept_graph_is_read_and_not_captured_again(monkeypatch: pytest.MonkeyP
     assert [path.name.rpartition("-")[0] for path in cache.glob("tiny*")] == ["tiny-4"]
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_an_unknown_network_and_an_impossible_batch_are_refused() -> None:
     with pytest.raises(MissingError, match="there is no network 'alexnet'"):
         graph_of("alexnet")
     with pytest.raises(RequestError, match="lstm cannot be captured at a batch of 0"):
         graph_of("lstm", 0)
 
 
-def test_rows_that_are_too_small_for_a_network_are_refused_with_the_least_that_it_takes() -> None:
+def test_rows_too_small_for_a_network_are_refused_with_the_smallest_possible_size() -> None:
     def module(pixels: int) -> Any:
         from torch import nn
 
@@ -117,12 +116,12 @@ def test_rows_that_are_too_small_for_a_network_are_refused_with_the_least_that_i
     assert refused.value.hint == "Give at least 5 pixels."
     with pytest.raises(
         RequestError, match="picky cannot be trained on 1 row of 5 pixels a side: Expected more"
-    ) as one:
+    ) as single_row:
         networks.random_example(network.resized(5), 1)
-    assert one.value.hint == "Give at least 6 pixels, or 2 rows."
+    assert single_row.value.hint == "Give at least 6 pixels, or 2 rows."
 
 
-def test_a_missing_library_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(name="other", title="other", library="no-such-library", batch=4, row=(3,), build=_never)
     monkeypatch.setattr(networks, "NETWORKS", {"other": network})
     with pytest.raises(MissingError, match="comes from no-such-library, which is not installed"):
@@ -141,7 +140,7 @@ def test_a_network_for_smaller_rows_is_the_same_network() -> None:
         graph_of("squeezenet", 2, 0)
 
 
-def test_a_drawn_example_is_one_that_a_network_takes() -> None:
+def test_a_drawn_example_has_the_shape_that_its_network_accepts() -> None:
     module, loss, x, y = networks.random_example(NETWORKS["lstm"].resized(2), 3, seed=5)
     assert (x.shape, y.shape) == ((3, 2), (3, 2))
     value = loss(module(x), y)

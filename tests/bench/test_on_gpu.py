@@ -1,4 +1,4 @@
-"""Benchmarks of the executor on the back end for GPUs: the same rows, in a process that has the driver's double."""
+"""The executor's benchmarks give the same rows on the back end for GPUs, in a process with the driver's double."""
 
 import json
 import subprocess
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.nightly
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
-    """The rows of each benchmark."""
-    given = environment(
+    """Return the rows of each benchmark."""
+    variables = environment(
         build(tmp_path_factory.mktemp("driver")),
         FAKE_CUDA_HOST_COMPUTES="1",
         FAKE_CUDA_MEMORY_MB="1024",
@@ -27,7 +27,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.on_gpu_double"],
         cwd=ROOT,
-        env=preload_environment(given),
+        env=preload_environment(variables),
         stdout=subprocess.PIPE,
         check=True,
         text=True,
@@ -35,7 +35,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     return {name: rows for line in done.stdout.splitlines() for name, rows in json.loads(line).items()}
 
 
-def test_ours_and_torchs_own_ways_take_turns_in_two_processes(ran: dict[str, Rows]) -> None:
+def test_our_plans_and_torchs_methods_take_turns_in_two_processes(ran: dict[str, Rows]) -> None:
     eager, saved, unsaving, tight = ran["run_step"]
     assert [row["method"] for row in (eager, saved, unsaving)] == ["eager", "save_on_cpu", "tensile+, no saving"]
     assert all(row["exact"] and row["buffers_exact"] for row in (eager, saved, unsaving, tight))
@@ -49,7 +49,7 @@ def test_results_are_exact_under_plans(ran: dict[str, Rows]) -> None:
     assert max(row["swaps"] for row in rows) > 0
 
 
-def test_peaks_are_as_foretold(ran: dict[str, Rows]) -> None:
+def test_peaks_equal_their_forecasts(ran: dict[str, Rows]) -> None:
     rows = ran["run_forecast"]
     assert [abs(row["measured_peak_bytes"] / row["peak_bytes"] - 1) <= 0.01 for row in rows] == [True] * 3
 

@@ -1,4 +1,4 @@
-"""The benchmarks' commands, on a network small enough for a test."""
+"""The commands of the planning benchmarks run on a network small enough for a test."""
 
 import json
 from datetime import date
@@ -17,7 +17,7 @@ FEW = ("--policies", "liveness", "vanilla", "--budgets", "2", "--refine", "0")
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A network called resnet50, which the defaults and bars know by that name."""
+    """Register a small network as resnet50, the name that the defaults and targets use."""
 
     def build(_row: int) -> Any:
         from torch import nn
@@ -38,8 +38,8 @@ def _run(main: Any, capsys: pytest.CaptureFixture[str], *arguments: str) -> tupl
 
 
 def test_every_case_gets_rows_for_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    code, rows, told = _run(policies.main, capsys, "--models", "resnet50", "--json", *FEW)
-    assert (code, told) == (0, "")
+    code, rows, messages = _run(policies.main, capsys, "--models", "resnet50", "--json", *FEW)
+    assert (code, messages) == (0, "")
     assert [(row["machine"], row["link_gb_s"], row["policy"]) for row in rows] == [
         (machine, link, policy)
         for machine, link in (("a6000", 12.0), ("a6000", 25.0), ("a6000", 55.0), ("a100", 25.0), ("h200", 25.0))
@@ -47,14 +47,14 @@ def test_every_case_gets_rows_for_every_policy(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_a_bar_that_is_missed_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missed_target_is_reported_and_the_exit_code_is_1(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--models", "resnet50", "--links", "25", "--json", "--policies", "tensile+", "--budgets", "1")
-    code, _, told = _run(policies.main, capsys, *arguments, "--refine", "0")
+    code, _, messages = _run(policies.main, capsys, *arguments, "--refine", "0")
     assert code == 1
-    assert "resnet50 at EOR <= 1.10: NOT REACHED: " in told
+    assert "resnet50 at EOR <= 1.10: NOT REACHED: " in messages
 
 
-def test_rivals_that_were_planned_before_are_covered_without_planning_them_again(
+def test_recorded_rivals_are_compared_without_planning_them_again(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     case = ("--models", "resnet50", "--links", "25", "--json", "--budgets", "1", "--refine", "0")
@@ -63,17 +63,17 @@ def test_rivals_that_were_planned_before_are_covered_without_planning_them_again
     elsewhere = {**rivals[0], "link_gb_s": 12.0, "policy": "of another case"}
     path = tmp_path / "before.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, elsewhere)))
-    _, again, told = _run(policies.main, capsys, *case, "--beside", str(path))
+    _, again, messages = _run(policies.main, capsys, *case, "--beside", str(path))
     planned = [row for row in rows if row["policy"] == "tensile+"]
     assert _without_time(again) == _without_time(planned)
-    assert "covers superneurons" in told
+    assert "covers superneurons" in messages
 
 
 def _without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "planning_ms"} for row in rows]
 
 
-def test_tables_for_a_document_say_when_and_where_they_were_planned(
+def test_tables_for_a_document_have_the_date_and_the_machine(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     case = ("--models", "resnet50", "--links", "25", "--budgets", "1", "--refine", "0")
@@ -108,17 +108,17 @@ def test_recorded_rows_are_judged_again_without_planning(capsys: pytest.CaptureF
         policies.main(("--recorded", str(paths[0])))
 
 
-def test_pytorchs_own_answer_is_a_rival(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pytorchs_own_memory_budget_is_a_rival(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--models", "resnet50", "--links", "25", "--json", "--budgets", "2", "--refine", "0")
     _, rows, _ = _run(policies.main, capsys, *arguments, "--policies", "activation_memory_budget", "vanilla")
-    found = [row for row in rows if row["policy"] == "activation_memory_budget"]
-    assert [row["faults"] for row in found] == [[]] * len(found)
-    assert {row["budget_bytes"] for row in found} == {None}
-    # With nothing kept the whole forward pass runs again: three layers, two ReLUs, the loss's two operators.
-    assert max(row["executions_more"] for row in found) == 7
+    mincut_rows = [row for row in rows if row["policy"] == "activation_memory_budget"]
+    assert [row["faults"] for row in mincut_rows] == [[]] * len(mincut_rows)
+    assert {row["budget_bytes"] for row in mincut_rows} == {None}
+    # Without saved activations the whole forward pass is repeated: three layers, two ReLUs, the loss's two operators.
+    assert max(row["executions_more"] for row in mincut_rows) == 7
 
 
-def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_json_the_output_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         policies.main(("--models", "resnet50", "--links", "25", *FEW))
     heading, columns, first, *_ = capsys.readouterr().out.splitlines()
@@ -136,12 +136,12 @@ def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
         (("--models", "resnet50", "--links", "0"), "the link rate of 0.0 GB/s is out of range"),
     ],
 )
-def test_what_is_not_there_is_a_sentence(arguments: tuple[str, ...], message: str) -> None:
+def test_unknown_names_are_refused_with_a_sentence(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(RequestError, match=f"^{message}"):
         policies.main(arguments)
 
 
-def test_batches_are_compared_each_at_its_own_size(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_batch_is_compared_at_its_own_size(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--models", "resnet50", "--batches", "8", "16", "--json", *FEW)
     _, rows, _ = _run(batch.main, capsys, *arguments)
     assert [(row["batch"], row["policy"]) for row in rows] == [
@@ -152,7 +152,7 @@ def test_batches_are_compared_each_at_its_own_size(capsys: pytest.CaptureFixture
         batch.main(("--batches", "0"))
 
 
-def test_equal_jobs_take_turns_and_need_so_many_times_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_jobs_take_turns_and_need_a_multiple_of_the_memory(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--models", "resnet50", "--jobs", "1", "3", "--json", *FEW)
     _, rows, _ = _run(multi.main, capsys, *arguments)
     alone, together = (row for row in rows if row["policy"] == "liveness")
@@ -163,28 +163,28 @@ def test_equal_jobs_take_turns_and_need_so_many_times_the_memory(capsys: pytest.
         multi.main(("--models", "resnet50", "--jobs", "0"))
 
 
-def test_the_gain_of_phases_stands_apart_from_that_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gain_of_phases_is_reported_apart_from_that_of_plans(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--models", "resnet50", "--jobs", "2", "--policies", "liveness", "zico", "--budgets", "3", "--json")
-    _, rows, told = _run(multi.main, capsys, *arguments)
-    found = {policy: [row for row in rows if row["policy"] == policy] for policy in {row["policy"] for row in rows}}
-    assert set(found) == {"liveness", "liveness in phases", "zico"}
-    (plain,) = found["liveness"]
-    assert min(row["peak_bytes"] for row in found["liveness in phases"]) < plain["peak_bytes"]
-    assert min(row["peak_bytes"] for row in found["zico"]) < plain["peak_bytes"]
+    _, rows, messages = _run(multi.main, capsys, *arguments)
+    rows_of = {policy: [row for row in rows if row["policy"] == policy] for policy in {row["policy"] for row in rows}}
+    assert set(rows_of) == {"liveness", "liveness in phases", "zico"}
+    (plain,) = rows_of["liveness"]
+    assert min(row["peak_bytes"] for row in rows_of["liveness in phases"]) < plain["peak_bytes"]
+    assert min(row["peak_bytes"] for row in rows_of["zico"]) < plain["peak_bytes"]
     assert all(row["faults"] == [] for row in rows)
-    assert all(0.98 <= row["eor"] <= 1.02 for row in rows), "less than 1 where a job computes while another uploads"
-    assert "resnet50, jobs 2, link_gb_s 25.0: EOR <= 1.10: liveness saves 0.0%, in phases " in told
+    assert all(0.98 <= row["eor"] <= 1.02 for row in rows), "below 1 if a job computes while another uploads"
+    assert "resnet50, jobs 2, link_gb_s 25.0: EOR <= 1.10: liveness saves 0.0%, in phases " in messages
 
 
-def test_equal_parts_of_the_budget_stand_beside_what_jobs_planned_together_take(
+def test_equal_parts_of_the_budget_are_compared_with_jobs_planned_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ("--models", "resnet50", "--jobs", "2", "--policies", "tensile+", "--budgets", "2", "--refine", "0")
-    _, rows, told = _run(multi.main, capsys, *arguments, "--json")
-    beside = [row for row in rows if row.get("eor_equal_parts") is not None]
-    assert beside
-    assert all(row["eor"] <= row["eor_equal_parts"] for row in beside)
-    assert f"budget {beside[0]['budget_bytes']}: EOR {beside[0]['eor']:.4f}, worst job " in told
+    _, rows, messages = _run(multi.main, capsys, *arguments, "--json")
+    compared = [row for row in rows if row.get("eor_equal_parts") is not None]
+    assert compared
+    assert all(row["eor"] <= row["eor_equal_parts"] for row in compared)
+    assert f"budget {compared[0]['budget_bytes']}: EOR {compared[0]['eor']:.4f}, worst job " in messages
 
 
 def test_planning_is_timed_twice_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark judges a network by operators that its training did not hold, and by nothing else."""
+"""The benchmark evaluates a network by exactly the operators that the predictor's training does not contain."""
 
 import json
 import math
@@ -15,7 +15,10 @@ from tests.scheduler.descriptions import dense, elementwise
 
 
 def _sample(description: Description, factor: float = 1.0, utilisation: float = 0.0) -> MeasuredOperator:
-    """Products take four times their roofline, the rest twice; more where others run."""
+    """Return products with four times their roofline and other operators with twice.
+
+    On a busy device both are slower.
+    """
     slower = (4 if description.name == "aten.mm.default" else 2) * (1 + utilisation) * factor
     latency_ns = round(slower * float(rooflines_ns([description], PROCESSOR_SPEED)[0]))
     return MeasuredOperator(description=description, latency_ns=latency_ns, utilisation=utilisation)
@@ -37,38 +40,38 @@ def _network(name: str, described: list[Description]) -> MeasuredNetwork:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, Any]]:
-    drawn = tuple(_sample(d, utilisation=float(k % 4 == 3)) for k, d in enumerate(_descriptions(0, 600)))
+def report_rows() -> list[dict[str, Any]]:
+    samples = tuple(_sample(d, utilisation=float(k % 4 == 3)) for k, d in enumerate(_descriptions(0, 600)))
     first, second = _descriptions(1, 60), _descriptions(2, 60)
     networks = [
         _network("first", first),
         _network("second", [*second, *first[:10]]),
         _network("a part of the first", first[10:20]),
     ]
-    return list(rows(drawn, networks))
+    return list(rows(samples, networks))
 
 
-def test_each_network_is_judged_by_what_is_new_in_it(found: list[dict[str, Any]]) -> None:
-    assert [(row["network"], row["operators"]) for row in found if "network" in row] == [
+def test_each_network_is_evaluated_by_its_new_operators(report_rows: list[dict[str, Any]]) -> None:
+    assert [(row["network"], row["operators"]) for row in report_rows if "network" in row] == [
         ("first", 40),
         ("second", 60),
         ("all", 100),
     ]
-    kinds = {row["kind"]: row["operators"] for row in found if "kind" in row}
+    kinds = {row["kind"]: row["operators"] for row in report_rows if "kind" in row}
     assert sorted(kinds) == ["aten.mm.default", "aten.relu.default"]
     assert sum(count for count in kinds.values()) == 100
 
 
-def test_what_can_be_learned_is_foretold_and_the_estimate_is_behind(found: list[dict[str, Any]]) -> None:
-    row = next(row for row in found if row.get("network") == "all")
+def test_learnable_latencies_are_predicted_better_than_by_the_estimate(report_rows: list[dict[str, Any]]) -> None:
+    row = next(row for row in report_rows if row.get("network") == "all")
     for learned in ("r2", "r2_survey", "r2_linear"):
         assert row[learned] > 0.98
     assert row["r2_roofline"] < 0.9
     assert row["r2_crowded"] > 0.95 > row["r2_crowded_untold"]
 
 
-def test_the_last_row_tells_what_predicting_a_graph_costs(found: list[dict[str, Any]]) -> None:
-    cost = found[-1]
+def test_the_last_row_has_the_cost_of_predicting_a_graph(report_rows: list[dict[str, Any]]) -> None:
+    cost = report_rows[-1]
     assert (cost["graph_operators"], cost["graph_distinct"], cost["samples"]) == (10_000, 120, 740)
     assert 0 < cost["model_bytes"] < 5_000_000
-    assert all(json.loads(json.dumps(row)) == row for row in found)
+    assert all(json.loads(json.dumps(row)) == row for row in report_rows)

@@ -1,4 +1,4 @@
-"""How a benchmark ends where it cannot go on: never with a traceback for what its user did."""
+"""A benchmark that cannot continue ends with an exit code, and without a traceback for an error of its user."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from indb_tensile.bench.harness.process_exit import INTERRUPTED, UNREAD, run
 from indb_tensile.errors import RequestError
 
-UNHEARD = """
+ENDLESS_ROWS = """
 import sys
 from indb_tensile.bench.harness.process_exit import run
 
@@ -24,7 +24,7 @@ def main():
 run(main)
 """
 
-DUTIFUL = """
+WITH_CLEANUP = """
 import time
 from indb_tensile.bench.harness.process_exit import run
 
@@ -41,13 +41,13 @@ run(main)
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """The suite ends by SIGTERM as it did."""
+    """Restore the suite's handling of SIGTERM."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
-def test_what_a_user_can_mend_is_a_sentence_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_user_is_a_sentence_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
         raise RequestError("there is no network 'x'", hint="Networks are: y.")
 
@@ -57,7 +57,7 @@ def test_what_a_user_can_mend_is_a_sentence_and_its_exit_code(capsys: pytest.Cap
     assert capsys.readouterr().err == "tensile: there is no network 'x'\n  hint: Networks are: y.\n"
 
 
-def test_an_interrupt_ends_it_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_benchmark_ends_without_output(capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -66,10 +66,10 @@ def test_an_interrupt_ends_it_without_a_word(capsys: pytest.CaptureFixture[str])
     assert (ending.value.code, capsys.readouterr().err) == (INTERRUPTED, "")
 
 
-def test_it_ends_without_a_word_when_nobody_reads_its_rows_any_more() -> None:
+def test_a_benchmark_ends_without_output_when_its_pipe_is_closed() -> None:
     reader, writer = os.pipe()
     with subprocess.Popen(
-        (sys.executable, "-c", UNHEARD), stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE, text=True
+        (sys.executable, "-c", ENDLESS_ROWS), stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE, text=True
     ) as process:
         os.close(writer)
         os.close(reader)
@@ -77,8 +77,8 @@ def test_it_ends_without_a_word_when_nobody_reads_its_rows_any_more() -> None:
     assert (process.returncode, err) == (UNREAD, "")
 
 
-def test_told_to_end_it_takes_down_what_it_has_set_up() -> None:
-    with subprocess.Popen((sys.executable, "-c", DUTIFUL), stdout=subprocess.PIPE, text=True) as process:
+def test_a_benchmark_ended_by_sigterm_runs_its_cleanup() -> None:
+    with subprocess.Popen((sys.executable, "-c", WITH_CLEANUP), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.terminate()
@@ -86,7 +86,7 @@ def test_told_to_end_it_takes_down_what_it_has_set_up() -> None:
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_a_pipe_that_broke_elsewhere_is_a_fault() -> None:
+def test_another_broken_pipe_is_a_fault() -> None:
     def send() -> None:
         raise BrokenPipeError
 

@@ -1,4 +1,4 @@
-"""The benchmark of reading measures both sides on one table."""
+"""The benchmark of reading measures a job and a script on one table."""
 
 import pytest
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 @pytest.mark.nightly
 @pytest.mark.postgres
-def test_a_job_and_the_script_take_their_first_step_on_the_same_table(database: Database) -> None:
+def test_a_job_and_a_script_take_their_first_step_on_the_same_table(database: Database) -> None:
     rows = measure(database.dsn(), rows=2000, features=3, rounds=1)
     assert [(row["side"], row["rows"], row["features"], row["rounds"]) for row in rows] == [
         ("job", 2000, 3, 1),

@@ -1,4 +1,4 @@
-"""Unrolled recurrent networks of any length are lawful steps of the size that was asked for."""
+"""Unrolled recurrent networks of any length are valid steps of the requested size."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
 
 
 @pytest.mark.parametrize("operators", [1, 100, 3_000])
-def test_a_network_has_at_least_so_many_operators_and_hardly_more(operators: int) -> None:
+def test_a_network_has_the_requested_operators_and_hardly_more(operators: int) -> None:
     assert operators <= len(recurrent(operators).operators) <= operators + 25
 
 
@@ -19,7 +19,7 @@ def test_every_time_step_reads_the_same_weights_forward_and_backward() -> None:
     assert (reads[Stage.FORWARD], reads[Stage.BACKWARD], reads[Stage.OPTIMIZER]) == (10, 10, 1)
 
 
-def test_what_a_step_makes_waits_for_its_backward_pass() -> None:
+def test_activations_of_a_time_step_live_until_their_backward_pass() -> None:
     graph = recurrent(3_000)
     persistent_bytes = sum(t.size_bytes for t in graph.tensors if t.persistent)
     assert 5 * persistent_bytes < liveness_peak(graph) < vanilla_peak(graph)

@@ -1,4 +1,4 @@
-"""Residual networks of any depth are lawful steps of the size that was asked for."""
+"""Residual networks of any depth are valid steps of the requested size."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
 
 
 @pytest.mark.parametrize("operators", [1, 100, 3_000])
-def test_a_network_has_at_least_so_many_operators_and_hardly_more(operators: int) -> None:
+def test_a_network_has_the_requested_operators_and_hardly_more(operators: int) -> None:
     assert operators <= len(residual(operators).operators) <= operators + 50
 
 
@@ -22,7 +22,7 @@ def test_every_parameter_is_read_forward_and_backward_and_updated_once() -> None
     assert len(updates) == len(parameters)
 
 
-def test_activations_wait_for_their_backward_pass() -> None:
+def test_activations_live_until_their_backward_pass() -> None:
     graph = residual(1_000)
     persistent_bytes = sum(t.size_bytes for t in graph.tensors if t.persistent)
     assert 5 * persistent_bytes < liveness_peak(graph) < vanilla_peak(graph)

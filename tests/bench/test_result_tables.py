@@ -1,4 +1,4 @@
-"""What is said of rows."""
+"""The verdicts and tables that are made from rows."""
 
 from indb_tensile.bench.harness.result_tables import markdown, verdict
 from tests.bench.points import point
@@ -6,7 +6,7 @@ from tests.bench.points import point
 CASE = ("model", "link_gb_s")
 
 
-def test_the_verdict_names_what_is_not_covered_and_how_close_we_come() -> None:
+def test_the_verdict_lists_the_rival_points_not_covered_and_our_nearest_points() -> None:
     rows = [
         point("rival", 1.00, 80),
         point("rival", 1.20, 55),
@@ -24,12 +24,12 @@ def test_the_verdict_names_what_is_not_covered_and_how_close_we_come() -> None:
     ]
 
 
-def test_our_own_plans_in_phases_are_ours() -> None:
+def test_our_own_plans_in_phases_count_as_ours() -> None:
     rows = [point("rival", 1.2, 45), point("tensile+", 1.3, 45), point("tensile+ in phases", 1.2, 40)]
     assert next(verdict(rows, CASE)) == "net, link_gb_s 25.0: covers rival (1 points)"
 
 
-def test_the_verdict_says_who_is_faster_within_a_budget() -> None:
+def test_the_verdict_reports_a_faster_rival_within_a_budget() -> None:
     rows = [point("rival", 1.2, 45), point("tensile+", 1.3, 45)]
     assert list(verdict(rows, CASE))[1:] == [
         "net, link_gb_s 25.0: NOT FASTEST within 50% of the liveness peak: EOR 1.3000; best rival rival 1.2000",
@@ -45,6 +45,6 @@ def test_a_document_has_each_cases_verdict_and_remarks_below_its_table() -> None
     more = {"cbr": 0.4, "floor_bytes": 1, "planned_floor_bytes": 1, "planning_ms": 5.0, "vanilla_peak_bytes": 300}
     rows = [point(policy, 1.0, 60, **more) for policy in ("rival", "tensile+")]
     *_, covers, _fastest, remark, end = markdown(
-        rows, CASE, lambda found: iter([f"net, link_gb_s 25.0: {len(found)} rows"])
+        rows, CASE, lambda case_rows: iter([f"net, link_gb_s 25.0: {len(case_rows)} rows"])
     )
     assert (covers, remark, end) == ("- covers rival (1 points)", "- 2 rows", "")

@@ -1,4 +1,4 @@
-"""Rows, curves and verdicts of the benchmarks of policies."""
+"""The rows, curves and verdicts of the planning benchmarks."""
 
 import pytest
 
@@ -39,22 +39,22 @@ REQUIRED = {
         ((1.05, 61), False),
     ],
 )
-def test_a_point_is_covered_by_one_no_worse_in_both(ours: tuple[float, int], expected: bool) -> None:
+def test_a_point_is_covered_by_a_point_no_worse_in_time_and_memory(ours: tuple[float, int], expected: bool) -> None:
     assert covered(point("rival", 1.05, 60), [point("tensile+", *ours)]) is expected
 
 
-def test_two_points_do_not_cover_what_neither_covers() -> None:
+def test_two_points_together_cover_only_what_either_covers() -> None:
     assert not covered(point("rival", 1.05, 60), [point("tensile+", 1.0, 90), point("tensile+", 2.0, 20)])
 
 
-def test_a_broken_plan_covers_nothing_and_counts_for_nothing() -> None:
+def test_an_invalid_plan_covers_nothing_and_is_not_counted() -> None:
     broken = point("tensile+", 1.0, 10, faults=["wrong"])
     assert not covered(point("rival", 1.05, 60), [broken])
     assert best_msr([broken], 1.1) is None
     assert best_eor([broken], 50) is None
 
 
-def test_the_best_saving_and_time_are_those_within_the_limit() -> None:
+def test_the_best_saving_and_time_are_the_best_within_the_limit() -> None:
     rows = [point("p", 1.0, 90), point("p", 1.10, 60), point("p", 1.11, 40)]
     assert best_msr(rows, 1.10) == 0.4
     assert best_msr(rows, 1.10, "vanilla") == 0.8
@@ -68,14 +68,14 @@ def case() -> PlanningCase:
     return make_case([residual(60)], REFERENCE, 25.0, labels={"model": "net"})
 
 
-def test_a_plan_that_came_before_has_nopoint(case: PlanningCase) -> None:
+def test_a_plan_that_was_found_before_has_no_point(case: PlanningCase) -> None:
     trial = PolicyTrial(case, "liveness")
-    asked = [case.liveness_peak_bytes, case.floor_bytes, 0]
-    rows = [row for budget_bytes in asked for row in trial.ask(budget_bytes)]
-    assert [row["budget_bytes"] for row in rows] == asked[:1]
+    budgets = [case.liveness_peak_bytes, case.floor_bytes, 0]
+    rows = [row for budget_bytes in budgets for row in trial.ask(budget_bytes)]
+    assert [row["budget_bytes"] for row in rows] == budgets[:1]
 
 
-def test_rows_have_what_is_promised_and_hold_no_fault(case: PlanningCase) -> None:
+def test_rows_have_the_required_fields_and_no_fault(case: PlanningCase) -> None:
     rows = list(sweep(case, ("autoswap", "liveness", "vanilla"), budgets=3, refine=1))
     assert {row["policy"] for row in rows} == {"autoswap", "liveness", "vanilla"}
     for row in rows:
@@ -85,7 +85,7 @@ def test_rows_have_what_is_promised_and_hold_no_fault(case: PlanningCase) -> Non
     assert '"host": "' in stamped(rows[0])
 
 
-def test_our_own_policy_is_asked_last_and_for_each_peak_that_a_rival_reached(case: PlanningCase) -> None:
+def test_our_own_policy_is_planned_last_and_at_each_peak_of_a_rival(case: PlanningCase) -> None:
     rows = list(sweep(case, ("tensile+", "vanilla", "liveness", "autoswap"), budgets=2, refine=0))
     policies = [row["policy"] for row in rows]
     assert policies == sorted(policies, key=lambda name: (name == "tensile+", name))
@@ -94,7 +94,7 @@ def test_our_own_policy_is_asked_last_and_for_each_peak_that_a_rival_reached(cas
     assert peaks <= {row["budget_bytes"] for row in ours} | {row["peak_bytes"] for row in ours}
 
 
-def test_budgets_close_in_on_the_least_memory_at_an_overhead(case: PlanningCase) -> None:
+def test_the_search_reduces_the_memory_at_an_overhead(case: PlanningCase) -> None:
     trial = PolicyTrial(case, "autoswap")
     for budget_bytes in (case.liveness_peak_bytes, case.floor_bytes):
         list(trial.ask(budget_bytes))
@@ -113,14 +113,14 @@ def test_several_jobs_add_up_and_their_overhead_is_the_devices() -> None:
     scores = score(pair.workloads, plans, pair.link, compute=Compute.TURNS)
     row = total(scores)
     assert row["peak_bytes"] == scores[0].peak_bytes + scores[1].peak_bytes
-    assert row["iteration_us"] == sum(one.forecast.iteration_ns for one in scores) / 1000
+    assert row["iteration_us"] == sum(job.forecast.iteration_ns for job in scores) / 1000
     before, after = (
-        sum(one.baseline.compute_ns / ns for one, ns in zip(scores, times, strict=True))
+        sum(job.baseline.compute_ns / ns for job, ns in zip(scores, times, strict=True))
         for times in ([s.baseline.iteration_ns for s in scores], [s.forecast.iteration_ns for s in scores])
     )
     assert row["eor"] == round(before / after, 6)
-    assert row["eor"] >= 0.999, "a device that is always busy cannot be overtaken"
-    assert row["eor_worst"] == round(max(one.eor for one in scores), 6)
+    assert row["eor"] >= 0.999, "no plan is faster than a device that is always busy"
+    assert row["eor_worst"] == round(max(job.eor for job in scores), 6)
     assert row["msr_liveness"] == pytest.approx(1 - row["peak_bytes"] / pair.liveness_peak_bytes, abs=1e-6)
     assert set(row) == {*total(scores[:1]), "eor_worst"}
 
@@ -132,18 +132,18 @@ def test_only_known_policies_are_compared_and_all_by_default() -> None:
         known_policies(("luck",))
 
 
-def test_equal_jobs_are_planned_once_by_policies_that_plan_each_by_itself() -> None:
-    """However many there are: what was planned for one is found again, with the time that it took."""
+def test_equal_jobs_are_planned_once_by_policies_that_plan_each_job_alone() -> None:
+    """The plan of one job is reused for any number of equal jobs, with its planning time."""
     graph = residual(60)
-    one, three = (make_case([graph] * jobs, REFERENCE, 25.0, labels={}) for jobs in (1, 3))
+    single, triple = (make_case([graph] * jobs, REFERENCE, 25.0, labels={}) for jobs in (1, 3))
     for policy in ("autoswap", "capuchin"):
-        budget_bytes = (one.floor_bytes + one.liveness_peak_bytes) // 2
-        (plans,), planning_ms = timed(one, policy, budget_bytes)
-        assert timed(three, policy, 3 * budget_bytes) == ((plans,) * 3, planning_ms)
-        assert POLICIES[policy](three.workloads, budget_bytes=3 * budget_bytes, link=three.link) == (plans,) * 3
+        budget_bytes = (single.floor_bytes + single.liveness_peak_bytes) // 2
+        (plans,), planning_ms = timed(single, policy, budget_bytes)
+        assert timed(triple, policy, 3 * budget_bytes) == ((plans,) * 3, planning_ms)
+        assert POLICIES[policy](triple.workloads, budget_bytes=3 * budget_bytes, link=triple.link) == (plans,) * 3
 
 
-def test_equal_jobs_are_asked_for_the_same_part_of_every_budget() -> None:
+def test_equal_jobs_have_the_same_share_of_every_budget() -> None:
     graph = residual(60)
-    one, three = (make_case([graph] * jobs, REFERENCE, 25.0, labels={}) for jobs in (1, 3))
-    assert budgets_of(three, 7) == tuple(3 * budget_bytes for budget_bytes in budgets_of(one, 7))
+    single, triple = (make_case([graph] * jobs, REFERENCE, 25.0, labels={}) for jobs in (1, 3))
+    assert budgets_of(triple, 7) == tuple(3 * budget_bytes for budget_bytes in budgets_of(single, 7))

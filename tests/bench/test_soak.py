@@ -1,4 +1,4 @@
-"""A short soak: trainers killed at random moments beside one that trains on."""
+"""A short soak test: trainers are killed at random moments while another trainer continues."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from indb_tensile.bench.commands.soak import is_clean, soak
 
 
 @pytest.mark.nightly
-def test_nothing_is_lost_shared_or_changed_where_trainers_are_killed() -> None:
+def test_killed_trainers_neither_lose_nor_share_memory_nor_change_a_survivors_results() -> None:
     row = soak(8, at_once=3, survivors=1, seed=1)
     assert is_clean(row), row
     assert row["kills"] == 8

@@ -1,4 +1,4 @@
-"""The benchmark of planning: rows by size and budget, with rivals that end in time beside them."""
+"""The benchmark of planning reports rows by size and budget, with rivals that finish in time."""
 
 import json
 from argparse import Namespace
@@ -12,7 +12,7 @@ from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.timing.machines import REFERENCE
 
 
-def test_there_is_a_row_for_each_family_and_budget_with_the_best_rival_and_more_work(
+def test_each_family_and_budget_has_a_row_with_the_best_rival_and_the_gain_of_more_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     main(
@@ -46,7 +46,7 @@ def test_there_is_a_row_for_each_family_and_budget_with_the_best_rival_and_more_
     assert all(row["more_eor"] <= 1.01 * row["eor"] for row in rows)
 
 
-def test_a_line_names_the_budget_and_what_the_plan_is_compared_with(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_has_the_budget_and_the_rival_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--operators", "100", "--jobs", "2", "--budget", "0.5", "--rounds", "1", "--rivals", "capuchin"])
     (line,) = capsys.readouterr().out.splitlines()
     assert "operators x 2 jobs at 50%" in line
@@ -54,7 +54,7 @@ def test_a_line_names_the_budget_and_what_the_plan_is_compared_with(capsys: pyte
     assert "0 faults" in line
 
 
-def test_networks_are_planned_at_ten_budgets_from_below_the_peak_to_above_the_floor() -> None:
+def test_networks_are_planned_at_ten_budgets_between_the_peak_and_the_floor() -> None:
     case = make_case([residual(100)], REFERENCE, 25.0, labels={})
     budgets = [budget(case) for budget in _budgets(Namespace(budget=None, models=[]))]
     assert len(budgets) == 10
@@ -62,7 +62,7 @@ def test_networks_are_planned_at_ten_budgets_from_below_the_peak_to_above_the_fl
     assert case.floor_bytes < budgets[-1] < budgets[0] < case.liveness_peak_bytes
 
 
-def test_an_unknown_rival_and_a_budget_above_all_are_refused() -> None:
+def test_an_unknown_rival_and_a_budget_above_the_peak_are_refused() -> None:
     with pytest.raises(MissingError, match="there is no policy 'nobody'"):
         main(["--operators", "100", "--rivals", "nobody"])
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""Bits are compared, not numbers; what cannot run here is refused before it is tried."""
+"""Trials compare bits, and refuse a network that needs more memory than the machine has."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from indb_tensile.device.hardware import Memory
 from indb_tensile.errors import RequestError
 
 
-def test_bits_are_compared_and_not_numbers() -> None:
+def test_values_are_compared_by_their_bits() -> None:
     nan = torch.tensor([float("nan"), 1.0])
     assert same_bits(nan, nan.clone())
     assert same_bits(torch.tensor(2.0), torch.tensor(2.0))
@@ -17,10 +17,10 @@ def test_bits_are_compared_and_not_numbers() -> None:
     assert not same_bits(torch.zeros(2), torch.zeros(2, dtype=torch.int32))
 
 
-def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> None:
-    most = Memory(size_bytes=1000, whose="this machine")
-    require_memory("vgg16 at a batch of 8", 1000, lambda: most)
+def test_a_need_beyond_the_machines_memory_is_refused_with_both_figures() -> None:
+    memory_bytes = Memory(size_bytes=1000, whose="this machine")
+    require_memory("vgg16 at a batch of 8", 1000, lambda: memory_bytes)
     with pytest.raises(
         RequestError, match=r"^vgg16 at a batch of 8: 1001 bytes are needed, and this machine has 1000"
     ):
-        require_memory("vgg16 at a batch of 8", 1001, lambda: most)
+        require_memory("vgg16 at a batch of 8", 1001, lambda: memory_bytes)

@@ -9,9 +9,9 @@ from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
 from tests.bench.subjects import tiny
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 
-GRAPH = drawn((600, Role.ACTIVATION, "wr."), (400, Role.ACTIVATION, ".wr"))  # 1,000 bytes are held at its peak
+GRAPH = graph_from_rows((600, Role.ACTIVATION, "wr."), (400, Role.ACTIVATION, ".wr"))  # its peak is 1,000 bytes
 
 
 def test_it_is_the_bytes_of_the_slower_direction_over_the_liveness_peak() -> None:

@@ -1,4 +1,4 @@
-"""Jobs for the tests of the catalog, as tensile_train would insert them."""
+"""Insert jobs like tensile_train does, register workers, and claim jobs, in tests."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ LEASE_S = 30.0
 
 
 def enqueue(connection: psycopg.Connection[Any], model: str = "m", **columns: Any) -> JobId:
-    """One queued job of the connection's role; `columns` are further columns of `tensile.jobs`."""
+    """Insert one queued job of the connection's role. `columns` are further columns of `tensile.jobs`."""
     spec = columns.pop("spec", {})
     values = {
         "model_name": model,
@@ -33,7 +33,7 @@ def enqueue(connection: psycopg.Connection[Any], model: str = "m", **columns: An
 
 
 def specification(model: str) -> dict[str, Any]:
-    """The least that JobSpec needs."""
+    """Return the smallest valid specification of a job."""
     return {
         "model": model,
         "relation": {"oid": 1, "schema": "public", "name": "t"},
@@ -44,19 +44,19 @@ def specification(model: str) -> dict[str, Any]:
 
 
 def register(connection: psycopg.Connection[Any], *, lease_s: float = LEASE_S) -> WorkerId:
-    """A worker that has just beaten."""
+    """Register a worker."""
     return jobs.register_worker(connection, host="host", pid=1, device_kind="emulated:test", lease_s=lease_s)
 
 
 def claim(connection: psycopg.Connection[Any], worker: WorkerId) -> ClaimedJob:
-    """The next job; there must be one."""
+    """Claim the next job. There must be a job."""
     claimed = jobs.claim_job(connection, worker)
     assert isinstance(claimed, ClaimedJob)
     return claimed
 
 
 def claim_or_fail(connection: psycopg.Connection[Any], worker: WorkerId) -> ClaimedJob | None:
-    """The next job; None where there is none, or its specification could not be read and it was failed."""
+    """Claim the next job. None if there is no job, or if its specification is unreadable; then the job is failed."""
     claimed = jobs.claim_job(connection, worker)
     if isinstance(claimed, jobs.UnreadableJob):
         jobs.fail(connection, claimed.job, claimed.claim, claimed.error)
@@ -65,7 +65,7 @@ def claim_or_fail(connection: psycopg.Connection[Any], worker: WorkerId) -> Clai
 
 
 def publication(**changes: Any) -> Publication:
-    """A version with a few bytes of weights."""
+    """Return a publication with a few bytes of weights."""
     values: dict[str, Any] = {
         "task": Task.REGRESSION,
         "target": "y",
@@ -82,14 +82,14 @@ def publication(**changes: Any) -> Publication:
 
 
 def state(connection: psycopg.Connection[Any], job: JobId) -> str:
-    """The job's state as this role sees it."""
+    """Return the job's state, as the connection's role sees it."""
     row = connection.execute("select state::text from tensile.jobs where job_id = %s", (job,)).fetchone()
     assert row is not None
     return str(row[0])
 
 
 def rows_read(connection: psycopg.Connection[Any]) -> int:
-    """Rows of `tensile.jobs` that this transaction has read."""
+    """Return how many rows of `tensile.jobs` this transaction has read."""
     row = connection.execute(
         "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'tensile.jobs'::regclass"
     ).fetchone()

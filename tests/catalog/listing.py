@@ -1,4 +1,4 @@
-"""Everything that an installation of the catalog made, as text that two installations can be compared by."""
+"""List everything that an installation of the catalog created, so that tests can compare two installations."""
 
 from typing import Any
 
@@ -70,11 +70,13 @@ order by 1
 """
 
 
-def catalog(connection: psycopg.Connection[Any]) -> list[str]:
-    """Everything that the installation made, one line each; of an extension also its members and what dumps carry."""
+def list_catalog(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return one line for each object of the installation. An extension also has lines for its members and for the
+    tables that dumps include.
+    """
     return [row[0] for row in connection.execute(_EVERYTHING)]
 
 
-def members_aside(lines: list[str]) -> list[str]:
-    """Without what only an extension has."""
+def without_members(lines: list[str]) -> list[str]:
+    """Return the lines without those that only an extension has."""
     return [line for line in lines if not line.startswith(("member ", "dumped "))]

@@ -1,7 +1,7 @@
-"""A PostgreSQL of the test's own, into whose share folder extensions can be placed without touching the machine's.
+"""Make a PostgreSQL installation for a test, to which extensions can be added without changing the machine's own.
 
-PostgreSQL finds its libraries and shared files relative to its program. A copy of the programs, beside links to
-everything else, is therefore a server whose folder `extension` belongs to us.
+PostgreSQL finds its libraries and shared files relative to its program. A copy of the programs, beside links to all
+other files, is therefore an installation whose folder `extension` belongs to the test.
 """
 
 import shutil
@@ -14,21 +14,21 @@ _COPIED = ("postgres", "initdb", "pg_ctl", "pg_config")
 
 
 def own_server(directory: Path) -> tuple[Cluster, Path]:
-    """A cluster, not created yet, and the folder for its extensions."""
+    """Return a cluster that is not created yet, and the folder for its extensions."""
     installed = find_programs()
-    where = {name: Path(_ask(installed, name)) for name in ("bindir", "sharedir", "pkglibdir")}
-    bin_directory = _below(directory, where["bindir"])
+    directories = {name: Path(_pg_config(installed, name)) for name in ("bindir", "sharedir", "pkglibdir")}
+    bin_directory = _below(directory, directories["bindir"])
     bin_directory.mkdir(parents=True)
     for name in _COPIED:
-        shutil.copy2(where["bindir"] / name, bin_directory / name)
-    library = _below(directory, where["pkglibdir"])
+        shutil.copy2(directories["bindir"] / name, bin_directory / name)
+    library = _below(directory, directories["pkglibdir"])
     library.parent.mkdir(parents=True, exist_ok=True)
-    library.symlink_to(where["pkglibdir"])
-    share = _below(directory, where["sharedir"])
+    library.symlink_to(directories["pkglibdir"])
+    share = _below(directory, directories["sharedir"])
     extensions = share / "extension"
     extensions.mkdir(parents=True)
-    for source in (*where["sharedir"].iterdir(), *(where["sharedir"] / "extension").iterdir()):
-        target = share / source.relative_to(where["sharedir"])
+    for source in (*directories["sharedir"].iterdir(), *(directories["sharedir"] / "extension").iterdir()):
+        target = share / source.relative_to(directories["sharedir"])
         if not target.exists():
             target.symlink_to(source)
     programs = Programs(major=installed.major, directory=bin_directory)
@@ -39,6 +39,6 @@ def _below(directory: Path, path: Path) -> Path:
     return directory / path.relative_to("/")
 
 
-def _ask(programs: Programs, name: str) -> str:
-    done = subprocess.run([programs.path("pg_config"), f"--{name}"], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+def _pg_config(programs: Programs, name: str) -> str:
+    completed = subprocess.run([programs.path("pg_config"), f"--{name}"], capture_output=True, text=True, check=True)
+    return completed.stdout.strip()

@@ -1,4 +1,4 @@
-"""Checkpoints in files: whole or not there, unreadable for others, and never outside their folder."""
+"""Check checkpoint files: written completely or not at all, unreadable for other users, inside their folder."""
 
 import os
 import resource
@@ -28,7 +28,7 @@ def names(files: CheckpointFiles) -> list[str]:
     return sorted(path.name for path in files.directory.iterdir())
 
 
-def test_what_is_written_is_read_again_and_nobody_else_may(files: CheckpointFiles) -> None:
+def test_checkpoint_is_read_back_and_only_its_user_may_read_it(files: CheckpointFiles) -> None:
     digest = files.write(JOB, [b"state"]).digest
     assert digest == digest_of(b"state")
     assert files.read(JOB, digest, 5) == b"state"
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_again_and_nobody_else_may(files: CheckpointFile
     assert stat.S_IMODE(files.directory.parent.stat().st_mode) == 0o700
 
 
-def test_the_previous_one_stays_until_it_is_let_go(files: CheckpointFiles) -> None:
+def test_previous_checkpoint_stays_until_it_is_removed(files: CheckpointFiles) -> None:
     old, new = files.write(JOB, [b"old"]).digest, files.write(JOB, [b"new"]).digest
     other = files.write(JobId(4), [b"old"]).digest
     assert files.read(JOB, old, 3) == b"old"
@@ -46,7 +46,7 @@ def test_the_previous_one_stays_until_it_is_let_go(files: CheckpointFiles) -> No
     assert names(files) == sorted([f"job-3-{new}.ckpt", f"job-4-{other}.ckpt"])
 
 
-def test_a_file_that_is_lost_cut_short_or_changed_is_not_loaded(files: CheckpointFiles) -> None:
+def test_missing_truncated_or_changed_file_is_not_loaded(files: CheckpointFiles) -> None:
     digest = files.write(JOB, [b"state"]).digest
     path = files.directory / names(files)[0]
     path.write_bytes(b"stat")
@@ -66,25 +66,25 @@ def test_a_file_that_is_lost_cut_short_or_changed_is_not_loaded(files: Checkpoin
 
 
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "", "a" * 63, "A" * 64, "a" * 64 + "/"])
-def test_no_digest_of_the_catalog_leads_out_of_the_folder(files: CheckpointFiles, digest: str) -> None:
+def test_digest_that_is_no_digest_is_refused_as_a_file_name(files: CheckpointFiles, digest: str) -> None:
     with pytest.raises(StorageError, match="do not form the name"):
         files.read(JOB, digest, 5)
 
 
-def test_stale_files_go_and_those_that_count_or_are_under_way_stay(files: CheckpointFiles) -> None:
-    counted, ended, fresh = (files.write(JobId(n), [b"%d" % n]).digest for n in (1, 2, 3))
+def test_stale_files_are_removed_and_valid_or_recent_files_stay(files: CheckpointFiles) -> None:
+    valid, ended, fresh = (files.write(JobId(n), [b"%d" % n]).digest for n in (1, 2, 3))
     unfinished = files.directory / "new-job-9-x"
     unfinished.write_bytes(b"half")
     (files.directory / "README").write_bytes(b"a user's own file")
     for path in files.directory.iterdir():
         if fresh not in path.name:
             os.utime(path, (1, 1))
-    assert files.remove_stale(frozenset({(1, counted)})) == 2
-    assert names(files) == sorted(["README", f"job-1-{counted}.ckpt", f"job-3-{fresh}.ckpt"])
+    assert files.remove_stale(frozenset({(1, valid)})) == 2
+    assert names(files) == sorted(["README", f"job-1-{valid}.ckpt", f"job-3-{fresh}.ckpt"])
     assert ended not in "".join(names(files))
 
 
-def test_hosts_that_share_a_directory_leave_each_others_files_alone(files: CheckpointFiles, tmp_path: Path) -> None:
+def test_hosts_that_share_a_directory_do_not_remove_each_others_files(files: CheckpointFiles, tmp_path: Path) -> None:
     digest = files.write(JOB, [b"state"]).digest
     os.utime(files.directory / names(files)[0], (1, 1))
     other = CheckpointFiles(tmp_path / "state", INSTALLATION, "../host.example/..")
@@ -94,18 +94,18 @@ def test_hosts_that_share_a_directory_leave_each_others_files_alone(files: Check
     assert files.read(JOB, digest, 5) == b"state"
 
 
-def test_without_a_folder_there_is_nothing_stale(files: CheckpointFiles) -> None:
+def test_missing_folder_has_no_stale_files(files: CheckpointFiles) -> None:
     assert files.remove_stale(frozenset()) == 0
 
 
-def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     with pytest.raises(StorageError, match="the checkpoint of job 3 cannot be written to") as caught:
         CheckpointFiles(tmp_path / "state", INSTALLATION, "host.example").write(JOB, [b"state"])
     assert "TENSILE_STATE_DIR" in caught.value.hint
 
 
-_FULL = """
+_WRITE_WITHOUT_SPACE = """
 import resource, signal, sys
 from pathlib import Path
 from uuid import UUID
@@ -113,17 +113,19 @@ from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.errors import StorageError
 from indb_tensile.job import JobId
 files = CheckpointFiles(Path(sys.argv[1]), UUID(int=7), "host")
-kept = files.write(JobId(3), [b"kept"]).digest
+previous = files.write(JobId(3), [b"kept"]).digest
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
     files.write(JobId(3), [bytes(8192)])
 except StorageError as error:
-    print(error.sqlstate, files.read(JobId(3), kept, 4), len(list(files.directory.iterdir())))
+    print(error.sqlstate, files.read(JobId(3), previous, 4), len(list(files.directory.iterdir())))
 """
 
 
-def test_a_write_that_finds_no_space_leaves_the_previous_checkpoint_and_nothing_else(tmp_path: Path) -> None:
-    assert resource.RLIMIT_FSIZE  # the limit of a file's size stands for a full disk
-    done = subprocess.run([sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "53100 b'kept' 1\n"
+def test_failed_write_leaves_only_the_previous_checkpoint(tmp_path: Path) -> None:
+    assert resource.RLIMIT_FSIZE  # a limit on the size of files takes the place of a full disk
+    completed = subprocess.run(
+        [sys.executable, "-c", _WRITE_WITHOUT_SPACE, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout == "53100 b'kept' 1\n"

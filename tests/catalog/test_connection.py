@@ -1,4 +1,4 @@
-"""What a connection says when it cannot be made, and what survives an outage."""
+"""Check the errors of connections that fail, and how statements are retried during an outage."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ from indb_tensile.errors import DatabaseError, RequestError
 from tests.conftest import Database
 
 
-def test_no_server_names_the_host_the_port_and_what_to_do() -> None:
+def test_error_of_a_missing_server_names_host_and_port_with_a_hint() -> None:
     with pytest.raises(DatabaseError) as caught:
         connect("host=/nowhere port=5999 dbname=x", application_name="test")
     assert 'at host "/nowhere", port 5999' in caught.value.message
     assert caught.value.hint == "Is PostgreSQL running there? tensile up starts the embedded one."
 
 
-def test_an_unreadable_connection_string_is_the_callers_fault() -> None:
+def test_unreadable_connection_string_is_refused() -> None:
     with pytest.raises(RequestError, match="the connection string cannot be read"):
         connect("host", application_name="test")
 
 
-def test_retrying_goes_on_until_the_database_is_back_and_pauses_longer_each_time() -> None:
+def test_retrying_pauses_longer_each_time_until_the_database_is_back() -> None:
     outcomes = iter([UnreachableError("gone"), psycopg.OperationalError("gone"), UnreachableError("gone")])
     pauses: list[float] = []
 
@@ -36,7 +36,7 @@ def test_retrying_goes_on_until_the_database_is_back_and_pauses_longer_each_time
     assert pauses == [0.1, 0.2, 0.4]
 
 
-def test_retrying_gives_up_when_its_patience_is_over() -> None:
+def test_retrying_ends_after_its_patience() -> None:
     def action() -> None:
         raise UnreachableError("the server is down")
 
@@ -44,7 +44,7 @@ def test_retrying_gives_up_when_its_patience_is_over() -> None:
         retrying(action, patience_s=0.05, pause=lambda _: None)
 
 
-def test_without_patience_the_first_outage_is_told_as_it_is() -> None:
+def test_first_outage_is_raised_unchanged_without_patience() -> None:
     def lose() -> None:
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
@@ -58,7 +58,7 @@ def test_without_patience_the_first_outage_is_told_as_it_is() -> None:
         retrying(miss, patience_s=0, pause=lambda _: pytest.fail("no patience, no pause"))
 
 
-def test_a_fault_that_is_no_outage_passes_through_at_once() -> None:
+def test_error_that_is_no_outage_is_raised_at_once() -> None:
     def action() -> None:
         raise psycopg.errors.UniqueViolation("twice")
 
@@ -78,12 +78,12 @@ def test_a_fault_that_is_no_outage_passes_through_at_once() -> None:
         (psycopg.errors.SyntaxError("syntax"), False),
     ],
 )
-def test_only_a_database_that_went_away_is_an_outage(error: psycopg.Error, outage: bool) -> None:
+def test_only_a_lost_database_is_an_outage(error: psycopg.Error, outage: bool) -> None:
     assert is_outage(error) is outage
 
 
 @pytest.mark.postgres
-def test_a_connection_notices_a_dead_network_and_says_who_it_is(database: Database) -> None:
+def test_connection_has_keepalives_and_an_application_name(database: Database) -> None:
     with connect(database.dsn("tensile_worker"), application_name="tensile trainer") as connection:
         parameters = connection.info.get_parameters()
         assert connection.autocommit
@@ -93,7 +93,7 @@ def test_a_connection_notices_a_dead_network_and_says_who_it_is(database: Databa
 
 
 @pytest.mark.postgres
-def test_what_the_connection_string_says_goes_first(database: Database) -> None:
+def test_options_of_the_connection_string_take_precedence(database: Database) -> None:
     dsn = f"{database.dsn()} tcp_user_timeout=5000 application_name=mine"
     with connect(dsn, application_name="tensile") as connection:
         assert connection.info.get_parameters()["tcp_user_timeout"] == "5000"
@@ -101,7 +101,7 @@ def test_what_the_connection_string_says_goes_first(database: Database) -> None:
 
 
 @pytest.mark.postgres
-def test_a_missing_database_gives_a_hint(database: Database) -> None:
+def test_missing_database_is_refused_with_a_hint(database: Database) -> None:
     with pytest.raises(DatabaseError) as caught:
         connect(database.cluster.dsn(database="nothing"), application_name="test")
     assert 'database "nothing" does not exist' in caught.value.message
@@ -109,12 +109,12 @@ def test_a_missing_database_gives_a_hint(database: Database) -> None:
 
 
 @pytest.mark.postgres
-def test_a_session_does_its_work_again_on_a_new_connection(database: Database) -> None:
-    served: list[int] = []
+def test_session_repeats_its_work_on_a_new_connection(database: Database) -> None:
+    backend_pids: list[int] = []
 
     def backend(connection: psycopg.Connection[Any]) -> int:
-        served.append(connection.info.backend_pid)
-        if len(served) == 1:
+        backend_pids.append(connection.info.backend_pid)
+        if len(backend_pids) == 1:
             with database.connect() as other:
                 other.execute(sql.SQL("select pg_terminate_backend({})").format(connection.info.backend_pid))
         row = connection.execute("select pg_backend_pid()").fetchone()
@@ -122,11 +122,11 @@ def test_a_session_does_its_work_again_on_a_new_connection(database: Database) -
         return int(row[0])
 
     with Session(database.dsn(), application_name="test", patience_s=30) as session:
-        assert session.run(backend) == served[1] != served[0]
+        assert session.run(backend) == backend_pids[1] != backend_pids[0]
 
 
 @pytest.mark.postgres
-def test_a_connection_of_ours_finds_names_in_pg_catalog_whatever_its_role_is_set_to(database: Database) -> None:
+def test_connection_pins_its_search_path_whatever_the_roles_setting(database: Database) -> None:
     with database.connect() as postgres:
         postgres.execute("alter role alice set search_path = alice, public, pg_catalog")
     try:
@@ -140,7 +140,7 @@ def test_a_connection_of_ours_finds_names_in_pg_catalog_whatever_its_role_is_set
 
 
 @pytest.mark.postgres
-def test_a_users_connection_keeps_its_path_but_within_a_pinned_transaction(database: Database) -> None:
+def test_connection_with_the_callers_path_pins_it_only_in_a_pinned_transaction(database: Database) -> None:
     with connect(database.dsn("alice"), application_name="test", callers_path=True) as connection:
         assert _path(connection) == ('"$user", public',)
         with pinned(connection):

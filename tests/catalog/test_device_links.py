@@ -1,4 +1,4 @@
-"""What a controller measured of its link replaces what one measured before, and can be watched."""
+"""Check that a controller's measurements of its link replace older ones, and that a view shows them."""
 
 import pytest
 
@@ -15,7 +15,7 @@ MEASURED = tuple(
 )
 
 
-def test_the_last_measurement_of_a_device_is_shown_with_what_it_is_set_to(database: Database) -> None:
+def test_view_shows_the_last_measurement_and_the_configured_rate(database: Database) -> None:
     link = Link(out_bytes_per_s=600_000_000, in_bytes_per_s=500_000_000)
     with database.connect("tensile_worker") as connection, database.connect("alice") as alice:
         save_links(connection, "here", "cpu", MEASURED, link)

@@ -1,4 +1,4 @@
-"""A kind of device keeps the pace that was measured first, for each GPU that it stands for."""
+"""Check that the catalog keeps the first measured pace of a kind of device, for each GPU that it emulates."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.conftest import Database
 pytestmark = pytest.mark.postgres
 
 
-def test_the_first_pace_that_was_measured_stays(database: Database) -> None:
+def test_first_measured_pace_of_a_device_is_kept(database: Database) -> None:
     first, second = StepTimes(here_ns=900, there_ns=3), StepTimes(here_ns=500, there_ns=3)
     with database.connect("tensile_worker") as connection:
         assert device_speed.load_pace(connection, "cpu", "a6000") is None

@@ -1,8 +1,7 @@
-"""Installation: one source, two ways, one catalog; and what a dump carries."""
+"""Check that the extension and the script install the same catalog, and what a dump of the catalog contains."""
 
 import ast
 import shutil
-import subprocess
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -18,11 +17,12 @@ from psycopg import sql
 from indb_tensile.catalog import install, jobs, models, snapshots
 from indb_tensile.catalog.bridge_sources import literal
 from indb_tensile.catalog.install import EXTENSION, SCRIPT, Installation
-from indb_tensile.cluster import Cluster, find_programs
+from indb_tensile.cluster import Cluster
 from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError, RequestError
 from indb_tensile.job import JobId
+from tests.catalog.copies import copy_database, new_database
 from tests.catalog.enqueue import claim, enqueue, publication, register
-from tests.catalog.listing import catalog, members_aside
+from tests.catalog.listing import list_catalog, without_members
 from tests.catalog.own_server import own_server
 from tests.conftest import ROLES, Database
 
@@ -30,19 +30,19 @@ ROOT = Path(install.__file__).parents[2]
 
 
 @given(st.text())
-def test_a_literal_is_the_same_text_and_ends_no_dollar_quote(text: str) -> None:
-    written = literal(text)
-    assert ast.literal_eval(written) == text
-    assert "$" not in written
-    assert written.isascii()
+def test_literal_evaluates_to_the_text_and_ends_no_dollar_quote(text: str) -> None:
+    text_literal = literal(text)
+    assert ast.literal_eval(text_literal) == text
+    assert "$" not in text_literal
+    assert text_literal.isascii()
 
 
-def test_the_versions_of_the_catalog_and_the_package_agree() -> None:
+def test_versions_of_the_catalog_and_the_package_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == install.VERSION
 
 
-def test_no_placeholder_is_left_in_the_script() -> None:
+def test_script_contains_no_placeholder() -> None:
     for extension in (True, False):
         for source in (install.script(extension), *install.upgrade_scripts(extension).values()):
             assert "@VERSION@" not in source
@@ -53,26 +53,26 @@ def test_no_placeholder_is_left_in_the_script() -> None:
 
 
 @pytest.mark.postgres
-def test_installing_again_changes_nothing(database: Database) -> None:
+def test_second_installation_changes_nothing(database: Database) -> None:
     with database.connect() as connection:
-        before = catalog(connection)
+        before = list_catalog(connection)
         assert install.install(connection) == Installation(way=SCRIPT, version=install.VERSION)
-        assert catalog(connection) == before
+        assert list_catalog(connection) == before
         install.check_version(connection)
 
 
 @pytest.mark.postgres
-def test_a_catalog_of_another_source_of_the_same_version_is_told_apart(database: Database) -> None:
+def test_catalog_of_the_same_version_from_another_source_is_detected(database: Database) -> None:
     with database.connect() as connection:
         assert install.same_source(connection)
         connection.execute("create or replace function tensile.catalog_digest() returns text return 'another'")
         assert not install.same_source(connection)
         connection.execute("drop function tensile.catalog_digest()")
         assert not install.same_source(connection)
-        install.check_version(connection)  # works on, all the same
+        install.check_version(connection)  # the version is enough for a controller
 
 
-def test_a_catalog_of_another_version_is_refused_and_the_way_out_is_named(database: Database) -> None:
+def test_catalog_of_another_version_is_refused_with_a_hint(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("create or replace function tensile.catalog_version() returns text return '9.9'")
         for refuse in (install.check_version, install.install):
@@ -84,7 +84,7 @@ def test_a_catalog_of_another_version_is_refused_and_the_way_out_is_named(databa
 
 
 @pytest.mark.postgres
-def test_a_database_without_the_catalog_is_told_how_to_get_one(cluster: Cluster) -> None:
+def test_database_without_the_catalog_is_refused_with_a_hint(cluster: Cluster) -> None:
     with psycopg.connect(cluster.dsn(database="template1"), autocommit=True) as connection:
         with pytest.raises(DatabaseError) as caught:
             install.check_version(connection)
@@ -93,7 +93,7 @@ def test_a_database_without_the_catalog_is_told_how_to_get_one(cluster: Cluster)
 
 
 @pytest.mark.postgres
-def test_a_role_without_a_grant_is_told_which_one_it_lacks(database: Database) -> None:
+def test_role_without_a_grant_is_refused_with_the_missing_grant(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("revoke tensile_user from bob")
     try:
@@ -107,18 +107,18 @@ def test_a_role_without_a_grant_is_told_which_one_it_lacks(database: Database) -
 
 
 @pytest.mark.postgres
-def test_a_schema_of_that_name_that_is_not_ours_is_left_alone(own: Cluster) -> None:
-    with _new_database(own, "strange") as connection:
+def test_foreign_schema_named_tensile_is_refused(extension_server: Cluster) -> None:
+    with new_database(extension_server, "strange") as connection:
         connection.execute("create schema tensile")
         with pytest.raises(RequestError, match="has a schema tensile that is not ours"):
             install.install(connection)
 
 
 @pytest.mark.postgres
-def test_functions_that_a_dropped_schema_left_behind_are_named_with_the_statements_that_drop_them(
-    own: Cluster,
+def test_hint_has_the_statements_that_drop_leftover_functions(
+    extension_server: Cluster,
 ) -> None:
-    with _new_database(own, "left") as connection:
+    with new_database(extension_server, "left") as connection:
         install.install(connection, way=SCRIPT)
         connection.execute("set client_min_messages = warning; drop schema tensile cascade")
         connection.execute("create function public.tensile_of_a_user() returns int return 1")
@@ -147,8 +147,8 @@ def test_only_a_superuser_installs(database: Database, cluster: Cluster) -> None
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Cluster]:
-    """A server of its own that has the extension's files."""
+def extension_server() -> Iterator[Cluster]:
+    """A server of the test's own, with the extension's files."""
     directory = Path(tempfile.mkdtemp(prefix="tensile-own-"))
     directory.chmod(0o755)
     cluster, extensions = own_server(directory)
@@ -163,12 +163,15 @@ def own() -> Iterator[Cluster]:
 
 
 @pytest.mark.postgres
-def test_the_extension_and_the_script_make_the_samecatalog(own: Cluster) -> None:
-    with _new_database(own, "extended") as extended, _new_database(own, "scripted") as scripted:
+def test_extension_and_script_create_the_same_catalog(extension_server: Cluster) -> None:
+    with (
+        new_database(extension_server, "extended") as extended,
+        new_database(extension_server, "scripted") as scripted,
+    ):
         assert install.install(extended).way == EXTENSION
         assert install.install(scripted, way=SCRIPT).way == SCRIPT
-        assert members_aside(catalog(extended)) == members_aside(catalog(scripted))
-        assert len(catalog(extended)) > 300
+        assert without_members(list_catalog(extended)) == without_members(list_catalog(scripted))
+        assert len(list_catalog(extended)) > 300
         for connection, other in ((extended, SCRIPT), (scripted, EXTENSION)):
             with pytest.raises(DatabaseError, match="was installed by"):
                 install.install(connection, way=other)
@@ -180,58 +183,62 @@ def test_the_extension_and_the_script_make_the_samecatalog(own: Cluster) -> None
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("way", [EXTENSION, SCRIPT])
-def test_a_dump_carries_models_and_never_runs_the_queue_of_what_it_copies(own: Cluster, way: str) -> None:
-    with _new_database(own, f"production_{way}") as production:
+def test_restored_dump_has_the_models_and_does_not_run_the_copied_queue(extension_server: Cluster, way: str) -> None:
+    with new_database(extension_server, f"production_{way}") as production:
         install.install(production, way=way)
-        version = _fill(production)
+        version = _create_rows(production)
         stored = models.load_version(production, version)
-        with _new_database(own, f"copied_{way}") as copied:
-            _copy(own, f"production_{way}", f"copied_{way}")
+        with new_database(extension_server, f"copied_{way}") as copied:
+            copy_database(extension_server, f"production_{way}", f"copied_{way}")
             assert models.load_version(copied, version) == stored
             assert jobs.claim_job(copied, register(copied)) is None
-            carried = copied.execute("select state::text from tensile.jobs order by job_id").fetchall()
-            assert carried == ([("succeeded",)] if way == EXTENSION else [("succeeded",), ("queued",), ("starting",)])
+            states = copied.execute("select state::text from tensile.jobs order by job_id").fetchall()
+            assert states == ([("succeeded",)] if way == EXTENSION else [("succeeded",), ("queued",), ("starting",)])
             assert copied.execute("select value from tensile.settings").fetchall() == [("/run/x",)]
             kinds = copied.execute(
                 "select kind from tensile.job_events where job_id = 1 order by event_id"
             ).fetchall()
             assert kinds == [("starting",), ("succeeded",)]
             fresh = enqueue(copied)
-            assert fresh > 3, "the copy counts on where production was"
+            assert fresh > 3, "the copy continues with production's next id"
             assert claim(copied, register(copied)).job == fresh
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("way", [EXTENSION, SCRIPT])
-def test_a_dump_with_snapshots_restores_and_the_copy_keeps_only_those_of_its_own_jobs(own: Cluster, way: str) -> None:
-    with _new_database(own, f"snapped_{way}") as production:
+def test_restored_dump_keeps_only_the_snapshots_of_its_own_jobs(extension_server: Cluster, way: str) -> None:
+    with new_database(extension_server, f"snapped_{way}") as production:
         install.install(production, way=way)
-        ended, waiting = _snapshot(production), _snapshot(production)
+        ended, queued = _enqueue_with_snapshot(production), _enqueue_with_snapshot(production)
         production.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (ended,))
-        kept = snapshots.find_snapshot(production, waiting)
-        assert kept is not None
-        with _new_database(own, f"snapped_copy_{way}") as copied:
-            _copy(own, f"snapped_{way}", f"snapped_copy_{way}")
-            assert _snapshot_tables(copied) == [(f"job_{job}", "tensile_data", 3) for job in (ended, waiting)]
-            # The extension's dump carries no job that has not ended, so nothing there needs a snapshot.
+        snapshot = snapshots.find_snapshot(production, queued)
+        assert snapshot is not None
+        with new_database(extension_server, f"snapped_copy_{way}") as copied:
+            copy_database(extension_server, f"snapped_{way}", f"snapped_copy_{way}")
+            assert _list_snapshot_tables(copied) == [(f"job_{job}", "tensile_data", 3) for job in (ended, queued)]
+            # A dump of the extension contains only ended jobs, which need no snapshot.
             assert snapshots.drop_ended(copied) == (2 if way == EXTENSION else 1)
-            found = snapshots.find_snapshot(copied, waiting)
+            copied_snapshot = snapshots.find_snapshot(copied, queued)
             if way == EXTENSION:
-                assert found is None
+                assert copied_snapshot is None
             else:
-                assert found is not None
-                assert (found.columns, found.key, found.rows) == (kept.columns, kept.key, kept.rows)
+                assert copied_snapshot is not None
+                assert (copied_snapshot.columns, copied_snapshot.key, copied_snapshot.rows) == (
+                    snapshot.columns,
+                    snapshot.key,
+                    snapshot.rows,
+                )
             copied.execute("select tensile.adopt_owners()")
-            _snapshot(copied)  # and new ones can be made
-        with _new_database(own, f"snapped_part_{way}") as part:
-            _copy(own, f"snapped_{way}", f"snapped_part_{way}", "--exclude-table=tensile_data.*")
-            assert _snapshot_tables(part) == []
+            _enqueue_with_snapshot(copied)
+        with new_database(extension_server, f"snapped_part_{way}") as copy_without_snapshots:
+            copy_database(extension_server, f"snapped_{way}", f"snapped_part_{way}", "--exclude-table=tensile_data.*")
+            assert _list_snapshot_tables(copy_without_snapshots) == []
             if way == SCRIPT:
-                with pytest.raises(MissingError, match=f"the snapshot of job {waiting} is gone"):
-                    snapshots.find_snapshot(part, waiting)
-            snapshots.drop_ended(part)
-            part.execute("select tensile.adopt_owners()")
-            _snapshot(part)
+                with pytest.raises(MissingError, match=f"the snapshot of job {queued} is gone"):
+                    snapshots.find_snapshot(copy_without_snapshots, queued)
+            snapshots.drop_ended(copy_without_snapshots)
+            copy_without_snapshots.execute("select tensile.adopt_owners()")
+            _enqueue_with_snapshot(copy_without_snapshots)
         if way == EXTENSION:
             production.execute("drop extension tensile cascade")
         else:
@@ -239,8 +246,8 @@ def test_a_dump_with_snapshots_restores_and_the_copy_keeps_only_those_of_its_own
         assert install.installed(production) is None
 
 
-def _snapshot(connection: psycopg.Connection[Any]) -> JobId:
-    """A queued job with a sealed snapshot of three rows."""
+def _enqueue_with_snapshot(connection: psycopg.Connection[Any]) -> JobId:
+    """Enqueue a job with a sealed snapshot of three rows."""
     connection.execute("create table if not exists t (k int primary key, y float8)")
     with connection.transaction():
         row = connection.execute("select 't'::regclass::oid::int8").fetchone()
@@ -254,12 +261,12 @@ def _snapshot(connection: psycopg.Connection[Any]) -> JobId:
     return job
 
 
-def _snapshot_tables(connection: psycopg.Connection[Any]) -> list[tuple[str, str, int]]:
-    """Name, owner and rows of each, as the reader sees them."""
+def _list_snapshot_tables(connection: psycopg.Connection[Any]) -> list[tuple[str, str, int]]:
+    """Return the name, the owner and the number of rows of each snapshot table, as the reader sees them."""
     tables = connection.execute(
         "select tablename::text, tableowner::text from pg_tables where schemaname = 'tensile_data' order by 1"
     ).fetchall()
-    counted = []
+    snapshot_tables = []
     with connection.transaction():
         connection.execute("set local role tensile_reader")
         for name, owner in tables:
@@ -267,12 +274,12 @@ def _snapshot_tables(connection: psycopg.Connection[Any]) -> list[tuple[str, str
                 sql.SQL("select count(*) from {}").format(sql.Identifier("tensile_data", name))
             ).fetchone()
             assert row is not None
-            counted.append((name, owner, row[0]))
-    return counted
+            snapshot_tables.append((name, owner, row[0]))
+    return snapshot_tables
 
 
-def _fill(connection: psycopg.Connection[Any]) -> Any:
-    """One finished job with its model, one queued, one claimed, a setting."""
+def _create_rows(connection: psycopg.Connection[Any]) -> Any:
+    """Create a finished job with its model, a queued job, a claimed job, and a setting."""
     worker = register(connection)
     enqueue(connection)
     version = models.publish_version(connection, claim(connection, worker), publication())
@@ -281,25 +288,3 @@ def _fill(connection: psycopg.Connection[Any]) -> Any:
     claim(connection, worker)
     connection.execute("insert into tensile.settings (name, value) values ('socket_directory', '\"/run/x\"')")
     return version
-
-
-def _new_database(cluster: Cluster, name: str) -> psycopg.Connection[Any]:
-    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-    return psycopg.connect(cluster.dsn(database=name), autocommit=True)
-
-
-def _copy(cluster: Cluster, source: str, target: str, *options: str) -> None:
-    """pg_dump into psql, stopping at the first error."""
-    programs = find_programs()
-    dump = subprocess.run(
-        [programs.path("pg_dump"), *options, "-d", cluster.dsn(database=source)], capture_output=True, check=False
-    )
-    assert dump.returncode == 0, dump.stderr.decode()
-    restore = subprocess.run(
-        [programs.path("psql"), "-q", "-X", "-v", "ON_ERROR_STOP=1", "-d", cluster.dsn(database=target)],
-        input=dump.stdout,
-        capture_output=True,
-        check=False,
-    )
-    assert restore.returncode == 0, restore.stderr.decode()

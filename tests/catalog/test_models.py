@@ -1,4 +1,4 @@
-"""Publishing: one version per success, deployed as asked; bytes come back as they were."""
+"""Check how model versions are published, deployed, loaded and dropped, and how names of models are reserved."""
 
 import hashlib
 import math
@@ -27,7 +27,7 @@ STAYS = "version 3, which stays deployed"
 
 
 @pytest.mark.parametrize(
-    ("wish", "metric", "higher", "incumbent", "why"),
+    ("deploy", "metric", "higher", "incumbent", "reason"),
     [
         ("always", 0.1, True, 0.9, None),
         ("never", 0.9, True, 0.1, "deploy is never"),
@@ -40,42 +40,42 @@ STAYS = "version 3, which stays deployed"
         ("if_better", 0.1, False, math.inf, None),
     ],
 )
-def test_a_version_is_deployed_as_the_job_wishes_or_it_is_said_why_not(
-    wish: str, metric: float, higher: bool, incumbent: float, why: str | None
+def test_version_is_deployed_as_the_job_says_or_the_reason_is_named(
+    deploy: str, metric: float, higher: bool, incumbent: float, reason: str | None
 ) -> None:
-    made = publication(metric=metric, higher_is_better=higher, incumbent_metric=incumbent)
-    assert why_not_deployed(wish, made, 3) == why
+    new_version = publication(metric=metric, higher_is_better=higher, incumbent_metric=incumbent)
+    assert why_not_deployed(deploy, new_version, 3) == reason
 
 
 @pytest.mark.parametrize("undefined", [None, math.nan])
-def test_a_metric_that_the_rows_do_not_define_deploys_nothing(undefined: float | None) -> None:
+def test_version_with_an_undefined_metric_is_not_deployed(undefined: float | None) -> None:
     new = publication(metric=undefined, incumbent_metric=0.1)
-    why = f"it cannot be compared with {STAYS}: its r2 is not defined on the test rows"
-    assert why_not_deployed("if_better", new, 3) == why
+    reason = f"it cannot be compared with {STAYS}: its r2 is not defined on the test rows"
+    assert why_not_deployed("if_better", new, 3) == reason
     old = publication(metric=0.1, incumbent_metric=undefined)
-    why = f"it cannot be compared with {STAYS}: the r2 of that is not defined on the test rows"
-    assert why_not_deployed("if_better", old, 3) == why
+    reason = f"it cannot be compared with {STAYS}: the r2 of that is not defined on the test rows"
+    assert why_not_deployed("if_better", old, 3) == reason
 
 
-def test_a_version_that_cannot_be_compared_is_deployed_only_if_that_was_asked() -> None:
-    made = publication(metric=1.0, incumbent_metric=0.1, incomparable="its classes are others")
-    why = f"it cannot be compared with {STAYS}: its classes are others"
-    assert why_not_deployed("if_better", made, 3) == why
-    assert why_not_deployed("always", made, 3) is None
+def test_version_that_cannot_be_compared_is_deployed_only_with_deploy_always() -> None:
+    new_version = publication(metric=1.0, incumbent_metric=0.1, incomparable="its classes are others")
+    reason = f"it cannot be compared with {STAYS}: its classes are others"
+    assert why_not_deployed("if_better", new_version, 3) == reason
+    assert why_not_deployed("always", new_version, 3) is None
 
 
-def test_the_first_version_is_deployed_unless_never_was_asked() -> None:
-    made = publication(metric=math.nan)
-    assert why_not_deployed("if_better", made, None) is None
-    assert why_not_deployed("never", made, None) == "deploy is never"
+def test_first_version_is_deployed_except_with_deploy_never() -> None:
+    new_version = publication(metric=math.nan)
+    assert why_not_deployed("if_better", new_version, None) is None
+    assert why_not_deployed("never", new_version, None) == "deploy is never"
 
 
 @pytest.mark.postgres
-def test_a_published_version_comes_back_whole(database: Database) -> None:
+def test_published_version_is_loaded_unchanged(database: Database) -> None:
     weights = bytes(range(256)) * (CHUNK_BYTES // 256) + b"and a bit"
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         version = models.publish_version(connection, claimed, publication(weights=weights, data_digest="d"))
         assert models.deployed_version(connection, "m") == version
         assert models.load_version(connection, version) == models.StoredVersion(
@@ -109,20 +109,20 @@ def test_a_published_version_comes_back_whole(database: Database) -> None:
 
 
 @pytest.mark.postgres
-def test_publishing_again_after_an_outage_finds_what_was_published(database: Database) -> None:
+def test_repeated_publication_returns_the_same_version(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         version = models.publish_version(connection, claimed, publication())
         assert models.publish_version(connection, claimed, publication()) == version
         assert connection.execute("select count(*) from tensile.model_versions").fetchone() == (1,)
 
 
 @pytest.mark.postgres
-def test_a_claim_that_was_lost_publishes_nothing(database: Database) -> None:
+def test_lost_claim_publishes_nothing(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         stale = ClaimToken(claimed.claim - 1)
         with pytest.raises(LostClaimError):
             models.publish_version(connection, _with_claim(claimed, stale), publication())
@@ -130,7 +130,7 @@ def test_a_claim_that_was_lost_publishes_nothing(database: Database) -> None:
 
 
 @pytest.mark.postgres
-def test_versions_count_up_and_only_the_better_one_is_deployed(database: Database) -> None:
+def test_versions_are_numbered_and_only_a_better_version_is_deployed(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = register(connection)
         first = _publish(alice, connection, worker, metric=0.5)
@@ -141,53 +141,55 @@ def test_versions_count_up_and_only_the_better_one_is_deployed(database: Databas
 
 
 @pytest.mark.postgres
-def test_a_version_that_was_compared_with_one_no_longer_deployed_is_compared_anew(database: Database) -> None:
+def test_version_compared_with_a_replaced_version_must_be_compared_again(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = register(connection)
-        seen = _publish(alice, connection, worker, metric=0.5)
+        first = _publish(alice, connection, worker, metric=0.5)
         job = enqueue(alice)
         claimed = claim(connection, worker)
-        meanwhile = _publish(alice, connection, worker, metric=0.9, incumbent=seen, incumbent_metric=0.5)
-        made = publication(metric=0.6, incumbent=seen, incumbent_metric=0.5)
+        second = _publish(alice, connection, worker, metric=0.9, incumbent=first, incumbent_metric=0.5)
+        new_version = publication(metric=0.6, incumbent=first, incumbent_metric=0.5)
         with pytest.raises(OvertakenError, match='judged by a version of model "m" that is not deployed now'):
-            models.publish_version(connection, claimed, made)
+            models.publish_version(connection, claimed, new_version)
         assert state(alice, job) == "starting"
-        made = publication(metric=0.6, incumbent=meanwhile, incumbent_metric=0.9)
-        models.publish_version(connection, claimed, made)
-        assert models.deployed_version(connection, "m") == meanwhile
+        new_version = publication(metric=0.6, incumbent=second, incumbent_metric=0.9)
+        models.publish_version(connection, claimed, new_version)
+        assert models.deployed_version(connection, "m") == second
 
 
 @pytest.mark.postgres
-def test_why_a_version_is_not_deployed_is_shown_with_its_job(database: Database) -> None:
+def test_reason_for_no_deployment_is_shown_with_the_job(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = register(connection)
         first = _publish(alice, connection, worker)
         _publish(alice, connection, worker, metric=0.9, incumbent=first, incomparable="its classes are others")
-        why = "it cannot be compared with version 1, which stays deployed: its classes are others"
-        shown = alice.execute("select version, not_deployed from tensile.stat_jobs order by 1").fetchall()
-        assert shown == [(1, None), (2, why)]
-        told = alice.execute("select job_id, detail from tensile.job_events where kind = 'not_deployed'").fetchall()
-        assert told == [(2, {"reason": why})]
+        reason = "it cannot be compared with version 1, which stays deployed: its classes are others"
+        not_deployed = alice.execute("select version, not_deployed from tensile.stat_jobs order by 1").fetchall()
+        assert not_deployed == [(1, None), (2, reason)]
+        events = alice.execute("select job_id, detail from tensile.job_events where kind = 'not_deployed'").fetchall()
+        assert events == [(2, {"reason": reason})]
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_next_run_inherits_from_the_run_that_started_last(database: Database, order: tuple[int, int]) -> None:
+@pytest.mark.parametrize("publication_order", [(0, 1), (1, 0)])
+def test_next_run_inherits_from_the_run_that_started_last(
+    database: Database, publication_order: tuple[int, int]
+) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = register(connection)
-        started = []
+        claims = []
         for epochs in (1, 2):
             enqueue(alice, spec={"hyperparams": {"epochs": epochs}})
-            started.append(claim(connection, worker))
-        for place in order:
-            made = publication(incumbent=models.deployed_version(connection, "m"), incumbent_metric=0.9)
-            models.publish_version(connection, started[place], made)
-        remembered = "select last_job_id, last_spec #>> '{hyperparams,epochs}' from tensile.models"
-        assert alice.execute(remembered.encode()).fetchone() == (started[1].job, "2")
+            claims.append(claim(connection, worker))
+        for place in publication_order:
+            new_version = publication(incumbent=models.deployed_version(connection, "m"), incumbent_metric=0.9)
+            models.publish_version(connection, claims[place], new_version)
+        last_run = "select last_job_id, last_spec #>> '{hyperparams,epochs}' from tensile.models"
+        assert alice.execute(last_run.encode()).fetchone() == (claims[1].job, "2")
 
 
 @pytest.mark.postgres
-def test_a_publication_waits_for_nobody_who_enqueues_or_makes_a_model(database: Database) -> None:
+def test_publication_does_not_wait_for_open_enqueues_or_new_models(database: Database) -> None:
     with (
         database.connect("alice") as alice,
         database.connect("alice") as other_session,
@@ -195,7 +197,7 @@ def test_a_publication_waits_for_nobody_who_enqueues_or_makes_a_model(database: 
         database.connect("tensile_worker") as connection,
     ):
         enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         connection.execute("set lock_timeout = '1s'")
         with other_session.transaction(), bob.transaction():
             enqueue(other_session)
@@ -205,12 +207,12 @@ def test_a_publication_waits_for_nobody_who_enqueues_or_makes_a_model(database: 
 
 
 @pytest.mark.postgres
-def test_a_name_is_taken_when_the_training_is_enqueued(database: Database) -> None:
+def test_enqueued_training_reserves_the_models_name(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("bob") as bob:
         enqueue(alice)
-        for take in ("insert into tensile.models (name) values ('m')", None):
+        for statement in ("insert into tensile.models (name) values ('m')", None):
             with pytest.raises(InsufficientPrivilege, match='model "m" belongs to another role'):
-                enqueue(bob) if take is None else bob.execute(take.encode())
+                enqueue(bob) if statement is None else bob.execute(statement.encode())
         assert alice.execute("select name, owner_name, definition from tensile.models").fetchall() == [
             ("m", "alice", None)
         ]
@@ -218,7 +220,7 @@ def test_a_name_is_taken_when_the_training_is_enqueued(database: Database) -> No
 
 
 @pytest.mark.postgres
-def test_a_name_that_nobody_has_committed_yet_is_waited_for_no_longer_than_two_seconds(database: Database) -> None:
+def test_wait_for_an_uncommitted_model_name_is_limited(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("bob") as bob:
         with bob.transaction():
             bob.execute("insert into tensile.models (name) values ('m')")
@@ -229,42 +231,42 @@ def test_a_name_that_nobody_has_committed_yet_is_waited_for_no_longer_than_two_s
 
 
 @pytest.mark.postgres
-def test_a_name_is_free_again_when_the_last_training_for_it_has_ended_without_a_version(database: Database) -> None:
+def test_name_is_free_again_after_the_last_training_has_ended_without_a_version(database: Database) -> None:
     with (
         database.connect("alice") as alice,
         database.connect("bob") as bob,
         database.connect("tensile_worker") as connection,
     ):
         enqueue(alice)
-        waiting = enqueue(alice)
-        claimed = _running(connection)
+        queued_job = enqueue(alice)
+        claimed = _claim_and_start(connection)
         jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
-        assert _names(connection) == ["m"]
-        alice.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (waiting,))
-        assert _names(connection) == []
+        assert _model_names(connection) == ["m"]
+        alice.execute("update tensile.jobs set cancel_requested = true where job_id = %s", (queued_job,))
+        assert _model_names(connection) == []
         enqueue(bob)
 
 
 @pytest.mark.postgres
-def test_a_name_whose_row_was_locked_when_its_training_ended_is_freed_later(database: Database) -> None:
+def test_name_with_a_locked_row_is_freed_later(database: Database) -> None:
     with (
         database.connect("alice") as alice,
-        database.connect("alice") as holder,
+        database.connect("alice") as locking_session,
         database.connect("tensile_worker") as connection,
     ):
         enqueue(alice)
-        claimed = _running(connection)
-        with holder.transaction():
-            holder.execute("select from tensile.models for update")
+        claimed = _claim_and_start(connection)
+        with locking_session.transaction():
+            locking_session.execute("select from tensile.models for update")
             jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
             assert connection.execute("select tensile.delete_dropped()").fetchone() == (0,)
-        assert _names(connection) == ["m"]
+        assert _model_names(connection) == ["m"]
         assert connection.execute("select tensile.delete_dropped()").fetchone() == (1,)
-        assert _names(connection) == []
+        assert _model_names(connection) == []
 
 
 @pytest.mark.postgres
-def test_a_model_that_is_defined_or_published_keeps_its_name_when_a_training_fails(database: Database) -> None:
+def test_defined_or_published_model_keeps_its_name_when_a_training_fails(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         alice.execute("insert into tensile.models (name, definition) values ('defined', '{}')")
         enqueue(alice)
@@ -274,12 +276,12 @@ def test_a_model_that_is_defined_or_published_keeps_its_name_when_a_training_fai
             enqueue(alice, name)
             claimed = claim(connection, worker)
             jobs.fail(connection, claimed.job, claimed.claim, RequestError("no"))
-        assert _names(connection) == ["defined", "m"]
+        assert _model_names(connection) == ["defined", "m"]
         assert connection.execute("select tensile.delete_dropped()").fetchone() == (0,)
 
 
 @pytest.mark.postgres
-def test_a_model_in_training_is_neither_dropped_nor_renamed(database: Database) -> None:
+def test_model_in_training_is_neither_dropped_nor_renamed(database: Database) -> None:
     with database.connect("alice") as alice:
         job = enqueue(alice)
         for change in ("name = 'other'", "dropped_at = now()"):
@@ -288,10 +290,10 @@ def test_a_model_in_training_is_neither_dropped_nor_renamed(database: Database) 
 
 
 @pytest.mark.postgres
-def test_a_job_whose_models_row_is_gone_publishes_nothing(database: Database) -> None:
+def test_job_without_its_models_row_publishes_nothing(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         with database.connect() as postgres:
             postgres.execute("delete from tensile.models")
         with pytest.raises(PrivilegeError, match='role "alice" has no model "m" to publish to'):
@@ -300,10 +302,10 @@ def test_a_job_whose_models_row_is_gone_publishes_nothing(database: Database) ->
 
 
 @pytest.mark.postgres
-def test_weights_that_were_changed_are_not_handed_out(database: Database) -> None:
+def test_changed_weights_are_not_loaded(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
-        version = models.publish_version(connection, _running(connection), publication(weights=b"weights"))
+        version = models.publish_version(connection, _claim_and_start(connection), publication(weights=b"weights"))
         with database.connect() as postgres:
             postgres.execute("update tensile.artifacts set chunk = 'wEights'")
         with pytest.raises(DatabaseError) as caught:
@@ -315,7 +317,7 @@ def test_weights_that_were_changed_are_not_handed_out(database: Database) -> Non
 
 
 @pytest.mark.postgres
-def test_a_missing_version_is_named(database: Database) -> None:
+def test_missing_version_is_named(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         assert models.deployed_version(connection, "nothing") is None
         with pytest.raises(MissingError, match="model version 7 does not exist"):
@@ -323,10 +325,10 @@ def test_a_missing_version_is_named(database: Database) -> None:
 
 
 @pytest.mark.postgres
-def test_weights_that_lost_a_chunk_are_not_handed_out(database: Database) -> None:
+def test_weights_without_a_chunk_are_not_loaded(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
-        version = models.publish_version(connection, _running(connection), publication())
+        version = models.publish_version(connection, _claim_and_start(connection), publication())
         with database.connect() as postgres:
             postgres.execute("delete from tensile.artifacts")
         with pytest.raises(DatabaseError, match=f"the bytes stored for version {version} are 0, not 7"):
@@ -334,14 +336,14 @@ def test_weights_that_lost_a_chunk_are_not_handed_out(database: Database) -> Non
 
 
 @pytest.mark.postgres
-def test_a_dropped_model_is_seen_by_nobody_and_its_bytes_are_deleted_in_portions(database: Database) -> None:
+def test_dropped_model_is_invisible_and_its_bytes_are_deleted_in_portions(database: Database) -> None:
     with (
         database.connect("alice") as alice,
         database.connect("monitor") as monitor,
         database.connect("tensile_worker") as connection,
     ):
         enqueue(alice)
-        version = models.publish_version(connection, _running(connection), publication())
+        version = models.publish_version(connection, _claim_and_start(connection), publication())
         alice.execute("update tensile.models set dropped_at = now()")
         for table in ("models", "model_versions", "version_bundles", "artifacts", "model_list"):
             assert alice.execute(f"select count(*) from tensile.{table}".encode()).fetchone() == (0,), table
@@ -352,17 +354,17 @@ def test_a_dropped_model_is_seen_by_nobody_and_its_bytes_are_deleted_in_portions
         alice.execute("insert into tensile.models (name) values ('m')")
 
         deleted = [connection.execute("select tensile.delete_dropped(1)").fetchone() for _ in range(5)]
-        assert deleted == [(1,), (1,), (1,), (1,), (0,)], "a chunk, its version, the model, a name nobody needs"
+        assert deleted == [(1,), (1,), (1,), (1,), (0,)], "a chunk, its version, the model, an unused name"
         for table in ("models", "model_versions", "version_bundles", "artifacts"):
             assert connection.execute(f"select count(*) from tensile.{table}".encode()).fetchone() == (0,), table
         assert alice.execute("select state::text, version_id from tensile.jobs").fetchone() == ("succeeded", version)
 
 
-def _names(connection: psycopg.Connection[Any]) -> list[str]:
+def _model_names(connection: psycopg.Connection[Any]) -> list[str]:
     return [row[0] for row in connection.execute("select name from tensile.models order by name")]
 
 
-def _running(connection: psycopg.Connection[Any]) -> ClaimedJob:
+def _claim_and_start(connection: psycopg.Connection[Any]) -> ClaimedJob:
     claimed = claim(connection, register(connection))
     jobs.start_running(connection, claimed.job, claimed.claim)
     return claimed

@@ -1,4 +1,4 @@
-"""What is remembered about operators, plans and devices."""
+"""Check what the catalog stores about operators, plans and devices."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.conftest import Database
 pytestmark = pytest.mark.postgres
 
 
-def test_latencies_are_known_by_operator_and_kind_of_device(database: Database) -> None:
+def test_latencies_are_stored_by_operator_and_kind_of_device(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         plans.record_latencies(connection, "gpu", [_op("a", 100, 5), _op("b", 200, 0)])
         plans.record_latencies(connection, "cpu", [_op("a", 9000, 7)])
@@ -23,7 +23,7 @@ def test_latencies_are_known_by_operator_and_kind_of_device(database: Database) 
         assert plans.known_latencies(connection, "cpu", []) == {}
 
 
-def test_a_latency_moves_towards_what_is_measured_and_a_workspace_only_grows(database: Database) -> None:
+def test_latency_moves_towards_new_measurements_and_the_workspace_only_grows(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         plans.record_latencies(connection, "gpu", [_op("a", 100, 5)])
         plans.record_latencies(connection, "gpu", [_op("a", 200, 4)])
@@ -42,7 +42,7 @@ def test_measurements_of_one_operator_in_one_report_count_once(database: Databas
         assert plans.known_latencies(connection, "gpu", ["a"]) == {"a": (300, 6)}
 
 
-def test_a_plan_is_predicted_then_adopted_then_measured(database: Database) -> None:
+def test_plan_is_recorded_adopted_and_measured(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
         claimed = claim(connection, register(connection))
@@ -78,7 +78,7 @@ def test_a_plan_is_predicted_then_adopted_then_measured(database: Database) -> N
         assert rows == [(1, 1, "start", 80, 80, 11, 1, 11, 3, 2, 7, {"swaps": []}, True)]
 
 
-def test_a_second_attempt_counts_its_generations_anew(database: Database) -> None:
+def test_second_attempt_starts_with_generation_1(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         enqueue(alice)
         worker = register(connection)
@@ -98,38 +98,38 @@ def test_a_second_attempt_counts_its_generations_anew(database: Database) -> Non
             plans.plan_adopted(connection, stale.job, stale.claim, 1)
 
 
-def test_a_graph_is_remembered_once(database: Database) -> None:
+def test_graph_is_stored_once(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         plans.record_graph(connection, "g", {"ops": 3})
         plans.record_graph(connection, "g", {"ops": 4})
         assert connection.execute("select signature, summary from tensile.graphs").fetchall() == [("g", {"ops": 3})]
 
 
-def test_device_use_is_replaced_and_jobs_that_left_are_gone(database: Database) -> None:
+def test_device_use_is_replaced_and_ended_jobs_are_removed(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         first, second = enqueue(alice), enqueue(alice)
         worker = register(connection)
-        plans.record_device(connection, worker, _use(90), [_part(first, 90), _part(second, 10)])
-        plans.record_device(connection, worker, _use(50), [_part(second, 5)])
+        plans.record_device(connection, worker, _device_use(90), [_job_use(first, 90), _job_use(second, 10)])
+        plans.record_device(connection, worker, _device_use(50), [_job_use(second, 5)])
         rows = connection.execute("select used_bytes, high_water_bytes from tensile.devices").fetchall()
         assert rows == [(50, 90)]
         rows = connection.execute("select job_id, used_bytes, high_water_bytes from tensile.device_jobs").fetchall()
         assert rows == [(second, 5, 10)]
-        plans.record_device(connection, worker, _use(0))
+        plans.record_device(connection, worker, _device_use(0))
         assert connection.execute("select from tensile.device_jobs").fetchall() == []
 
 
-def test_what_a_driver_says_of_a_gpu_is_shown_and_open_where_it_says_nothing_any_more(database: Database) -> None:
+def test_load_of_a_gpu_is_shown_and_null_when_the_driver_reports_none(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = register(connection)
-        shown = "select host_bytes, busy_percent, memory_busy_percent, outside_bytes from tensile.stat_device"
-        told = replace(_use(90), host_bytes=7, busy_percent=80, memory_busy_percent=25, outside_bytes=44)
-        plans.record_device(connection, worker, told)
+        query = "select host_bytes, busy_percent, memory_busy_percent, outside_bytes from tensile.stat_device"
+        use = replace(_device_use(90), host_bytes=7, busy_percent=80, memory_busy_percent=25, outside_bytes=44)
+        plans.record_device(connection, worker, use)
         connection.commit()
-        assert alice.execute(shown).fetchall() == [(7, 80, 25, 44)]
-        plans.record_device(connection, worker, _use(90))
+        assert alice.execute(query).fetchall() == [(7, 80, 25, 44)]
+        plans.record_device(connection, worker, _device_use(90))
         connection.commit()
-        assert alice.execute(shown).fetchall() == [(0, None, None, None)]
+        assert alice.execute(query).fetchall() == [(0, None, None, None)]
 
 
 def _op(signature: str, latency_ns: int, workspace_bytes: int) -> OpMeasurement:
@@ -138,7 +138,7 @@ def _op(signature: str, latency_ns: int, workspace_bytes: int) -> OpMeasurement:
     )
 
 
-def _use(used_bytes: int) -> DeviceUse:
+def _device_use(used_bytes: int) -> DeviceUse:
     return DeviceUse(
         kind="gpu",
         capacity_bytes=100,
@@ -150,5 +150,5 @@ def _use(used_bytes: int) -> DeviceUse:
     )
 
 
-def _part(job: JobId, used_bytes: int) -> JobUse:
+def _job_use(job: JobId, used_bytes: int) -> JobUse:
     return JobUse(job=job, granted_bytes=100, used_bytes=used_bytes, high_water_bytes=used_bytes)

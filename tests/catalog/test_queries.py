@@ -1,4 +1,4 @@
-"""The named blocks: none is missing, none is unused."""
+"""Check that the catalog's named SQL blocks are parsed, and that none is missing or unused."""
 
 import re
 from pathlib import Path
@@ -11,29 +11,29 @@ from indb_tensile.errors import InvariantError
 CATALOG = Path(queries.__file__).parent
 
 
-def test_a_block_runs_from_its_name_to_the_next_name() -> None:
+def test_block_extends_from_its_name_to_the_next_name() -> None:
     assert queries.parse("-- a --\nselect 1\n-- why\n\n-- b --\nselect 2\n") == {
         "a": "select 1\n-- why",
         "b": "select 2",
     }
 
 
-def test_a_name_that_comes_twice_is_refused() -> None:
+def test_duplicate_name_is_refused() -> None:
     with pytest.raises(InvariantError, match="block a is defined twice"):
         queries.parse("-- a --\nselect 1\n-- a --\nselect 2\n")
 
 
-def test_a_block_of_comments_alone_is_refused() -> None:
+def test_block_without_a_statement_is_refused() -> None:
     with pytest.raises(InvariantError, match="block a is empty"):
         queries.parse("-- a --\n-- nothing\n")
 
 
-def test_every_block_is_used_and_every_name_used_is_a_block() -> None:
+def test_every_block_is_used_and_every_used_name_is_a_block() -> None:
     blocks = set(queries.parse((CATALOG / "queries.sql").read_text()))
     source = "\n".join(path.read_text() for path in CATALOG.glob("*.py"))
-    mentioned = set(re.findall(r'"(\w+)"', source))
-    assert blocks <= mentioned
-    asked = re.findall(
+    quoted_names = set(re.findall(r'"(\w+)"', source))
+    assert blocks <= quoted_names
+    used_names = re.findall(
         r'(?:query|_guarded|_only|_about_plan|_write_chunks|_read_chunks)\(\s*(?:connection,\s*)?"(\w+)"', source
     )
-    assert set(asked) <= blocks
+    assert set(used_names) <= blocks

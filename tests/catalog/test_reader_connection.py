@@ -1,4 +1,4 @@
-"""How a trainer reaches the role that reads tables."""
+"""Check how a trainer connects as the role that reads tables."""
 
 import psycopg
 import pytest
@@ -12,7 +12,7 @@ from tests.conftest import Database
 
 
 @pytest.mark.parametrize(
-    ("dsn", "reader"),
+    ("dsn", "expected"),
     [
         ("", {"user": "tensile_reader"}),
         (
@@ -23,44 +23,46 @@ from tests.conftest import Database
         ("service=worker", {"service": "worker", "user": "tensile_reader"}),
     ],
 )
-def test_the_reader_goes_where_the_worker_goes_without_its_password(dsn: str, reader: dict[str, str]) -> None:
-    assert conninfo_to_dict(reader_dsn(Settings(dsn=dsn))) == reader
+def test_reader_connects_to_the_workers_server_without_the_workers_password(
+    dsn: str, expected: dict[str, str]
+) -> None:
+    assert conninfo_to_dict(reader_dsn(Settings(dsn=dsn))) == expected
 
 
-def test_the_setting_goes_before_the_workers_connection_string() -> None:
+def test_reader_dsn_setting_takes_precedence() -> None:
     assert reader_dsn(Settings(dsn="host=a", reader_dsn="host=b password=x")) == "host=b password=x"
 
 
-def test_a_connection_string_that_cannot_be_read_is_refused() -> None:
+def test_unreadable_connection_string_is_refused() -> None:
     with pytest.raises(RequestError, match="the connection string cannot be read"):
         reader_dsn(Settings(dsn="host='"))
 
 
 @pytest.mark.postgres
-def test_the_connection_ends_with_its_block(database: Database) -> None:
+def test_connection_is_closed_after_its_block(database: Database) -> None:
     with open_reader(database.dsn("tensile_reader"), application_name="test") as connection:
         assert connection.execute("select current_user").fetchone() == ("tensile_reader",)
     assert connection.closed
 
 
 @pytest.mark.postgres
-def test_a_server_that_does_not_let_the_reader_in_is_not_one_that_is_away(database: Database) -> None:
+def test_server_that_refuses_the_reader_does_not_count_as_unreachable(database: Database) -> None:
     with pytest.raises(DatabaseError, match="authentication failed") as caught:  # noqa: SIM117
         with open_reader(database.cluster.dsn(user="nobody", database=database.name), application_name="test"):
-            raise AssertionError("it must not be let in")
+            raise AssertionError("the server must refuse the connection")
     assert not isinstance(caught.value, UnreachableError)
     assert "pg_ident.conf" in caught.value.hint
     with database.connect() as admin:
         admin.execute("alter role tensile_reader nologin")
         try:
-            with pytest.raises(DatabaseError, match="not permitted to log in") as refused:  # noqa: SIM117
+            with pytest.raises(DatabaseError, match="not permitted to log in") as second_error:  # noqa: SIM117
                 with open_reader(database.dsn("tensile_reader"), application_name="test"):
-                    raise AssertionError("it must not be let in")
+                    raise AssertionError("the server must refuse the connection")
         finally:
             admin.execute("alter role tensile_reader login")
-    assert not isinstance(refused.value, UnreachableError)
+    assert not isinstance(second_error.value, UnreachableError)
     with pytest.raises(UnreachableError):  # noqa: SIM117
         with open_reader("host=/nowhere", application_name="test"):
-            raise AssertionError("it must not be let in")
+            raise AssertionError("the server must refuse the connection")
     with psycopg.connect(database.dsn("tensile_reader")) as connection:
         assert connection.execute("select 1").fetchone() == (1,)

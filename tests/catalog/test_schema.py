@@ -1,4 +1,4 @@
-"""The catalog documents itself, and agrees with the Python types."""
+"""Check rules of the schema: comments, foreign keys, row-level security, search paths, and enums as in Python."""
 
 from enum import StrEnum
 
@@ -57,18 +57,18 @@ def test_every_table_column_view_enum_sequence_and_function_has_a_comment(databa
         assert rows == []
 
 
-def test_foreign_keys_form_no_circle(database: Database) -> None:
+def test_foreign_keys_form_no_cycle(database: Database) -> None:
     with database.connect() as connection:
         rows = connection.execute(
             "select conrelid::regclass::text, confrelid::regclass::text from pg_constraint"
             " where contype = 'f' and connamespace = 'tensile'::regnamespace"
         ).fetchall()
-    waiting = {table for row in rows for table in row}
-    assert "tensile.jobs" in waiting
-    while waiting:
-        free = {table for table in waiting if not any(a == table and b in waiting for a, b in rows)}
-        assert free, f"these tables refer to one another in a circle: {sorted(waiting)}"
-        waiting -= free
+    remaining = {table for row in rows for table in row}
+    assert "tensile.jobs" in remaining
+    while remaining:
+        unreferencing = {table for table in remaining if not any(a == table and b in remaining for a, b in rows)}
+        assert unreferencing, f"these tables refer to one another in a circle: {sorted(remaining)}"
+        remaining -= unreferencing
 
 
 def test_every_foreign_key_has_an_index_on_its_own_side(database: Database) -> None:
@@ -84,17 +84,17 @@ def test_every_foreign_key_has_an_index_on_its_own_side(database: Database) -> N
 
 
 def test_every_table_of_users_rows_has_row_level_security(database: Database) -> None:
-    public = {"settings", "workers", "devices", "device_paces", "device_links", "graphs", "op_latency"}
-    public |= {"op_descriptions", "predictors"}
+    shared_tables = {"settings", "workers", "devices", "device_paces", "device_links", "graphs", "op_latency"}
+    shared_tables |= {"op_descriptions", "predictors"}
     with database.connect() as connection:
         rows = connection.execute(
             "select relname from pg_class where relnamespace = 'tensile'::regnamespace and relkind = 'r'"
             " and not relrowsecurity"
         ).fetchall()
-        assert {row[0] for row in rows} == public
+        assert {row[0] for row in rows} == shared_tables
 
 
-def test_definers_functions_pin_their_search_path(database: Database) -> None:
+def test_security_definer_functions_pin_their_search_path(database: Database) -> None:
     with database.connect() as connection:
         rows = connection.execute(
             "select proname from pg_proc where prosecdef and proowner = 'postgres'::regrole"
@@ -104,14 +104,14 @@ def test_definers_functions_pin_their_search_path(database: Database) -> None:
         assert rows == []
 
 
-def test_a_template_copy_is_another_installation(database: Database) -> None:
+def test_copy_from_a_template_is_another_installation(database: Database) -> None:
     with database.connect() as connection, database.connect("alice") as alice:
-        here = connection.execute("select tensile.installation()").fetchone()
-        assert here == alice.execute("select tensile.installation()").fetchone()
+        own_id = connection.execute("select tensile.installation()").fetchone()
+        assert own_id == alice.execute("select tensile.installation()").fetchone()
         connection.execute("create database copied template template_tensile")
     try:
         with psycopg.connect(database.cluster.dsn(database="copied")) as copied:
-            assert copied.execute("select tensile.installation()").fetchone() != here
+            assert copied.execute("select tensile.installation()").fetchone() != own_id
     finally:
         with database.connect() as connection:
             connection.execute("drop database copied with (force)")

@@ -1,4 +1,4 @@
-"""A worker's own session works alike whatever its role or its database is set to."""
+"""Check that a worker's session does not depend on the settings of its role or database."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
 
-# What each setting is made by the administrator, and what a worker's session has all the same.
+# The value that an administrator gives each setting, and the value that a worker's session has anyway.
 SETTINGS = {
     "statement_timeout": ("5ms", "0"),
     "lock_timeout": ("1ms", "100ms"),
@@ -40,8 +40,8 @@ SETTINGS = {
 
 
 @contextmanager
-def altered(database: Database, settings: dict[str, str], *, of_database: bool = False) -> Iterator[None]:
-    """The worker's role, or the database, with these settings for as long as the test wants them."""
+def altered_settings_of(database: Database, settings: dict[str, str], *, of_database: bool = False) -> Iterator[None]:
+    """Alter the worker's role, or the database, so that it has these settings in this context."""
     kind, name = ("database", database.name) if of_database else ("role", "tensile_worker")
     subject = sql.SQL("{} {}").format(sql.SQL(kind), sql.Identifier(name))
     with database.connect() as superuser:
@@ -59,23 +59,23 @@ def altered(database: Database, settings: dict[str, str], *, of_database: bool =
 
 
 @pytest.mark.parametrize("of_database", [False, True], ids=["role", "database"])
-def test_every_setting_that_would_end_or_change_a_worker_is_overridden(database: Database, of_database: bool) -> None:
-    theirs = {name: value for name, (value, _) in SETTINGS.items() if not (of_database and name == "role")}
+def test_worker_overrides_settings_of_its_role_and_database(database: Database, of_database: bool) -> None:
+    altered_settings = {name: value for name, (value, _) in SETTINGS.items() if not (of_database and name == "role")}
     with database.connect("alice") as alice:
         job = enqueue(alice, "größe")
-    with altered(database, theirs, of_database=of_database):
+    with altered_settings_of(database, altered_settings, of_database=of_database):
         connection = connect(database.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100)
         with connection:
-            found = {name: connection.execute(f"show {name}").fetchone() for name in SETTINGS}
-            assert found == {name: (ours,) for name, (_, ours) in SETTINGS.items()}
+            session_settings = {name: connection.execute(f"show {name}").fetchone() for name in SETTINGS}
+            assert session_settings == {name: (session_value,) for name, (_, session_value) in SETTINGS.items()}
             worker = register(connection)
             claimed = claim(connection, worker)
             assert (claimed.job, claimed.spec.model) == (job, "größe")
             jobs.cancelled(connection, job, claimed.claim)
 
 
-def test_a_setting_that_only_a_superuser_can_override_is_refused_with_the_way_out(database: Database) -> None:
-    with altered(database, {"session_replication_role": "replica"}):
+def test_setting_that_only_a_superuser_can_override_is_refused_with_a_hint(database: Database) -> None:
+    with altered_settings_of(database, {"session_replication_role": "replica"}):
         with pytest.raises(DatabaseError) as caught:
             connect(database.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100)
         assert caught.value.message == (
@@ -84,7 +84,7 @@ def test_a_setting_that_only_a_superuser_can_override_is_refused_with_the_way_ou
         assert 'alter role "tensile_worker" reset session_replication_role;' in caught.value.hint
 
 
-def test_a_users_session_keeps_the_users_settings(database: Database) -> None:
+def test_session_of_a_user_keeps_the_users_settings(database: Database) -> None:
     with database.connect() as superuser:
         superuser.execute(
             sql.SQL("alter database {} set statement_timeout = '7s'").format(sql.Identifier(database.name))

@@ -1,4 +1,6 @@
-"""Checkpoints in the catalog: replaced whole, checked by digest, one row for each store, gone with the job's end."""
+"""Check checkpoints in the catalog: replaced as a whole, checked by digest, one for each store, deleted when the job
+ends.
+"""
 
 import psycopg
 import pytest
@@ -14,13 +16,13 @@ from tests.conftest import Database
 pytestmark = pytest.mark.postgres
 
 
-def _running(connection: psycopg.Connection) -> ClaimedJob:
+def _claim_and_start(connection: psycopg.Connection) -> ClaimedJob:
     claimed = claim(connection, register(connection))
     jobs.start_running(connection, claimed.job, claimed.claim)
     return claimed
 
 
-def _in_catalog(data: bytes, epochs_done: int) -> StoredCheckpoint:
+def _catalog_checkpoint(data: bytes, epochs_done: int) -> StoredCheckpoint:
     return StoredCheckpoint(
         store=CheckpointStore.CATALOG,
         host="",
@@ -30,39 +32,39 @@ def _in_catalog(data: bytes, epochs_done: int) -> StoredCheckpoint:
     )
 
 
-def _local(host: str) -> StoredCheckpoint:
+def _local_checkpoint(host: str) -> StoredCheckpoint:
     return StoredCheckpoint(
         store=CheckpointStore.LOCAL, host=host, position={"epochs_done": 3}, size_bytes=4, digest=digest_of(b"file")
     )
 
 
-def test_a_checkpoint_is_replaced_as_a_whole_and_outlives_a_requeue(database: Database) -> None:
+def test_checkpoint_is_replaced_as_a_whole_and_survives_a_requeue(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         assert stored_checkpoints.checkpoints(connection, job) == ()
-        long = b"x" * (2 * CHUNK_BYTES + 1)
-        stored_checkpoints.save_checkpoint(connection, job, claimed.claim, [long], {"epochs_done": 1})
+        long_state = b"x" * (2 * CHUNK_BYTES + 1)
+        stored_checkpoints.save_checkpoint(connection, job, claimed.claim, [long_state], {"epochs_done": 1})
         (stored,) = stored_checkpoints.checkpoints(connection, job)
-        assert stored == _in_catalog(long, 1)
-        assert stored_checkpoints.load_checkpoint(connection, job, stored) == long
+        assert stored == _catalog_checkpoint(long_state, 1)
+        assert stored_checkpoints.load_checkpoint(connection, job, stored) == long_state
         stored_checkpoints.save_checkpoint(connection, job, claimed.claim, [b"short"], {"epochs_done": 2})
         jobs.requeue(connection, job, claimed.claim, "the controller stops")
         (stored,) = stored_checkpoints.checkpoints(connection, job)
-        assert stored == _in_catalog(b"short", 2)
+        assert stored == _catalog_checkpoint(b"short", 2)
         assert stored_checkpoints.load_checkpoint(connection, job, stored) == b"short"
         assert connection.execute("select count(*) from tensile.checkpoint_chunks").fetchone() == (1,)
 
 
-def test_each_host_has_a_row_and_the_catalog_one_and_all_go_when_the_job_ends(database: Database) -> None:
+def test_each_host_and_the_catalog_have_one_checkpoint_until_the_job_ends(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         for host in ("one", "two", "one"):
-            stored_checkpoints.record_checkpoint(connection, job, claimed.claim, _local(host))
+            stored_checkpoints.record_checkpoint(connection, job, claimed.claim, _local_checkpoint(host))
         stored_checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {"epochs_done": 1})
         assert set(map(repr, stored_checkpoints.checkpoints(connection, job))) == set(
-            map(repr, (_local("one"), _local("two"), _in_catalog(b"state", 1)))
+            map(repr, (_local_checkpoint("one"), _local_checkpoint("two"), _catalog_checkpoint(b"state", 1)))
         )
         assert stored_checkpoints.host_checkpoints(connection, "one") == {(job, digest_of(b"file"))}
         models.publish_version(connection, claimed, publication())
@@ -71,10 +73,10 @@ def test_each_host_has_a_row_and_the_catalog_one_and_all_go_when_the_job_ends(da
         assert connection.execute("select count(*) from tensile.checkpoint_chunks").fetchone() == (0,)
 
 
-def test_damaged_bytes_are_not_loaded(database: Database) -> None:
+def test_damaged_checkpoint_is_not_loaded(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         stored_checkpoints.save_checkpoint(connection, job, claimed.claim, [b"state"], {})
         connection.execute("update tensile.checkpoint_chunks set chunk = 'wrong'")
         (stored,) = stored_checkpoints.checkpoints(connection, job)
@@ -82,16 +84,18 @@ def test_damaged_bytes_are_not_loaded(database: Database) -> None:
             stored_checkpoints.load_checkpoint(connection, job, stored)
 
 
-def test_a_claim_that_was_lost_records_no_file(database: Database) -> None:
+def test_lost_claim_records_no_checkpoint_file(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         with pytest.raises(LostClaimError):
-            stored_checkpoints.record_checkpoint(connection, job, ClaimToken(claimed.claim + 1), _local("one"))
+            stored_checkpoints.record_checkpoint(
+                connection, job, ClaimToken(claimed.claim + 1), _local_checkpoint("one")
+            )
         assert stored_checkpoints.checkpoints(connection, JobId(job)) == ()
 
 
-def test_only_a_living_controller_of_another_host_counts_as_one(database: Database) -> None:
+def test_only_living_controllers_of_other_hosts_count(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         assert not stored_checkpoints.has_other_hosts(connection, "host")
         worker = register(connection)  # on "host"
@@ -101,10 +105,10 @@ def test_only_a_living_controller_of_another_host_counts_as_one(database: Databa
         assert not stored_checkpoints.has_other_hosts(connection, "elsewhere")
 
 
-def test_checkpoints_of_one_job_leave_the_weights_of_models_alone_and_space_to_the_next(database: Database) -> None:
+def test_checkpoints_reuse_their_space_and_do_not_grow_the_table_of_weights(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         job = enqueue(alice)
-        claimed = _running(connection)
+        claimed = _claim_and_start(connection)
         data = bytes(range(256)) * 4096
         with database.connect() as postgres:
             for epoch in range(12):
@@ -116,4 +120,4 @@ def test_checkpoints_of_one_job_leave_the_weights_of_models_alone_and_space_to_t
             ).fetchone()
         assert row is not None
         assert row[0]
-        assert row[1] < 3 * len(data), "one checkpoint, and the space of the one before"
+        assert row[1] < 3 * len(data), "space for the checkpoint and the previous checkpoint"

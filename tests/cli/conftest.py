@@ -1,4 +1,4 @@
-"""The command as a process of its own, in an environment that names no database, and directories to run it in."""
+"""Fixtures: the command `tensile` in an environment that names no database, and directories to run it in."""
 
 import contextlib
 import io
@@ -21,13 +21,13 @@ from tests.conftest import Database
 
 DEADLINE_S = 180.0
 COMMAND = (sys.executable, "-c", "from indb_tensile.cli.main import main; main()")
-_ONLY_ASK = {"jobs", "job", "train", "wait", "cancel", "models", "predict", "plan", "version", "init", "vacuum"}
+_QUICK = {"jobs", "job", "train", "wait", "cancel", "models", "predict", "plan", "version", "init", "vacuum"}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for other system users")
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -36,18 +36,21 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Tensile:
-    """Runs the command with a clean environment and these variables."""
+    """The command, in an environment without the caller's settings but with these variables."""
 
     variables: dict[str, str]
 
     def __call__(self, *arguments: str) -> Done:
-        """Run it in a process of its own, unless it only asks the database: here that takes a tenth of the time."""
-        return self.here(*arguments) if arguments[0] in _ONLY_ASK else self.apart(*arguments)
+        """Run the command in a subprocess; a command that only queries the database in this process, which takes a
+        tenth of the time.
+        """
+        run = self.run_in_process if arguments[0] in _QUICK else self.run_in_subprocess
+        return run(*arguments)
 
-    def here(self, *arguments: str) -> Done:
-        """Run it in this process, and leave everything as it was."""
+    def run_in_process(self, *arguments: str) -> Done:
+        """Run the command in this process, and restore the environment and the signal handler."""
         out, err = io.StringIO(), io.StringIO()
-        kept, pipe = dict(os.environ), signal.getsignal(signal.SIGPIPE)
+        environment_before, pipe = dict(os.environ), signal.getsignal(signal.SIGPIPE)
         code: object = 0
         try:
             os.environ.clear()
@@ -58,13 +61,13 @@ class Tensile:
             code = ending.code or 0
         finally:
             os.environ.clear()
-            os.environ |= kept
+            os.environ |= environment_before
             signal.signal(signal.SIGPIPE, pipe)
         assert isinstance(code, int)
         return Done(code, out.getvalue(), err.getvalue())
 
-    def apart(self, *arguments: str) -> Done:
-        """Run it as a user does."""
+    def run_in_subprocess(self, *arguments: str) -> Done:
+        """Run the command in a subprocess, like a user does."""
         done = subprocess.run(
             [*COMMAND, *arguments],
             env=self.environment(),
@@ -77,7 +80,7 @@ class Tensile:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """The running command, its output in pipes."""
+        """Start the command in a subprocess with its output in pipes."""
         return subprocess.Popen(
             [*COMMAND, *arguments],
             env=self.environment(),
@@ -87,28 +90,28 @@ class Tensile:
             text=True,
             cwd="/",
             start_new_session=True,
-            preexec_fn=_heed_interrupts,
+            preexec_fn=_enable_interrupts,
         )
 
     def environment(self) -> dict[str, str]:
-        """What the command sees: nothing of the caller's databases and settings."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TENSILE_"))}
-        return kept | {"PYTHONDONTWRITEBYTECODE": "1", "TENSILE_SURVEY_S": "0"} | self.variables
+        """Return the command's environment, without the caller's databases and settings."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TENSILE_"))}
+        return inherited | {"PYTHONDONTWRITEBYTECODE": "1", "TENSILE_SURVEY_S": "0"} | self.variables
 
-    def but(self, **variables: str) -> "Tensile":
-        """The same with further variables."""
+    def with_variables(self, **variables: str) -> "Tensile":
+        """Return the same command with further variables."""
         return Tensile(self.variables | variables)
 
 
-def _heed_interrupts() -> None:
-    """Whoever runs the suite in a shell's background has it ignore interrupts, and children inherit that."""
+def _enable_interrupts() -> None:
+    """Restore the default handler. A suite in the background of a shell ignores SIGINT, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
-def tensile(place: Path) -> Tensile:
+def tensile(open_directory: Path) -> Tensile:
     """The command with a state directory that does not exist yet."""
-    return Tensile({"TENSILE_STATE_DIR": str(place / "state")})
+    return Tensile({"TENSILE_STATE_DIR": str(open_directory / "state")})
 
 
 @pytest.fixture
@@ -118,8 +121,8 @@ def demo(database: Database) -> Tensile:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory that every system user may enter; pytest's own are closed to others, and deep."""
+def open_directory() -> Iterator[Path]:
+    """A directory that every system user may enter. pytest's own are closed to other users and have long paths."""
     directory = Path(tempfile.mkdtemp(prefix="tensile-cli-"))
     directory.chmod(0o755)
     yield directory
@@ -127,23 +130,23 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def private_cluster(place: Path) -> Iterator[Cluster]:
-    """A cluster of the test's own, not created yet, surely stopped afterwards. Blanks in its path do no harm."""
-    cluster = Cluster(directory=place / "a b; c", programs=find_programs(), system_user=system_user())
+def private_cluster(open_directory: Path) -> Iterator[Cluster]:
+    """A cluster of the test's own, which is not created yet and is stopped afterwards. Its path contains blanks."""
+    cluster = Cluster(directory=open_directory / "a b; c", programs=find_programs(), system_user=system_user())
     yield cluster
     cluster.stop(mode="immediate")
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Poll until the condition holds; fail after the deadline."""
+def until(condition: Callable[[], object], event: str) -> None:
+    """Poll until the condition is true; fail after the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"waited for {what}"
+        assert time.monotonic() < deadline, f"waited for {event}"
         time.sleep(0.02)
 
 
 def ended(pid: int) -> bool:
-    """Whether the process is gone, or dead and waited for by nobody."""
+    """Return whether the process has ended, or is a zombie."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return True

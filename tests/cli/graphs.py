@@ -1,4 +1,4 @@
-"""A small step graph in a file."""
+"""Write a small step graph to a file, for tests."""
 
 from pathlib import Path
 
@@ -9,9 +9,10 @@ P, A, B = TensorId(0), TensorId(1), TensorId(2)
 
 
 def write_graph(path: Path, *, timed: bool = True) -> str:
-    """Four operators of a second each: the first and last use p (10 GB), the second makes a (5 GB), the third b (1).
+    """Write a graph with four operators of one second each, and return the path. The first and the last operator read
+    p (10 GB), the second writes a (5 GB), the third writes b (1 GB).
 
-    Without planning it needs 15 GB at most, and its largest operator 10.
+    Without planning its peak is 15 GB. Its largest operator needs 10 GB.
     """
 
     def operator(name: str, reads: tuple[TensorId, ...], writes: tuple[TensorId, ...]) -> Operator:

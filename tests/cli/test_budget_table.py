@@ -1,4 +1,4 @@
-"""The trade-off curve of a step graph from a terminal."""
+"""Check `tensile plan --curve`, which prints the trade-off curve of a step graph."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from tests.cli.conftest import Tensile
 from tests.cli.graphs import write_graph
 
 
-def test_a_curve_goes_from_no_planning_to_the_least_memory(tensile: Tensile, tmp_path: Path) -> None:
+def test_curve_extends_from_no_planning_to_the_lowest_peak(tensile: Tensile, tmp_path: Path) -> None:
     graph = write_graph(tmp_path / "small.json")
     done = tensile("plan", "--graph", graph, "--curve", "--link", "25", "--json")
     assert (done.code, done.err) == (0, "")

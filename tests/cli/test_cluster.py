@@ -1,4 +1,4 @@
-"""The embedded cluster: made whole or not at all, started again after every crash, for whichever system user."""
+"""Check the embedded cluster: its creation, restarts after crashes, its system user, and refused paths."""
 
 import os
 import pwd
@@ -19,7 +19,7 @@ postgres = pytest.mark.postgres
 
 
 def query(cluster: Cluster, statement: str, user: str = "postgres") -> object:
-    """One value from the cluster's own database."""
+    """Return one value from the cluster's own database."""
     with psycopg.connect(cluster.dsn(user=user, database="postgres")) as connection:
         row = connection.execute(statement.encode()).fetchone()
     assert row is not None
@@ -31,7 +31,7 @@ def server_pid(cluster: Cluster) -> int:
 
 
 @postgres
-def test_a_cluster_of_an_earlier_version_lets_its_user_be_the_roles_that_came_later(private_cluster: Cluster) -> None:
+def test_map_of_an_older_cluster_gets_the_new_roles(private_cluster: Cluster) -> None:
     private_cluster.create(roles=("postgres", "tensile_worker", "demo"))
     identities = private_cluster.data / "pg_ident.conf"
     before = identities.read_text()
@@ -50,12 +50,12 @@ def test_a_cluster_of_an_earlier_version_lets_its_user_be_the_roles_that_came_la
     assert identities.read_text() == after
 
     identities.write_text(before)
-    private_cluster.map_roles()  # of a server that runs, and has to read it again
+    private_cluster.map_roles()  # the running server must read the map again
     until(lambda: query(private_cluster, "select 1", user="tensile_reader") == 1, "the map to be read again")
 
 
 @postgres
-def test_it_recovers_from_whatever_a_crash_leaves_behind(private_cluster: Cluster) -> None:
+def test_cluster_starts_again_after_crashes(private_cluster: Cluster) -> None:
     killed_initdb = private_cluster.directory / "new-killed"
     killed_initdb.mkdir(parents=True)
     (killed_initdb / "PG_VERSION").write_text("15\n")
@@ -66,36 +66,36 @@ def test_it_recovers_from_whatever_a_crash_leaves_behind(private_cluster: Cluste
     assert not private_cluster.running()
     assert not killed_initdb.exists()
     private_cluster.start()
-    private_cluster.start()  # runs already
+    private_cluster.start()  # the cluster runs already
     assert private_cluster.running()
     assert query(private_cluster, "select pg_postmaster_start_time() is not null") is True
     assert query(private_cluster, "select current_setting('listen_addresses')") == ""
 
-    # The server and all its processes are killed at once, as by a loss of power.
+    # Kill the server, like a loss of power.
     pid = server_pid(private_cluster)
-    with psycopg.connect(private_cluster.dsn(database="postgres"), autocommit=True) as held:
-        held.execute("create table survivor (n int)")
+    with psycopg.connect(private_cluster.dsn(database="postgres"), autocommit=True) as session:
+        session.execute("create table survivor (n int)")
         os.kill(pid, signal.SIGKILL)
         until(lambda: ended(pid), "the server to be gone")
     assert (private_cluster.data / "postmaster.pid").exists()
     assert not private_cluster.running()
 
-    # In the meantime its process number went to another process of the same user, as after a restart of a container.
+    # Another process of the same user gets the server's process id, like after a restart of a container.
     owner = {} if os.geteuid() != 0 else {"user": private_cluster.system_user}
-    with subprocess.Popen(["sleep", "60"], **owner) as stranger:  # type: ignore[call-overload]
+    with subprocess.Popen(["sleep", "60"], **owner) as other_process:  # type: ignore[call-overload]
         for lock in (private_cluster.data / "postmaster.pid", private_cluster.run / ".s.PGSQL.5432.lock"):
-            lock.write_text(lock.read_text().replace(str(pid), str(stranger.pid), 1))
+            lock.write_text(lock.read_text().replace(str(pid), str(other_process.pid), 1))
         assert not private_cluster.running()
         private_cluster.start()
         assert private_cluster.running()
         assert query(private_cluster, "select count(*) from survivor") == 0
-        assert stranger.poll() is None
+        assert other_process.poll() is None
         private_cluster.stop()
-        private_cluster.stop()  # stopped already
-        stranger.kill()
+        private_cluster.stop()  # the cluster is stopped already
+        other_process.kill()
     assert not private_cluster.running()
 
-    # What the server itself has to say is in the error.
+    # The error contains the server's own message.
     with (private_cluster.data / "tensile.conf").open("a") as configuration:
         configuration.write("shared_buffers = many\n")
     with pytest.raises(DatabaseError, match="pg_ctl start failed with exit code 1") as caught:
@@ -106,14 +106,14 @@ def test_it_recovers_from_whatever_a_crash_leaves_behind(private_cluster: Cluste
 
 @postgres
 @as_root
-def test_an_ordinary_system_user_has_a_cluster_of_its_own(place: Path) -> None:
-    """As `nobody`: PostgreSQL runs as the one who asks, and only that one gets in, as the roles of the map."""
+def test_ordinary_system_user_has_its_own_cluster(open_directory: Path) -> None:
+    """PostgreSQL runs as the caller, here `nobody`, and only this user may connect, as the roles of the map."""
     nobody = pwd.getpwnam("nobody")
-    os.chown(place, nobody.pw_uid, nobody.pw_gid)
-    # Its own copy: the developer's interpreter and checkout may be closed to others.
+    os.chown(open_directory, nobody.pw_uid, nobody.pw_gid)
+    # `nobody` gets a copy of the modules, because the checkout may be closed to other users.
     for name in ("errors.py", "__init__.py", "cluster.py"):
         source = Path(module.__file__).parent / name
-        target = place / "lib" / "indb_tensile" / name
+        target = open_directory / "lib" / "indb_tensile" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
     program = """
@@ -134,12 +134,12 @@ os.execv(psql, [psql, cluster.dsn(user="demo", database="postgres"), "-c", ""])
     done = subprocess.run(
         ["/usr/bin/python3", "-c", program],
         user="nobody", group=nobody.pw_gid, extra_groups=[], capture_output=True, text=True, cwd="/", check=False,
-        env={"LIB": str(place / "lib"), "PLACE": str(place / "c"), "PATH": os.environ["PATH"]},
+        env={"LIB": str(open_directory / "lib"), "PLACE": str(open_directory / "c"), "PATH": os.environ["PATH"]},
     )  # fmt: skip
-    cluster = Cluster(directory=place / "c", programs=find_programs(), system_user="nobody")
+    cluster = Cluster(directory=open_directory / "c", programs=find_programs(), system_user="nobody")
     try:
         assert cluster.running(), done.stderr
-        # nobody came through peer authentication: only the role of that name is missing yet.
+        # The user `nobody` passed peer authentication. Only the role demo is missing.
         assert 'role "demo" does not exist' in done.stderr
         with pytest.raises(psycopg.OperationalError, match="Peer authentication failed"):
             psycopg.connect(cluster.dsn(database="postgres"))
@@ -147,7 +147,7 @@ os.execv(psql, [psql, cluster.dsn(user="demo", database="postgres"), "-c", ""])
         cluster.stop(mode="immediate")
 
 
-def test_a_folder_that_is_no_cluster_is_left_alone(private_cluster: Cluster) -> None:
+def test_folder_that_is_no_cluster_is_not_changed(private_cluster: Cluster) -> None:
     precious = private_cluster.data / "precious"
     precious.mkdir(parents=True)
     with pytest.raises(DatabaseError, match="exists already and is not a cluster"):
@@ -157,25 +157,25 @@ def test_a_folder_that_is_no_cluster_is_left_alone(private_cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("name", ["a,b", 'say"so', "it's", "$HOME", "back`tick", "back\\slash", "100%", "new\nline"])
-def test_a_path_that_the_programs_misread_is_refused(name: str) -> None:
+def test_path_with_special_characters_is_refused(name: str) -> None:
     assert "has a character that PostgreSQL's programs do not take" in path_fault(Path("/srv") / name)
 
 
-def test_a_sockets_path_may_have_107_bytes_and_no_more() -> None:
+def test_path_of_a_socket_has_at_most_107_bytes() -> None:
     rest = len("/run/.s.PGSQL.5432")
     assert path_fault(Path("/" + "x" * (106 - rest))) == ""
     assert "would have more than 107 bytes" in path_fault(Path("/" + "x" * (107 - rest)))
     assert "would have more than 107 bytes" in path_fault(Path("/" + "ä" * 60))  # bytes, not characters
 
 
-def test_a_version_that_is_not_installed_is_named() -> None:
+def test_missing_version_of_postgresql_is_named() -> None:
     with pytest.raises(DatabaseError, match="the embedded cluster belongs to PostgreSQL 99") as caught:
         find_programs(99)
     assert "postgresql-99" in caught.value.hint
     assert find_programs(find_programs().major) == find_programs()
 
 
-def test_a_server_is_told_from_a_process_that_has_its_number(tmp_path: Path) -> None:
+def test_process_with_a_servers_old_id_is_not_the_server(tmp_path: Path) -> None:
     recorded = tmp_path / "postmaster.pid"
     assert not module._is_server_of(recorded)
     for text in ("", "no number\n/data\n", "12\n", f"{os.getpid()}\n/data\n", "4194305\n/data\n"):
@@ -183,7 +183,7 @@ def test_a_server_is_told_from_a_process_that_has_its_number(tmp_path: Path) -> 
         assert not module._is_server_of(recorded)
 
 
-def test_only_a_number_in_use_is_taken_out_of_a_lock_file(tmp_path: Path) -> None:
+def test_only_an_id_in_use_is_removed_from_a_lock_file(tmp_path: Path) -> None:
     lock = tmp_path / "postmaster.pid"
     module._clear_process_id(lock)
     assert not lock.exists()

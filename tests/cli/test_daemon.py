@@ -1,4 +1,4 @@
-"""A background process that is found again, and not mistaken for another."""
+"""Check how the background controller is identified, stopped, and its log read."""
 
 import signal
 import subprocess
@@ -16,11 +16,11 @@ from indb_tensile.errors import UnavailableError
 
 
 @pytest.fixture
-def here(place: Path) -> StateDirectory:
+def state_directory(open_directory: Path) -> StateDirectory:
     """A state directory."""
-    made = StateDirectory(directory=place / "state")
-    made.make()
-    return made
+    directory = StateDirectory(directory=open_directory / "state")
+    directory.make()
+    return directory
 
 
 @pytest.fixture
@@ -31,56 +31,62 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def record(here: StateDirectory, pid: int, started: str | None = None) -> None:
-    here.controller_pid.write_text(f"{pid} {started or daemon._started(pid)} digest\n")
+def write_record(state_directory: StateDirectory, pid: int, started: str | None = None) -> None:
+    state_directory.controller_pid.write_text(f"{pid} {started or daemon._started(pid)} digest\n")
 
 
-def test_it_is_found_by_its_number_and_its_start(here: StateDirectory, sleeper: subprocess.Popen[bytes]) -> None:
-    assert daemon.running(here) is None
-    record(here, sleeper.pid)
-    assert daemon.running(here) == Daemon(pid=sleeper.pid, made_from="digest")
-    record(here, sleeper.pid, started="1")  # the number was another's before
-    assert daemon.running(here) is None
+def test_controller_is_identified_by_its_process_id_and_start_time(
+    state_directory: StateDirectory, sleeper: subprocess.Popen[bytes]
+) -> None:
+    assert daemon.running(state_directory) is None
+    write_record(state_directory, sleeper.pid)
+    assert daemon.running(state_directory) == Daemon(pid=sleeper.pid, made_from="digest")
+    write_record(state_directory, sleeper.pid, started="1")  # another process had the id before
+    assert daemon.running(state_directory) is None
     sleeper.kill()
-    record(here, sleeper.pid)
+    write_record(state_directory, sleeper.pid)
     sleeper.wait()
-    assert daemon.running(here) is None
+    assert daemon.running(state_directory) is None
 
 
 @pytest.mark.parametrize("text", ["", "12", "x y z", "12 34", "1 2 3 4", "-5 1 digest", "4194305 None digest"])
-def test_a_file_that_is_damaged_names_no_process(here: StateDirectory, text: str) -> None:
-    here.controller_pid.write_text(text)
-    assert daemon.running(here) is None
-    assert daemon.stop(here) is False
-    assert not here.controller_pid.exists()
+def test_damaged_file_names_no_process(state_directory: StateDirectory, text: str) -> None:
+    state_directory.controller_pid.write_text(text)
+    assert daemon.running(state_directory) is None
+    assert daemon.stop(state_directory) is False
+    assert not state_directory.controller_pid.exists()
 
 
-def test_stopping_ends_it_and_forgets_it(here: StateDirectory, sleeper: subprocess.Popen[bytes]) -> None:
-    record(here, sleeper.pid)
-    assert daemon.stop(here) is True
+def test_stop_ends_the_process_and_removes_the_file(
+    state_directory: StateDirectory, sleeper: subprocess.Popen[bytes]
+) -> None:
+    write_record(state_directory, sleeper.pid)
+    assert daemon.stop(state_directory) is True
     assert sleeper.wait() == -signal.SIGTERM
-    assert not here.controller_pid.exists()
-    assert daemon.stop(here) is False
+    assert not state_directory.controller_pid.exists()
+    assert daemon.stop(state_directory) is False
 
 
-def test_one_that_does_not_end_is_not_killed_but_named(here: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_does_not_end_is_named_and_not_killed(
+    state_directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(daemon, "_STOP_S", 0.1)
-    deaf = (
+    ignore_sigterm = (
         "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     )
-    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", ignore_sigterm], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        record(here, process.pid)
+        write_record(state_directory, process.pid)
         with pytest.raises(UnavailableError, match=f"process {process.pid}") as caught:
-            daemon.stop(here)
+            daemon.stop(state_directory)
         assert caught.value.hint.endswith(f"kill -9 {process.pid}")
-        assert daemon.running(here) is not None
+        assert daemon.running(state_directory) is not None
         process.kill()
 
 
-def test_the_tail_of_a_log_begins_where_this_start_did(here: StateDirectory) -> None:
-    log = here.controller_log
+def test_tail_of_a_log_begins_at_the_given_size(state_directory: StateDirectory) -> None:
+    log = state_directory.controller_log
     assert (daemon.size(log), daemon.tail(log)) == (0, "")
     log.write_text("an earlier life\n")
     since = daemon.size(log)
@@ -90,8 +96,8 @@ def test_the_tail_of_a_log_begins_where_this_start_did(here: StateDirectory) -> 
     assert daemon.tail(log, since=since, lines=2) == "two \ufffd\nthree"
 
 
-def test_the_tail_of_a_log_that_was_rotated_meanwhile_begins_in_the_older_file(here: StateDirectory) -> None:
-    log = here.controller_log
+def test_tail_of_a_rotated_log_begins_in_the_older_file(state_directory: StateDirectory) -> None:
+    log = state_directory.controller_log
     log.write_text("an earlier life\n")
     since = daemon.size(log)
     with log.open("ab", buffering=0) as file:

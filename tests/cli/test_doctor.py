@@ -1,4 +1,4 @@
-"""What is missing, and the command that mends it."""
+"""Check `tensile doctor`: which faults it finds, and the remedy that it names for each."""
 
 import io
 import json
@@ -16,24 +16,24 @@ from tests.conftest import Database
 pytestmark = pytest.mark.postgres
 
 
-def checks(done: Done) -> dict[str, dict[str, Any]]:
-    """What was checked, by name."""
+def checks_by_name(done: Done) -> dict[str, dict[str, Any]]:
+    """Return the checks by name."""
     return {row["check"]: row for row in map(json.loads, done.out.splitlines())}
 
 
-def test_without_a_database_the_machine_is_looked_at_and_the_first_step_named(tensile: Tensile) -> None:
+def test_doctor_without_a_database_checks_the_machine_and_names_the_first_step(tensile: Tensile) -> None:
     done = tensile("doctor", "--json")
-    found = checks(done)
+    checks = checks_by_name(done)
     assert done.code == 1
-    assert [name for name, row in found.items() if row["ok"]] == [
+    assert [name for name, row in checks.items() if row["ok"]] == [
         "python", "torch", "native library", "shared memory", "gpu", "device", "device memory",
             "swap directory", "PostgreSQL"]  # fmt: skip
-    assert found["embedded cluster"]["mend"] == "tensile up"
-    assert tensile.variables["TENSILE_STATE_DIR"] in found["embedded cluster"]["found"]
-    assert found["database"]["mend"].startswith("run tensile up")
+    assert checks["embedded cluster"]["mend"] == "tensile up"
+    assert tensile.variables["TENSILE_STATE_DIR"] in checks["embedded cluster"]["found"]
+    assert checks["database"]["mend"].startswith("run tensile up")
 
 
-def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Database) -> None:
+def test_every_fault_of_a_database_has_a_remedy(tensile: Tensile, database: Database) -> None:
     with database.connect("alice") as alice:
         alice.execute("create table secret (a int)")
         alice.execute("create table shared (a int)")
@@ -44,7 +44,7 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
             """insert into tensile.workers (host, pid, device, version, lease_s)
                values ('elsewhere', 7, 'gpu', '0.0.9', 60)"""
         )
-        # A link as it is set, half of which is left beside the other way; and one that is far too slow.
+        # The first link has its configured rate, and half of that with copies both ways. The second link is too slow.
         admin.execute(
             """insert into tensile.device_links
                  (host, device_kind, way, beside, size_bytes, latency_ns, copy_ns, emulated_bytes_per_s, measured_at)
@@ -59,10 +59,10 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
     finally:
         with database.connect() as admin:
             admin.execute("alter role tensile_worker login")
-    found = checks(done)
+    checks = checks_by_name(done)
     assert done.code == 1
-    assert "embedded cluster" not in found
-    assert {name: row["mend"] for name, row in found.items() if not row["ok"]} == {
+    assert "embedded cluster" not in checks
+    assert {name: row["mend"] for name, row in checks.items() if not row["ok"]} == {
         "catalog": "continue with it; or, which deletes all models: tensile down --purge, then tensile up",
         "grants": "grant select on public.secret to tensile_reader;",
         "controller 1": "start it again from this version",
@@ -71,23 +71,23 @@ def test_every_fault_in_a_database_has_its_mend(tensile: Tensile, database: Data
         "worker's role": "As a superuser: alter role tensile_worker login;",
         "socket directory": "As a member of tensile_admin: "
         """select tensile_set_setting('socket_directory', '"/run/tensile"');""",
-        "service": found["service"]["mend"],
+        "service": checks["service"]["mend"],
     }
-    assert found["grants"]["found"] == "tensile_reader may read 0 of the 2 tables that you may read"
-    assert found["reader"]["found"] == "tensile_reader can log in from here"
-    assert "process 7 on elsewhere, gpu: version 0.0.9, not 0.2.0" in found["controller 1"]["found"]
+    assert checks["grants"]["found"] == "tensile_reader may read 0 of the 2 tables that you may read"
+    assert checks["reader"]["found"] == "tensile_reader can log in from here"
+    assert "process 7 on elsewhere, gpu: version 0.0.9, not 0.2.0" in checks["controller 1"]["found"]
 
-    assert found["link of cpu on here"]["found"] == (
+    assert checks["link of cpu on here"]["found"] == (
         "1000.0 MB/s out, 1000.0 MB/s in, 50% of that with copies both ways at once, measured 2026-11-21 10:00"
     )
-    assert found["link of slow cpu on here"]["found"].endswith("10:00: 50% of what it is set to")
+    assert checks["link of slow cpu on here"]["found"].endswith("10:00: 50% of what it is set to")
 
     with database.connect("alice") as alice:
         alice.execute("grant select on secret to tensile_reader")
-    assert checks(tensile("doctor", "--json", "--dsn", database.dsn("alice")))["grants"]["ok"] is True
+    assert checks_by_name(tensile("doctor", "--json", "--dsn", database.dsn("alice")))["grants"]["ok"] is True
 
 
-def test_grants_that_the_last_version_needed_are_moved_by_statements(tensile: Tensile, database: Database) -> None:
+def test_grants_of_version_0_1_0_have_statements_that_move_them(tensile: Tensile, database: Database) -> None:
     with database.connect() as admin:
         admin.execute(
             """create schema "my plot"; create table "my plot".t (a int); create table moved (a int);
@@ -95,29 +95,31 @@ def test_grants_that_the_last_version_needed_are_moved_by_statements(tensile: Te
                grant select on "my plot".t, moved to tensile_worker; grant select on moved to tensile_reader;
                grant select ("A", b) on parts to tensile_worker"""
         )
-        found = checks(tensile("doctor", "--json", "--dsn", database.dsn()))["earlier grants"]
-        assert (found["ok"], found["found"]) == (False, "some are of version 0.1.0, to tensile_worker")
-        assert found["mend"] == (
+        check = checks_by_name(tensile("doctor", "--json", "--dsn", database.dsn()))["earlier grants"]
+        assert (check["ok"], check["found"]) == (False, "some are of version 0.1.0, to tensile_worker")
+        assert check["mend"] == (
             'grant usage on schema "my plot" to tensile_reader; '
             'grant select on "my plot".t to tensile_reader; revoke select on "my plot".t from tensile_worker; '
             'grant select ("A", b) on public.parts to tensile_reader; '
             'revoke select ("A", b) on public.parts from tensile_worker;'
         )
-        admin.execute(found["mend"])
-    assert checks(tensile("doctor", "--json", "--dsn", database.dsn()))["earlier grants"]["ok"] is True
+        admin.execute(check["mend"])
+    assert checks_by_name(tensile("doctor", "--json", "--dsn", database.dsn()))["earlier grants"]["ok"] is True
 
 
-def test_a_reader_that_may_not_log_in_is_told_with_what_mends_it(tensile: Tensile, database: Database) -> None:
+def test_reader_that_cannot_log_in_is_reported_with_a_remedy(tensile: Tensile, database: Database) -> None:
     dsn = database.cluster.dsn(user="nobody_maps_to_this", database=database.name)
-    found = checks(tensile.but(TENSILE_READER_DSN=dsn)("doctor", "--json", "--dsn", database.dsn()))["reader"]
-    assert found["ok"] is False
-    assert "authentication failed" in found["found"]
-    assert "pg_ident.conf" in found["mend"]
-    assert "TENSILE_READER_DSN" in found["mend"]
+    check = checks_by_name(
+        tensile.with_variables(TENSILE_READER_DSN=dsn)("doctor", "--json", "--dsn", database.dsn())
+    )["reader"]
+    assert check["ok"] is False
+    assert "authentication failed" in check["found"]
+    assert "pg_ident.conf" in check["mend"]
+    assert "TENSILE_READER_DSN" in check["mend"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "name", "found", "mend"),
+    ("settings", "name", "finding", "mend"),
     [
         (
             {"REGION_BYTES": "5000"},
@@ -153,17 +155,17 @@ def test_a_reader_that_may_not_log_in_is_told_with_what_mends_it(tensile: Tensil
         ),
     ],
 )
-def test_what_a_controller_would_refuse_at_its_start_is_foreseen(
-    settings: dict[str, str], name: str, found: str, mend: str
+def test_settings_that_a_controller_would_refuse_are_reported(
+    settings: dict[str, str], name: str, finding: str, mend: str
 ) -> None:
     rows = device({f"TENSILE_{setting}": value for setting, value in settings.items()})
-    (row,) = [one for one in rows if not one["ok"]]
+    (row,) = [check for check in rows if not check["ok"]]
     assert row["check"] == name
-    assert found in row["found"]
+    assert finding in row["found"]
     assert mend in row["mend"]
 
 
-def test_a_directory_that_holds_the_budget_is_well() -> None:
+def test_memory_directory_with_enough_space_is_ok() -> None:
     kind, row = device(
         {"TENSILE_DEVICE": "emulated", "TENSILE_MEMORY_DIRECTORY": "/dev/shm", "TENSILE_CAPACITY_BYTES": "1MB"}
     )
@@ -172,30 +174,30 @@ def test_a_directory_that_holds_the_budget_is_well() -> None:
     assert row["found"].endswith(" MB free in /dev/shm, of which the budget is 1 MB")
 
 
-def test_a_database_without_the_catalog_needs_init(tensile: Tensile, database: Database) -> None:
-    found = checks(tensile("doctor", "--json", "--dsn", database.cluster.dsn(database="postgres")))
-    assert found["database"]["ok"] is True
-    assert "tensile init --dsn 'dbname=postgres'" in found["catalog"]["mend"]
+def test_database_without_the_catalog_needs_init(tensile: Tensile, database: Database) -> None:
+    checks = checks_by_name(tensile("doctor", "--json", "--dsn", database.cluster.dsn(database="postgres")))
+    assert checks["database"]["ok"] is True
+    assert "tensile init --dsn 'dbname=postgres'" in checks["catalog"]["mend"]
 
 
-def test_a_role_without_the_grant_is_told_it(tensile: Tensile, database: Database) -> None:
+def test_missing_grant_of_the_role_is_reported(tensile: Tensile, database: Database) -> None:
     with database.connect() as admin:
         admin.execute("revoke tensile_user from bob")
     try:
-        found = checks(tensile("doctor", "--json", "--dsn", database.dsn("bob")))
+        checks = checks_by_name(tensile("doctor", "--json", "--dsn", database.dsn("bob")))
     finally:
         with database.connect() as admin:
             admin.execute("grant tensile_user to bob")
-    assert "grant tensile_user to bob" in found["catalog"]["mend"]
+    assert "grant tensile_user to bob" in checks["catalog"]["mend"]
 
 
-def test_a_person_reads_a_mark_what_was_found_and_the_mend(tensile: Tensile, database: Database) -> None:
+def test_output_for_people_has_a_mark_the_finding_and_the_remedy(tensile: Tensile, database: Database) -> None:
     done = tensile("doctor", "--dsn", database.dsn("demo"))
     lines = done.out.splitlines()
     assert any(line.startswith("ok      roles             all six") for line in lines)
-    place = next(n for n, line in enumerate(lines) if line.startswith("MISSING controllers"))
-    assert lines[place] == "MISSING controllers       0 alive"
-    assert lines[place + 1] == " " * 26 + "mend: Start one: tensile up, or tensile controller."
+    line_number = next(n for n, line in enumerate(lines) if line.startswith("MISSING controllers"))
+    assert lines[line_number] == "MISSING controllers       0 alive"
+    assert lines[line_number + 1] == " " * 26 + "mend: Start one: tensile up, or tensile controller."
 
 
 LINK: dict[str, Any] = {
@@ -207,12 +209,12 @@ LINK: dict[str, Any] = {
 }
 
 
-def test_a_long_name_stands_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.StringIO()
-    monkeypatch.setattr(doctor, "out", Console(file=written, soft_wrap=True, highlight=False))
+def test_long_name_is_printed_on_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    console_output = io.StringIO()
+    monkeypatch.setattr(doctor, "out", Console(file=console_output, soft_wrap=True, highlight=False))
     doctor._show(LINK)
     doctor._show({"check": "python", "ok": True, "found": "3.11.7", "mend": None})
-    assert written.getvalue().splitlines() == [
+    assert console_output.getvalue().splitlines() == [
         "MISSING link of emulated:AMD EPYC on a-host-of-mine",
         " " * 26 + LINK["found"],
         " " * 26 + "mend: " + LINK["mend"],
@@ -220,22 +222,22 @@ def test_a_long_name_stands_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_in_a_terminal_lines_are_folded_at_its_width_and_no_word_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.StringIO()
+def test_lines_are_folded_between_words_at_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    console_output = io.StringIO()
     monkeypatch.setattr(
-        doctor, "out", Console(file=written, width=80, force_terminal=True, no_color=True, soft_wrap=True)
+        doctor, "out", Console(file=console_output, width=80, force_terminal=True, no_color=True, soft_wrap=True)
     )
     doctor._show(LINK)
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue()).splitlines()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", console_output.getvalue()).splitlines()
     assert max(map(len, lines)) <= 80
     assert all(line.startswith(" " * 26) for line in lines[1:])
     assert " ".join(line.strip() for line in lines[1:]) == f"{LINK['found']} mend: {LINK['mend']}"
 
 
-def test_without_a_gpu_the_processor_its_memory_and_its_disk_are_named() -> None:
+def test_device_check_without_a_gpu_names_cpu_memory_and_disk() -> None:
     settings = {"TENSILE_DEVICE": "cpu", "TENSILE_TORCH_THREADS": "3", "TENSILE_SWAP_DIRECTORY": "/"}
-    found = {row["check"]: row for row in device(settings)}
-    assert list(found) == ["device", "device memory", "swap directory"]
-    assert "3 threads a job: TENSILE_DEVICE is cpu" in found["device"]["found"]
-    assert "the rest is for the database and the trainers" in found["device memory"]["found"]
-    assert "free on the disk of /, of which up to" in found["swap directory"]["found"]
+    checks = {row["check"]: row for row in device(settings)}
+    assert list(checks) == ["device", "device memory", "swap directory"]
+    assert "3 threads a job: TENSILE_DEVICE is cpu" in checks["device"]["found"]
+    assert "the rest is for the database and the trainers" in checks["device memory"]["found"]
+    assert "free on the disk of /, of which up to" in checks["swap directory"]["found"]

@@ -1,4 +1,6 @@
-"""`tensile up` and `tensile down` with a real cluster and a real controller: twice, after crashes, in parallel."""
+"""Check `tensile up` and `tensile down` with a real cluster and a real controller: repeated, concurrent, and after
+crashes.
+"""
 
 import json
 import os
@@ -20,19 +22,19 @@ from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
 from tests.catalog import released
 from tests.cli.conftest import Tensile, ended, until
-from tests.cli.test_mps_daemon import installed
+from tests.cli.mps_program import install_control_program
 
 pytestmark = pytest.mark.postgres
 
-LINKS = ("--link-out", "400MB", "--link-in", "400MB")  # given, nothing is measured
+LINKS = ("--link-out", "400MB", "--link-in", "400MB")  # with both rates, the link is not measured
 OPTIONS = ("--device", "emulated", "--capacity", "64MB", "--spare-trainers", "1", *LINKS)
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Tensile]:
-    """The command with a state directory of this module; each test brings up what it needs.
+    """The command with a state directory of this module. Each test starts what it needs.
 
-    The first start is killed while it makes the cluster: the first test finds what that leaves.
+    The fixture kills the first start while initdb runs. The first test works with the remaining files.
     """
     directory = Path(tempfile.mkdtemp(prefix="tensile-up-"))
     directory.chmod(0o755)
@@ -48,47 +50,47 @@ def service() -> Iterator[Tensile]:
     shutil.rmtree(directory)
 
 
-def up(service: Tensile, *options: str) -> dict[str, Any]:
-    """What `tensile up` says it has brought up."""
+def start_embedded(service: Tensile, *options: str) -> dict[str, Any]:
+    """Run `tensile up`, and return its JSON output."""
     done = service("up", *OPTIONS, "--json", *options)
     assert done.code == 0, done.err
-    shown: dict[str, Any] = json.loads(done.out)
-    return shown
+    started: dict[str, Any] = json.loads(done.out)
+    return started
 
 
-def state(service: Tensile) -> StateDirectory:
+def state_of(service: Tensile) -> StateDirectory:
     return StateDirectory(directory=Path(service.variables["TENSILE_STATE_DIR"]))
 
 
 def cluster(service: Tensile) -> Cluster:
-    return state(service).cluster()
+    return state_of(service).cluster()
 
 
-def admin(service: Tensile) -> psycopg.Connection[Any]:
+def connect_as_superuser(service: Tensile) -> psycopg.Connection[Any]:
     """A superuser's connection to the embedded database."""
     return psycopg.connect(cluster(service).dsn(), autocommit=True)
 
 
-def alive(service: Tensile) -> list[int]:
-    """Process ids of the controllers that the database holds for alive."""
-    with admin(service) as connection:
+def living_controllers(service: Tensile) -> list[int]:
+    """Return the process ids of the controllers that are alive according to the database."""
+    with connect_as_superuser(service) as connection:
         return [pid for (pid,) in connection.execute("select pid from tensile.stat_workers where alive order by 1")]
 
 
-def test_twice_in_a_row_the_second_changes_nothing(service: Tensile) -> None:
-    first = up(service)
-    settings = state(service).settings.read_text()
-    again = up(service)
-    assert again == first
+def test_second_up_changes_nothing(service: Tensile) -> None:
+    first = start_embedded(service)
+    settings = state_of(service).settings.read_text()
+    second = start_embedded(service)
+    assert second == first
     assert (first["capacity_bytes"], first["budget_bytes"], first["policy"]) == (64 << 20, 64 << 20, "tensile+")
-    bare = service("up", "--json")
-    assert json.loads(bare.out) == first
-    assert state(service).settings.read_text() == settings
-    assert bare.err == f"the state is kept in {first['state']}: TENSILE_STATE_DIR says so\n"
+    without_options = service("up", "--json")
+    assert json.loads(without_options.out) == first
+    assert state_of(service).settings.read_text() == settings
+    assert without_options.err == f"the state is kept in {first['state']}: TENSILE_STATE_DIR says so\n"
 
 
-def test_the_ordinary_role_works_there_at_once(service: Tensile) -> None:
-    up(service)
+def test_ordinary_role_can_work_at_once(service: Tensile) -> None:
+    start_embedded(service)
     assert service("psql", "-qAtc", "select current_user, count(*) from tensile.stat_jobs group by 1").out in {
         "",
         "demo|0\n",
@@ -101,41 +103,41 @@ def test_the_ordinary_role_works_there_at_once(service: Tensile) -> None:
     assert done.code == 0, done.out
 
 
-def test_other_settings_start_the_controller_again_and_are_kept(service: Tensile) -> None:
-    first = up(service)
-    other = up(service, "--budget", "32MB", "--policy", "liveness")
+def test_changed_settings_restart_the_controller_and_are_kept(service: Tensile) -> None:
+    first = start_embedded(service)
+    other = start_embedded(service, "--budget", "32MB", "--policy", "liveness")
     assert other["controller"] != first["controller"]
     assert (other["budget_bytes"], other["policy"]) == (32 << 20, "liveness")
     assert ended(first["controller"])
-    assert alive(service) == [other["controller"]]
-    assert up(service) == other
+    assert living_controllers(service) == [other["controller"]]
+    assert start_embedded(service) == other
 
 
-def test_a_variable_reaches_a_running_controller_and_holds_while_it_is_set(service: Tensile) -> None:
-    first = up(service)
-    done = service.but(TENSILE_MAX_JOBS="1")("up", *OPTIONS, "--json")
+def test_environment_variable_changes_the_controller_while_it_is_set(service: Tensile) -> None:
+    first = start_embedded(service)
+    done = service.with_variables(TENSILE_MAX_JOBS="1")("up", *OPTIONS, "--json")
     assert done.code == 0, done.err
     assert (
         "the settings differ: max_jobs is 1 (TENSILE_MAX_JOBS) and was 8; restarting the controller, its jobs "
         "resume from their last checkpoints\n"
-        f"variables have effect only while they are set; write permanent settings into {state(service).settings}\n"
+        f"variables have effect only while they are set; write permanent settings into {state_of(service).settings}\n"
     ) in done.err
     assert json.loads(done.out)["controller"] != first["controller"]
-    with admin(service) as connection:
+    with connect_as_superuser(service) as connection:
         slots = connection.execute("select slots from tensile.workers where stopped_at is null").fetchall()
     assert slots == [(1,)]
-    back = service("up", *OPTIONS, "--json")
-    assert "the settings differ: max_jobs is 8 and was 1; restarting the controller" in back.err
+    without_variable = service("up", *OPTIONS, "--json")
+    assert "the settings differ: max_jobs is 8 and was 1; restarting the controller" in without_variable.err
 
 
-def test_an_option_goes_before_the_variable_of_the_same_setting(service: Tensile) -> None:
-    done = service.but(TENSILE_POLICY="vanilla")("up", *OPTIONS, "--policy", "liveness", "--json")
+def test_option_takes_precedence_over_the_variable_of_the_same_setting(service: Tensile) -> None:
+    done = service.with_variables(TENSILE_POLICY="vanilla")("up", *OPTIONS, "--policy", "liveness", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["policy"] == "liveness"
-    assert up(service, "--policy", "tensile+")["policy"] == "tensile+"
+    assert start_embedded(service, "--policy", "tensile+")["policy"] == "tensile+"
 
 
-def test_variables_that_are_not_used_are_named(tmp_path: Path) -> None:
+def test_unused_variables_are_named(tmp_path: Path) -> None:
     own = tmp_path / "settings.toml"
     assert (
         unused_variable_notices({"TENSILE_MAX_JOBS": "1", "TENSILE_CONFIG": str(own), "TENSILE_DSN": ""}, own) == []
@@ -146,7 +148,7 @@ def test_variables_that_are_not_used_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_path: Path) -> None:
+def test_files_of_a_controller_in_the_state_directory_may_be_removed(tmp_path: Path) -> None:
     for name in ("controller.log", "controller.toml", "controller.log.1", "postgres.log.5", "checkpoints"):
         (tmp_path / name).mkdir()
     _check_ours(tmp_path)
@@ -155,97 +157,97 @@ def test_what_a_controller_leaves_in_the_state_directory_is_ours_to_remove(tmp_p
         _check_ours(tmp_path)
 
 
-def test_mps_is_refused_where_there_is_none_or_no_gpu_and_nothing_changes(service: Tensile) -> None:
-    first = up(service)
-    before = state(service).settings.read_text()
+def test_mps_is_refused_without_a_gpu_or_the_program_and_changes_nothing(service: Tensile) -> None:
+    first = start_embedded(service)
+    before = state_of(service).settings.read_text()
     done = service("up", "--mps")
     assert done.code == 2
     assert "--mps is for a GPU, and the device is emulated" in done.err
-    absent = service("up", "--device", "auto", "--mps")
-    assert absent.code == 6
-    assert "--mps needs the program nvidia-cuda-mps-control" in absent.err
-    assert state(service).settings.read_text() == before
-    assert up(service) == first
+    without_program = service("up", "--device", "auto", "--mps")
+    assert without_program.code == 6
+    assert "--mps needs the program nvidia-cuda-mps-control" in without_program.err
+    assert state_of(service).settings.read_text() == before
+    assert start_embedded(service) == first
 
 
-def test_the_daemon_of_mps_comes_and_goes_with_what_tensile_up_is_told(service: Tensile, tmp_path: Path) -> None:
-    control, served = state(service).mps / "control", service.but(**installed(tmp_path))
+def test_up_and_down_start_and_end_the_mps_daemon(service: Tensile, tmp_path: Path) -> None:
+    control, with_mps = state_of(service).mps / "control", service.with_variables(**install_control_program(tmp_path))
     options = ("up", "--device", "auto", "--capacity", "64MB", "--spare-trainers", "1", "--json")
-    first = served(*options, "--mps")
+    first = with_mps(*options, "--mps")
     assert first.code == 0, first.err
     assert control.exists()
     environment = Path(f"/proc/{json.loads(first.out)['controller']}/environ").read_bytes().split(b"\0")
-    assert f"CUDA_MPS_PIPE_DIRECTORY={state(service).mps}".encode() in environment
-    assert json.loads(served("up", "--json").out) == json.loads(first.out), "it is kept"
-    assert served("up", "--no-mps", "--json").code == 0
+    assert f"CUDA_MPS_PIPE_DIRECTORY={state_of(service).mps}".encode() in environment
+    assert json.loads(with_mps("up", "--json").out) == json.loads(first.out), "the option --mps is kept"
+    assert with_mps("up", "--no-mps", "--json").code == 0
     assert not control.exists()
-    assert served("up", "--mps", "--json").code == 0
-    assert served("down").code == 0
+    assert with_mps("up", "--mps", "--json").code == 0
+    assert with_mps("down").code == 0
     assert not control.exists()
 
 
-def test_wrong_settings_change_nothing(service: Tensile) -> None:
-    first = up(service)
-    settings = state(service).settings
+def test_invalid_settings_change_nothing(service: Tensile) -> None:
+    first = start_embedded(service)
+    settings = state_of(service).settings
     before = settings.read_text()
-    for options, words in ((("--budget", "1GB"), "budget_bytes"), (("--capacity", "1kB"), "capacity_bytes")):
+    for options, message in ((("--budget", "1GB"), "budget_bytes"), (("--capacity", "1kB"), "capacity_bytes")):
         done = service("up", *options)
         assert done.code == 2
-        assert words in done.err
+        assert message in done.err
     assert settings.read_text() == before
     settings.write_text("capacity_bytes = \n")
-    damaged = service("up")
-    assert damaged.code == 2
-    assert f"the settings file {settings} is not TOML" in damaged.err
-    found = [json.loads(line) for line in service("doctor", "--json").out.splitlines()]
-    (told,) = [row for row in found if row["check"] == "settings"]
-    assert (told["ok"], told["mend"]) == (False, f"correct {settings}")
+    with_damaged_file = service("up")
+    assert with_damaged_file.code == 2
+    assert f"the settings file {settings} is not TOML" in with_damaged_file.err
+    checks = [json.loads(line) for line in service("doctor", "--json").out.splitlines()]
+    (settings_check,) = [row for row in checks if row["check"] == "settings"]
+    assert (settings_check["ok"], settings_check["mend"]) == (False, f"correct {settings}")
     settings.write_text(before)
-    assert up(service) == first
+    assert start_embedded(service) == first
 
 
-def test_a_killed_controller_is_replaced_and_its_jobs_need_not_wait_for_its_lease(service: Tensile) -> None:
-    first = up(service)
+def test_killed_controller_is_replaced_and_its_lease_ended(service: Tensile) -> None:
+    first = start_embedded(service)
     os.kill(first["controller"], signal.SIGKILL)
     until(lambda: ended(first["controller"]), "the controller to be gone")
-    found = [json.loads(line) for line in service("doctor", "--json").out.splitlines()]
-    assert {"check": "its controller", "ok": False, "found": "does not run", "mend": "tensile up"} in found
-    again = up(service)
-    assert again["controller"] != first["controller"]
-    assert alive(service) == [again["controller"]]
+    checks = [json.loads(line) for line in service("doctor", "--json").out.splitlines()]
+    assert {"check": "its controller", "ok": False, "found": "does not run", "mend": "tensile up"} in checks
+    second = start_embedded(service)
+    assert second["controller"] != first["controller"]
+    assert living_controllers(service) == [second["controller"]]
 
 
-def test_a_killed_server_is_started_again(service: Tensile) -> None:
-    up(service)
+def test_killed_server_is_started_again(service: Tensile) -> None:
+    start_embedded(service)
     server = int((cluster(service).data / "postmaster.pid").read_text().splitlines()[0])
     os.kill(server, signal.SIGKILL)
     until(lambda: ended(server), "the server to be gone")
-    down = service("jobs")
-    assert down.code == 4
-    assert "tensile up starts the embedded one" in down.err
-    up(service)
+    without_server = service("jobs")
+    assert without_server.code == 4
+    assert "tensile up starts the embedded one" in without_server.err
+    start_embedded(service)
     assert service("jobs").code == 0
 
 
-def test_a_controller_that_dies_at_its_start_says_why(service: Tensile) -> None:
-    up(service)
-    with admin(service) as connection:
+def test_controller_that_ends_at_its_start_is_reported_with_its_log(service: Tensile) -> None:
+    start_embedded(service)
+    with connect_as_superuser(service) as connection:
         connection.execute("revoke connect on database tensile from public")
     try:
         done = service("up", "--policy", "vanilla")
     finally:
-        with admin(service) as connection:
+        with connect_as_superuser(service) as connection:
             connection.execute("grant connect on database tensile to public")
     assert done.code == 6
     assert "tensile: the controller ended while it was starting\n  detail: " in done.err
     assert 'permission denied for database "tensile"' in done.err
-    assert str(state(service).controller_log) in done.err
-    up(service, "--policy", "tensile+")
+    assert str(state_of(service).controller_log) in done.err
+    start_embedded(service, "--policy", "tensile+")
 
 
-def test_a_catalog_of_another_source_is_pointed_out(service: Tensile) -> None:
-    up(service)
-    with admin(service) as connection:
+def test_catalog_from_another_source_is_reported(service: Tensile) -> None:
+    start_embedded(service)
+    with connect_as_superuser(service) as connection:
         row = connection.execute("select tensile.catalog_digest()").fetchone()
         assert row is not None
         replace = "create or replace function tensile.catalog_digest() returns text immutable return {}"
@@ -258,15 +260,15 @@ def test_a_catalog_of_another_source_is_pointed_out(service: Tensile) -> None:
     assert "warning" not in service("up").err
 
 
-def test_a_database_of_an_older_release_is_brought_up_and_its_queue_goes_on(service: Tensile) -> None:
-    up(service)
+def test_database_of_an_older_release_is_upgraded_and_its_queue_runs(service: Tensile) -> None:
+    start_embedded(service)
     assert service("down").code == 0
     cluster(service).start()
     with psycopg.connect(cluster(service).dsn(database="postgres"), autocommit=True) as connection:
         connection.execute("drop database tensile with (force)")
         connection.execute("drop role tensile_reader, tensile_data")
         connection.execute("create database tensile")
-    with admin(service) as connection:
+    with connect_as_superuser(service) as connection:
         released.install(connection, "0.1.0", SCRIPT)
         connection.execute("grant create on schema public to demo; grant pg_read_all_data to tensile_worker")
     with psycopg.connect(cluster(service).dsn(user="demo"), autocommit=True) as demo:
@@ -278,18 +280,18 @@ def test_a_database_of_an_older_release_is_brought_up_and_its_queue_goes_on(serv
     assert row is not None
     cluster(service).stop()
 
-    up(service)
+    start_embedded(service)
 
     assert service("wait", str(row[0]), "--timeout", "120").code == 0
-    with admin(service) as connection:
+    with connect_as_superuser(service) as connection:
         assert connection.execute("select tensile.catalog_version()").fetchone() == (VERSION,)
-        found = connection.execute("select state::text, error_message from tensile.stat_jobs").fetchall()
-        assert found == [("succeeded", None)]
+        checks = connection.execute("select state::text, error_message from tensile.stat_jobs").fetchall()
+        assert checks == [("succeeded", None)]
 
 
-def test_down_stops_everything_and_up_brings_it_back_once_however_often_it_is_called(service: Tensile) -> None:
-    first = up(service)
-    with admin(service) as connection:
+def test_down_stops_everything_and_concurrent_ups_start_it_once(service: Tensile) -> None:
+    first = start_embedded(service)
+    with connect_as_superuser(service) as connection:
         connection.execute("create table if not exists kept (n int)")
     done = service("down")
     assert (done.code, done.err) == (0, "stopped\n")
@@ -298,20 +300,20 @@ def test_down_stops_everything_and_up_brings_it_back_once_however_often_it_is_ca
     assert service("down").err == "nothing was running\n"
     assert service("down", "--json").out == '{"stopped": false, "removed": null}\n'
 
-    with service.start("up", "--json") as one, service.start("up", "--json") as other:
-        shown = [json.loads(process.communicate()[0]) for process in (one, other)]
-    assert shown[0] == shown[1]
-    assert alive(service) == [shown[0]["controller"]]
-    with admin(service) as connection:
+    with service.start("up", "--json") as first_process, service.start("up", "--json") as other:
+        started = [json.loads(process.communicate()[0]) for process in (first_process, other)]
+    assert started[0] == started[1]
+    assert living_controllers(service) == [started[0]["controller"]]
+    with connect_as_superuser(service) as connection:
         connection.execute("select from kept")
 
 
-def test_logs_that_grew_while_no_controller_ran_are_rotated_at_the_next_start(service: Tensile) -> None:
-    first = up(service)
+def test_long_logs_are_rotated_at_the_next_start(service: Tensile) -> None:
+    first = start_embedded(service)
     os.kill(first["controller"], signal.SIGKILL)
     until(lambda: ended(first["controller"]), "the controller to be gone")
-    with (state(service).directory / "postgres.log").open("ab") as log:
+    with (state_of(service).directory / "postgres.log").open("ab") as log:
         log.write(b"a line\n" * 2_000_000)
-    up(service)
-    assert (state(service).directory / "postgres.log.1").stat().st_size >= 14_000_000
-    assert (state(service).directory / "postgres.log").stat().st_size < 1_000_000
+    start_embedded(service)
+    assert (state_of(service).directory / "postgres.log.1").stat().st_size >= 14_000_000
+    assert (state_of(service).directory / "postgres.log").stat().st_size < 1_000_000

@@ -1,4 +1,4 @@
-"""Step graphs to files and from them."""
+"""Check the commands that export and import step graphs, and that benchmarks get their arguments."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.cli.conftest import Tensile
 from tests.cli.graphs import write_graph
 
 
-def test_a_graph_is_described(tensile: Tensile, tmp_path: Path) -> None:
+def test_import_describes_a_graph(tensile: Tensile, tmp_path: Path) -> None:
     done = tensile("graph", "import", write_graph(tmp_path / "small.json"), "--json")
     assert (done.code, json.loads(done.out)) == (
         0,
@@ -48,7 +48,7 @@ def test_a_graph_is_described(tensile: Tensile, tmp_path: Path) -> None:
         ('"version":1', '"version":3', "the graph's version is 3, and this program reads version 1"),
     ],
 )
-def test_a_wrong_graph_is_a_sentence_with_its_file(
+def test_invalid_graph_is_refused_with_the_name_of_its_file(
     tensile: Tensile, tmp_path: Path, old: str, new: str, sentence: str
 ) -> None:
     path = Path(write_graph(tmp_path / "wrong.json"))
@@ -60,12 +60,10 @@ def test_a_wrong_graph_is_a_sentence_with_its_file(
     assert done.err.startswith(f"tensile: {path}: {sentence}\n  hint: ")
 
 
-def test_a_captured_network_is_written_and_planned(
-    tensile: Tensile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exported_network_can_be_planned(tensile: Tensile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensile.variables[networks.CACHE_VARIABLE] = str(tmp_path / "cache")
     monkeypatch.setenv(networks.CACHE_VARIABLE, str(tmp_path / "cache"))
-    with monkeypatch.context() as patch:  # kept under the name of a network that takes longer to capture
+    with monkeypatch.context() as patch:  # a small network under the name of a large one
         patch.setattr(networks, "NETWORKS", {"lstm": _tiny()})
         graph = networks.graph_of("lstm", 2)
     path = str(tmp_path / "lstm.json")
@@ -89,13 +87,13 @@ def _tiny() -> Network:
     return Network(name="lstm", title="tiny", library="torch", batch=4, row=(3,), build=build)
 
 
-def test_a_network_that_is_not_there_is_a_sentence(tensile: Tensile) -> None:
+def test_unknown_network_is_refused(tensile: Tensile) -> None:
     done = tensile("graph", "export", "alexnet")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("tensile: there is no network 'alexnet'\n  hint: Networks are: vgg16")
 
 
-def test_a_benchmark_is_run_with_its_own_arguments(tensile: Tensile) -> None:
+def test_benchmark_gets_its_own_arguments(tensile: Tensile) -> None:
     done = tensile("bench", "queue", "--help")
     assert done.code == 0
     assert "--claimers" in done.out

@@ -1,4 +1,4 @@
-"""The queue from a terminal: what is listed, waited for, watched and cancelled, and with which code it ends."""
+"""Check the commands that list, show, wait for, watch, cancel and enqueue jobs, and their exit codes."""
 
 import json
 import signal
@@ -21,26 +21,26 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def worker(database: Database) -> Iterator[psycopg.Connection[Any]]:
-    """A connection as the worker, who writes what becomes of jobs."""
+    """A connection as the worker's role, which writes the states of jobs."""
     with database.connect("tensile_worker") as connection:
         yield connection
 
 
 def queue(database: Database, *names: str) -> list[JobId]:
-    """One queued job of `demo` for a model of each name."""
+    """Enqueue one job of `demo` for each model."""
     with database.connect("demo") as connection:
         return [enqueue(connection, name) for name in names]
 
 
 def succeed(worker: psycopg.Connection[Any], job: JobId) -> None:
-    """Let the next job, which must be this one, publish a version."""
+    """Claim the next job, which must be this job, and publish a version for it."""
     claimed = claim(worker, register(worker))
     assert claimed.job == job
     models.publish_version(worker, claimed, publication())
 
 
 def fail(worker: psycopg.Connection[Any], job: JobId, message: str) -> None:
-    """Let the next job, which must be this one, end with that error."""
+    """Claim the next job, which must be this job, and fail it with this error."""
     claimed = claim(worker, register(worker))
     assert claimed.job == job
     catalog.fail(worker, job, claimed.claim, DataError(message, hint="do otherwise"))
@@ -63,29 +63,27 @@ def test_jobs_are_listed_newest_first_and_filtered(demo: Tensile, database: Data
     assert numbers("--state", "failed") == []
 
 
-def test_no_jobs_are_said_on_stderr(demo: Tensile) -> None:
+def test_empty_list_prints_a_message_on_stderr(demo: Tensile) -> None:
     done = demo("jobs")
     assert (done.code, done.out, done.err) == (0, "", "no job yet: select tensile_train('model', 'table')\n")
 
 
-def test_anothers_jobs_are_not_there(demo: Tensile, database: Database) -> None:
+def test_jobs_of_another_user_are_invisible(demo: Tensile, database: Database) -> None:
     with database.connect("alice") as alice:
-        hers = enqueue(alice, "hers")
+        alices_job = enqueue(alice, "hers")
     assert demo("jobs", "--json").out == ""
     for command in ("job", "wait", "watch"):
-        done = demo(command, str(hers))
+        done = demo(command, str(alices_job))
         assert (done.code, done.out) == (2, "")
-        assert done.err.startswith(f"tensile: job {hers} does not exist or belongs to another role\n  hint: ")
-    assert demo("cancel", str(hers)).err.startswith(f"tensile: there is no job {hers}\n")
+        assert done.err.startswith(f"tensile: job {alices_job} does not exist or belongs to another role\n  hint: ")
+    assert demo("cancel", str(alices_job)).err.startswith(f"tensile: there is no job {alices_job}\n")
 
 
-def test_a_job_shows_its_error_with_the_way_out(
-    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
-) -> None:
+def test_job_shows_its_error_and_hint(demo: Tensile, database: Database, worker: psycopg.Connection[Any]) -> None:
     (job,) = queue(database, "m")
     fail(worker, job, "the table is [bold]empty[/]")
-    shown = json.loads(demo("job", str(job), "--json").out)
-    assert (shown["state"], shown["error"], shown["error_hint"]) == (
+    job_row = json.loads(demo("job", str(job), "--json").out)
+    assert (job_row["state"], job_row["error"], job_row["error_hint"]) == (
         "failed",
         "the table is [bold]empty[/]",
         "do otherwise",
@@ -93,9 +91,7 @@ def test_a_job_shows_its_error_with_the_way_out(
     assert "error        the table is [bold]empty[/]\n" in demo("job", str(job)).out
 
 
-def test_a_job_shows_what_its_table_was_found_to_be(
-    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
-) -> None:
+def test_job_shows_its_data_report(demo: Tensile, database: Database, worker: psycopg.Connection[Any]) -> None:
     (job,) = queue(database, "m")
     read = {"section": "rows", "subject": None, "fact": "read", "value": "9", "warning": None}
     key = {"section": "columns", "subject": "id", "fact": "counts up", "value": "yes", "warning": "it is\ta [b]key"}
@@ -112,7 +108,7 @@ def test_a_job_shows_what_its_table_was_found_to_be(
     assert lines[-1] == "warning: id: it is a [b]key"
 
 
-def test_waiting_ends_with_0_where_all_succeeded(
+def test_wait_ends_with_code_0_if_all_jobs_succeeded(
     demo: Tensile, database: Database, worker: psycopg.Connection[Any]
 ) -> None:
     first, second = queue(database, "a", "b")
@@ -126,7 +122,7 @@ def test_waiting_ends_with_0_where_all_succeeded(
     ]
 
 
-def test_waiting_ends_with_1_where_one_failed_or_was_cancelled(
+def test_wait_ends_with_code_1_if_a_job_failed_or_was_cancelled(
     demo: Tensile, database: Database, worker: psycopg.Connection[Any]
 ) -> None:
     first, second = queue(database, "a", "b")
@@ -137,7 +133,7 @@ def test_waiting_ends_with_1_where_one_failed_or_was_cancelled(
     assert "no rows" in done.out
 
 
-def test_waiting_ends_with_7_when_time_is_over_and_shows_what_it_saw(demo: Tensile, database: Database) -> None:
+def test_wait_ends_with_code_7_after_its_timeout_and_shows_the_states(demo: Tensile, database: Database) -> None:
     (job,) = queue(database, "a")
     done = demo("wait", str(job), "--timeout", "0.1", "--json")
     assert done.code == 7
@@ -145,7 +141,7 @@ def test_waiting_ends_with_7_when_time_is_over_and_shows_what_it_saw(demo: Tensi
     assert done.err == f"after 0.1 s these jobs have not ended: {job}\n"
 
 
-def test_cancelling_says_what_became_of_each(
+def test_cancel_prints_the_outcome_of_each_job(
     demo: Tensile, database: Database, worker: psycopg.Connection[Any]
 ) -> None:
     done_job, running, queued = queue(database, "a", "b", "c")
@@ -158,11 +154,11 @@ def test_cancelling_says_what_became_of_each(
         f"job {running} is being stopped",
         f"job {queued} is cancelled",
     ]
-    again = demo("cancel", str(queued), "--json")
-    assert json.loads(again.out) == {"job_id": queued, "cancelled": False, "state": "cancelled"}
+    second_cancel = demo("cancel", str(queued), "--json")
+    assert json.loads(second_cancel.out) == {"job_id": queued, "cancelled": False, "state": "cancelled"}
 
 
-def test_watching_prints_what_changes_until_all_have_ended(
+def test_watch_prints_changes_until_all_jobs_have_ended(
     demo: Tensile, database: Database, worker: psycopg.Connection[Any]
 ) -> None:
     (job,) = queue(database, "digits")
@@ -179,7 +175,7 @@ def test_watching_prints_what_changes_until_all_have_ended(
     assert (process.returncode, last["state"]) == (1, "cancelled")
 
 
-def test_watching_without_numbers_takes_all_that_have_not_ended(demo: Tensile, database: Database) -> None:
+def test_watch_without_ids_watches_all_jobs_that_have_not_ended(demo: Tensile, database: Database) -> None:
     assert demo("watch").err == "no job is queued or running\n"
     first, second = queue(database, "a", "b")
     demo("cancel", str(first))
@@ -193,24 +189,24 @@ def test_watching_without_numbers_takes_all_that_have_not_ended(demo: Tensile, d
     assert process.returncode == 1
 
 
-def test_interrupting_a_watch_says_that_the_jobs_go_on(demo: Tensile, database: Database) -> None:
+def test_interrupted_watch_says_that_the_jobs_continue(demo: Tensile, database: Database) -> None:
     (job,) = queue(database, "a")
     for command in ("watch", "wait"):
         with demo.start(command, str(job)) as process:
             assert process.stderr is not None
             with database.connect() as admin:
-                until(lambda: _watched(admin), "the command to look at its job")
+                until(lambda: _is_watched(admin), "the command to look at its job")
             process.send_signal(signal.SIGINT)
-            told = process.stderr.read()
+            log = process.stderr.read()
         assert process.returncode == 130
-        assert "Traceback" not in told
-        assert told.splitlines()[-1] == (
+        assert "Traceback" not in log
+        assert log.splitlines()[-1] == (
             f"interrupted: the jobs continue. To watch them: tensile watch {job}; to stop them: tensile cancel {job}"
         )
     assert json.loads(demo("job", str(job), "--json").out)["state"] == "queued"
 
 
-def test_a_watch_outlives_the_loss_of_its_connection(demo: Tensile, database: Database) -> None:
+def test_watch_reconnects_after_a_lost_connection(demo: Tensile, database: Database) -> None:
     (job,) = queue(database, "a")
     with demo.start("watch", str(job), "--json") as process, database.connect() as admin:
         assert process.stdout is not None
@@ -225,7 +221,7 @@ def test_a_watch_outlives_the_loss_of_its_connection(demo: Tensile, database: Da
     assert process.returncode == 1
 
 
-def test_training_is_enqueued_with_what_was_said(demo: Tensile, database: Database) -> None:
+def test_training_is_enqueued_with_the_given_options(demo: Tensile, database: Database) -> None:
     with database.connect("demo") as connection:
         connection.execute(
             """create table t (id bigint primary key, a real, b real, y text);
@@ -250,7 +246,7 @@ def test_training_is_enqueued_with_what_was_said(demo: Tensile, database: Databa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["m", "nosuch"], 'relation "nosuch" does not exist'),
         (["m", "t", "--target", "z"], 'column "z" of relation "public.t" does not exist'),
@@ -261,17 +257,17 @@ def test_training_is_enqueued_with_what_was_said(demo: Tensile, database: Databa
         (["m", "t", "--target", "y", "--max-runtime", "for ever"], "for ever"),
     ],
 )
-def test_a_wrong_request_is_a_sentence_and_2(
-    demo: Tensile, database: Database, arguments: list[str], words: str
+def test_invalid_request_ends_with_a_message_and_code_2(
+    demo: Tensile, database: Database, arguments: list[str], message: str
 ) -> None:
     with database.connect("demo") as connection:
         connection.execute("create table t (a real, y text); grant select on t to tensile_reader")
     done = demo("train", *arguments)
     assert (done.code, done.out) == (2, "")
-    assert words in done.err
+    assert message in done.err
 
 
-def test_a_table_that_the_worker_may_not_read_ends_with_3_and_the_grant(demo: Tensile, database: Database) -> None:
+def test_unreadable_table_ends_with_code_3_and_the_missing_grant(demo: Tensile, database: Database) -> None:
     with database.connect("demo") as connection:
         connection.execute("create table t (a real, y text)")
     done = demo("train", "m", "t", "--target", "y")
@@ -279,7 +275,7 @@ def test_a_table_that_the_worker_may_not_read_ends_with_3_and_the_grant(demo: Te
     assert "grant select on" in done.err
 
 
-def test_a_database_without_the_catalog_is_told_how_to_get_one(tensile: Tensile, database: Database) -> None:
+def test_database_without_the_catalog_is_refused_with_a_hint(tensile: Tensile, database: Database) -> None:
     dsn = database.cluster.dsn(user="demo", database="postgres")
     for command in (["jobs"], ["job", "1"], ["wait", "1"], ["watch", "1"], ["cancel", "1"], ["models"], ["plan", "1"],
                     ["train", "m", "pg_class"], ["predict", "m", "{}"]):  # fmt: skip
@@ -289,7 +285,7 @@ def test_a_database_without_the_catalog_is_told_how_to_get_one(tensile: Tensile,
         assert "tensile init --dsn 'dbname=postgres'" in done.err
 
 
-def test_a_role_without_the_grant_is_told_which_one(tensile: Tensile, database: Database) -> None:
+def test_role_without_the_grant_is_refused_with_the_missing_grant(tensile: Tensile, database: Database) -> None:
     with database.connect() as admin:
         admin.execute("revoke tensile_user from bob")
     try:
@@ -301,7 +297,7 @@ def test_a_role_without_the_grant_is_told_which_one(tensile: Tensile, database: 
     assert "grant tensile_user to bob" in done.err
 
 
-def test_a_catalog_of_another_version_is_said_to_be_one(tensile: Tensile, database: Database) -> None:
+def test_catalog_of_another_version_is_refused(tensile: Tensile, database: Database) -> None:
     with database.connect() as admin:
         admin.execute("create or replace function tensile.catalog_version() returns text immutable return '0.0.1'")
         admin.execute("alter table tensile.jobs rename column phase to stage")
@@ -310,8 +306,8 @@ def test_a_catalog_of_another_version_is_said_to_be_one(tensile: Tensile, databa
     assert "has version 0.0.1, this program has 0.2.0" in done.err
 
 
-def _watched(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the command has asked the database about its job, and so waits."""
+def _is_watched(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the command has queried its job, and therefore waits."""
     return (
         connection.execute(
             """select from pg_stat_activity

@@ -1,4 +1,4 @@
-"""The command itself: that it starts at once, lists what it can, and ends with a sentence and a code."""
+"""Check the command `tensile` itself: its imports, its help, and its messages and exit codes for errors."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ from tests.cli.conftest import Tensile
 
 @pytest.fixture(autouse=True)
 def _pipes_as_before() -> Iterator[None]:
-    """What `main` sets for its own process must not stay set in this one."""
+    """Restore the handler of SIGPIPE, which `main` sets for its own process."""
     before = signal.getsignal(signal.SIGPIPE)
     yield
     signal.signal(signal.SIGPIPE, before)
@@ -27,13 +27,13 @@ HEAVY = {"torch", "sqlalchemy", "sklearn", "scipy", "pandas"}
 
 
 @pytest.mark.parametrize("module", [*MODULES, "main"])
-def test_no_command_imports_what_takes_long(module: str) -> None:
+def test_no_command_imports_a_slow_library(module: str) -> None:
     program = f"import sys, indb_tensile.cli.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
     assert not HEAVY & {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_help_needs_neither_the_driver_nor_the_commands() -> None:
+def test_help_imports_neither_psycopg_nor_the_commands() -> None:
     program = (
         "import sys\nfrom indb_tensile.cli.main import tensile\n"
         "tensile.main(['--version'], standalone_mode=False)\nprint(*sys.modules)"
@@ -43,7 +43,7 @@ def test_help_needs_neither_the_driver_nor_the_commands() -> None:
     assert "psycopg" not in done.stdout.split()
 
 
-def test_a_command_that_misses_a_library_says_which() -> None:
+def test_missing_library_is_named() -> None:
     program = "import sys; sys.modules['psycopg'] = None; from indb_tensile.cli.main import main; main(['doctor'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 2
@@ -51,19 +51,19 @@ def test_a_command_that_misses_a_library_says_which() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(main.COMMANDS))
-def test_every_command_exists_and_says_what_it_is_for(name: str) -> None:
+def test_every_command_exists_and_has_a_help_text(name: str) -> None:
     command = main.tensile.get_command(click.Context(main.tensile), name)
     assert command is not None
     assert command.name == name
-    for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
-        assert len(one.get_short_help_str(200)) > 20
-        for parameter in one.params:
+    for subcommand in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+        assert len(subcommand.get_short_help_str(200)) > 20
+        for parameter in subcommand.params:
             assert isinstance(parameter, click.Argument) or (isinstance(parameter, click.Option) and parameter.help)
 
 
-# Beside what runs on: `bench` hands its arguments on, `graph` prints a document and `reference` a page.
+# `controller` and `psql` keep running, `bench` passes its arguments on, `graph` and `reference` print documents.
 @pytest.mark.parametrize("name", sorted(set(main.COMMANDS) - {"controller", "psql", "bench", "graph", "reference"}))
-def test_every_command_that_prints_prints_json(name: str) -> None:
+def test_every_command_that_prints_rows_can_print_json(name: str) -> None:
     command = main.tensile.get_command(click.Context(main.tensile), name)
     assert command is not None
     assert "as_json" in {parameter.name for parameter in command.params}
@@ -72,13 +72,13 @@ def test_every_command_that_prints_prints_json(name: str) -> None:
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["wait"], ["wait", "seven"], ["jobs", "--state", "odd"], ["up", "--capacity", "much"]]
 )
-def test_a_wrong_command_line_ends_with_2(tensile: Tensile, arguments: list[str]) -> None:
+def test_invalid_command_line_ends_with_code_2(tensile: Tensile, arguments: list[str]) -> None:
     done = tensile(*arguments)
     assert (done.code, done.out) == (2, "")
     assert "Error: " in done.err
 
 
-def test_without_any_database_the_two_ways_to_one_are_named(tensile: Tensile) -> None:
+def test_missing_database_is_refused_with_both_remedies(tensile: Tensile) -> None:
     for command in (["jobs"], ["watch"], ["psql"], ["init"], ["controller"], ["predict", "m", "{}"]):
         done = tensile(*command)
         assert done.code == errors.DatabaseError.exit_code
@@ -88,14 +88,14 @@ def test_without_any_database_the_two_ways_to_one_are_named(tensile: Tensile) ->
         )
 
 
-def test_a_server_that_does_not_run_is_a_sentence_and_4(tensile: Tensile) -> None:
+def test_unreachable_server_ends_with_a_message_and_code_4(tensile: Tensile) -> None:
     done = tensile("jobs", "--dsn", "host=/nonexistent dbname=x")
     assert done.code == 4
     assert done.err.startswith('tensile: no connection to PostgreSQL at host "/nonexistent"')
     assert "\n  hint: " in done.err
 
 
-def test_a_connection_string_that_is_none_is_the_users_fault(tensile: Tensile) -> None:
+def test_invalid_connection_string_ends_with_code_2(tensile: Tensile) -> None:
     done = tensile("jobs", "--dsn", "quatsch=1")
     assert done.code == 2
     assert 'invalid connection option "quatsch"' in done.err
@@ -109,17 +109,17 @@ def test_a_connection_string_that_is_none_is_the_users_fault(tensile: Tensile) -
         ("XX000", 4), (None, 4), ("57P03", 6), ("57014", 7),
     ],
 )  # fmt: skip
-def test_an_sqlstate_is_the_same_fault_as_an_exit_code(sqlstate: str | None, code: int) -> None:
+def test_sqlstates_have_exit_codes(sqlstate: str | None, code: int) -> None:
     assert main._exit_code(sqlstate) == code
 
 
-def test_our_own_errors_have_the_exit_code_of_their_sqlstate() -> None:
+def test_errors_of_the_package_have_the_exit_code_of_their_sqlstate() -> None:
     kinds = (errors.RequestError, errors.DataError, errors.MissingError, errors.PrivilegeError,
              errors.MemoryLimitError, errors.UnavailableError, errors.DatabaseError)  # fmt: skip
     assert [main._exit_code(kind.sqlstate) for kind in kinds] == [kind.exit_code for kind in kinds]
 
 
-def test_what_the_operating_system_refuses_is_a_sentence(
+def test_errors_of_the_operating_system_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(error: Exception) -> click.Command:
@@ -128,7 +128,7 @@ def test_what_the_operating_system_refuses_is_a_sentence(
 
         return click.Command("failing", callback=act)
 
-    found: dict[str, int] = {}
+    exit_codes: dict[str, int] = {}
     for error in (
         PermissionError(13, "Permission denied", "/some/file"),
         OSError(28, "No space left on device", "/f"),
@@ -136,14 +136,14 @@ def test_what_the_operating_system_refuses_is_a_sentence(
         monkeypatch.setattr(main, "tensile", failing(error))
         with pytest.raises(SystemExit) as caught:
             main.main([])
-        found[capsys.readouterr().err] = caught.value.code  # type: ignore[assignment]
-    assert found == {
+        exit_codes[capsys.readouterr().err] = caught.value.code  # type: ignore[assignment]
+    assert exit_codes == {
         "tensile: /some/file: Permission denied\n": 3,
         "tensile: /f: No space left on device\n": 71,
     }
 
 
-def test_a_lost_connection_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_connection_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def act() -> None:
         raise psycopg.OperationalError("server closed the connection unexpectedly\n\tThis probably means …")
 
@@ -154,16 +154,16 @@ def test_a_lost_connection_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().err == "tensile: server closed the connection unexpectedly\n"
 
 
-def test_a_reader_that_has_had_enough_ends_the_command_quietly(tensile: Tensile) -> None:
+def test_closed_pipe_ends_the_command_silently(tensile: Tensile) -> None:
     with tensile.start("--help") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.close()  # long before it writes
+        process.stdout.close()  # before the command writes
         assert process.stderr.read() == ""
     assert process.returncode == -signal.SIGPIPE
 
 
-def test_an_interruption_is_a_word_and_130(
+def test_interrupt_ends_with_a_message_and_code_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def act() -> None:

@@ -1,4 +1,4 @@
-"""Models, predictions and plans from a terminal."""
+"""Check the commands that list models, predict, and show plans of jobs."""
 
 import json
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.postgres
 
 
 def publish(database: Database) -> int:
-    """A version of the model `m` of `demo`, as a job of its own publishes it; the job."""
+    """Publish a version of demo's model `m` by a new job; return the job's id."""
     with database.connect("demo") as demo, database.connect("tensile_worker") as worker:
         job = enqueue(demo, "m")
         claimed = claim(worker, register(worker))
@@ -24,7 +24,7 @@ def publish(database: Database) -> int:
     return job
 
 
-def test_models_are_listed_with_what_is_deployed(demo: Tensile, database: Database) -> None:
+def test_models_are_listed_with_their_deployed_version(demo: Tensile, database: Database) -> None:
     publish(database)
     publish(database)
     (row,) = [json.loads(line) for line in demo("models", "--json").out.splitlines()]
@@ -35,17 +35,17 @@ def test_models_are_listed_with_what_is_deployed(demo: Tensile, database: Databa
         "r2",
         0.5,
     )
-    heading, shown = demo("models").out.splitlines()
+    heading, row_line = demo("models").out.splitlines()
     assert heading.split()[:3] == ["model", "owner", "versions"]
-    assert shown.split()[:3] == ["m", "demo", "2"]
+    assert row_line.split()[:3] == ["m", "demo", "2"]
 
 
-def test_a_prediction_is_what_the_service_says(demo: Tensile, database: Database) -> None:
+def test_prediction_is_the_services_answer(demo: Tensile, database: Database) -> None:
     publish(database)
-    asked: list[object] = []
+    requests: list[object] = []
 
     def answer(request: dict[str, object]) -> dict[str, object]:
-        asked.append(request)
+        requests.append(request)
         return {"ok": True, "result": {"values": [4.5]}}
 
     with database.connect() as admin:
@@ -67,17 +67,17 @@ def test_a_prediction_is_what_the_service_says(demo: Tensile, database: Database
         service.close()
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out) == {"prediction": 4.5}
-    assert '"a": 1' in json.dumps(asked)
+    assert '"a": 1' in json.dumps(requests)
 
 
-def test_without_a_service_the_code_is_6_and_the_way_out_is_named(demo: Tensile, database: Database) -> None:
+def test_missing_service_ends_with_code_6_and_a_hint(demo: Tensile, database: Database) -> None:
     publish(database)
     done = demo("predict", "m", '{"a": 1}')
     assert (done.code, done.out) == (6, "")
     assert "hint: " in done.err
 
 
-def test_a_wrong_prediction_is_the_users_fault(demo: Tensile) -> None:
+def test_invalid_prediction_ends_with_code_2(demo: Tensile) -> None:
     done = demo("predict", "m", "[1")
     assert (done.code, done.err.splitlines()[0]) == (
         2, "tensile: the row is not JSON: Expecting ',' delimiter at character 3: [1")  # fmt: skip
@@ -86,7 +86,7 @@ def test_a_wrong_prediction_is_the_users_fault(demo: Tensile) -> None:
     assert 'there is no model "nosuch"' in done.err
 
 
-def test_a_plan_shows_its_peaks_and_swaps(demo: Tensile, database: Database) -> None:
+def test_plan_shows_its_peaks_and_swaps(demo: Tensile, database: Database) -> None:
     job = publish(database)
     assert demo("plan", str(job)).code == 2
     with database.connect("tensile_worker") as worker:
@@ -100,6 +100,6 @@ def test_a_plan_shows_its_peaks_and_swaps(demo: Tensile, database: Database) -> 
     row = json.loads(demo("plan", str(job), "--json").out)
     assert (row["vanilla_peak_bytes"], row["predicted_peak_bytes"], row["swaps"]) == (4194304, 2097152, 3)
     assert (row["predicted_ms"], row["measured_ms"]) == (1.5, None)
-    heading, shown = demo("plan", str(job)).out.splitlines()
+    heading, row_line = demo("plan", str(job)).out.splitlines()
     assert "vanilla peak" in heading
-    assert "4.0 MB" in shown
+    assert "4.0 MB" in row_line

@@ -1,4 +1,4 @@
-"""What is printed: tables that are never folded in a file, JSON that every program reads, and nothing that steers."""
+"""Check the output of commands: tables, JSON, and no terminal control characters."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from indb_tensile.cli.output import cell, duration, plain, print_json, show_one,
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-3, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00"), (125, "2:05"), (3609, "1:00:09")]
 )
-def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+def test_duration_is_formatted_like_a_clock(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -34,16 +34,16 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
         ("relation", "x\u202egnp", "x\\u202egnp"),
     ],
 )
-def test_a_value_is_shown_as_a_person_reads_it(name: str, value: object, text: str) -> None:
+def test_value_is_formatted_for_people(name: str, value: object, text: str) -> None:
     assert cell(name, value) == text
 
 
 @given(st.text())
-def test_no_text_of_a_database_steers_the_terminal(text: str) -> None:
+def test_text_from_a_database_contains_no_terminal_control(text: str) -> None:
     assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in plain(text))
 
 
-def test_json_has_a_line_for_each_row_and_no_number_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_one_line_for_each_row_and_only_finite_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     rows = [
         {"loss": float("nan"), "ratio": Decimal("0.5"), "at": moment, "took": timedelta(seconds=1.5)},
@@ -57,25 +57,25 @@ def test_json_has_a_line_for_each_row_and_no_number_that_json_lacks(capsys: pyte
     ]
 
 
-def test_a_table_in_a_file_is_never_folded_and_shows_markup_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_in_a_file_is_not_folded_and_shows_markup_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     show_rows([{"job_id": 7, "note": "[red]" + "long " * 100 + "[/oops]"}], as_json=False)
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split() == ["job", "id", "note"]
     assert row.rstrip() == "     7  [red]" + "long " * 100 + "[/oops]"
 
 
-def test_no_rows_are_a_word_on_stderr_and_nothing_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_rows_print_a_message_on_stderr_only_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     show_rows([], as_json=False, empty="no job yet")
     show_rows([], as_json=True, empty="no job yet")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "no job yet\n")
 
 
-def test_one_object_is_a_name_and_a_value_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_object_is_printed_with_one_value_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     show_one({"job_id": 7, "model": "[b]", "error": None}, as_json=False)
     assert capsys.readouterr().out.splitlines() == ["job_id  7", "model   [b]"]
 
 
-def test_json_of_one_object_keeps_what_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_an_object_contains_null_values(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"job_id": 7, "error": None})
     assert capsys.readouterr().out == '{"job_id": 7, "error": null}\n'

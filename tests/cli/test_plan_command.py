@@ -1,4 +1,4 @@
-"""Plans of step graphs from a terminal, without a database."""
+"""Check `tensile plan --graph`, which plans step graphs without a database."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def _rows(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_a_plan_shows_peaks_time_stalls_and_faults(tensile: Tensile, graph: str) -> None:
+def test_plan_shows_peaks_time_stalls_and_faults(tensile: Tensile, graph: str) -> None:
     done = tensile("plan", "--graph", graph, "--budget", "15000000000", "--policy", "liveness", "--json")
     assert (done.code, done.err) == (0, "")
     (row,) = _rows(done.out)
@@ -57,7 +57,7 @@ def test_a_plan_shows_peaks_time_stalls_and_faults(tensile: Tensile, graph: str)
     }
 
 
-def test_a_budget_is_kept_and_a_slow_link_costs_time(tensile: Tensile, graph: str) -> None:
+def test_plan_fits_the_budget_and_takes_longer_on_a_slow_link(tensile: Tensile, graph: str) -> None:
     arguments = ("plan", "--graph", graph, "--budget", "11GB", "--json", "--link")
     (fast,) = _rows(tensile(*arguments, "1000").out)
     (slow,) = _rows(tensile(*arguments, "5,2").out)
@@ -67,16 +67,16 @@ def test_a_budget_is_kept_and_a_slow_link_costs_time(tensile: Tensile, graph: st
     assert slow["link_gb_s"] == [5.0, 2.0]
 
 
-def test_several_graphs_are_jobs_side_by_side(tensile: Tensile, graph: str) -> None:
+def test_several_graphs_are_planned_as_concurrent_jobs(tensile: Tensile, graph: str) -> None:
     arguments = ("plan", "--graph", graph, "--graph", graph, "--budget", "30GB", "--policy", "liveness", "--json")
-    apart = _rows(tensile(*arguments).out)
-    assert [(row["job"], row["iteration_us"]) for row in apart] == [(1, 4e6), (2, 4e6)]
+    concurrent_jobs = _rows(tensile(*arguments).out)
+    assert [(row["job"], row["iteration_us"]) for row in concurrent_jobs] == [(1, 4e6), (2, 4e6)]
     taking_turns = _rows(tensile(*arguments, "--compute", "turns").out)
     assert [(row["iteration_us"], row["eor"]) for row in taking_turns] == [(8e6, 1.0)] * 2
 
 
-def test_phases_let_jobs_share_a_budget_that_their_peaks_together_are_over(tensile: Tensile, graph: str) -> None:
-    """Two jobs of 15 GB, 10 of them all the time: each lets the other pass what holds 15 when it holds 10 itself."""
+def test_phases_let_jobs_share_a_budget_below_the_sum_of_their_peaks(tensile: Tensile, graph: str) -> None:
+    """Each of two jobs needs 15 GB at its peak and 10 GB otherwise. A gate keeps the peaks from coinciding."""
     arguments = ("plan", "--graph", graph, "--graph", graph, "--policy", "liveness", "--budget", "26000000000")
     refused = tensile(*arguments)
     assert (refused.code, refused.err.split(",")[0]) == (
@@ -120,7 +120,7 @@ def test_phases_let_jobs_share_a_budget_that_their_peaks_together_are_over(tensi
     }
 
 
-def test_people_get_each_gate_in_words(tensile: Tensile, graph: str, tmp_path: Path) -> None:
+def test_gates_are_printed_as_text(tensile: Tensile, graph: str, tmp_path: Path) -> None:
     arguments = ("plan", "--graph", graph, "--graph", graph, "--policy", "liveness", "--budget", "26000000000")
     path = tmp_path / "trace.json"
     done = tensile(*arguments, "--phases", "--timeline", str(path))
@@ -134,23 +134,23 @@ def test_people_get_each_gate_in_words(tensile: Tensile, graph: str, tmp_path: P
     for event in json.loads(path.read_text())["traceEvents"]:
         if event.get("name") == "make a":
             starts.setdefault(event["pid"], set()).add(event["ts"])
-    assert not starts[0] & starts[1], "the operators that take 5 GB do not run side by side"
+    assert not starts[0] & starts[1], "the operators that write 5 GB run at different times"
 
 
-def test_phases_that_nothing_needs_have_no_gates(tensile: Tensile, graph: str) -> None:
+def test_unneeded_phases_have_no_gates(tensile: Tensile, graph: str) -> None:
     done = tensile("plan", "--graph", graph, "--graph", graph, "--budget", "1TB", "--phases", "--json")
     shared = _rows(done.out)[-1]
     assert (shared["gates"], shared["saved_bytes"], shared["eor"], shared["eor_without_phases"]) == ([], 0, 1.0, 1.0)
 
 
-def test_people_get_a_name_and_a_value_a_line(tensile: Tensile, graph: str) -> None:
+def test_plan_is_printed_with_one_value_a_line(tensile: Tensile, graph: str) -> None:
     done = tensile("plan", "--graph", graph, "--graph", graph, "--budget", "1TB")
     first, second = done.out.split("\n\n")
     assert "liveness_peak_bytes  13.97 GB" in first
     assert second.startswith("job                  2\n")
 
 
-def test_a_timeline_is_written_as_a_trace(tensile: Tensile, graph: str, tmp_path: Path) -> None:
+def test_timeline_is_written_as_a_trace(tensile: Tensile, graph: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     done = tensile("plan", "--graph", graph, "--budget", "11GB", "--timeline", str(path), "--json")
     assert done.code == 0
@@ -161,20 +161,20 @@ def test_a_timeline_is_written_as_a_trace(tensile: Tensile, graph: str, tmp_path
     assert peak_bytes == _rows(done.out)[0]["peak_bytes"]
 
 
-def test_latencies_come_from_the_file_else_from_a_machine(tensile: Tensile, tmp_path: Path) -> None:
+def test_latencies_come_from_the_file_or_else_from_a_machine(tensile: Tensile, tmp_path: Path) -> None:
     timed, untimed = write_graph(tmp_path / "timed.json"), write_graph(tmp_path / "untimed.json", timed=False)
 
     def compute_us(*arguments: str) -> float:
         (row,) = _rows(tensile("plan", "--budget", "1TB", "--policy", "liveness", "--json", *arguments).out)
-        found: float = row["compute_us"]
-        return found
+        microseconds: float = row["compute_us"]
+        return microseconds
 
     assert compute_us("--graph", timed) == 4e6
     assert compute_us("--graph", untimed) == compute_us("--graph", timed, "--machine", "a6000")
     assert compute_us("--graph", untimed, "--machine", "h200") < compute_us("--graph", untimed) / 4
 
 
-def test_a_budget_below_the_floor_is_infeasible_by_so_many_bytes(tensile: Tensile, graph: str) -> None:
+def test_budget_below_the_floor_is_refused_with_the_missing_bytes(tensile: Tensile, graph: str) -> None:
     done = tensile("plan", "--graph", graph, "--budget", "9999999999", "--json")
     assert done.code == 2
     assert done.err.startswith("tensile: the largest operator")
@@ -188,28 +188,26 @@ def test_a_budget_below_the_floor_is_infeasible_by_so_many_bytes(tensile: Tensil
     assert (for_people.code, for_people.out, for_people.err) == (2, "", done.err)
 
 
-def test_a_budget_is_taken_to_the_byte(tensile: Tensile, graph: str) -> None:
+def test_budget_is_exact_to_the_byte(tensile: Tensile, graph: str) -> None:
     budget_bytes = 2**61 + 77
     (row,) = _rows(tensile("plan", "--graph", graph, "--budget", str(budget_bytes), "--json").out)
     assert row["budget_bytes"] == budget_bytes
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_operators_without_tensors_need_nothing_and_save_nothing(
-    tensile: Tensile, tmp_path: Path, policy: str
-) -> None:
+def test_operators_without_tensors_need_and_save_no_memory(tensile: Tensile, tmp_path: Path, policy: str) -> None:
     path = tmp_path / "bare.json"
-    bare = Operator(name="step", signature="step", stage=Stage.FORWARD, reads=(), writes=())
-    graph = StepGraph(tensors=(), operators=(bare, bare))
+    operator = Operator(name="step", signature="step", stage=Stage.FORWARD, reads=(), writes=())
+    graph = StepGraph(tensors=(), operators=(operator, operator))
     path.write_text(write_document(Document(name="bare", graph=graph, latency_ns=(10, 20))), encoding="utf-8")
     done = tensile(
         "plan", "--graph", str(path), "--graph", str(path), "--budget", "1MB", "--policy", policy, "--json"
     )
     assert (done.code, done.err) == (0, "")
-    shown = [
+    fields = [
         {name: row[name] for name in ("peak_bytes", "msr_vanilla", "msr_liveness", "eor")} for row in _rows(done.out)
     ]
-    assert shown == [{"peak_bytes": 0, "msr_vanilla": 0.0, "msr_liveness": 0.0, "eor": 1.0}] * 2
+    assert fields == [{"peak_bytes": 0, "msr_vanilla": 0.0, "msr_liveness": 0.0, "eor": 1.0}] * 2
 
 
 @pytest.mark.parametrize(
@@ -237,7 +235,7 @@ def test_operators_without_tensors_need_nothing_and_save_nothing(
         (("--graph", "BROKEN", "--budget", "1TB"), "the file is not JSON"),
     ],
 )
-def test_what_is_wrong_is_a_sentence_and_2(
+def test_invalid_arguments_are_refused_with_a_message_and_code_2(
     tensile: Tensile, graph: str, tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     broken = tmp_path / "broken.json"

@@ -1,4 +1,4 @@
-"""What the progress of jobs says of their device, and when it is worth a line."""
+"""Check the lines that show the progress of jobs and devices, and when a line is printed."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ DEVICE: dict[str, Any] = {
 }
 
 
-def test_a_device_without_a_driver_shows_its_memory() -> None:
+def test_device_without_a_driver_shows_its_memory() -> None:
     assert device_line(DEVICE) == "device 3: 1.0 MB in use, most 2.0 MB, budget 4.0 MB"
 
 
-def test_a_gpu_shows_also_what_its_driver_says() -> None:
-    told = DEVICE | {"busy_percent": 80, "outside_bytes": 3 * MIB}
-    assert device_line(told) == f"{device_line(DEVICE)}, 3.0 MB beside it, 80 % busy"
+def test_gpu_also_shows_the_load_from_its_driver() -> None:
+    device = DEVICE | {"busy_percent": 80, "outside_bytes": 3 * MIB}
+    assert device_line(device) == f"{device_line(DEVICE)}, 3.0 MB beside it, 80 % busy"
 
 
 JOB: dict[str, Any] = {
@@ -45,52 +45,52 @@ JOB: dict[str, Any] = {
 }
 
 
-def printed(looks: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, str]]:
-    """The lines about a job that changes so, and the second at which each is printed."""
-    news = PrintedLines()
+def printed(samples: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, str]]:
+    """Return the lines about a job with these changes, and the second at which each line is printed."""
+    printed_lines = PrintedLines()
     return [
         (at_s, text)
-        for at_s, changes in looks
-        for text in lines(news, ProgressSample(jobs=[JOB | changes], devices=[]), at_s)
+        for at_s, changes in samples
+        for text in lines(printed_lines, ProgressSample(jobs=[JOB | changes], devices=[]), at_s)
     ]
 
 
-def test_a_fast_training_prints_a_line_for_each_tenth_however_often_its_phase_alternates() -> None:
-    """A hundred epochs in 20 s; each is trained and then validated."""
-    looks = [
+def test_fast_training_prints_a_line_for_each_tenth() -> None:
+    """One hundred epochs take 20 s. The phase alternates between training and validating."""
+    samples = [
         (
             0.1 * n,
             {"percent": n / 2, "epoch": 1 + n // 2, "phase": ("training", "validating")[n % 2], "loss": 1 / (n + 1)},
         )
         for n in range(200)
     ]
-    assert [text.split("%")[0].split()[-1] for _, text in printed(looks)] == [str(10 * n) for n in range(10)]
+    assert [text.split("%")[0].split()[-1] for _, text in printed(samples)] == [str(10 * n) for n in range(10)]
 
 
-def test_a_slow_training_prints_a_line_every_half_minute_at_most() -> None:
-    looks = [(2.0 * n, {"percent": n / 1000, "loss": 1 / (n + 1)}) for n in range(300)]
-    assert [at_s for at_s, _ in printed(looks)] == [30.0 * n for n in range(20)]
+def test_slow_training_prints_a_line_every_half_minute_at_most() -> None:
+    samples = [(2.0 * n, {"percent": n / 1000, "loss": 1 / (n + 1)}) for n in range(300)]
+    assert [at_s for at_s, _ in printed(samples)] == [30.0 * n for n in range(20)]
 
 
-def test_nothing_is_printed_twice_where_nothing_changes() -> None:
+def test_unchanged_progress_is_printed_once() -> None:
     assert len(printed([(2.0 * n, {}) for n in range(300)])) == 1
 
 
 def test_every_phase_and_the_end_are_printed_at_once() -> None:
-    ways = [("queued", None), ("starting", "reading"), ("starting", "capturing"), ("running", "training")]
-    ways += [("running", "publishing"), ("succeeded", None)]
-    looks = [(0.25 * n, {"state": state, "phase": phase}) for n, (state, phase) in enumerate(ways)]
-    assert [text.split()[3] for _, text in printed(looks)] == [
+    phases = [("queued", None), ("starting", "reading"), ("starting", "capturing"), ("running", "training")]
+    phases += [("running", "publishing"), ("succeeded", None)]
+    samples = [(0.25 * n, {"state": state, "phase": phase}) for n, (state, phase) in enumerate(phases)]
+    assert [text.split()[3] for _, text in printed(samples)] == [
         "queued", "reading", "capturing", "training", "publishing", "succeeded"]  # fmt: skip
 
 
-def test_a_device_is_printed_every_half_minute_at_most() -> None:
-    news = PrintedLines()
-    looks = [(2.0 * n, ProgressSample(jobs=[], devices=[DEVICE | {"used_bytes": n * MIB}])) for n in range(31)]
-    assert [at_s for at_s, look in looks if lines(news, look, at_s)] == [0.0, 30.0, 60.0]
+def test_device_is_printed_every_half_minute_at_most() -> None:
+    printed_lines = PrintedLines()
+    samples = [(2.0 * n, ProgressSample(jobs=[], devices=[DEVICE | {"used_bytes": n * MIB}])) for n in range(31)]
+    assert [at_s for at_s, look in samples if lines(printed_lines, look, at_s)] == [0.0, 30.0, 60.0]
 
 
-def test_with_early_stopping_the_least_and_the_most_time_are_shown() -> None:
+def test_early_stopping_shows_the_shortest_and_the_longest_remaining_time() -> None:
     ((_, plain),) = printed([(0.0, {})])
     ((_, stopped_early),) = printed([(0.0, {"eta_earliest_s": 65.0})])
     assert "ETA 10:00  " in plain

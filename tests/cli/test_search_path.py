@@ -1,18 +1,18 @@
-"""Commands run no function and no operator that another role put where the user's search_path finds it."""
+"""Check that commands run no function or operator that another role has created on the user's search_path."""
 
 import pytest
 
 from tests.catalog.enqueue import enqueue
 from tests.cli.conftest import Tensile
 from tests.conftest import Database
-from tests.sql.test_search_path import ran, set_traps
+from tests.sql.traps import set_traps, trap_calls
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def trapped(database: Database) -> Database:
-    """Alice has put functions into schema public, and an operator for states of jobs."""
+def database_with_traps(database: Database) -> Database:
+    """A database in which alice has created trap functions, and an operator for states of jobs, in schema public."""
     with database.connect("alice") as alice:
         set_traps(alice, "public")
         alice.execute(
@@ -24,8 +24,8 @@ def trapped(database: Database) -> Database:
     return database
 
 
-def test_commands_run_nothing_of_another_role(trapped: Database, demo: Tensile) -> None:
-    with trapped.connect("demo") as user:
+def test_commands_run_no_function_of_another_role(database_with_traps: Database, demo: Tensile) -> None:
+    with database_with_traps.connect("demo") as user:
         job = enqueue(user)
     for command in (
         ("jobs", "--state", "queued"),
@@ -35,15 +35,15 @@ def test_commands_run_nothing_of_another_role(trapped: Database, demo: Tensile) 
         ("version",),
         ("cancel", str(job)),
         ("wait", str(job)),
-        ("doctor", "--dsn", trapped.dsn("demo")),
+        ("doctor", "--dsn", database_with_traps.dsn("demo")),
     ):
         demo(*command)
-    with trapped.connect() as postgres:
-        assert ran(postgres) == []
+    with database_with_traps.connect() as postgres:
+        assert trap_calls(postgres) == []
         assert postgres.execute("select state::text from tensile.jobs").fetchone() == ("cancelled",)
 
 
-def test_a_relation_is_the_one_that_the_users_path_finds(database: Database, demo: Tensile) -> None:
+def test_relation_is_resolved_with_the_users_search_path(database: Database, demo: Tensile) -> None:
     with database.connect() as postgres:
         postgres.execute("create schema demo authorization demo")
     with database.connect("demo") as user:

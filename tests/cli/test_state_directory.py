@@ -1,4 +1,4 @@
-"""Where the state is kept: below the checkout, unless it cannot be, and never in what is another's."""
+"""Check where the state directory is: below the checkout, or in a fallback directory, and never another user's."""
 
 import os
 import pwd
@@ -15,21 +15,22 @@ from indb_tensile.cli.state_directory import StateDirectory, fallback_directory,
 from indb_tensile.errors import DatabaseError
 from tests.cli.conftest import Tensile, as_root
 
-# Finds the place of a checkout that is elsewhere, by a copy of the package there.
+# Finds the state directory of another checkout with that checkout's copy of the package.
 PROGRAM = """
 import os, sys
-sys.meta_path = [finder for finder in sys.meta_path if isinstance(finder, type)]  # without an editable installation's
+# An editable installation adds a finder of its own, which must not find the package.
+sys.meta_path = [finder for finder in sys.meta_path if isinstance(finder, type)]
 sys.path.insert(0, sys.argv[1])
 from indb_tensile.cli.state_directory import find_state_directory
-found = find_state_directory(os.environ)
-print(found.directory, found.reason, sep="\\n")
+state = find_state_directory(os.environ)
+print(state.directory, state.reason, sep="\\n")
 """
 
 
 @pytest.fixture
-def checkout(place: Path) -> Iterator[Path]:
-    """A checkout of its own: the package's Python files beside a pyproject.toml."""
-    top = place / "checkout"
+def checkout(open_directory: Path) -> Iterator[Path]:
+    """Another checkout: copies of the package's Python files, and a pyproject.toml."""
+    top = open_directory / "checkout"
     package = Path(module.__file__).parents[1]
     for name in ("cli", "catalog"):
         shutil.copytree(package / name, top / "indb_tensile" / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -41,113 +42,118 @@ def checkout(place: Path) -> Iterator[Path]:
     shutil.rmtree(fallback_directory(top / ".tensile"), ignore_errors=True)
 
 
-def found_by(checkout: Path, **variables: str) -> tuple[Path, str]:
-    """The place that the checkout's own package finds, and the reason it gives."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TENSILE_", "XDG_"))}
+def find_in_checkout(checkout: Path, **variables: str) -> tuple[Path, str]:
+    """Return the state directory that the checkout's own package finds, and its reason."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TENSILE_", "XDG_"))}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(checkout)],
-        env=kept | variables, capture_output=True, text=True, check=True, cwd="/",
+        env=inherited | variables, capture_output=True, text=True, check=True, cwd="/",
     )  # fmt: skip
     directory, reason = done.stdout.removesuffix("\n").split("\n")
     return Path(directory), reason
 
 
-def test_the_ordinary_place_is_below_the_checkout(checkout: Path) -> None:
-    assert found_by(checkout) == (checkout / ".tensile", "")
+def test_default_state_directory_is_below_the_checkout(checkout: Path) -> None:
+    assert find_in_checkout(checkout) == (checkout / ".tensile", "")
 
 
 @as_root
-def test_a_checkout_that_the_databases_user_cannot_enter_has_one_directory_elsewhere(checkout: Path) -> None:
+def test_checkout_closed_to_the_databases_user_has_a_fallback_directory(checkout: Path) -> None:
     checkout.parent.chmod(0o700)
-    directory, reason = found_by(checkout)
+    directory, reason = find_in_checkout(checkout)
     assert (directory, directory.parent) == (fallback_directory(checkout / ".tensile"), Path("/var/lib"))
     assert reason == f"the system user postgres, who runs PostgreSQL, cannot enter {checkout}"
-    assert found_by(checkout) == (directory, reason)  # and always the same one
+    assert find_in_checkout(checkout) == (directory, reason)  # the same directory each time
 
-    # Models that are there stay in use when the checkout is opened later.
+    # A fallback directory with models stays in use when the checkout becomes accessible.
     (directory / "data").mkdir(parents=True)
     checkout.parent.chmod(0o755)
-    assert found_by(checkout) == (directory, "it was created there when .tensile was unsuitable")
+    assert find_in_checkout(checkout) == (directory, "it was created there when .tensile was unsuitable")
     (checkout / ".tensile" / "data").mkdir(parents=True)
-    assert found_by(checkout) == (checkout / ".tensile", "")
+    assert find_in_checkout(checkout) == (checkout / ".tensile", "")
 
 
 @as_root
-def test_a_folder_open_to_roots_group_alone_is_closed_to_the_databases_user(checkout: Path) -> None:
-    """PostgreSQL is started without root's groups, so the look must be without them too."""
+def test_folder_open_only_to_roots_group_is_closed_to_the_databases_user(checkout: Path) -> None:
+    """PostgreSQL is started without root's groups, so the check must not use them either."""
     checkout.parent.chmod(0o710)
-    assert found_by(checkout)[0].parent == Path("/var/lib")
+    assert find_in_checkout(checkout)[0].parent == Path("/var/lib")
 
 
-def test_a_deep_checkout_has_its_sockets_elsewhere(checkout: Path) -> None:
+def test_checkout_with_a_long_path_has_a_fallback_directory(checkout: Path) -> None:
     deep = checkout.parent / ("d" * 60) / ("e" * 40)
     deep.parent.mkdir()
     checkout.rename(deep)
-    directory, reason = found_by(deep)
+    directory, reason = find_in_checkout(deep)
     assert directory == fallback_directory(deep / ".tensile")
     assert reason == f"the path of a socket below {deep}/.tensile would have more than 107 bytes"
 
 
-def test_a_named_directory_is_used_wherever_it_is(checkout: Path, place: Path) -> None:
-    directory, reason = found_by(checkout, TENSILE_STATE_DIR=f"{place}/x/../mine")
-    assert (directory, reason) == (place / "mine", "TENSILE_STATE_DIR says so")
+def test_directory_of_the_variable_is_used(checkout: Path, open_directory: Path) -> None:
+    directory, reason = find_in_checkout(checkout, TENSILE_STATE_DIR=f"{open_directory}/x/../mine")
+    assert (directory, reason) == (open_directory / "mine", "TENSILE_STATE_DIR says so")
 
 
 @as_root
-def test_a_named_directory_that_does_not_do_is_refused_in_a_sentence(place: Path, tensile: Tensile) -> None:
-    (place / "closed").mkdir(mode=0o700)
-    done = tensile.but(TENSILE_STATE_DIR=str(place / "closed" / "state"))("up")
+def test_unsuitable_directory_of_the_variable_is_refused(open_directory: Path, tensile: Tensile) -> None:
+    (open_directory / "closed").mkdir(mode=0o700)
+    done = tensile.with_variables(TENSILE_STATE_DIR=str(open_directory / "closed" / "state"))("up")
     assert done.code == 4
-    assert f"the system user postgres, who runs PostgreSQL, cannot enter {place}/closed/state" in done.err
+    assert f"the system user postgres, who runs PostgreSQL, cannot enter {open_directory}/closed/state" in done.err
     assert "name another directory with TENSILE_STATE_DIR" in done.err
-    done = tensile.but(TENSILE_STATE_DIR=str(place / ("d" * 100)))("up")
+    done = tensile.with_variables(TENSILE_STATE_DIR=str(open_directory / ("d" * 100)))("up")
     assert done.code == 4
     assert "would have more than 107 bytes" in done.err
 
 
-def test_the_directory_is_open_to_others_whatever_the_umask(place: Path) -> None:
-    made = StateDirectory(directory=place / "state")
+def test_directory_is_open_to_other_users_whatever_the_umask(open_directory: Path) -> None:
+    state_directory = StateDirectory(directory=open_directory / "state")
     before = os.umask(0o077)
     try:
-        made.make()
-        made.make()
+        state_directory.make()
+        state_directory.make()
     finally:
         os.umask(before)
-    assert [path.stat().st_mode & 0o777 for path in (made.directory, made.service)] == [0o755, 0o755]
-    assert not made.has_cluster()
+    assert [path.stat().st_mode & 0o777 for path in (state_directory.directory, state_directory.service)] == [
+        0o755,
+        0o755,
+    ]
+    assert not state_directory.has_cluster()
 
 
 @as_root
 @pytest.mark.parametrize("arguments", [["up"], ["down"], ["down", "--purge"], ["jobs"], ["psql"], ["init"]])
-def test_a_directory_of_another_system_user_is_not_touched(
-    place: Path, tensile: Tensile, arguments: list[str]
+def test_directory_of_another_system_user_is_refused_and_not_changed(
+    open_directory: Path, tensile: Tensile, arguments: list[str]
 ) -> None:
     nobody = pwd.getpwnam("nobody")
-    theirs = place / "theirs"
-    (theirs / "data").mkdir(parents=True)
-    os.chown(theirs, nobody.pw_uid, nobody.pw_gid)
-    done = tensile.but(TENSILE_STATE_DIR=str(theirs))(*arguments)
+    foreign_directory = open_directory / "theirs"
+    (foreign_directory / "data").mkdir(parents=True)
+    os.chown(foreign_directory, nobody.pw_uid, nobody.pw_gid)
+    done = tensile.with_variables(TENSILE_STATE_DIR=str(foreign_directory))(*arguments)
     assert done.code == 3
-    assert done.err.startswith(f"tensile: the state directory {theirs} belongs to the system user nobody\n  hint: ")
-    assert [path.name for path in theirs.iterdir()] == ["data"]
+    assert done.err.startswith(
+        f"tensile: the state directory {foreign_directory} belongs to the system user nobody\n  hint: "
+    )
+    assert [path.name for path in foreign_directory.iterdir()] == ["data"]
 
 
-def test_a_link_to_a_directory_of_ones_own_is_as_good_as_that(place: Path) -> None:
-    (place / "real").mkdir()
-    (place / "link").symlink_to(place / "real")
-    StateDirectory(directory=place / "link").make()
-    assert (place / "real" / "service").is_dir()
+def test_symbolic_link_to_an_own_directory_is_accepted(open_directory: Path) -> None:
+    (open_directory / "real").mkdir()
+    (open_directory / "link").symlink_to(open_directory / "real")
+    StateDirectory(directory=open_directory / "link").make()
+    assert (open_directory / "real" / "service").is_dir()
 
 
-def test_a_file_in_the_directorys_place_is_a_sentence(place: Path, tensile: Tensile) -> None:
-    (place / "state").touch()
+def test_file_instead_of_the_directory_is_refused(open_directory: Path, tensile: Tensile) -> None:
+    (open_directory / "state").touch()
     done = tensile("up")
     assert done.code in {4, 71}
-    assert str(place / "state") in done.err
+    assert str(open_directory / "state") in done.err
 
 
-def test_purging_removes_only_what_is_ours(place: Path, tensile: Tensile) -> None:
-    state = place / "state"
+def test_purge_is_refused_with_foreign_files_in_the_directory(open_directory: Path, tensile: Tensile) -> None:
+    state = open_directory / "state"
     StateDirectory(directory=state).make()
     (state / "thesis.tex").touch()
     done = tensile("down", "--purge")
@@ -160,14 +166,16 @@ def test_purging_removes_only_what_is_ours(place: Path, tensile: Tensile) -> Non
     assert tensile("down", "--purge", "--json").out == '{"stopped": false, "removed": null}\n'
 
 
-def test_no_place_at_all_names_the_variable(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    monkeypatch.setattr(module, "_OF_ROOT", str(place / ("d" * 100)))
-    monkeypatch.setattr(module, "_OF_OTHERS", str(place / ("d" * 100)))
+def test_error_names_the_variable_if_no_directory_is_suitable(
+    monkeypatch: pytest.MonkeyPatch, open_directory: Path
+) -> None:
+    monkeypatch.setattr(module, "_OF_ROOT", str(open_directory / ("d" * 100)))
+    monkeypatch.setattr(module, "_OF_OTHERS", str(open_directory / ("d" * 100)))
     monkeypatch.setattr(module, "_FOLDER", "x" * 100)
     with pytest.raises(DatabaseError, match="there is no suitable directory for the embedded cluster") as caught:
         find_state_directory({})
     assert "TENSILE_STATE_DIR" in caught.value.hint
 
 
-def test_the_fallbacks_of_two_checkouts_differ() -> None:
+def test_fallback_directories_of_two_checkouts_differ() -> None:
     assert fallback_directory(Path("/a/.tensile")) != fallback_directory(Path("/b/.tensile"))

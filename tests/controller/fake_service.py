@@ -1,6 +1,6 @@
-"""A service that writes its worker's id to the file `FAKE_SERVICE_OUT`; where there is none, it ends with 3.
+"""A fake service. It appends its worker's id to the file `FAKE_SERVICE_OUT`; without that variable it ends with 3.
 
-It says that it answers, then runs until it is killed; where there is `FAKE_SERVICE_MUTE`, it never answers.
+It reports that it answers requests, then runs until it is killed. With `FAKE_SERVICE_MUTE` it reports nothing.
 """
 
 import os

@@ -1,12 +1,16 @@
-"""A trainer without torch: speaks the link's protocol as its job's model name tells it to.
+"""A fake trainer without torch. It speaks the trainer's protocol, and its job's model name chooses its behaviour:
 
-`finish` publishes at once after adopting; `train` goes on until it is stopped; `fail` reports a fault; `calibrate`
-has an unknown operator first; `babble` sends what is no message, `absurd …` one that makes
-no sense; `children` leaves a child process behind, `stray`
-one that no signal to its group reaches; `hoard` is measured with all the memory it is granted and gives it back at
-SIGUSR1; `stubborn` ignores SIGTERM; `deaf` never takes up a plan; `report` says again what it measured at each
-SIGUSR1; `alive` reports progress for as long as it trains; `lose` has no device while there is a file of the name
-`FAKE_DEVICE_GONE`. It keeps to its grant by the ledger, as a real one does.
+- `finish` finishes as soon as it has adopted a plan. `train` trains until it is stopped.
+- `read` waits for a message instead of reading its table, like a trainer that waits for a lock.
+- `fail` reports a fault. `lose` reports a lost device while the file `FAKE_DEVICE_GONE` exists.
+- `calibrate` captures an unknown operator, so that the controller has it calibrated first.
+- `babble` sends bytes that are no message. `absurd …` sends a well-formed message that makes no sense.
+- `children` leaves a child process behind. `stray` leaves a child process outside its process group.
+- `hoard` allocates its whole grant while it calibrates, and frees the memory at SIGUSR1.
+- `stubborn` ignores SIGTERM. `deaf` never adopts a plan.
+- `report` sends its measurement again at each SIGUSR1. `alive` reports progress while it trains.
+
+Like a real trainer, it allocates through the device ledger, within its grant.
 """
 
 import ctypes
@@ -59,7 +63,7 @@ def serve(link: TrainerLink, assigned: Assign) -> None:
 
 def behave(link: TrainerLink, assigned: Assign, job: JobId, behaviour: str) -> None:
     size_bytes = int(assigned.job.spec.hyperparams.get("size_bytes", MIB))
-    if behaviour == "read":  # its owner's lock keeps it from reading the table
+    if behaviour == "read":
         link.receive()
     if behaviour == "fail":
         link.send(Failed(job=job, sqlstate="22000", message="column y is all NULL", hint="Choose another target."))
@@ -93,19 +97,19 @@ def behave(link: TrainerLink, assigned: Assign, job: JobId, behaviour: str) -> N
 
 
 def absurd(job: JobId) -> dict[str, Message]:
-    """Messages that are well formed and make no sense, by name."""
-    steps, one = (graph(MIB),), ((1000,),)
+    """Return well-formed messages that make no sense, by name."""
+    steps, latency_ns = (graph(MIB),), ((1000,),)
     return {
-        "of no graph": Captured(job=job, graphs=(), latency_ns=(), unknown=0),
-        "of too many times": Captured(job=job, graphs=steps, latency_ns=((1000, 2000),), unknown=0),
-        "of negative times": Captured(job=job, graphs=steps, latency_ns=((-1000,),), unknown=0),
-        "of a calibration unasked": Calibrated(job=job, graphs=steps, latency_ns=one),
-        "of a plan unknown": Adopted(job=job, generation=99),
-        "of a measurement unasked": Measured(
+        "without a graph": Captured(job=job, graphs=(), latency_ns=(), unknown=0),
+        "with too many latencies": Captured(job=job, graphs=steps, latency_ns=((1000, 2000),), unknown=0),
+        "with a negative latency": Captured(job=job, graphs=steps, latency_ns=((-1000,),), unknown=0),
+        "of a calibration without a request": Calibrated(job=job, graphs=steps, latency_ns=latency_ns),
+        "of an unknown plan": Adopted(job=job, generation=99),
+        "of a measurement without a plan": Measured(
             job=job, generation=7, latency_ns=(), iteration_ns=-1, stall_ns=-1, peak_bytes=-1
         ),
         "of a second start": Ready(pid=1),
-        "of an end before the beginning": Finished(job=job),
+        "of an end before the start": Finished(job=job),
         "of a controller": Calibrate(grant_bytes=-1),
     }
 

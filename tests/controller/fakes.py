@@ -1,17 +1,18 @@
-"""A catalog and a device ledger in memory, and a controller around them."""
+"""Fakes of the catalog, the device ledger and a GPU's regions in memory, and a controller that runs with them."""
 
 import os
 import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from indb_tensile.catalog.connection import UnreachableError
+from indb_tensile.catalog.connection import LockedError, UnreachableError
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse
@@ -59,8 +60,18 @@ def spec(behaviour: str, size_bytes: int = MIB) -> JobSpec:
     )
 
 
+class FakeClock:
+    """A monotonic clock that the test sets."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class FakeRecords:
-    """The queue in memory: states by job, claims by token; away while `away` is set."""
+    """The catalog's queue in memory. While `away` is set, every call raises UnreachableError."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -76,17 +87,17 @@ class FakeRecords:
         self.written: list[Writing] = []
         self.beats = 0
         self.version = VERSION
-        self.fallen: list[WorkerId] = []  # whose controllers ended by a fault
+        self.fallen: list[WorkerId] = []  # workers whose controllers ended with a fault
         self.others: tuple[ObservedWorker, ...] = ()
-        self.declared: list[ObservedWorker] = []  # dead, by the controller
-        self.rescues = False
-        self.refuses = False  # whatever is written
+        self.declared: list[ObservedWorker] = []  # workers that the controller declared dead
+        self.rescues = False  # whether `rescue` requeues the jobs of dead workers
+        self.refuses = False  # whether every write is refused
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
         self.holdups: list[tuple[WorkerId, str | None]] = []
         self._next_claim = 100
 
     def enqueue(self, behaviour: str, size_bytes: int = MIB, *, owner: int = 10) -> JobId:
-        """A job that its trainer treats so; nobody can read the specification of an `unreadable` one."""
+        """Enqueue a job with this behaviour of its trainer; the specification of an `unreadable` job is malformed."""
         with self._lock:
             job = JobId(len(self.states) + 1)
             self.states[job], self.specs[job], self.owners[job] = "queued", spec(behaviour, size_bytes), owner
@@ -127,7 +138,7 @@ class FakeRecords:
         return self.others
 
     def rescue(self, dead: Sequence[ObservedWorker]) -> tuple[JobId, ...]:
-        """Jobs of dead and former workers go back into the queue."""
+        """Requeue the jobs of dead and former workers."""
         with self._lock:
             self._check()
             self.declared += dead
@@ -151,7 +162,7 @@ class FakeRecords:
                 case CancelJob():
                     self.states[writing.job] = "cancelled"
                 case RequeueJob():
-                    # A second attempt of the same kind would only repeat itself: trained to the end.
+                    # The job is not queued again, because a second attempt would behave like the first.
                     self.states[writing.job] = "requeued"
                 case _:
                     pass
@@ -170,8 +181,8 @@ class FakeRecords:
             self._check_version()
             self.beats += 1
             lost = tuple(j for j, c in held.items() if self.claims[j] != c or self.states[j] == "queued")
-            mine = {j for j, w in self.workers_of.items() if w == worker and self.states[j] == "claimed"}
-            strays = tuple((j, self.claims[j]) for j in sorted(mine - set(held)))
+            claimed = {j for j, w in self.workers_of.items() if w == worker and self.states[j] == "claimed"}
+            strays = tuple((j, self.claims[j]) for j in sorted(claimed - set(held)))
             return HeartbeatReply(
                 cancelled=tuple(sorted(self.cancels & set(held))),
                 lost=lost,
@@ -180,7 +191,7 @@ class FakeRecords:
             )
 
     def take_over(self, job: JobId) -> None:
-        """Another worker has the job now."""
+        """Give the job to another worker."""
         with self._lock:
             self._next_claim += 1
             self.claims[job], self.states[job] = ClaimToken(self._next_claim), "elsewhere"
@@ -194,8 +205,23 @@ class FakeRecords:
             raise UnreachableError("the database is away")
 
 
-class FakeAccount:
-    """A ledger in memory."""
+class LockedRecords(FakeRecords):
+    """A catalog in which another session locks the rows of the jobs in `locked`. It counts attempts to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locked: set[JobId] = set()
+        self.attempts: Counter[JobId] = Counter()
+
+    def write(self, writing: Writing, *, planning_ns: int) -> None:
+        self.attempts[writing.job] += 1
+        if writing.job in self.locked:
+            raise LockedError("canceling statement due to lock timeout")
+        super().write(writing, planning_ns=planning_ns)
+
+
+class FakeLedger:
+    """A device ledger in memory."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
@@ -263,7 +289,7 @@ class FakeAccount:
 
 
 class FakeRegions:
-    """A GPU's regions that nobody takes; what `listed` holds has not let go of the device yet."""
+    """A GPU's memory regions. The driver still lists the processes in `listed` as users of the device."""
 
     handed_over = True
 
@@ -283,8 +309,8 @@ class FakeRegions:
         return pid in self.listed
 
 
-class Stage:
-    """A controller with fakes around it, turned by the test."""
+class ControllerHarness:
+    """A controller with fakes around it. The test turns its loop."""
 
     def __init__(
         self,
@@ -295,7 +321,7 @@ class Stage:
         beat_s: float,
         lease_s: float,
         grace_s: float,
-        account: "FakeAccount | Ledger",
+        ledger: "FakeLedger | Ledger",
         regions: FakeRegions | None = None,
         patience: ImprovementCancellation | None = None,
         starvation: OomKills | None = None,
@@ -304,26 +330,27 @@ class Stage:
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
-        self.account: Any = account
+        self.ledger: Any = ledger
         self.mailbox: Mailbox[Mail] = Mailbox()
         self.forks = ForkServer(os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
         self.trainers = Trainers(
             forks=self.forks,
             module=FAKE_TRAINER,
-            device_fd=self.account.fd,
+            device_fd=self.ledger.fd,
             grace_s=grace_s,
             wake=self.mailbox,
             regions=regions,
             starvation=starvation,
         )
-        thinks = planner or PolicyPlanner(link=LINK, policy=policy)
-        self.planner = BackgroundPlanner(thinks, self.mailbox.post, patience)
+        self.planner = BackgroundPlanner(
+            planner or PolicyPlanner(link=LINK, policy=policy), self.mailbox.post, patience
+        )
         self.controller = Controller(
             pool=replace(Pool(budget_bytes=budget * MIB, region_bytes=MIB, spare_trainers=1), **pool),
             planner=self.planner,
             records=self.records,
             trainers=self.trainers,
-            memory=DeviceMemory(self.account, kind="fake", gauge=gauge, headroom=headroom),
+            memory=DeviceMemory(self.ledger, kind="fake", gauge=gauge, headroom=headroom),
             mailbox=self.mailbox,
             service=NoService(),
             poll_s=0.05,
@@ -339,11 +366,12 @@ class Stage:
         )
         self.controller._join(self.heartbeat)
 
-    def until(self, met: Callable[[], object]) -> None:
-        """Turn the loop until this holds."""
-        end = time.monotonic() + DEADLINE_S
-        while not met():
-            assert time.monotonic() < end, f"not within {DEADLINE_S} s: {self.controller.pool} {self.records.states}"
+    def until(self, condition: Callable[[], object]) -> None:
+        """Turn the loop until the condition is true."""
+        end_s = time.monotonic() + DEADLINE_S
+        while not condition():
+            state = f"{self.controller.pool} {self.records.states}"
+            assert time.monotonic() < end_s, f"not within {DEADLINE_S} s: {state}"
             self.controller.turn(self.heartbeat)
 
     def until_state(self, job: JobId, state: str) -> None:
@@ -352,15 +380,24 @@ class Stage:
     def until_adopted(self, job: JobId) -> None:
         self.until(lambda: any(m.job.job == job and m.adopted for m in self.controller.pool.members))
 
-    def pid_of(self, job: JobId) -> int:
+    def until_requeued(self, job: JobId) -> RequeueJob:
+        """Turn the loop until the job is requeued, and return the order that requeued it."""
+        self.until_state(job, "requeued")
+        (order,) = [order for order in self.records.written if isinstance(order, RequeueJob)]
+        return order
+
+    def trainer_of(self, job: JobId) -> TrainerId:
         member = self.controller.pool.of_job(job)
         assert member is not None
         assert member.trainer is not None
-        return self.trainers.pid(member.trainer)
+        return member.trainer
+
+    def pid_of(self, job: JobId) -> int:
+        return self.trainers.pid(self.trainer_of(job))
 
 
 @contextmanager
-def stage(
+def controller_harness(
     *,
     budget: int = 16,
     policy: str = "tensile+",
@@ -368,22 +405,22 @@ def stage(
     beat_s: float = 0.05,
     lease_s: float = 30.0,
     grace_s: float = 5.0,
-    account: FakeAccount | Ledger | None = None,
+    ledger: FakeLedger | Ledger | None = None,
     regions: FakeRegions | None = None,
     patience: ImprovementCancellation | None = None,
     starvation: OomKills | None = None,
     gauge: Gauge | None = None,
     headroom: Headroom | None = None,
     **pool: Any,
-) -> Iterator[Stage]:
-    made = Stage(
+) -> Iterator[ControllerHarness]:
+    harness = ControllerHarness(
         budget=budget,
         policy=policy,
         planner=planner,
         beat_s=beat_s,
         lease_s=lease_s,
         grace_s=grace_s,
-        account=account or FakeAccount(budget * MIB),
+        ledger=ledger or FakeLedger(budget * MIB),
         regions=regions,
         patience=patience,
         starvation=starvation,
@@ -392,18 +429,18 @@ def stage(
         **pool,
     )
     try:
-        yield made
+        yield harness
     finally:
-        made.heartbeat.close()
-        made.trainers.close()
-        made.forks.close()
-        made.planner.close()
-        made.account.close()
-        made.mailbox.close()
+        harness.heartbeat.close()
+        harness.trainers.close()
+        harness.forks.close()
+        harness.planner.close()
+        harness.ledger.close()
+        harness.mailbox.close()
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this id runs (a zombie does not)."""
+    """Return whether the process runs. A zombie does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -411,5 +448,5 @@ def alive(pid: int) -> bool:
 
 
 def children() -> set[int]:
-    """The processes that are ours to wait for."""
+    """Return the ids of this process's children."""
     return set(map(int, Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()))

@@ -1,4 +1,4 @@
-"""What a fork server runs for tests: it says what it is over its link, and waits for an exit code."""
+"""The program that a fork server runs in tests: it sends its ids over its link, and waits for an exit code."""
 
 import os
 import socket
@@ -9,8 +9,9 @@ from indb_tensile import config
 
 def main() -> int:
     link_fd = config.inherited_descriptors(os.environ).link_fd
-    own = [path.name for path in Path("/proc/self/fd").iterdir() if path.exists()]
+    descriptors = [path.name for path in Path("/proc/self/fd").iterdir() if path.exists()]
     with socket.socket(fileno=link_fd) as link:
-        told = (os.getpid(), os.getppid(), os.getpgrp(), len(list(Path("/proc/self/task").iterdir())), len(own))
-        link.sendall(" ".join(map(str, told)).encode())
+        threads = list(Path("/proc/self/task").iterdir())
+        identity = (os.getpid(), os.getppid(), os.getpgrp(), len(threads), len(descriptors))
+        link.sendall(" ".join(map(str, identity)).encode())
         return int(link.recv(16) or b"1")

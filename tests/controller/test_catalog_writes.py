@@ -1,40 +1,14 @@
-"""What waits to be written: in order for each job, and no job's before another's."""
+"""Check that pending catalog writes keep their order within a job, and that one locked job delays no other job."""
 
-from collections import Counter
-
-from indb_tensile.catalog.connection import LockedError
 from indb_tensile.controller.catalog_writes import CatalogWrites
-from indb_tensile.controller.records import Writing
-from indb_tensile.job import ClaimedJob, JobId, WorkerId
+from indb_tensile.job import ClaimedJob, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import CancelJob, RecordMeasurement, SetWaitsFor
 from indb_tensile.scheduler.admission.events import Measurement
 from indb_tensile.scheduler.admission.pool import TrainerId
-from tests.controller.fakes import FakeRecords
+from tests.controller.fakes import FakeClock, FakeRecords, LockedRecords
 
 
-class LockedRecords(FakeRecords):
-    """Rows of the jobs in `locked` are held by somebody; every attempt to write is counted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.locked: set[JobId] = set()
-        self.attempts: Counter[JobId] = Counter()
-
-    def write(self, writing: Writing, *, planning_ns: int) -> None:
-        self.attempts[writing.job] += 1
-        if writing.job in self.locked:
-            raise LockedError("canceling statement due to lock timeout")
-        super().write(writing, planning_ns=planning_ns)
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def claimed(records: FakeRecords, count: int) -> list[ClaimedJob]:
+def claim_jobs(records: FakeRecords, count: int) -> list[ClaimedJob]:
     worker = records.register()
     for _ in range(count):
         records.enqueue("train")
@@ -42,100 +16,105 @@ def claimed(records: FakeRecords, count: int) -> list[ClaimedJob]:
     return [job for job in jobs if isinstance(job, ClaimedJob)]
 
 
-def waits(job: ClaimedJob, text: str) -> SetWaitsFor:
+def set_waits_for(job: ClaimedJob, text: str) -> SetWaitsFor:
     return SetWaitsFor(job=job.job, claim=job.claim, text=text)
 
 
-def cancel(job: ClaimedJob) -> CancelJob:
+def cancel_job(job: ClaimedJob) -> CancelJob:
     return CancelJob(job=job.job, claim=job.claim)
 
 
-def measured(job: ClaimedJob) -> RecordMeasurement:
+def record_measurement(job: ClaimedJob) -> RecordMeasurement:
     measurement = Measurement(
         trainer=TrainerId(1), generation=1, latency_ns=(), iteration_ns=1, stall_ns=0, peak_bytes=1
     )
     return RecordMeasurement(job=job.job, claim=job.claim, measurement=measurement)
 
 
-def test_a_locked_job_delays_its_own_writings_only_and_keeps_their_order() -> None:
-    records, clock = LockedRecords(), Clock()
-    mine, other = claimed(records, 2)
-    outbox = CatalogWrites(records, clock)
-    records.locked = {mine.job}
-    for writing in (waits(mine, "memory"), cancel(mine), waits(other, "memory"), cancel(other)):
-        outbox.put(writing)
-    assert records.written == [waits(other, "memory"), cancel(other)]
+def test_locked_job_delays_only_its_own_writes_and_keeps_their_order() -> None:
+    records, clock = LockedRecords(), FakeClock()
+    locked_job, other_job = claim_jobs(records, 2)
+    writes = CatalogWrites(records, clock)
+    records.locked = {locked_job.job}
+    for writing in (
+        set_waits_for(locked_job, "memory"),
+        cancel_job(locked_job),
+        set_waits_for(other_job, "memory"),
+        cancel_job(other_job),
+    ):
+        writes.put(writing)
+    assert records.written == [set_waits_for(other_job, "memory"), cancel_job(other_job)]
     records.locked.clear()
     clock.now_s += 10.0
-    assert outbox.flush()
-    assert records.written[2:] == [waits(mine, "memory"), cancel(mine)]
-    assert outbox.empty
+    assert writes.flush()
+    assert records.written[2:] == [set_waits_for(locked_job, "memory"), cancel_job(locked_job)]
+    assert writes.empty
 
 
-def test_a_locked_job_is_tried_again_after_ever_longer_pauses() -> None:
-    records, clock = LockedRecords(), Clock()
-    (job,) = claimed(records, 1)
-    outbox = CatalogWrites(records, clock)
+def test_writes_of_a_locked_job_are_retried_after_growing_pauses() -> None:
+    records, clock = LockedRecords(), FakeClock()
+    (job,) = claim_jobs(records, 1)
+    writes = CatalogWrites(records, clock)
     records.locked = {job.job}
-    outbox.put(cancel(job))
-    tried_s = []
+    writes.put(cancel_job(job))
+    attempts_s = []
     for step in range(200):
         clock.now_s = step / 8
         before = records.attempts[job.job]
-        outbox.flush()
+        writes.flush()
         if records.attempts[job.job] > before:
-            tried_s.append(clock.now_s)
-    assert tried_s == [0.25, 0.75, 1.625, 3.25, 6.5, 11.5, 16.5, 21.5]
+            attempts_s.append(clock.now_s)
+    assert attempts_s == [0.25, 0.75, 1.625, 3.25, 6.5, 11.5, 16.5, 21.5]
 
 
-def test_one_flush_waits_for_few_locks_and_the_next_one_comes_to_the_other_jobs() -> None:
-    records, clock = LockedRecords(), Clock()
-    jobs = claimed(records, 6)
-    outbox = CatalogWrites(records, clock)
+def test_flush_waits_for_two_locks_and_the_next_flush_continues_with_other_jobs() -> None:
+    records, clock = LockedRecords(), FakeClock()
+    jobs = claim_jobs(records, 6)
+    writes = CatalogWrites(records, clock)
     records.away = True
     for job in jobs:
-        outbox.put(cancel(job))
+        writes.put(cancel_job(job))
     records.away = False
     records.locked = {job.job for job in jobs[:5]}
     records.attempts.clear()
-    outbox.flush()
+    writes.flush()
     assert records.attempts.total() == 2
-    outbox.flush()
+    writes.flush()
     assert records.attempts.total() == 4
-    outbox.flush()
-    assert records.written == [cancel(jobs[5])]
+    writes.flush()
+    assert records.written == [cancel_job(jobs[5])]
 
 
-def test_measurements_are_kept_neither_through_an_outage_nor_behind_a_lock() -> None:
-    records, clock = LockedRecords(), Clock()
-    mine, other = claimed(records, 2)
-    outbox = CatalogWrites(records, clock)
-    records.locked = {mine.job}
-    outbox.put(waits(mine, "memory"))
+def test_measurements_are_dropped_during_an_outage_and_behind_a_lock() -> None:
+    records, clock = LockedRecords(), FakeClock()
+    locked_job, other_job = claim_jobs(records, 2)
+    writes = CatalogWrites(records, clock)
+    records.locked = {locked_job.job}
+    writes.put(set_waits_for(locked_job, "memory"))
     for _ in range(3):
-        outbox.put(measured(mine))
+        writes.put(record_measurement(locked_job))
         clock.now_s += 10.0
-        outbox.flush()
+        writes.flush()
     records.away = True
-    outbox.put(measured(other))
-    assert outbox.claims == {mine.claim}
+    writes.put(record_measurement(other_job))
+    assert writes.claims == {locked_job.claim}
     records.away = False
     records.locked.clear()
     clock.now_s += 10.0
-    outbox.flush()
-    assert (records.written, outbox.empty) == ([waits(mine, "memory")], True)
+    writes.flush()
+    assert (records.written, writes.empty) == ([set_waits_for(locked_job, "memory")], True)
 
 
-def test_a_job_that_was_claimed_anew_writes_after_its_former_claim() -> None:
-    records, clock = LockedRecords(), Clock()
-    (job,) = claimed(records, 1)
-    outbox = CatalogWrites(records, clock)
+def test_writes_of_a_former_claim_are_dropped_after_another_worker_takes_the_job() -> None:
+    records, clock = LockedRecords(), FakeClock()
+    (job,) = claim_jobs(records, 1)
+    writes = CatalogWrites(records, clock)
     records.locked = {job.job}
-    outbox.put(cancel(job))
-    assert outbox.claims == {job.claim}
+    writes.put(cancel_job(job))
+    assert writes.claims == {job.claim}
     records.take_over(job.job)
     records.locked.clear()
     clock.now_s += 10.0
-    outbox.flush()
-    assert (records.written, outbox.empty) == ([], True)
+    writes.flush()
+    assert (records.written, writes.empty) == ([], True)
     assert WorkerId(1) in records.alive

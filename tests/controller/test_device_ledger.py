@@ -1,4 +1,4 @@
-"""The device's use as the catalog sees it."""
+"""Check how the controller grants, revokes and releases device and host memory in the native device ledger."""
 
 import os
 
@@ -12,7 +12,7 @@ from indb_tensile.scheduler.admission.pool import Pool, TrainerId
 MIB = 1 << 20
 
 
-def test_what_trainers_have_of_the_host_pool_is_theirs_until_nothing_is_left_of_them() -> None:
+def test_host_pool_memory_of_a_trainer_stays_reserved_until_its_release() -> None:
     with Ledger.create(8 * MIB, MIB, 1000, 1000, host_bytes=3 * MIB) as ledger:
         memory = DeviceMemory(ledger, kind="fake")
         pool = Pool(budget_bytes=8 * MIB, region_bytes=MIB)
@@ -31,7 +31,7 @@ def test_what_trainers_have_of_the_host_pool_is_theirs_until_nothing_is_left_of_
         assert memory.use(pool)[0].host_bytes == 3 * MIB
 
 
-def test_a_dead_trainers_regions_wait_until_nothing_is_left_of_it() -> None:
+def test_regions_of_a_dead_trainer_stay_reserved_until_its_release() -> None:
     with Ledger.create(8 * MIB, MIB, 1000, 1000) as ledger:
         memory = DeviceMemory(ledger, kind="fake")
         dead, alive = TrainerId(1), TrainerId(2)
@@ -39,7 +39,7 @@ def test_a_dead_trainers_regions_wait_until_nothing_is_left_of_it() -> None:
         memory.grant(dead, 5 * MIB)
         memory.claim(alive, os.getpid())
         memory.revoke(dead)
-        memory.grant(dead, 8 * MIB)  # decided before its death was known
+        memory.grant(dead, 8 * MIB)  # a grant that was decided before the controller knew of the death
         with pytest.raises(DeviceMemoryError, match="does not fit beside 5242880 bytes granted to others"):
             memory.grant(alive, 4 * MIB)
         assert ledger.regions()[0] == Region(state=RegionState.EMPTY, slot=slot, epoch=epoch)

@@ -1,4 +1,4 @@
-"""What a GPU has room for while trainers and other programs come and go."""
+"""Check how many jobs and which budget a GPU has room for while trainers and other programs start and end."""
 
 from dataclasses import dataclass, field, replace
 
@@ -8,7 +8,7 @@ from indb_tensile.controller.device_room import DeviceRoom, Headroom, RoomLimits
 from indb_tensile.controller.load_gauge import DeviceLoad
 from indb_tensile.device.nvml import Process, Reading
 from indb_tensile.scheduler.admission.admission_orders import RequeueJob
-from tests.controller.fakes import MIB, stage
+from tests.controller.fakes import MIB, controller_harness
 
 PRIVATE = RoomLimits(budget_bytes=800, capacity_bytes=800, region_bytes=10, max_jobs=4, shared=False)
 SHARED = replace(PRIVATE, shared=True)
@@ -28,8 +28,8 @@ def reading(used_bytes: int, processes: dict[int, int | None] | None, total_byte
 
 
 @dataclass
-class Kept:
-    """The footprints that were kept, in order."""
+class StoredFootprints:
+    """The footprints that were stored, in order."""
 
     sizes: list[int] = field(default_factory=list)
 
@@ -37,50 +37,50 @@ class Kept:
         return Headroom(limits, footprint_bytes, self.sizes.append)
 
 
-def test_the_footprint_of_a_trainer_is_measured_as_trainers_attach_and_kept() -> None:
-    kept = Kept()
-    headroom = kept.headroom(SHARED)
-    headroom.look(reading(820, {}), frozenset(), 0)  # the driver has 20
+def test_footprint_is_measured_and_stored_when_trainers_attach() -> None:
+    footprints = StoredFootprints()
+    headroom = footprints.headroom(SHARED)
+    headroom.look(reading(820, {}), frozenset(), 0)  # the driver uses 20
     headroom.look(reading(850, {7: None}), frozenset({7}), 100)
-    headroom.look(reading(860, {7: None, 9: 5}), frozenset({7}), 100)  # another program has 5
+    headroom.look(reading(860, {7: None, 9: 5}), frozenset({7}), 100)  # another program uses 5
     headroom.look(reading(920, {7: None, 8: None}), frozenset({7, 8}), 100)
     headroom.look(reading(900, {7: None, 8: None}), frozenset({7, 8}), 100)
-    assert kept.sizes == [30, 35, 50]
+    assert footprints.sizes == [30, 35, 50]
     assert headroom.footprint_bytes == 50
 
 
-def test_where_all_regions_are_made_no_more_jobs_start_than_find_room_beside_them() -> None:
-    headroom = Kept().headroom(SHARED)
+def test_memory_beside_shared_regions_limits_the_number_of_jobs() -> None:
+    headroom = StoredFootprints().headroom(SHARED)
     assert headroom.look(reading(800, {}), frozenset(), 0) == DeviceRoom(budget_bytes=800, max_jobs=4)
     assert headroom.look(reading(880, {9: 80}), frozenset(), 0) == DeviceRoom(budget_bytes=800, max_jobs=2)
     assert headroom.look(reading(990, {9: 190}), frozenset(), 0).max_jobs == 1
     assert headroom.look(reading(800, {}), frozenset(), 0).max_jobs == 4
 
 
-def test_where_trainers_make_their_own_jobs_have_less_while_others_have_more() -> None:
-    headroom = Kept().headroom(PRIVATE)
+def test_memory_of_other_programs_lowers_the_budget_of_private_regions() -> None:
+    headroom = StoredFootprints().headroom(PRIVATE)
     assert headroom.look(reading(0, {}), frozenset(), 0).budget_bytes == 800
     assert headroom.look(reading(300, {9: 300}), frozenset(), 0).budget_bytes == 500
-    assert headroom.look(reading(280, {9: 280}), frozenset(), 0).budget_bytes == 500  # too little to plan anew for
+    assert headroom.look(reading(280, {9: 280}), frozenset(), 0).budget_bytes == 500  # too small a change
     assert headroom.look(reading(250, {9: 250}), frozenset(), 0).budget_bytes == 550
     assert headroom.look(reading(990, {9: 990}), frozenset(), 0).budget_bytes == 10
     assert headroom.look(reading(0, {}), frozenset(), 0).budget_bytes == 800
 
 
 @pytest.mark.parametrize("processes", [None, {1: 5}])
-def test_where_nobody_tells_whose_memory_is_whose_trainers_count_as_they_were_known(
+def test_stored_footprint_counts_where_the_driver_does_not_list_the_trainers(
     processes: dict[int, int | None] | None,
 ) -> None:
-    kept = Kept()
-    headroom = kept.headroom(PRIVATE)
-    trainers = frozenset({70, 80})  # under other ids in the namespace that the driver lists
+    footprints = StoredFootprints()
+    headroom = footprints.headroom(PRIVATE)
+    trainers = frozenset({70, 80})  # the driver lists the ids of another process namespace
     assert headroom.look(reading(600, processes), trainers, 200).budget_bytes == 500
-    assert kept.sizes == []
+    assert footprints.sizes == []
 
 
 @dataclass
 class FakeGauge:
-    """A device as its driver shows it."""
+    """A load gauge with a reading that the test sets."""
 
     reading: Reading | None = None
 
@@ -88,13 +88,13 @@ class FakeGauge:
         return DeviceLoad()
 
 
-def test_a_program_that_takes_memory_shrinks_the_jobs_and_ends_nobody() -> None:
+def test_program_that_takes_memory_lowers_the_budget_and_ends_no_job() -> None:
     gauge = FakeGauge(reading(0, {}, 20 * MIB))
     limits = RoomLimits(budget_bytes=16 * MIB, capacity_bytes=16 * MIB, region_bytes=MIB, max_jobs=4, shared=False)
-    with stage(gauge=gauge, headroom=Kept().headroom(limits, MIB), max_jobs=4) as s:
+    with controller_harness(gauge=gauge, headroom=StoredFootprints().headroom(limits, MIB), max_jobs=4) as s:
         job = s.records.enqueue("train", 10 * MIB)
         s.until_adopted(job)
-        gauge.reading = reading(15 * MIB, None, 20 * MIB)  # the job's 10, its trainer's 1, and 4 of others
+        gauge.reading = reading(15 * MIB, None, 20 * MIB)  # job: 10, footprint: 1, other programs: 4
         s.until(lambda: s.controller.pool.budget_bytes == 12 * MIB)
         gauge.reading = reading(11 * MIB, None, 20 * MIB)
         s.until(lambda: s.controller.pool.budget_bytes == 16 * MIB)

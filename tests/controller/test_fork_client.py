@@ -1,4 +1,4 @@
-"""Processes forked from one that has imported what they need; all of them real."""
+"""Check that the fork server starts processes, and that they outlive it, with real processes."""
 
 import ctypes
 import os
@@ -31,41 +31,39 @@ MODULE = "tests.controller.forked"
 
 
 @contextmanager
-def server() -> Iterator[ForkServer]:
-    with closing(ForkServer(ENVIRONMENT)) as made:
-        yield made
+def fork_server() -> Iterator[ForkServer]:
+    with closing(ForkServer(ENVIRONMENT)) as forks:
+        yield forks
 
 
-def ask(asked: ForkServer, owned: ExitStack, module: str = MODULE) -> tuple[ForkedProcess, socket.socket]:
-    """Have one forked; our end of its link."""
+def fork_copy(forks: ForkServer, stack: ExitStack, module: str = MODULE) -> tuple[ForkedProcess, socket.socket]:
+    """Request a forked process; return it and the test's end of its link."""
     ours, theirs = socket.socketpair()
-    owned.enter_context(ours)
+    stack.enter_context(ours)
     with theirs, Path(os.devnull).open() as device:
         inherited = InheritedDescriptors(link_fd=theirs.fileno(), device_fd=device.fileno())
-        return asked.ask(module, descriptors=inherited.descriptors), ours
+        return forks.ask(module, descriptors=inherited.descriptors), ours
 
 
-def hear(asked: ForkServer) -> None:
-    """What it says next."""
-    assert select.select([asked.fileno()], [], [], DEADLINE_S)[0], f"no answer within {DEADLINE_S} s"
-    asked.receive()
+def receive_reply(forks: ForkServer) -> None:
+    """Wait for the fork server's next reply and handle it."""
+    assert select.select([forks.fileno()], [], [], DEADLINE_S)[0], f"no answer within {DEADLINE_S} s"
+    forks.receive()
 
 
-def test_a_copy_is_our_own_child_in_a_group_of_its_own_with_one_thread_and_what_it_was_given() -> None:
-    with server() as asked, ExitStack() as owned:
-        copy, link = ask(asked, owned)
-        hear(asked)
-        own = os.getpid()
-        assert (
-            link.recv(100).decode() == f"{copy.pid} {own} {copy.pid} 1 {len(('in', 'out', 'err', 'link', 'device'))}"
-        )
+def test_forked_process_is_a_child_in_its_own_group_with_one_thread_and_the_given_descriptors() -> None:
+    with fork_server() as forks, ExitStack() as stack:
+        copy, link = fork_copy(forks, stack)
+        receive_reply(forks)
+        descriptors = len(("in", "out", "err", "link", "device"))
+        assert link.recv(100).decode() == f"{copy.pid} {os.getpid()} {copy.pid} 1 {descriptors}"
         assert Path(f"/proc/{copy.pid}/comm").read_text() == "tensile forked\n"
         link.sendall(b"7")
         assert copy.ended(DEADLINE_S)
         assert copy.reap() == 7
 
 
-DEAF = f"""
+UNREAD_REPLY = f"""
 import os, select, socket
 from indb_tensile.controller.fork_client import ForkServer
 server, (ours, theirs) = ForkServer(os.environ), socket.socketpair()
@@ -80,9 +78,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def test_a_server_ends_in_silence_with_who_asked_though_that_has_not_heard_its_last_answer() -> None:
+def test_fork_server_ends_silently_with_its_client_though_its_last_reply_is_unread() -> None:
     done = subprocess.run(
-        (sys.executable, "-c", DEAF),
+        (sys.executable, "-c", UNREAD_REPLY),
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
@@ -92,60 +90,60 @@ def test_a_server_ends_in_silence_with_who_asked_though_that_has_not_heard_its_l
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def test_other_orphans_are_not_adopted_once_all_who_were_asked_for_have_begun() -> None:
-    """Nobody would wait for them."""
-    with server() as asked, ExitStack() as owned:
-        copy, _ = ask(asked, owned)
+def test_client_adopts_no_orphans_after_all_requested_processes_have_started() -> None:
+    """The client would never wait for an orphan that it did not request, which would stay a zombie."""
+    with fork_server() as forks, ExitStack() as stack:
+        copy, _ = fork_copy(forks, stack)
         assert adopts_orphans()
-        hear(asked)
+        receive_reply(forks)
         assert not adopts_orphans()
         copy.reap()
 
 
 def adopts_orphans() -> bool:
-    found = ctypes.c_int()
-    ctypes.CDLL(None).prctl(37, ctypes.byref(found), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
-    return bool(found.value)
+    subreaper = ctypes.c_int()
+    ctypes.CDLL(None).prctl(37, ctypes.byref(subreaper), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+    return bool(subreaper.value)
 
 
-def test_copies_neither_need_nor_notice_their_servers_end_and_the_next_gets_a_new_one() -> None:
-    with server() as asked, ExitStack() as owned:
-        one, first = ask(asked, owned)
-        hear(asked)
-        first.recv(100)
-        killed = asked.pid
+def test_forked_processes_survive_their_fork_server_and_the_next_process_gets_a_new_server() -> None:
+    with fork_server() as forks, ExitStack() as stack:
+        first_copy, first_link = fork_copy(forks, stack)
+        receive_reply(forks)
+        first_link.recv(100)
+        killed = forks.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        hear(asked)
-        assert asked.pid is None
-        other, second = ask(asked, owned)
-        hear(asked)
-        assert asked.pid not in (None, killed)
-        for link, copy in ((first, one), (second, other)):
+        receive_reply(forks)
+        assert forks.pid is None
+        second_copy, second_link = fork_copy(forks, stack)
+        receive_reply(forks)
+        assert forks.pid not in (None, killed)
+        for link, copy in ((first_link, first_copy), (second_link, second_copy)):
             link.sendall(b"0")
             assert copy.ended(DEADLINE_S)
             assert copy.reap() == 0
 
 
-def test_what_cannot_be_imported_is_said_and_nobody_waits_for_it(capfd: pytest.CaptureFixture[str]) -> None:
-    with server() as asked, ExitStack() as owned:
-        copies = [ask(asked, owned, "tests.controller.absent")[0] for _ in range(2)]
-        hear(asked)
+def test_failed_import_is_logged_and_the_requested_processes_have_failed(capfd: pytest.CaptureFixture[str]) -> None:
+    with fork_server() as forks, ExitStack() as stack:
+        copies = [fork_copy(forks, stack, "tests.controller.absent")[0] for _ in range(2)]
+        receive_reply(forks)
         assert copies == [ForkedProcess(failed=True), ForkedProcess(failed=True)]
     assert "tests.controller.absent cannot be imported" in capfd.readouterr().err
 
 
-def test_one_that_is_not_wanted_any_more_ends_whether_it_has_begun_or_not() -> None:
+def test_abandoned_process_ends_whether_or_not_it_has_started() -> None:
     before = children()
-    with server() as asked, ExitStack() as owned:
-        for heard_first in (True, False):
-            copy, _ = ask(asked, owned)
-            if heard_first:
-                hear(asked)
+    with fork_server() as forks, ExitStack() as stack:
+        for started in (True, False):
+            copy, _ = fork_copy(forks, stack)
+            if started:
+                receive_reply(forks)
             copy.abandon()
-            if not heard_first:
-                hear(asked)
-            assert children() - before == {asked.pid}
+            if not started:
+                receive_reply(forks)
+            assert children() - before == {forks.pid}
 
 
 NURSERY = """
@@ -153,19 +151,19 @@ import os, signal, threading
 from indb_tensile.worker.forkserver import nursery
 from tests.controller import forked
 
-def code_of_one():
+def exit_code_of_copy():
     copy = forks.ask(forked.__name__, descriptors={})
     while copy.pid is None:
         forks.receive()
     assert copy.ended(20.0)
     return copy.reap()
 
-forked.main = lambda: 5  # as nobody else has it
+forked.main = lambda: 5  # only this process has this function
 forks = nursery()
-print(code_of_one())
+print(exit_code_of_copy())
 os.kill(forks.pid, signal.SIGKILL)
 os.waitid(os.P_PID, forks.pid, os.WEXITED | os.WNOWAIT)
-print(code_of_one())
+print(exit_code_of_copy())
 forks.close()
 over = threading.Event()
 threading.Thread(target=over.wait).start()
@@ -176,52 +174,52 @@ over.set()
 """
 
 
-def test_a_nursery_forks_copies_of_the_process_itself_and_where_it_cannot_of_one_started_anew() -> None:
-    failed = 70  # what is started anew knows the real main, which misses its link
-    told = subprocess.check_output([sys.executable, "-c", NURSERY], env=ENVIRONMENT, text=True, timeout=DEADLINE_S)
-    assert told == f"5\n{failed}\nNone\n"
+def test_nursery_forks_its_own_process_and_falls_back_to_a_new_server() -> None:
+    failed = 70  # a new server runs the real `main`, which fails without its link
+    output = subprocess.check_output([sys.executable, "-c", NURSERY], env=ENVIRONMENT, text=True, timeout=DEADLINE_S)
+    assert output == f"5\n{failed}\nNone\n"
 
 
-def until(trainers: Trainers, told: ProcessEnded | TrainerGone) -> None:
-    """Poll until this is told."""
+def poll_until(trainers: Trainers, event: ProcessEnded | TrainerGone) -> None:
+    """Poll the trainers until they report this event."""
     end_s = time.monotonic() + DEADLINE_S
-    while told not in trainers.poll(0.1):
-        assert time.monotonic() < end_s, f"{told} was not told within {DEADLINE_S} s"
+    while event not in trainers.poll(0.1):
+        assert time.monotonic() < end_s, f"{event} was not reported within {DEADLINE_S} s"
 
 
 @contextmanager
-def trainers_of(forks: ForkServer, module: str) -> Iterator[Trainers]:
+def running_trainers(forks: ForkServer, module: str) -> Iterator[Trainers]:
     with Path(os.devnull).open() as device:
-        made = Trainers(forks=forks, module=module, device_fd=device.fileno(), grace_s=DEADLINE_S)
+        trainers = Trainers(forks=forks, module=module, device_fd=device.fileno(), grace_s=DEADLINE_S)
         try:
-            yield made
+            yield trainers
         finally:
-            made.close()
+            trainers.close()
 
 
-@pytest.mark.parametrize("manner", list(EndMethod))
-def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: EndMethod) -> None:
+@pytest.mark.parametrize("end_method", list(EndMethod))
+def test_trainer_that_is_ended_before_it_starts_is_gone_at_once(end_method: EndMethod) -> None:
     before = children()
-    with nothing_remains(), server() as forks, trainers_of(forks, FAKE_TRAINER) as trainers:
+    with nothing_remains(), fork_server() as forks, running_trainers(forks, FAKE_TRAINER) as trainers:
         trainers.spawn(FIRST)
-        trainers.end(FIRST, manner)
+        trainers.end(FIRST, end_method)
         assert trainers.poll(DEADLINE_S) == [TrainerGone(trainer=FIRST, code=UNSTARTED, ending=ExitCause.STOPPED)]
-        # It is forked after the first, for which nobody waits any more, but may be heard of before.
+        # The second trainer is forked after the first, but its start may be reported before the first has ended.
         trainers.spawn(SECOND)
         end_s = time.monotonic() + DEADLINE_S
         while not trainers.pid(SECOND) or len(children() - before) != 2:
-            assert time.monotonic() < end_s, "not just the server and the second"
-            assert all(told.trainer == SECOND for told in trainers.poll(0.1))
+            assert time.monotonic() < end_s, "more processes than the fork server and the second trainer"
+            assert all(event.trainer == SECOND for event in trainers.poll(0.1))
 
 
-def test_trainers_whose_server_dies_before_they_begin_are_told_as_gone() -> None:
-    with server() as forks, trainers_of(forks, "tests.controller.absent") as trainers:
+def test_trainer_whose_fork_server_dies_before_it_starts_is_reported_as_gone() -> None:
+    with fork_server() as forks, running_trainers(forks, "tests.controller.absent") as trainers:
         trainers.spawn(FIRST)
-        until(trainers, TrainerGone(trainer=FIRST, code=UNSTARTED, ending=ExitCause.STOPPED))
+        poll_until(trainers, TrainerGone(trainer=FIRST, code=UNSTARTED, ending=ExitCause.STOPPED))
 
 
-def test_what_trainers_and_the_service_are_copies_of_has_one_thread() -> None:
-    """Locks that another thread holds at the fork are held for ever in the copy."""
+def test_process_from_which_trainers_and_service_are_forked_has_one_thread() -> None:
+    """A lock that another thread holds at the fork is held for ever in the forked process."""
     program = "import os; from indb_tensile.worker import service, trainer; print(len(os.listdir('/proc/self/task')))"
     environment = ENVIRONMENT | {"OPENBLAS_NUM_THREADS": "1"}
     assert subprocess.check_output([sys.executable, "-c", program], env=environment, text=True) == "1\n"

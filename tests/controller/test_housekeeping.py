@@ -1,10 +1,8 @@
-"""Housekeeping: every step in turn, whatever another step's fate, and a real controller that tidies up."""
+"""Check that housekeeping runs every step, also after another step has failed, and what its steps remove."""
 
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,18 +15,12 @@ from indb_tensile.errors import StorageError
 from indb_tensile.job import CheckpointStore
 from tests.catalog.enqueue import claim, enqueue, publication, register
 from tests.conftest import Database
+from tests.controller.waiting import until
 
 DEADLINE_S = 60.0
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_step_that_fails_is_logged_once_and_the_others_are_done_every_time(
+def test_failing_step_is_logged_once_and_stops_no_other_step(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rounds = threading.Semaphore(0)
@@ -40,20 +32,20 @@ def test_a_step_that_fails_is_logged_once_and_the_others_are_done_every_time(
         rounds.release()
         return ""
 
-    house = Housekeeping(
+    housekeeping = Housekeeping(
         [HousekeepingStep(name="broken", do=fail), HousekeepingStep(name="sound", do=work)], period_s=0.0
     )
     try:
         for _ in range(3):
             assert rounds.acquire(timeout=DEADLINE_S)
     finally:
-        house.close()
+        housekeeping.close()
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == ["housekeeping, broken: the disk is full"]
 
 
 @pytest.mark.postgres
-def test_files_of_ended_jobs_old_rows_and_long_logs_go(database: Database, tmp_path: Path) -> None:
+def test_files_of_ended_jobs_old_rows_and_long_logs_are_removed(database: Database, tmp_path: Path) -> None:
     host = socket.gethostname()
     with database.connect("alice") as alice, database.connect("tensile_worker") as worker:
         files = CheckpointFiles(tmp_path, stored_checkpoints.installation(worker), host)
@@ -77,18 +69,18 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_go(database: Database, tmp_p
         (tmp_path / "postgres.log").write_bytes(b"y" * 10)
 
         chores = CatalogChores(database.dsn("tensile_worker"))
-        made = steps(chores, state_directory=tmp_path, host=host, log_bytes=4096, log_files=2)
-        house = Housekeeping(made)
+        housekeeping_steps = steps(chores, state_directory=tmp_path, host=host, log_bytes=4096, log_files=2)
+        housekeeping = Housekeeping(housekeeping_steps)
         try:
             until(
                 lambda: (tmp_path / "controller.log.1").exists() and not (tmp_path / "controller.log").stat().st_size
             )
         finally:
-            house.close()
+            housekeeping.close()
             chores.close()
 
         assert postgres.execute("select job_id from tensile.jobs").fetchall() == [(2,)]
-    assert [path.name for path in files.directory.iterdir()] == [f"job-2-{digests[1]}.ckpt"]
+    assert [path.name for path in files.directory.iterdir()] == [f"cancelled_job-2-{digests[1]}.ckpt"]
     assert sorted(path.name for path in tmp_path.glob("*.log*")) == [
         "controller.log",
         "controller.log.1",
@@ -100,18 +92,18 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_go(database: Database, tmp_p
 def test_snapshots_of_ended_jobs_are_dropped(database: Database, tmp_path: Path) -> None:
     with database.connect("alice") as alice:
         alice.execute("create table t as select i as x, i % 3 as y from generate_series(1, 30) as i")
-        job, kept = (
+        cancelled_job, running_job = (
             alice.execute("select tensile_train(%s, 't', target => 'y', snapshot => true)", (model,)).fetchone()
             for model in ("a", "b")
         )
-        assert job is not None
-        assert kept is not None
-        alice.execute("select tensile_cancel(%s)", job)
+        assert cancelled_job is not None
+        assert running_job is not None
+        alice.execute("select tensile_cancel(%s)", cancelled_job)
         chores = CatalogChores(database.dsn("tensile_worker"))
-        made = steps(chores, state_directory=tmp_path, host="here", log_bytes=4096, log_files=2)
+        housekeeping_steps = steps(chores, state_directory=tmp_path, host="here", log_bytes=4096, log_files=2)
         try:
-            step = next(step for step in made if step.name == "snapshots")
+            step = next(step for step in housekeeping_steps if step.name == "snapshots")
             assert [step.do(), step.do()] == ["dropped 1", ""]
         finally:
             chores.close()
-        assert alice.execute("select job_id from tensile.snapshots").fetchall() == [kept]
+        assert alice.execute("select job_id from tensile.snapshots").fetchall() == [running_job]

@@ -1,4 +1,4 @@
-"""The listener's thread goes on whatever is notified, and wakes the controller a few times a second at most."""
+"""Check that the listener thread survives any notification, and wakes the controller a few times a second at most."""
 
 import queue
 import threading
@@ -19,19 +19,19 @@ DEADLINE_S = 60.0
 
 
 class FakeListener:
-    """Hands out what it is given, and raises the errors among it."""
+    """A listener that returns the given notifications in order, and raises the given exceptions."""
 
-    def __init__(self, *told: tuple[Notification, ...] | Exception) -> None:
-        self.told: queue.SimpleQueue[tuple[Notification, ...] | Exception] = queue.SimpleQueue()
-        for item in told:
-            self.told.put(item)
+    def __init__(self, *items: tuple[Notification, ...] | Exception) -> None:
+        self.items: queue.SimpleQueue[tuple[Notification, ...] | Exception] = queue.SimpleQueue()
+        for item in items:
+            self.items.put(item)
         self.waits = 0
         self.closes = 0
 
     def wait(self, timeout_s: float) -> tuple[Notification, ...]:
         self.waits += 1
         try:
-            item = self.told.get(timeout=timeout_s)
+            item = self.items.get(timeout=timeout_s)
         except queue.Empty:
             return ()
         if isinstance(item, Exception):
@@ -44,36 +44,36 @@ class FakeListener:
 
 @contextmanager
 def listening(listener: "FakeListener | Listener", **pauses: float) -> Iterator["queue.SimpleQueue[Notification]"]:
-    told: queue.SimpleQueue[Notification] = queue.SimpleQueue()
-    thread = ListenerThread(listener, told.put, **pauses)
+    reported: queue.SimpleQueue[Notification] = queue.SimpleQueue()
+    thread = ListenerThread(listener, reported.put, **pauses)
     try:
-        yield told
+        yield reported
     finally:
         thread.close()
 
 
 @pytest.mark.parametrize("error", [ValueError("5000 digits"), UnicodeDecodeError("utf8", b"\xff", 0, 1, "bad")])
-def test_an_unexpected_error_is_logged_once_and_the_thread_goes_on(
+def test_repeated_error_is_logged_once_and_the_thread_continues(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = FakeListener(error, error, error, (Notification(kind="cancel", job=JobId(7)),))
-    with listening(listener, back_off_s=0.01) as told:
-        assert told.get(timeout=DEADLINE_S) == Notification(kind="cancel")
+    with listening(listener, back_off_s=0.01) as reported:
+        assert reported.get(timeout=DEADLINE_S) == Notification(kind="cancel")
     assert [r.message for r in caplog.records] == [
         f"notifications cannot be received now, polling continues: {error}"
     ]
-    assert listener.closes == 4, "a connection that failed is not used again"
+    assert listener.closes == 4, "a failed connection is closed"
 
 
-def test_what_comes_together_wakes_once_for_each_kind() -> None:
+def test_notifications_that_arrive_together_are_reported_once_per_kind() -> None:
     many = tuple(Notification(kind=kind, job=JobId(job)) for job in range(500) for kind in ("queued", "cancel"))
-    with listening(FakeListener(many), pause_s=0.01) as told:
-        assert [told.get(timeout=DEADLINE_S), told.get(timeout=DEADLINE_S)] == [
+    with listening(FakeListener(many), pause_s=0.01) as reported:
+        assert [reported.get(timeout=DEADLINE_S), reported.get(timeout=DEADLINE_S)] == [
             Notification(kind="queued"),
             Notification(kind="cancel"),
         ]
         with pytest.raises(queue.Empty):
-            told.get(timeout=0.1)
+            reported.get(timeout=0.1)
 
 
 @given(st.text())
@@ -86,7 +86,7 @@ def test_any_payload_is_parsed_or_ignored(payload: str) -> None:
 
 
 @given(st.sampled_from(["queued", "cancel", "changed"]), st.integers(min_value=0, max_value=(1 << 63) - 1))
-def test_what_triggers_say_is_understood(kind: str, job: int) -> None:
+def test_payloads_of_triggers_are_parsed(kind: str, job: int) -> None:
     assert parse(kind) == Notification(kind=kind)
     assert parse(f"{kind} {job}") == Notification(kind=kind, job=JobId(job))
 
@@ -99,21 +99,21 @@ def test_what_triggers_say_is_understood(kind: str, job: int) -> None:
         "cancel " + "9" * 5000, f"cancel {1 << 63}", "Cancel 7", "drop 7", " cancel 7", "cancel\x007",
     ],
 )  # fmt: skip
-def test_what_no_trigger_says_is_ignored(payload: str) -> None:
+def test_payloads_that_no_trigger_sends_are_ignored(payload: str) -> None:
     assert parse(payload) is None
 
 
 @pytest.mark.postgres
-def test_a_flood_of_anybodys_notifications_ends_nothing_and_a_cancel_is_heard_behind_it(database: Database) -> None:
+def test_flood_of_notifications_neither_ends_the_thread_nor_hides_a_cancel(database: Database) -> None:
     listener = Listener(database.dsn("tensile_worker"))
-    with listening(listener) as told, database.connect("demo") as anybody:
-        anybody.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
-        anybody.execute("select count(pg_notify('tensile', 'queued ' || n)) from generate_series(1, 100000) as n")
-        anybody.execute("select pg_notify('tensile', 'cancel 7')")
-        heard: list[Notification] = []
+    with listening(listener) as reported, database.connect("demo") as user:
+        user.execute("select pg_notify('tensile', 'cancel ' || repeat('9', 5000))")
+        user.execute("select count(pg_notify('tensile', 'queued ' || n)) from generate_series(1, 100000) as n")
+        user.execute("select pg_notify('tensile', 'cancel 7')")
+        received: list[Notification] = []
         deadline = time.monotonic() + DEADLINE_S
-        while Notification(kind="cancel") not in heard:
-            assert time.monotonic() < deadline, heard
-            heard.append(told.get(timeout=DEADLINE_S))
-        assert len(heard) < 1_000, "100,000 notifications are a few wake-ups"
+        while Notification(kind="cancel") not in received:
+            assert time.monotonic() < deadline, received
+            received.append(reported.get(timeout=DEADLINE_S))
+        assert len(received) < 1_000, "100,000 notifications wake the controller a few times"
         assert any(thread.name == "listener" and thread.is_alive() for thread in threading.enumerate())

@@ -1,4 +1,4 @@
-"""Logs are rotated under processes that keep them open, and nothing that was written is lost or torn."""
+"""Check that logs are rotated while processes have them open, without losing or splitting a line."""
 
 import stat
 import subprocess
@@ -11,11 +11,11 @@ from indb_tensile.controller.logrotation import numbered, rotate
 
 
 def contents(log: Path) -> list[bytes]:
-    """The log and its older files, the newest first."""
+    """Return the contents of the log and of its older files, newest first."""
     return [path.read_bytes() for path in (log, *(numbered(log, n) for n in range(1, 9))) if path.exists()]
 
 
-def test_below_the_limit_and_without_a_log_nothing_happens(tmp_path: Path) -> None:
+def test_log_below_the_limit_and_missing_log_are_not_rotated(tmp_path: Path) -> None:
     log = tmp_path / "controller.log"
     assert rotate(log, 10, 3) is False
     log.write_bytes(b"123456789")
@@ -23,7 +23,7 @@ def test_below_the_limit_and_without_a_log_nothing_happens(tmp_path: Path) -> No
     assert contents(log) == [b"123456789"]
 
 
-def test_so_many_older_files_are_kept_with_the_mode_of_the_log(tmp_path: Path) -> None:
+def test_rotation_keeps_the_given_number_of_older_files_with_the_mode_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "controller.log"
     for text in (b"one", b"two", b"three", b"four"):
         log.write_bytes(text)
@@ -38,7 +38,7 @@ def test_so_many_older_files_are_kept_with_the_mode_of_the_log(tmp_path: Path) -
     ]
 
 
-def test_a_process_that_has_the_log_open_goes_on_at_its_new_start(tmp_path: Path) -> None:
+def test_process_with_the_log_open_continues_at_the_start_of_the_empty_log(tmp_path: Path) -> None:
     log = tmp_path / "controller.log"
     writer = "import sys\nfor line in sys.stdin:\n    sys.stderr.write(line)\n    print(flush=True)\n"
     with (
@@ -59,7 +59,7 @@ def test_a_process_that_has_the_log_open_goes_on_at_its_new_start(tmp_path: Path
     assert contents(log) == [b"line 3\n", b"line 1\nline 2\n", b"line 0\n"]
 
 
-def test_a_link_in_the_logs_place_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_instead_of_the_log_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"precious")
     (tmp_path / "controller.log").symlink_to(target)
@@ -68,12 +68,12 @@ def test_a_link_in_the_logs_place_is_not_followed(tmp_path: Path) -> None:
     assert target.read_bytes() == b"precious"
 
 
-def test_of_a_flood_only_the_end_is_kept_in_whole_lines_and_the_rest_is_said(tmp_path: Path) -> None:
+def test_too_long_log_keeps_whole_lines_of_its_end_and_counts_the_bytes_left_out(tmp_path: Path) -> None:
     log = tmp_path / "controller.log"
     log.write_bytes(b"".join(b"record %06d\n" % number for number in range(1000)))  # 14 bytes each
     assert rotate(log, 1000, 2) is True
-    said, *kept = numbered(log, 1).read_bytes().splitlines()
-    assert kept == [b"record %06d" % number for number in range(1000 - len(kept), 1000)]
-    assert sum(len(line) + 1 for line in kept) <= 1000
-    assert said == b"(%d bytes are left out: the log grew faster than it was rotated)" % (14 * (1000 - len(kept)))
+    header, *lines = numbered(log, 1).read_bytes().splitlines()
+    assert lines == [b"record %06d" % number for number in range(1000 - len(lines), 1000)]
+    assert sum(len(line) + 1 for line in lines) <= 1000
+    assert header == b"(%d bytes are left out: the log grew faster than it was rotated)" % (14 * (1000 - len(lines)))
     assert log.read_bytes() == b""

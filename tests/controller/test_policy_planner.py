@@ -1,3 +1,5 @@
+"""Check the planner that plans with a policy: budgets, the host pool, renewal, and cancellation."""
+
 from dataclasses import replace
 
 import pytest
@@ -15,12 +17,12 @@ from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.workload import Workload
 
 MIB = 1 << 20
-SLOW = Link(out_bytes_per_s=4 * 10**9, in_bytes_per_s=4 * 10**9)  # a tensor in a quarter of an operator
+SLOW = Link(out_bytes_per_s=4 * 10**9, in_bytes_per_s=4 * 10**9)  # copies a tensor in a quarter of an operator's time
 LINK = Link(out_bytes_per_s=10**12, in_bytes_per_s=10**12)
 
 
 def chain(count: int) -> Workload:
-    """`count` activations made one after another, then read back in reverse: much idles across the peak."""
+    """`count` activations made one after another, then read back in reverse, so that most are idle at the peak."""
     tensors = tuple(
         Tensor(id=TensorId(i), name=f"a{i}", size_bytes=MIB, role=Role.ACTIVATION) for i in range(count + 1)
     )
@@ -34,7 +36,7 @@ def chain(count: int) -> Workload:
     return Workload(job=JobId(1), graphs=(graph,), latency_ns=((1_000_000,) * len(operators),))
 
 
-def test_tensile_plans_below_the_liveness_peak_and_says_the_floor_is_the_least() -> None:
+def test_tensile_plus_plans_below_the_liveness_peak_and_down_to_the_floor() -> None:
     workload, planner = chain(8), PolicyPlanner(link=LINK, policy="tensile+")
     peak_bytes = liveness_peak(workload.graphs[0])
     assert planner.least_bytes(workload) == floor(workload.graphs[0])
@@ -43,48 +45,48 @@ def test_tensile_plans_below_the_liveness_peak_and_says_the_floor_is_the_least()
     assert plans[0].peak_bytes < peak_bytes
 
 
-def test_where_the_host_pool_is_small_plans_swap_less_and_where_nothing_helps_it_is_named() -> None:
+def test_small_host_pool_limits_swaps_and_is_named_if_no_plan_fits() -> None:
     workload = chain(8)
     budget_bytes = liveness_peak(workload.graphs[0]) - 3 * MIB
-    free = PolicyPlanner(link=SLOW, policy="tensile+").plan((workload,), budget_bytes=budget_bytes)
-    assert not isinstance(free, Infeasible)
-    kept_bytes = host_bytes(workload.graphs, free[0].plans)
-    assert kept_bytes >= 3 * MIB
-    small = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=kept_bytes)
-    assert small.plan((workload,), budget_bytes=budget_bytes) == free
-    smaller = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=kept_bytes - MIB)
-    found = smaller.plan((workload,), budget_bytes=budget_bytes)
-    assert not isinstance(found, Infeasible)
-    assert found[0].peak_bytes <= budget_bytes
-    assert host_bytes(workload.graphs, found[0].plans) < kept_bytes
-    assert found == smaller.foresee((workload,), found)
-    nothing = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=0)
-    refused = nothing.plan((workload,), budget_bytes=floor(workload.graphs[0]))
+    unlimited = PolicyPlanner(link=SLOW, policy="tensile+").plan((workload,), budget_bytes=budget_bytes)
+    assert not isinstance(unlimited, Infeasible)
+    pool_bytes = host_bytes(workload.graphs, unlimited[0].plans)
+    assert pool_bytes >= 3 * MIB
+    small = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=pool_bytes)
+    assert small.plan((workload,), budget_bytes=budget_bytes) == unlimited
+    smaller = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=pool_bytes - MIB)
+    plans = smaller.plan((workload,), budget_bytes=budget_bytes)
+    assert not isinstance(plans, Infeasible)
+    assert plans[0].peak_bytes <= budget_bytes
+    assert host_bytes(workload.graphs, plans[0].plans) < pool_bytes
+    assert plans == smaller.foresee((workload,), plans)
+    without_pool = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=0)
+    refused = without_pool.plan((workload,), budget_bytes=floor(workload.graphs[0]))
     assert isinstance(refused, Infeasible)
     assert refused.needed_bytes == liveness_peak(workload.graphs[0])
     assert "host_pool_bytes" in refused.reason
 
 
-def test_what_a_job_has_of_the_host_pool_counts_until_it_follows_another_plan() -> None:
+def test_host_memory_of_the_old_plan_counts_until_the_job_follows_the_new_plan() -> None:
     workload = chain(8)
     budget_bytes = liveness_peak(workload.graphs[0]) - 3 * MIB
-    free = PolicyPlanner(link=SLOW, policy="tensile+").plan((workload,), budget_bytes=budget_bytes)
-    assert not isinstance(free, Infeasible)
-    kept_bytes = host_bytes(workload.graphs, free[0].plans)
-    planner = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=2 * kept_bytes)
-    beside = replace(chain(0), job=JobId(2), host_bytes=kept_bytes)  # whatever it is given, it has that until then
-    both = (workload, beside)
+    unlimited = PolicyPlanner(link=SLOW, policy="tensile+").plan((workload,), budget_bytes=budget_bytes)
+    assert not isinstance(unlimited, Infeasible)
+    pool_bytes = host_bytes(workload.graphs, unlimited[0].plans)
+    planner = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=2 * pool_bytes)
+    other_job = replace(chain(0), job=JobId(2), host_bytes=pool_bytes)  # until it follows a new plan
+    both = (workload, other_job)
     assert planner.plan(both, budget_bytes=budget_bytes + 2 * MIB) == planner.plan(
-        (workload, replace(beside, host_bytes=0)), budget_bytes=budget_bytes + 2 * MIB
+        (workload, replace(other_job, host_bytes=0)), budget_bytes=budget_bytes + 2 * MIB
     )
-    more = (workload, replace(beside, host_bytes=kept_bytes + MIB))
-    less = planner.plan(more, budget_bytes=budget_bytes + 2 * MIB)
-    assert not isinstance(less, Infeasible)
-    assert host_bytes(workload.graphs, less[0].plans) < kept_bytes
-    assert planner.renew(more, (*free, less[1]), budget_bytes=budget_bytes + 2 * MIB) is None
+    larger = (workload, replace(other_job, host_bytes=pool_bytes + MIB))
+    less_swapping = planner.plan(larger, budget_bytes=budget_bytes + 2 * MIB)
+    assert not isinstance(less_swapping, Infeasible)
+    assert host_bytes(workload.graphs, less_swapping[0].plans) < pool_bytes
+    assert planner.renew(larger, (*unlimited, less_swapping[1]), budget_bytes=budget_bytes + 2 * MIB) is None
 
 
-def test_drifted_plans_are_renewed_within_the_budget_and_no_slower() -> None:
+def test_renewed_plans_fit_the_budget_and_are_no_slower() -> None:
     planner = PolicyPlanner(link=LINK, policy="tensile+")
     for count in (8, 1_600):
         workload = chain(count)
@@ -92,35 +94,35 @@ def test_drifted_plans_are_renewed_within_the_budget_and_no_slower() -> None:
         plans = planner.plan((workload,), budget_bytes=budget_bytes)
         assert not isinstance(plans, Infeasible)
         slower = replace(workload, latency_ns=(tuple(2 * ns for ns in workload.latency_ns[0]),))
-        again = planner.renew((slower,), plans, budget_bytes=budget_bytes)
-        assert again is not None
-        for plan in again:
+        renewed = planner.renew((slower,), plans, budget_bytes=budget_bytes)
+        assert renewed is not None
+        for plan in renewed:
             assert plan.peak_bytes <= budget_bytes
             assert plan.forecast.compute_ns == sum(slower.latency_ns[0])
             assert plan.forecast.iteration_ns <= planner.foresee((slower,), plans)[0].forecast.iteration_ns
 
 
-def test_improving_ends_with_what_is_raised_meanwhile_and_else_does_not_depend_on_who_watches() -> None:
-    workload, heard = chain(8), []
+def test_cancellation_check_ends_an_improvement_and_changes_no_result() -> None:
+    workload, checks = chain(8), []
     budget_bytes = liveness_peak(workload.graphs[0]) * 2 // 3
     planner = PolicyPlanner(link=SLOW, policy="tensile+")
     plans = planner.plan((workload,), budget_bytes=budget_bytes)
     assert not isinstance(plans, Infeasible)
-    watched = replace(planner, heed=lambda: heard.append(len(heard)))
-    found = planner.renew((workload,), plans, budget_bytes=budget_bytes)
-    assert watched.renew((workload,), plans, budget_bytes=budget_bytes) == found
-    assert len(heard) > 1
-    patience = ImprovementCancellation()
-    patience.end()
+    watched = replace(planner, heed=lambda: checks.append(len(checks)))
+    improved = planner.renew((workload,), plans, budget_bytes=budget_bytes)
+    assert watched.renew((workload,), plans, budget_bytes=budget_bytes) == improved
+    assert len(checks) > 1
+    cancellation = ImprovementCancellation()
+    cancellation.end()
     with pytest.raises(ImprovementCancelled):
-        replace(planner, heed=patience.heed).renew((workload,), plans, budget_bytes=budget_bytes)
-    patience.begin()
-    hurried = replace(planner, heed=patience.heed)
-    assert hurried.renew((workload,), plans, budget_bytes=budget_bytes) == found
+        replace(planner, heed=cancellation.heed).renew((workload,), plans, budget_bytes=budget_bytes)
+    cancellation.begin()
+    hurried = replace(planner, heed=cancellation.heed)
+    assert hurried.renew((workload,), plans, budget_bytes=budget_bytes) == improved
 
 
-def test_tensile_as_published_goes_as_low_as_nobody_waits_and_says_so() -> None:
-    """At 1,000 MB/s a copy takes an operator and a bit: what the floor would take, this link does not give."""
+def test_published_tensile_plans_down_to_the_lowest_peak_without_stalls() -> None:
+    """At 1,000 MB/s a copy takes slightly longer than an operator, so no plan without stalls reaches the floor."""
     workload = replace(chain(8), max_swapping_rate=0.5)
     planner = PolicyPlanner(link=Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9), policy="tensile")
     least = planner.least_bytes(replace(workload, limit_bytes=MIB))
@@ -133,7 +135,7 @@ def test_tensile_as_published_goes_as_low_as_nobody_waits_and_says_so() -> None:
     assert isinstance(refusal, Infeasible)
 
 
-def test_plans_of_other_policies_are_made_anew() -> None:
+def test_policy_liveness_does_not_renew_plans() -> None:
     workload, planner = chain(8), PolicyPlanner(link=LINK, policy="liveness")
     peak_bytes = liveness_peak(workload.graphs[0])
     plans = planner.plan((workload,), budget_bytes=peak_bytes)
@@ -141,11 +143,11 @@ def test_plans_of_other_policies_are_made_anew() -> None:
     assert planner.renew((workload,), plans, budget_bytes=peak_bytes) is None
 
 
-def test_the_settings_policies_are_all_there() -> None:
+def test_every_policy_of_the_settings_exists() -> None:
     assert set(config.POLICIES) <= set(POLICIES)
 
 
-def test_liveness_swaps_nothing_and_its_one_peak_is_the_least() -> None:
+def test_liveness_swaps_nothing_and_needs_its_peak() -> None:
     workload, planner = chain(8), PolicyPlanner(link=LINK, policy="liveness")
     peak_bytes = liveness_peak(workload.graphs[0])
     assert planner.least_bytes(replace(workload, limit_bytes=MIB)) == peak_bytes

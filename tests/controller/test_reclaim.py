@@ -1,4 +1,6 @@
-"""What a lowered grant leaves in use: another job gets it when it is empty, or its owner is dead. Real processes."""
+"""Check with real processes that memory which a job uses above its lowered grant goes to another job only after the
+first job has freed it or has died.
+"""
 
 import os
 import signal
@@ -9,35 +11,35 @@ import pytest
 
 from indb_tensile.device.device import Ledger
 from indb_tensile.job import JobId
-from tests.controller.fakes import MIB, Stage, stage
+from tests.controller.fakes import MIB, ControllerHarness, controller_harness
 
 
 @contextmanager
-def hoarding() -> Iterator[tuple[Stage, JobId, JobId]]:
-    """A job that trains with 4 of the 16 MiB it still has something in, and one that needs 12 beside it."""
-    with stage(account=Ledger.create(16 * MIB, MIB, 10**9, 10**9)) as s:
-        first = s.records.enqueue("hoard", 4 * MIB)
-        s.until_adopted(first)
-        second = s.records.enqueue("train", 12 * MIB)
-        s.until(lambda: (member := s.controller.pool.of_job(second)) is not None and member.target is not None)
+def hoarding_job() -> Iterator[tuple[ControllerHarness, JobId, JobId]]:
+    """Run a job that was granted 4 MiB but still uses 16 MiB, and a second job that waits for 12 MiB."""
+    with controller_harness(ledger=Ledger.create(16 * MIB, MIB, 10**9, 10**9)) as harness:
+        first = harness.records.enqueue("hoard", 4 * MIB)
+        harness.until_adopted(first)
+        second = harness.records.enqueue("train", 12 * MIB)
+        harness.until(lambda: (member := harness.controller.pool.of_job(second)) and member.target is not None)
         for _ in range(5):
-            s.controller.turn(s.heartbeat)
-        yield s, first, second
+            harness.controller.turn(harness.heartbeat)
+        yield harness, first, second
 
 
-def held(s: Stage, job: JobId) -> tuple[int, int]:
-    member = s.controller.pool.of_job(job)
+def granted_and_held_mib(harness: ControllerHarness, job: JobId) -> tuple[int, int]:
+    member = harness.controller.pool.of_job(job)
     assert member is not None
     return member.granted_bytes // MIB, member.held_bytes // MIB
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGKILL], ids=["given back", "dead"])
-def test_what_a_lowered_grant_leaves_in_use_is_anothers_once_it_is_free(number: signal.Signals) -> None:
-    with hoarding() as (s, first, second):
-        assert (held(s, first), held(s, second)) == ((4, 16), (0, 0))
-        os.kill(s.pid_of(first), number)
-        s.until_adopted(second)
-        assert held(s, second) == (12, 12)
-        if number is signal.SIGUSR1:
-            assert held(s, first) == (4, 4)
-        assert s.records.states[second] == "claimed", "nobody had to start anew"
+@pytest.mark.parametrize("signal_number", [signal.SIGUSR1, signal.SIGKILL], ids=["freed", "dead"])
+def test_memory_above_a_lowered_grant_goes_to_another_job_after_it_is_freed(signal_number: signal.Signals) -> None:
+    with hoarding_job() as (harness, first, second):
+        assert (granted_and_held_mib(harness, first), granted_and_held_mib(harness, second)) == ((4, 16), (0, 0))
+        os.kill(harness.pid_of(first), signal_number)
+        harness.until_adopted(second)
+        assert granted_and_held_mib(harness, second) == (12, 12)
+        if signal_number is signal.SIGUSR1:
+            assert granted_and_held_mib(harness, first) == (4, 4)
+        assert harness.records.states[second] == "claimed", "the second job was not started again"

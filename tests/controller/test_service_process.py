@@ -1,4 +1,4 @@
-"""The service process comes, goes and comes again; what is forked is a small one."""
+"""Check when the controller starts, restarts and stops the service process, with a small fake service."""
 
 import os
 import select
@@ -21,183 +21,179 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @contextmanager
-def service(path: Path | None, module: str = MODULE) -> Iterator[ServiceProcess]:
-    """One that lasts and writes here; without a path, one that ends at once."""
+def running_service(path: Path | None, module: str = MODULE) -> Iterator[ServiceProcess]:
+    """Control a fake service that runs and writes to the path; without a path, one that ends at once."""
     environment = ENVIRONMENT if path is None else ENVIRONMENT | {"FAKE_SERVICE_OUT": str(path)}
     with closing(ForkServer(environment)) as forks:
-        made = ServiceProcess(forks=forks, module=module, grace_s=5.0)
+        service_process = ServiceProcess(forks=forks, module=module, grace_s=5.0)
         try:
-            yield made
+            yield service_process
         finally:
-            made.stop()
+            service_process.stop()
 
 
-def begun(s: ServiceProcess, now_s: float) -> int:
-    """Its process id, once it has begun; the clock stands still."""
-    end = time.monotonic() + DEADLINE_S
-    while s.pid is None:
-        assert time.monotonic() < end
-        s.attend(now_s)
-    return s.pid
+def wait_until_started(service_process: ServiceProcess, now_s: float) -> int:
+    """Attend to the service until it has started, without advancing its clock, and return its process id."""
+    end_s = time.monotonic() + DEADLINE_S
+    while service_process.pid is None:
+        assert time.monotonic() < end_s
+        service_process.attend(now_s)
+    return service_process.pid
 
 
-def buried(s: ServiceProcess, now_s: float) -> None:
-    """Wait until it has ended; the clock stands still."""
-    end = time.monotonic() + DEADLINE_S
-    while s.asked:
-        assert time.monotonic() < end
-        s.attend(now_s)
+def wait_until_ended(service_process: ServiceProcess, now_s: float) -> None:
+    """Attend to the service until its end was noticed, without advancing its clock."""
+    end_s = time.monotonic() + DEADLINE_S
+    while service_process.asked:
+        assert time.monotonic() < end_s
+        service_process.attend(now_s)
 
 
 def wait_for_end(pid: int) -> None:
-    """Wait until our child has ended, without reaping it."""
+    """Wait until this child process has ended, without reaping it."""
     descriptor = os.pidfd_open(pid)
     assert select.select([descriptor], [], [], DEADLINE_S)[0]
     os.close(descriptor)
 
 
 def wait_for_text(path: Path, text: str) -> None:
-    end = time.monotonic() + 10.0
+    end_s = time.monotonic() + 10.0
     while not path.exists() or path.read_text() != text:
-        assert time.monotonic() < end, path.read_text() if path.exists() else "no file"
+        assert time.monotonic() < end_s, path.read_text() if path.exists() else "no file"
         os.sched_yield()
 
 
-def test_it_runs_for_the_worker_it_is_told_and_again_for_the_next(tmp_path: Path) -> None:
+def test_service_runs_for_the_current_worker_and_again_for_the_next_worker(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with service(path) as s:
-        s.attend(0.0)
-        assert s.pid is None
-        s.serve(WorkerId(4))
-        begun(s, 0.0)
+    with running_service(path) as service_process:
+        service_process.attend(0.0)
+        assert service_process.pid is None
+        service_process.serve(WorkerId(4))
+        wait_until_started(service_process, 0.0)
         wait_for_text(path, "4\n")
-        s.serve(WorkerId(5))
-        begun(s, 0.0)
+        service_process.serve(WorkerId(5))
+        wait_until_started(service_process, 0.0)
         wait_for_text(path, "4\n5\n")
 
 
-def test_one_that_dies_is_started_again_after_a_pause(tmp_path: Path) -> None:
-    with service(tmp_path / "out") as s:
-        s.serve(WorkerId(4))
-        first = begun(s, 100.0)
+def test_dead_service_is_started_again_after_a_pause(tmp_path: Path) -> None:
+    with running_service(tmp_path / "out") as service_process:
+        service_process.serve(WorkerId(4))
+        first = wait_until_started(service_process, 100.0)
         os.kill(first, signal.SIGKILL)
         wait_for_end(first)
-        s.attend(101.0)
-        assert s.pid is None
-        s.attend(101.4)
-        assert not s.asked
-        s.attend(101.5)
-        assert begun(s, 101.5) != first
+        service_process.attend(101.0)
+        assert service_process.pid is None
+        service_process.attend(101.4)
+        assert not service_process.asked
+        service_process.attend(101.5)
+        assert wait_until_started(service_process, 101.5) != first
 
 
-def test_pauses_grow_while_it_keeps_dying() -> None:
-    with service(None) as s:
-        s.serve(WorkerId(4))
-        now_s, pauses = 0.0, []
-        s.attend(now_s)
-        for _ in range(3):
-            buried(s, now_s)
-            died_s = now_s
-            while not s.asked:
-                now_s += 0.25
-                s.attend(now_s)
-            pauses.append(now_s - died_s)
-        assert pauses == [0.5, 1.0, 2.0]
-
-
-def pauses_of_killed_services(s: ServiceProcess, path: Path, kills: int) -> list[float]:
-    """How long each takes to be started again, killed 1 s after it wrote its line."""
-    s.serve(WorkerId(4))
+def pauses_of_ending_services(service_process: ServiceProcess, ends: int) -> list[float]:
+    """Let services end that end at once; return the pauses before the restarts."""
+    service_process.serve(WorkerId(4))
     now_s, pauses = 0.0, []
-    for number in range(kills):
-        pid = begun(s, now_s)
-        wait_for_text(path, "4\n" * (number + 1))
-        now_s += 1.0
-        os.kill(pid, signal.SIGKILL)
-        wait_for_end(pid)
-        s.attend(now_s)
+    service_process.attend(now_s)
+    for _ in range(ends):
+        wait_until_ended(service_process, now_s)
         died_s = now_s
-        while not s.asked:
+        while not service_process.asked:
             now_s += 0.25
-            s.attend(now_s)
+            service_process.attend(now_s)
         pauses.append(now_s - died_s)
     return pauses
 
 
-def test_one_that_has_answered_is_back_at_once_however_often_it_is_killed(tmp_path: Path) -> None:
+def test_pauses_between_starts_grow() -> None:
+    with running_service(None) as service_process:
+        assert pauses_of_ending_services(service_process, 3) == [0.5, 1.0, 2.0]
+
+
+def pauses_of_killed_services(service_process: ServiceProcess, path: Path, kills: int) -> list[float]:
+    """Kill each service 1 s after it wrote its line; return the pauses before the restarts."""
+    service_process.serve(WorkerId(4))
+    now_s, pauses = 0.0, []
+    for number in range(kills):
+        pid = wait_until_started(service_process, now_s)
+        wait_for_text(path, "4\n" * (number + 1))
+        now_s += 1.0
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        service_process.attend(now_s)
+        died_s = now_s
+        while not service_process.asked:
+            now_s += 0.25
+            service_process.attend(now_s)
+        pauses.append(now_s - died_s)
+    return pauses
+
+
+def test_service_that_has_answered_is_restarted_without_growing_pauses(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with service(path) as s:
-        assert pauses_of_killed_services(s, path, 5) == [0.5] * 5
+    with running_service(path) as service_process:
+        assert pauses_of_killed_services(service_process, path, 5) == [0.5] * 5
 
 
-def test_one_that_runs_but_never_answers_comes_back_ever_later(
+def test_service_that_never_answers_is_restarted_after_growing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out"
     monkeypatch.setitem(ENVIRONMENT, "FAKE_SERVICE_MUTE", "1")
-    with service(path) as s:
-        assert pauses_of_killed_services(s, path, 3) == [0.5, 1.0, 2.0]
+    with running_service(path) as service_process:
+        assert pauses_of_killed_services(service_process, path, 3) == [0.5, 1.0, 2.0]
 
 
-def test_pauses_have_a_bound() -> None:
-    with service(None) as s:
-        s.serve(WorkerId(4))
-        now_s, pauses = 0.0, []
-        s.attend(now_s)
-        for _ in range(8):
-            buried(s, now_s)
-            died_s = now_s
-            while not s.asked:
-                now_s += 0.5
-                s.attend(now_s)
-            pauses.append(now_s - died_s)
+def test_pauses_between_starts_are_bounded() -> None:
+    with running_service(None) as service_process:
+        pauses = pauses_of_ending_services(service_process, 8)
         assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
-def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_stop_leaves_no_process(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with service(path) as s:
-        s.serve(WorkerId(4))
-        pid = begun(s, 0.0)
+    with running_service(path) as service_process:
+        service_process.serve(WorkerId(4))
+        pid = wait_until_started(service_process, 0.0)
         wait_for_text(path, "4\n")
-        s.stop()
+        service_process.stop()
         assert not alive(pid)
 
 
-def test_one_that_is_stopped_before_it_has_begun_does_not_stay(tmp_path: Path) -> None:
+def test_service_that_is_stopped_before_its_start_ends(tmp_path: Path) -> None:
     before = children()
-    with service(tmp_path / "out") as s:
-        s.serve(WorkerId(4))
-        s.attend(0.0)
-        s.serve(WorkerId(5))
-        wanted = {begun(s, 0.0), s.forks.pid}
+    with running_service(tmp_path / "out") as service_process:
+        service_process.serve(WorkerId(4))
+        service_process.attend(0.0)
+        service_process.serve(WorkerId(5))
+        remaining = {wait_until_started(service_process, 0.0), service_process.forks.pid}
         deadline = time.monotonic() + DEADLINE_S
-        while children() - before != wanted:  # the one that was stopped takes a moment to end
+        while children() - before != remaining:  # the stopped service takes a moment to end
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
-def test_it_outlives_what_it_was_forked_from(tmp_path: Path) -> None:
-    with service(tmp_path / "out") as s:
-        s.serve(WorkerId(4))
-        first, forks = begun(s, 0.0), s.forks.pid
+def test_service_outlives_its_fork_server(tmp_path: Path) -> None:
+    with running_service(tmp_path / "out") as service_process:
+        service_process.serve(WorkerId(4))
+        first, forks = wait_until_started(service_process, 0.0), service_process.forks.pid
         assert forks is not None
         os.kill(forks, signal.SIGKILL)
         wait_for_end(forks)
-        s.attend(100.0)
-        assert s.pid == first
+        service_process.attend(100.0)
+        assert service_process.pid == first
         os.kill(first, signal.SIGKILL)
         wait_for_end(first)
-        s.attend(200.0)
-        begun(s, 300.0)
-        assert s.forks.pid not in (None, forks)
+        service_process.attend(200.0)
+        wait_until_started(service_process, 300.0)
+        assert service_process.forks.pid not in (None, forks)
 
 
-def test_one_that_cannot_be_started_is_tried_again() -> None:
-    with service(None, "tests.controller.absent") as s:
-        s.serve(WorkerId(4))
-        s.attend(0.0)
-        buried(s, 0.0)
-        s.attend(10.0)
-        assert s.asked
-        assert s.pid is None
+def test_service_that_cannot_start_is_tried_again() -> None:
+    with running_service(None, "tests.controller.absent") as service_process:
+        service_process.serve(WorkerId(4))
+        service_process.attend(0.0)
+        wait_until_ended(service_process, 0.0)
+        service_process.attend(10.0)
+        assert service_process.asked
+        assert service_process.pid is None

@@ -1,7 +1,7 @@
-"""The devices that one suite runs on: the emulated one, the processor's and the tests' own fake, or a GPU's back end.
+"""The devices on which one suite runs: the emulated device, the processor's, the tests' fake, or a GPU's.
 
-Which, is said by TENSILE_TEST_DEVICES: a process that has asked for a driver is not to be forked and used on, so the
-suite of a GPU, or of its driver's double (tests/native/test_cuda.py), runs in a process of its own:
+TENSILE_TEST_DEVICES names them. A process that has loaded a driver must not fork and continue, so the suite of a GPU,
+or of its driver's double (tests/native/test_cuda.py), runs in its own process:
 
     TENSILE_TEST_DEVICES=cuda python -m pytest --noconftest tests/device/test_device.py tests/device/test_arena.py
 """
@@ -29,34 +29,34 @@ class _Closable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """Opens devices of one kind, each empty, with the same grant and pool."""
+    """Opens empty devices of one kind, with the same grant and pool."""
 
     region_bytes: int
     alignment_bytes: int
-    unit_bytes: int = 64  # sizes in the host pool are multiples of
+    unit_bytes: int = 64  # every size in the host pool is a multiple of this
     make: Callable[[], tuple[ArenaDevice, tuple[_Closable, ...]]]
     opened: list[_Closable]
 
     @property
     def grant_bytes(self) -> int:
-        """What a job may use on each."""
+        """The memory that a job may use on each device."""
         return GRANTED_REGIONS * self.region_bytes
 
     def open(self) -> ArenaDevice:
-        """One more; those before are closed."""
+        """Open a device, and close the devices opened before."""
         self.close()
         device, parts = self.make()
         self.opened.extend(parts)
         return device
 
     def close(self) -> None:
-        """Close what is open, whoever was opened last first."""
+        """Close every open device, the last opened first."""
         while self.opened:
             self.opened.pop().close()
 
 
 def devices(kind: str) -> Devices:
-    """Those of a back end."""
+    """Return the devices of a back end."""
     if kind == "fake":
         size_bytes = GRANTED_REGIONS * REGION_BYTES
         return Devices(
@@ -69,35 +69,35 @@ def devices(kind: str) -> Devices:
         return Devices(region_bytes=REGION_BYTES, alignment_bytes=64, make=_emulated, opened=[])
     if kind == "cpu":
         return Devices(region_bytes=REGION_BYTES, alignment_bytes=64, unit_bytes=4096, make=_cpu, opened=[])
-    found = probe()
-    assert isinstance(found, Gpus), found.reason
-    region_bytes = found.devices[0].granularity_bytes
+    gpus = probe()
+    assert isinstance(gpus, Gpus), gpus.reason
+    region_bytes = gpus.devices[0].granularity_bytes
     return Devices(region_bytes=region_bytes, alignment_bytes=512, make=lambda: _cuda(region_bytes), opened=[])
 
 
-def put(device: ArenaDevice, address: int, content: bytes) -> None:
-    """Write there, by way of the host: what a GPU has can be touched in no other."""
+def write_device(device: ArenaDevice, address: int, content: bytes) -> None:
+    """Write to the device by way of the host, the only way to a GPU's memory."""
     host = device.host_allocate(len(content))
-    held = ctypes.create_string_buffer(content, len(content))
-    device.host_write(host, ctypes.addressof(held), len(content))
+    source = ctypes.create_string_buffer(content, len(content))
+    device.host_write(host, ctypes.addressof(source), len(content))
     device.wait(device.copy_in(address, host, len(content)))
     device.host_free(host)
 
 
-def got(device: ArenaDevice, address: int, size_bytes: int) -> bytes:
-    """What is there."""
+def read_device(device: ArenaDevice, address: int, size_bytes: int) -> bytes:
+    """Return the bytes at this address of the device."""
     host = device.host_allocate(size_bytes)
     device.wait(device.copy_out(host, address, size_bytes))
-    content = buffered(device, host, size_bytes)
+    content = read_buffer(device, host, size_bytes)
     device.host_free(host)
     return content
 
 
-def buffered(device: ArenaDevice, host: HostBuffer, size_bytes: int) -> bytes:
-    """What is in a buffer of the host pool."""
-    held = ctypes.create_string_buffer(size_bytes)
-    device.host_read(ctypes.addressof(held), host, size_bytes)
-    return held.raw
+def read_buffer(device: ArenaDevice, host: HostBuffer, size_bytes: int) -> bytes:
+    """Return the bytes of a buffer of the host pool."""
+    target = ctypes.create_string_buffer(size_bytes)
+    device.host_read(ctypes.addressof(target), host, size_bytes)
+    return target.raw
 
 
 def _emulated() -> tuple[ArenaDevice, tuple[_Closable, ...]]:

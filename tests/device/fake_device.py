@@ -1,4 +1,4 @@
-"""A device in memory whose copies are done at once: the same rules as the emulated one, nothing to wait for."""
+"""A device in memory whose copies are complete at once. It has the rules of the emulated device, without waits."""
 
 import ctypes
 
@@ -7,7 +7,7 @@ from indb_tensile.errors import DeviceMemoryError, InvariantError
 
 
 class FakeDevice:
-    """One job alone, with a fixed grant."""
+    """Serves one job alone, with a fixed grant."""
 
     is_host = False
 

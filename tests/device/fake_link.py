@@ -1,4 +1,4 @@
-"""A device whose copies take exactly what its link says, by a clock of its own."""
+"""A device whose copies take exactly the time of its link, by its own clock."""
 
 from dataclasses import dataclass, field
 
@@ -8,24 +8,24 @@ from indb_tensile.scheduler.link import Link
 
 @dataclass
 class FakeLink:
-    """The part of a device that copies; nothing is copied."""
+    """The part of a device that copies. It moves no bytes."""
 
     link: Link
     now_ns: int = 0
     free_ns: dict[str, int] = field(default_factory=lambda: {"out": 0, "in": 0})
     ends_ns: list[int] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)
+    allocated: set[int] = field(default_factory=set)
 
     def clock_ns(self) -> int:
         return self.now_ns
 
     def allocate(self, size_bytes: int) -> int:
-        address = 64 * len(self.ends_ns) + len(self.held) + 1
-        self.held.add(address)
+        address = 64 * len(self.ends_ns) + len(self.allocated) + 1
+        self.allocated.add(address)
         return address
 
     def free(self, address: int) -> None:
-        self.held.remove(address)
+        self.allocated.remove(address)
 
     def host_allocate(self, size_bytes: int) -> HostBuffer:
         return HostBuffer(self.allocate(size_bytes))
@@ -44,7 +44,7 @@ class FakeLink:
         self.now_ns += waited_ns
         return waited_ns
 
-    def _copy(self, way: str, length_ns: int) -> Ticket:
-        self.free_ns[way] = max(self.now_ns, self.free_ns[way]) + length_ns
-        self.ends_ns.append(self.free_ns[way])
+    def _copy(self, direction: str, length_ns: int) -> Ticket:
+        self.free_ns[direction] = max(self.now_ns, self.free_ns[direction]) + length_ns
+        self.ends_ns.append(self.free_ns[direction])
         return Ticket(len(self.ends_ns) - 1)

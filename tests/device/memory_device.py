@@ -1,4 +1,4 @@
-"""A device in this process's memory: the account is exact, copies are done at once or when waited for."""
+"""A device in this process's memory. Its count of bytes is exact; a copy is done when it is waited for."""
 
 import ctypes
 
@@ -7,9 +7,9 @@ from indb_tensile.errors import DeviceMemoryError
 
 
 class MemoryDevice:
-    """Copies lazily: a queued copy is done when it, or a later one of its lane, is waited for.
+    """Copies lazily: a queued copy is done when this copy, or a later copy of its lane, is waited for.
 
-    The latest moment at which a copy may be done is the one that finds a wait that is missing.
+    A copy at its latest possible time shows any wait that is missing.
     """
 
     def __init__(self, granted_bytes: int = 1 << 40, *, is_host: bool = False) -> None:
@@ -41,7 +41,7 @@ class MemoryDevice:
         return self._enqueue(address, host, size_bytes)
 
     def settle(self) -> None:
-        """Do all that is queued."""
+        """Do every queued copy."""
         self.wait(Ticket(self._tickets))
 
     def wait(self, ticket: Ticket) -> int:
@@ -70,7 +70,7 @@ class MemoryDevice:
         del self.buffers[buffer]
 
     def host_pack(self) -> dict[HostBuffer, HostBuffer]:
-        """Every buffer moves: an address that is kept anywhere is then one too many."""
+        """Move every buffer, so that any address stored elsewhere becomes invalid."""
         assert not self.pending
         old, self.buffers = self.buffers, {}
         moved = {HostBuffer(place): self.host_allocate(len(buffer)) for place, buffer in old.items()}

@@ -1,4 +1,4 @@
-"""Runs functions of a module in a process of its own that was started with the shim preloaded."""
+"""Run the functions of a module in a process that was started with the shim preloaded."""
 
 import json
 import os
@@ -14,7 +14,7 @@ Answers = dict[str, Any]
 
 
 def ask(module: str, *, preload: bool = True) -> Answers:
-    """What `answer` printed in a process that ran `module`."""
+    """Return what `answer` printed in a process that ran `module`."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"LD_PRELOAD": str(LIBRARY)} if preload else {})
     done = subprocess.run(
         (sys.executable, "-W", "error", "-m", module), env=environment, capture_output=True, text=True, check=False
@@ -25,18 +25,18 @@ def ask(module: str, *, preload: bool = True) -> Answers:
 
 
 def private() -> ArenaServing:
-    """Of such a process: what serves its tensors."""
+    """Return the serving of a private arena, in such a process."""
     serving = ArenaServing.private()
     assert serving is not None
     return serving
 
 
 def answer(module: ModuleType) -> None:
-    """Call every public function of the module that was defined there, and print what each returns."""
-    found: dict[str, Callable[[], Any]] = {
+    """Call every public function that the module defines, and print what each returns."""
+    functions: dict[str, Callable[[], Any]] = {
         name: item
         for name, item in vars(module).items()
         if callable(item) and getattr(item, "__module__", "") == "__main__" and not name.startswith("_")
     }
-    answers = {name: function() for name, function in found.items()}
+    answers = {name: function() for name, function in functions.items()}
     print(json.dumps(answers), flush=True)  # noqa: T201 - read by `ask`

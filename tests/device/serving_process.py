@@ -1,4 +1,4 @@
-"""What test_serving.py looks at, from inside a process with the shim preloaded."""
+"""A process that answers test_allocator_shim.py: it runs with the shim preloaded."""
 
 import contextlib
 import ctypes
@@ -22,7 +22,7 @@ _MIB = 1 << 20
 
 
 class _Arena:
-    """A private one, and its range of addresses."""
+    """A private arena and its range of addresses."""
 
     def __init__(self, limit_bytes: int = 1 << 30) -> None:
         self.hook_address = _native.private_arena(limit_bytes)
@@ -45,7 +45,7 @@ def _served() -> Iterator[_Arena]:
 
 
 def environment_of_children() -> list[str | None]:
-    """Here, in a child that was started anew, and in what it preloads."""
+    """Return LD_PRELOAD of this process, and LD_PRELOAD and the presence of the shim in a new child."""
     shown = subprocess.run((sys.executable, "-c", _SHOW), capture_output=True, text=True, check=True)
     return [os.environ.get("LD_PRELOAD"), *shown.stdout.split()]
 
@@ -57,7 +57,7 @@ print(os.environ.get("LD_PRELOAD"), hasattr(ctypes.CDLL(None), "tensile_shim_ser
 
 
 def tensors() -> list[bool]:
-    """Before, while and after they are served."""
+    """Return whether tensors are in the arena before, while and after they are served."""
     before = torch.ones(1000)
     with _served() as arena:
         made = [torch.ones(1000), torch.ones(30, 40) @ torch.ones(40, 50), torch.arange(5).to(torch.float64)]
@@ -66,7 +66,7 @@ def tensors() -> list[bool]:
 
 
 def another_librarys_scratch() -> dict[str, int]:
-    """A direct call of the same function, and what oneDNN takes for a convolution it has not seen."""
+    """Return the scratch of a direct call of torch's allocation function, and of a convolution by oneDNN."""
     address = ctypes.c_void_p()
     with _served() as arena:
         before = arena.serving.served()
@@ -85,51 +85,51 @@ def another_librarys_scratch() -> dict[str, int]:
 
 
 def resized() -> list[Any]:
-    """Inside, and the bytes used, after growing, shrinking and growing again."""
-    found: list[Any] = []
+    """Grow and shrink a storage. Return each time whether it is in the arena, and the bytes used."""
+    results: list[Any] = []
     storage = torch.empty(0, dtype=torch.uint8).untyped_storage()
     before = _arena.serving.served().used_bytes
     for size_bytes in (1000, 0, 70_000, 10, 0):
         with _served() as arena:
             storage.resize_(size_bytes)
         used_bytes = arena.serving.served().used_bytes - before
-        found.append([arena.holds(storage.data_ptr()), used_bytes])
-    return found
+        results.append([arena.holds(storage.data_ptr()), used_bytes])
+    return results
 
 
-def given_back_by_another_thread() -> list[int]:
-    """Bytes used before, meanwhile and after."""
+def freed_by_another_thread() -> list[int]:
+    """Return the bytes used before a tensor is made, while it lives, and after another thread has freed it."""
     used = [_arena.serving.served().used_bytes]
     with _served():
-        held = [torch.ones(1000)]
+        owned = [torch.ones(1000)]
         used.append(_arena.serving.served().used_bytes)
-        thread = threading.Thread(target=held.clear)
+        thread = threading.Thread(target=owned.clear)
         thread.start()
         thread.join()
     return [*used, _arena.serving.served().used_bytes]
 
 
-def made_by_another_thread() -> list[Any]:
-    """A loader of data, while the program's thread is served; and that thread as it asks to be served."""
-    found: list[Any] = []
+def allocated_by_another_thread() -> list[Any]:
+    """Allocate in another thread while the main thread is served, and let that thread request to be served."""
+    results: list[Any] = []
 
     def load() -> None:
-        found.append(_arena.holds(torch.ones(1000).data_ptr()))
+        results.append(_arena.holds(torch.ones(1000).data_ptr()))
         try:
             _arena.serving.begin()
         except DeviceError as error:
-            found.append(error.message)
+            results.append(error.message)
 
     with _served():
         thread = threading.Thread(target=load)
         thread.start()
         thread.join()
-        found.append(_arena.holds(torch.ones(1000).data_ptr()))
-    return found
+        results.append(_arena.holds(torch.ones(1000).data_ptr()))
+    return results
 
 
-def made_by_openmp() -> dict[str, int]:
-    """Four threads of a team allocate as torch does: ours while we are served, another thread's not."""
+def allocated_by_openmp() -> dict[str, int]:
+    """Let four OpenMP threads allocate as torch does, for the served thread and for another thread."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     paths = {name: line.split()[-1] for line in maps for name in ("libgomp", "libc10.so") if f"/{name}" in line}
     parallel = ctypes.CDLL(paths["libgomp"]).GOMP_parallel
@@ -139,45 +139,45 @@ def made_by_openmp() -> dict[str, int]:
         parallel(allocate, ctypes.c_void_p(64), 4, 0)
 
     before = _arena.serving.served()
-    team()  # its threads are there before they are served
+    team()  # creates the team's threads before they are served
     with _served():
         team()
-        ours = _arena.serving.served()
+        served = _arena.serving.served()
         thread = threading.Thread(target=team)
         thread.start()
         thread.join()
     after = _arena.serving.served()
     return {
-        "ours": ours.unplanned - before.unplanned,
-        "by workers": ours.elsewhere - before.elsewhere,
-        "another's": after.unplanned - ours.unplanned,
+        "served": served.unplanned - before.unplanned,
+        "by workers": served.elsewhere - before.elsewhere,
+        "another thread's": after.unplanned - served.unplanned,
     }
 
 
 def forked() -> list[Any]:
-    """In a child: an old tensor is dropped, a new one is ordinary, serving is refused. Nothing changes here."""
+    """Free a tensor, make a tensor and request to be served, all in a forked child. The parent must see no change."""
     with _served():
-        held = [torch.ones(1000)]
+        parents = [torch.ones(1000)]
         used_bytes = _arena.serving.served().used_bytes
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            held.clear()
-            told = str(_arena.holds(torch.ones(1000).data_ptr()))
+            parents.clear()
+            report = str(_arena.holds(torch.ones(1000).data_ptr()))
             try:
                 _arena.serving.begin()
             except DeviceError as error:
-                told += f" {error.message}"
-            os.write(writer, told.encode())
+                report += f" {error.message}"
+            os.write(writer, report.encode())
             os._exit(0)
         _, status = os.waitpid(child, 0)
-    told = os.read(reader, 1000).decode()
+    report = os.read(reader, 1000).decode()
     same = _arena.serving.served().used_bytes == used_bytes
-    return [status, told, same, _arena.holds(held[0].data_ptr())]
+    return [status, report, same, _arena.holds(parents[0].data_ptr())]
 
 
 def full() -> dict[str, Any]:
-    """An arena of one MiB, and a tensor of two."""
+    """Make a tensor of two MiB and a small one in an arena of one MiB."""
     small = _Arena(_MIB)
     before = small.serving.served()
     with small.serving.on():

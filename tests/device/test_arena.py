@@ -1,4 +1,4 @@
-"""What every device's arena must do (devices.py says which are tried), and the emulated one's beyond."""
+"""The rules of every device's arena (devices.py names the devices), and further tests of the emulated arena."""
 
 import ctypes
 import random
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.device.device import REGION_BYTES, ArenaUsage, EmulatedDevice, Ledger
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
-from tests.device.devices import BACK_ENDS, Devices, devices, got, put
+from tests.device.devices import BACK_ENDS, Devices, devices, read_device, write_device
 
 GRANT_BYTES = 4 * REGION_BYTES
 
@@ -44,15 +44,15 @@ def emulated(ledger: Ledger, *, alignment_bytes: int = 64) -> EmulatedDevice:
 
 @pytest.fixture(params=BACK_ENDS, scope="module")
 def openers(request: pytest.FixtureRequest) -> Iterator[Devices]:
-    """Devices with the same grant, each empty."""
-    found = devices(request.param)
-    yield found
-    found.close()
+    """Open empty devices with the same grant."""
+    opened = devices(request.param)
+    yield opened
+    opened.close()
 
 
 def test_equal_calls_give_equal_offsets(openers: Devices) -> None:
     offsets = []
-    behind = max(128, openers.alignment_bytes)  # of 100 bytes
+    behind = max(128, openers.alignment_bytes)  # the first address after 100 bytes
     for _ in range(2):
         device = openers.open()
         first, second = device.allocate(100), device.allocate(2 * openers.region_bytes)
@@ -62,7 +62,7 @@ def test_equal_calls_give_equal_offsets(openers: Devices) -> None:
     assert offsets[0] == offsets[1] == [0, behind, behind + 2 * openers.region_bytes, 0]
 
 
-def test_a_planned_offset_is_given_where_it_is_free(openers: Devices) -> None:
+def test_a_planned_offset_is_allocated_if_it_is_free(openers: Devices) -> None:
     device, region_bytes, unit_bytes = openers.open(), openers.region_bytes, openers.alignment_bytes
     planned = device.allocate_at(region_bytes - unit_bytes, unit_bytes + 36)
     assert planned == device.arena_range[region_bytes - unit_bytes]
@@ -74,7 +74,7 @@ def test_a_planned_offset_is_given_where_it_is_free(openers: Devices) -> None:
     assert device.allocate_at(region_bytes, 64) == planned + unit_bytes
 
 
-def test_an_allocation_is_freed_once(openers: Devices) -> None:
+def test_an_allocation_cannot_be_freed_twice(openers: Devices) -> None:
     device = openers.open()
     address = device.allocate(1)
     device.free(address)
@@ -82,7 +82,7 @@ def test_an_allocation_is_freed_once(openers: Devices) -> None:
         device.free(address)
 
 
-def test_the_arena_says_what_it_holds(openers: Devices) -> None:
+def test_the_arena_reports_its_usage(openers: Devices) -> None:
     device, region_bytes, unit_bytes = openers.open(), openers.region_bytes, openers.alignment_bytes
     grant_bytes = openers.grant_bytes
     large = device.allocate(region_bytes)
@@ -110,7 +110,7 @@ def test_allocations_never_overlap_and_keep_their_bytes(openers: Devices, turns:
     live: list[tuple[int, int, bytes]] = []
 
     def check_and_free(address: int, size_bytes: int, tail: bytes) -> None:
-        assert got(device, address + size_bytes - len(tail), len(tail)) == tail
+        assert read_device(device, address + size_bytes - len(tail), len(tail)) == tail
         device.free(address)
 
     for size_bytes, victim in turns:
@@ -123,16 +123,16 @@ def test_allocations_never_overlap_and_keep_their_bytes(openers: Devices, turns:
         assert address % openers.alignment_bytes == 0
         assert all(address + size_bytes <= other or other + size <= address for other, size, _ in live)
         tail = random.Random(address).randbytes(min(size_bytes, 32))
-        put(device, address + size_bytes - len(tail), tail)
+        write_device(device, address + size_bytes - len(tail), tail)
         live.append((address, size_bytes, tail))
         assert device.arena_usage().requested_bytes == sum(size for _, size, _ in live)
-    for one in live:
-        check_and_free(*one)
+    for allocation in live:
+        check_and_free(*allocation)
     assert device.arena_usage().allocated_bytes == 0
 
 
-def test_what_is_allocated_beyond_the_account_is_noted(openers: Devices) -> None:
-    """Alignment may cost more memory than the account counts, so what was asked for is what is compared."""
+def test_an_allocation_beyond_the_count_is_recorded(openers: Devices) -> None:
+    """Alignment may take more memory than is counted, so the requested sizes are compared."""
     device = openers.open()
     sizes = [100, REGION_BYTES, 77, 1]
     device.move(0, sum(sizes))
@@ -150,7 +150,7 @@ def test_what_is_allocated_beyond_the_account_is_noted(openers: Devices) -> None
     assert device.arena_usage().unaccounted_bytes == 0
 
 
-def test_a_copy_out_of_the_arena_and_back_in_elsewhere(ledger: Ledger) -> None:
+def test_a_tensor_is_copied_out_of_the_arena_and_in_at_another_address(ledger: Ledger) -> None:
     device = emulated(ledger)
     content = random.Random(1).randbytes(10_000)
     first, second = device.allocate(10_000), device.allocate_at(REGION_BYTES, 10_000)
@@ -162,7 +162,7 @@ def test_a_copy_out_of_the_arena_and_back_in_elsewhere(ledger: Ledger) -> None:
     assert ctypes.string_at(second, 10_000) == content
 
 
-def test_c_allocates_by_the_hook_for_as_long_as_the_process_lives(ledger: Ledger) -> None:
+def test_c_code_allocates_through_the_hook_until_the_process_ends(ledger: Ledger) -> None:
     device = emulated(ledger)
     hook = Hook.from_address(device.hook_address())
     assert (hook.begin, hook.end) == (device.arena_range.start, device.arena_range.stop)
@@ -178,12 +178,12 @@ def test_c_allocates_by_the_hook_for_as_long_as_the_process_lives(ledger: Ledger
     assert hook.allocate(hook.context, 1) == first
 
 
-def test_the_alignment_of_a_gpu_can_be_had(ledger: Ledger) -> None:
+def test_the_emulated_arena_can_have_the_alignment_of_a_gpu(ledger: Ledger) -> None:
     device = emulated(ledger, alignment_bytes=512)
     assert device.allocate(1) + 512 == device.allocate(513)
 
 
-def test_a_device_that_only_counts_has_no_arena() -> None:
+def test_a_device_that_only_counts_bytes_has_no_arena() -> None:
     with Ledger.create(1000, 1000, 1, 1, None) as counting:
         slot, epoch = counting.claim_slot(1)
         device = EmulatedDevice(counting.fd, slot, epoch, 0)
@@ -192,7 +192,7 @@ def test_a_device_that_only_counts_has_no_arena() -> None:
                 ask()
 
 
-def test_a_region_that_is_no_multiple_of_a_page_is_refused_with_the_way_out() -> None:
+def test_a_region_size_that_is_not_a_multiple_of_a_page_is_refused_with_the_way_out() -> None:
     with pytest.raises(DeviceError) as raised:
         Ledger.create(10_000, 1000, 1, 1)
     assert raised.value.message == "a region of 1000 bytes is not a multiple of the 4096 bytes of a page of memory"
@@ -220,13 +220,13 @@ def test_a_controller_that_is_killed_leaves_no_file() -> None:
 
 
 @pytest.mark.parametrize("directory", ["", "/dev/shm"])
-def test_nothing_of_the_memory_stays_behind(directory: str) -> None:
+def test_a_closed_device_leaves_neither_files_descriptors_nor_mappings(directory: str) -> None:
     before = _descriptors(), _device_mappings(), sorted(Path("/dev/shm").iterdir())
     for _ in range(3):
         with Ledger.create(GRANT_BYTES, REGION_BYTES, 10**12, 10**12, directory) as ledger:
             device = emulated(ledger)
             ctypes.memset(device.allocate(REGION_BYTES), 1, REGION_BYTES)
-            assert sorted(Path("/dev/shm").iterdir()) == before[2]  # the file has no name even now
+            assert sorted(Path("/dev/shm").iterdir()) == before[2]  # the open file has no name
             device.close()
             del device
     assert (_descriptors(), _device_mappings(), sorted(Path("/dev/shm").iterdir())) == before

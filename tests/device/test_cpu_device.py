@@ -1,4 +1,4 @@
-"""The processor's own device, beyond what every device must do (test_device.py): what is swapped out is on a disk."""
+"""Further tests of the processor's device, which swaps to a disk (test_device.py has the rules of every device)."""
 
 import ctypes
 import os
@@ -48,10 +48,10 @@ def device(ledger: Ledger, tmp_path: Path) -> Iterator[CpuDevice]:
 
 
 def _resident_bytes() -> int:
-    """This process's memory, each shared page divided by the processes that have it."""
-    found = re.search(r"^Pss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) << 10
+    """Return this process's memory. Each shared page is divided by the number of processes that map it."""
+    proportional = re.search(r"^Pss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
+    assert proportional is not None
+    return int(proportional[1]) << 10
 
 
 def _fill(address: int, seed: int) -> bytes:
@@ -60,14 +60,14 @@ def _fill(address: int, seed: int) -> bytes:
     return content
 
 
-def test_what_is_swapped_out_takes_no_memory_and_comes_back(device: CpuDevice, ledger: Ledger) -> None:
+def test_a_tensor_that_is_swapped_out_takes_no_memory_and_is_restored(device: CpuDevice, ledger: Ledger) -> None:
     address = device.allocate(SIZE_BYTES)
     expected = hash(_fill(address, 1))
     host = device.host_allocate(SIZE_BYTES)
     full_bytes = _resident_bytes()
     device.wait(device.copy_out(host, address, SIZE_BYTES))
     device.free(address)
-    ledger.grant(ledger.slots()[0].slot, 0)  # its regions go back to the machine
+    ledger.grant(ledger.slots()[0].slot, 0)  # returns its regions to the machine
     assert full_bytes - _resident_bytes() > SIZE_BYTES * 0.9
     ledger.grant(ledger.slots()[0].slot, 64 * REGION_BYTES)
     address = device.allocate(SIZE_BYTES)
@@ -75,40 +75,40 @@ def test_what_is_swapped_out_takes_no_memory_and_comes_back(device: CpuDevice, l
     assert hash(ctypes.string_at(address, SIZE_BYTES)) == expected
 
 
-def test_the_host_reads_and_writes_buffers_by_the_device_alone(device: CpuDevice) -> None:
+def test_the_host_reads_and_writes_buffers_only_through_the_device(device: CpuDevice) -> None:
     host = device.host_allocate(10_000)
-    content, found = (
+    content, target = (
         ctypes.create_string_buffer(random.Random(2).randbytes(10_000), 10_000),
         (ctypes.c_char * 10_000)(),
     )
     device.host_write(host, ctypes.addressof(content), 10_000)
-    device.host_read(ctypes.addressof(found), host, 10_000)
-    assert found.raw == content.raw
+    device.host_read(ctypes.addressof(target), host, 10_000)
+    assert target.raw == content.raw
     with pytest.raises(InvariantError, match="a copy of 20000 bytes and a host buffer of 12288"):
-        device.host_read(ctypes.addressof(found), host, 20_000)
+        device.host_read(ctypes.addressof(target), host, 20_000)
     with pytest.raises(InvariantError, match="is no buffer of the host pool"):
         device.host_write(HostBuffer(host + 1), ctypes.addressof(content), 1)
 
 
-def test_the_file_is_gone_with_its_process_however_that_ends(tmp_path: Path) -> None:
+def test_the_swap_file_is_deleted_when_its_process_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SWAPPER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
-        assert list(tmp_path.iterdir()) == []  # it has no name
+        assert list(tmp_path.iterdir()) == []  # the swap file has no name
         process.send_signal(signal.SIGKILL)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_takes_no_file_is_named_with_the_way_out(ledger: Ledger) -> None:
+def test_an_unusable_swap_directory_is_refused_with_the_way_out(ledger: Ledger) -> None:
     slot, epoch = ledger.claim_slot(os.getpid())
     with pytest.raises(DeviceError, match="no swap file can be made in swap_directory '/nowhere'") as refused:
         CpuDevice(ledger.fd, slot, epoch, 1 << 20, "/nowhere")
     assert "TENSILE_SWAP_DIRECTORY" in refused.value.hint
 
 
-def test_a_disk_without_room_loses_the_device_to_the_job_and_says_so(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_full_disk_is_a_lost_device_with_a_hint_to_free_space(ledger: Ledger, tmp_path: Path) -> None:
     too_much = 2 * shutil.disk_usage(tmp_path).total
     slot, epoch = ledger.claim_slot(os.getpid())
     with CpuDevice(ledger.fd, slot, epoch, too_much, str(tmp_path)) as device:
@@ -116,4 +116,4 @@ def test_a_disk_without_room_loses_the_device_to_the_job_and_says_so(ledger: Led
             device.host_allocate(too_much)
         assert str(tmp_path) in refused.value.message
         assert "Free space on that disk" in refused.value.hint
-        device.host_allocate(4096)  # a little is there
+        device.host_allocate(4096)  # there is still room for 4 KiB

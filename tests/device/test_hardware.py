@@ -1,3 +1,5 @@
+"""The machine's memory, processors and limits bound the settings of every device."""
+
 import logging
 from pathlib import Path
 
@@ -34,7 +36,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_budget_beyond_the_machine_is_refused_with_both_figures() -> None:
+def test_a_budget_beyond_the_machines_memory_is_refused_with_both_figures() -> None:
     with pytest.raises(RequestError) as refused:
         within_machine(Settings(), lambda: machine(GIB))
     assert refused.value.message == (
@@ -43,7 +45,7 @@ def test_a_budget_beyond_the_machine_is_refused_with_both_figures() -> None:
     )
 
 
-def test_of_the_host_memory_that_is_set_no_more_than_the_machine_has_is_used(
+def test_a_host_pool_beyond_the_machines_memory_is_reduced_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert within_machine(Settings(), lambda: machine(16 * GIB)) == Settings()
@@ -53,11 +55,11 @@ def test_of_the_host_memory_that_is_set_no_more_than_the_machine_has_is_used(
         "host_pool_bytes (TENSILE_HOST_POOL_BYTES) is 8589934592, more than the 2147483648 bytes that this machine"
         " has beside the device's: only these are used. Set a lower value, or add memory."
     )
-    assert with_host_pool(Settings(), machine(4 * GIB)).host_pool_bytes == 4 * GIB  # a GPU has memory of its own
-    assert with_host_pool(Settings(), machine(GIB), GIB).host_pool_bytes == MIB  # the least that a setting may be
+    assert with_host_pool(Settings(), machine(4 * GIB)).host_pool_bytes == 4 * GIB  # a GPU has its own memory
+    assert with_host_pool(Settings(), machine(GIB), GIB).host_pool_bytes == MIB  # the smallest allowed setting
 
 
-def test_a_directory_that_holds_less_than_the_budget_is_told_before_jobs_find_out(
+def test_a_directory_with_less_space_than_the_budget_is_reported_before_jobs_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     huge = Settings(capacity_bytes=1000 * GIB, budget_bytes=1000 * GIB, memory_directory=str(tmp_path))
@@ -66,7 +68,7 @@ def test_a_directory_that_holds_less_than_the_budget_is_told_before_jobs_find_ou
     assert f"memory_directory {tmp_path} has" in caplog.text
 
 
-def test_a_device_that_a_process_may_not_map_is_told_with_both_figures() -> None:
+def test_an_address_space_smaller_than_the_device_is_reported_with_both_figures() -> None:
     assert address_fault(Settings(), 10 * GIB) is None
     assert address_fault(Settings(), 10 * GIB - 1) == (
         "a process may map 10737418239 bytes, and a trainer maps 10737418240: TENSILE_CAPACITY_BYTES and"
@@ -79,7 +81,7 @@ def test_a_device_that_a_process_may_not_map_is_told_with_both_figures() -> None
     [
         ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "1000", "memory.max": "4000"}, "a/memory.max"),
         ("0::/a/b", {"a/b/memory.max": "max"}, None),
-        ("0::/", {"memory.max": "7"}, "memory.max"),  # a container's own name space
+        ("0::/", {"memory.max": "7"}, "memory.max"),  # the name space of a container
         ("0::/of/the/host", {"memory.max": "7"}, "memory.max"),
         (
             "9:memory:/d\n3:cpu,cpuacct:/d\n0::/",
@@ -95,15 +97,15 @@ def test_a_device_that_a_process_may_not_map_is_told_with_both_figures() -> None
         ("", {}, None),
     ],
 )
-def test_the_smallest_limit_of_a_control_group_and_its_parents_binds(
+def test_the_smallest_limit_of_a_control_group_and_its_parents_applies(
     tmp_path: Path, membership: str, files: dict[str, str], expected: str | None
 ) -> None:
     mounted = tmp_path / "cgroup"
     for name, text in files.items():
         write(mounted / name, text)
-    found = memory_limit(write(tmp_path / "membership", membership), mounted)
+    limit = memory_limit(write(tmp_path / "membership", membership), mounted)
     path = None if expected is None else mounted / expected
-    assert found == (None if path is None else Limit(size_bytes=int(files[expected or ""]), path=path))
+    assert limit == (None if path is None else Limit(size_bytes=int(files[expected or ""]), path=path))
 
 
 def test_without_control_groups_the_machine_is_the_limit(tmp_path: Path) -> None:
@@ -111,13 +113,13 @@ def test_without_control_groups_the_machine_is_the_limit(tmp_path: Path) -> None
     assert memory().size_bytes > 0
 
 
-def test_a_budget_beyond_a_container_is_refused_with_the_file_that_says_so() -> None:
+def test_a_budget_beyond_a_containers_limit_is_refused_with_the_limits_file() -> None:
     container = Memory(size_bytes=GIB, whose="this container or control group (/sys/fs/cgroup/memory.max)")
     with pytest.raises(RequestError, match=r"the memory of this container or control group \(/sys/fs/cgroup/mem"):
         within_machine(Settings(), lambda: container)
 
 
-def test_what_is_free_is_the_least_that_machine_and_group_have_left(tmp_path: Path) -> None:
+def test_free_memory_is_the_smaller_of_the_machines_and_the_control_groups(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  4096 kB\nMemAvailable:  2048 kB\nSwapTotal:  100 kB\nSwapFree:  10 kB\nHuge:  3\n")
     assert free_memory_bytes(meminfo) <= (2048 + 10) * 1024
@@ -131,7 +133,7 @@ def test_what_is_free_is_the_least_that_machine_and_group_have_left(tmp_path: Pa
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "cache 1\nshmem 1\ntotal_cache 200\ntotal_shmem 50\n"),
     ],
 )
-def test_what_a_group_has_left_counts_the_page_cache_as_free_and_shared_memory_as_used(
+def test_the_free_memory_of_a_control_group_includes_its_page_cache_and_excludes_shared_memory(
     tmp_path: Path, limit: str, usage: str, statistics: str
 ) -> None:
     (tmp_path / usage).write_text("600\n")
@@ -139,34 +141,34 @@ def test_what_a_group_has_left_counts_the_page_cache_as_free_and_shared_memory_a
     assert free_bytes(Limit(size_bytes=1000, path=tmp_path / limit)) == 550
 
 
-def test_the_processors_own_device_takes_half_of_the_memory_and_of_the_free_disk_and_of_the_processors() -> None:
-    found = share_of_machine(Settings(), frozenset(), lambda: machine(24 * GIB), lambda _: 10 * GIB)
-    assert (found.capacity_bytes, found.budget_bytes, found.host_pool_bytes) == (12 * GIB, 12 * GIB, 5 * GIB)
-    assert found.region_bytes == 2 * MIB  # so that there are not too many to look at
-    assert found.swap_directory == ".tensile/swap"
-    assert found.torch_threads == half_of_cores() == max(1, cores() // 2)
+def test_the_processors_device_takes_half_of_the_memory_the_free_disk_and_the_processors() -> None:
+    settings = share_of_machine(Settings(), frozenset(), lambda: machine(24 * GIB), lambda _: 10 * GIB)
+    assert (settings.capacity_bytes, settings.budget_bytes, settings.host_pool_bytes) == (12 * GIB, 12 * GIB, 5 * GIB)
+    assert settings.region_bytes == 2 * MIB  # limits the number of regions
+    assert settings.swap_directory == ".tensile/swap"
+    assert settings.torch_threads == half_of_cores() == max(1, cores() // 2)
 
 
-def test_what_is_set_of_the_processors_own_device_stays() -> None:
+def test_explicit_settings_of_the_processors_device_are_unchanged() -> None:
     names = frozenset({"capacity_bytes", "budget_bytes", "host_pool_bytes", "region_bytes"})
-    asked = Settings(
+    requested = Settings(
         capacity_bytes=3 * GIB, budget_bytes=GIB, host_pool_bytes=MIB, swap_directory="/var/tmp", torch_threads=3
     )
-    assert share_of_machine(asked, names, lambda: machine(24 * GIB), lambda _: 0) == asked
+    assert share_of_machine(requested, names, lambda: machine(24 * GIB), lambda _: 0) == requested
     with pytest.raises(RequestError, match="it must be at most 1073741824, the memory of this machine"):
         share_of_machine(
             Settings(capacity_bytes=2 * GIB), frozenset({"capacity_bytes"}), lambda: machine(GIB), lambda _: 0
         )
 
 
-def test_a_budget_that_is_set_alone_makes_the_device_no_smaller() -> None:
-    found = share_of_machine(
+def test_a_budget_without_a_capacity_does_not_reduce_the_device() -> None:
+    settings = share_of_machine(
         Settings(capacity_bytes=8 * GIB, budget_bytes=7 * GIB),
         frozenset({"budget_bytes"}),
         lambda: machine(8 * GIB),
         lambda _: GIB,
     )
-    assert (found.capacity_bytes, found.budget_bytes) == (7 * GIB, 7 * GIB)
+    assert (settings.capacity_bytes, settings.budget_bytes) == (7 * GIB, 7 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_a_budget_that_is_set_alone_makes_the_device_no_smaller() -> None:
         ("3:cpu,cpuacct:/job", "cpu/job/cpu.cfs_quota_us", "-1", None),
     ],
 )
-def test_a_control_group_may_have_less_time_than_there_are_processors(
+def test_the_processor_share_is_the_limit_of_the_control_group(
     tmp_path: Path, line: str, name: str, text: str, share: float | None
 ) -> None:
     membership = write(tmp_path / "cgroup", line)
@@ -188,7 +190,7 @@ def test_a_control_group_may_have_less_time_than_there_are_processors(
     assert processors(membership, tmp_path / "mounted") == share
 
 
-def test_what_is_swapped_is_kept_beside_the_state_unless_another_place_is_set() -> None:
+def test_swap_files_are_beside_the_state_unless_another_directory_is_set() -> None:
     assert swap_directory(Settings(state_dir="/var/lib/tensile")) == "/var/lib/tensile/swap"
     assert swap_directory(Settings(swap_directory="/mnt/fast")) == "/mnt/fast"
     assert is_in_memory("/dev/shm/not/there/yet")
@@ -196,13 +198,13 @@ def test_what_is_swapped_is_kept_beside_the_state_unless_another_place_is_set() 
     assert disk_free_bytes("/not/there/yet") > 0
 
 
-def test_what_may_be_pinned_for_a_gpu_is_half_of_what_is_free_beside_the_trainers() -> None:
-    def pinned(free_bytes: int, *given: str) -> int:
-        asked = Settings(max_jobs=8, host_pool_bytes=3 * GIB if given else 8 * GIB)
-        names = frozenset(given)
-        return with_pinned_pool(asked, names, lambda: machine(256 * GIB), lambda: free_bytes).host_pool_bytes
+def test_the_pinned_pool_of_a_gpu_is_half_of_the_memory_left_beside_the_trainers() -> None:
+    def pinned(free_bytes: int, *explicit: str) -> int:
+        requested = Settings(max_jobs=8, host_pool_bytes=3 * GIB if explicit else 8 * GIB)
+        names = frozenset(explicit)
+        return with_pinned_pool(requested, names, lambda: machine(256 * GIB), lambda: free_bytes).host_pool_bytes
 
     assert pinned(208 * GIB) == 100 * GIB
-    assert pinned(12 * GIB) == 6 * GIB  # so many trainers will not run at once
-    assert pinned(0) == MIB  # the least that a setting may be
+    assert pinned(12 * GIB) == 6 * GIB  # fewer trainers than max_jobs fit
+    assert pinned(0) == MIB  # the smallest allowed setting
     assert pinned(4 * GIB, "host_pool_bytes") == 3 * GIB

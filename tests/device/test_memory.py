@@ -1,4 +1,4 @@
-"""The ledger's account is what the allocator of torch really does, byte for byte."""
+"""The ledger's count of device memory equals the allocations of torch, byte for byte."""
 
 import gc
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.executor.conftest import prepared
 from tests.executor.models import SHAPES, Job
 from tests.executor.plans import random_plan, random_rewritten_plan
 
-# What an iteration returns lives on the host, where the ledger does not look: the loss, one float32.
+# An iteration's result, the loss of one float32, is on the host, which the ledger does not count.
 RETURNED_BYTES = 4
 
 CHOICES: dict[str, Callable[[StepGraph], Plan]] = {
@@ -28,13 +28,13 @@ CHOICES: dict[str, Callable[[StepGraph], Plan]] = {
     "some swaps": lambda graph: random_plan(graph, 1),
     "other swaps": lambda graph: random_plan(graph, 2),
     "every swap": lambda graph: random_plan(graph, 3, share=1.0),
-    "some again, some later": lambda graph: random_rewritten_plan(graph, 4, share=0.0),
-    "some again, some later, every swap": lambda graph: random_rewritten_plan(graph, 5, share=1.0),
+    "repeated and delayed operators": lambda graph: random_rewritten_plan(graph, 4, share=0.0),
+    "repeated and delayed operators, every swap": lambda graph: random_rewritten_plan(graph, 5, share=1.0),
 }
 
 
 class Watched(MemoryDevice):
-    """Marks the profile at every move, so that allocations can be told apart by the operator they belong to."""
+    """Marks the profile at every move, so that each allocation can be assigned to its operator."""
 
     def move(self, freed_bytes: int, taken_bytes: int) -> None:
         super().move(freed_bytes, taken_bytes)
@@ -43,7 +43,7 @@ class Watched(MemoryDevice):
 
 
 def _replay(profiler: Any) -> list[tuple[str, int]]:
-    """Moves of the ledger in order, each with the most that torch held from it to the next."""
+    """Return the moves of the ledger in order, each with torch's peak until the next move."""
     marks: list[tuple[int, str]] = []
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
     events = list(waiting)
@@ -54,20 +54,20 @@ def _replay(profiler: Any) -> list[tuple[str, int]]:
         waiting.extend(event.children)
     changes: list[tuple[int, int, Any]] = [(t, 0, size) for t, size in allocations(events)]
     changes += [(t, 1, name) for t, name in marks]
-    held, seen = 0, [("", 0)]
-    for _, kind, what in sorted(changes):
+    used_bytes, moves = 0, [("", 0)]
+    for _, kind, value in sorted(changes):
         if kind == 1:
-            seen.append((str(what), held))
+            moves.append((str(value), used_bytes))
         else:
-            held += int(what)
-            seen[-1] = (seen[-1][0], max(seen[-1][1], held))
-    return seen
+            used_bytes += int(value)
+            moves[-1] = (moves[-1][0], max(moves[-1][1], used_bytes))
+    return moves
 
 
 def _third_iteration(job: Job, steps: tuple[CapturedStep, ...], plan: Plan) -> tuple[list[tuple[str, int]], int]:
-    """The moves of one steady iteration with what torch held, and what was used before it.
+    """Return the moves of one steady iteration with torch's peaks, and the bytes used before the iteration.
 
-    The profiler runs from the start: it leaves out frees of what it has not seen allocated.
+    The profiler runs from the start, because it omits frees of memory whose allocation it has not seen.
     """
     device = Watched()
     x, y = job.batches[0]
@@ -78,7 +78,7 @@ def _third_iteration(job: Job, steps: tuple[CapturedStep, ...], plan: Plan) -> t
         for _ in range(2):
             runner.train(x, y, 0.01)
         used_bytes = device.used_bytes
-        gc.disable()  # what earlier iterations and tests left in circles is not freed in the middle of this one
+        gc.disable()  # no reference cycle of earlier iterations and tests is freed during this iteration
         try:
             with record_function("iteration"):
                 runner.train(x, y, 0.01)
@@ -92,30 +92,30 @@ def _third_iteration(job: Job, steps: tuple[CapturedStep, ...], plan: Plan) -> t
 @pytest.mark.filterwarnings("ignore:.*unknown size.*")
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("kind", SHAPES)
-def test_torch_holds_what_the_ledger_says(kind: str, choice: str) -> None:
+def test_torchs_allocations_equal_the_ledgers_count(kind: str, choice: str) -> None:
     job, steps = prepared(kind)
     graph = steps[0].graph
     plan = CHOICES[choice](graph)
     moves, used_bytes = _third_iteration(job, steps, plan)
-    before = moves[0][1] - RETURNED_BYTES  # the loss is allocated ahead of the iteration
+    before = moves[0][1] - RETURNED_BYTES  # the loss is allocated before the iteration
     ledger = [int(name.removeprefix("move ")) - used_bytes for name, _ in moves[1:]]
-    torch_held = [held - before - RETURNED_BYTES for _, held in moves[1:]]
-    assert max(torch_held) == max(ledger) == max(load(graph, plan)) - used_bytes
-    # Between two moves torch never holds more than the ledger, whatever the operator does inside. At its peak
-    # an operator holds exactly that; before it has made its outputs it holds less.
-    assert all(held <= allowed for held, allowed in zip(torch_held, ledger, strict=True))
+    torch_bytes = [used - before - RETURNED_BYTES for _, used in moves[1:]]
+    assert max(torch_bytes) == max(ledger) == max(load(graph, plan)) - used_bytes
+    # Between two moves torch never allocates more than the ledger counts, whatever the operator does inside. At its
+    # peak an operator has exactly that memory; before it makes its outputs it has less.
+    assert all(used <= counted for used, counted in zip(torch_bytes, ledger, strict=True))
 
 
-def test_a_release_really_frees() -> None:
+def test_a_release_frees_torchs_memory() -> None:
     job, steps = prepared("mlp")
-    kept, _ = _third_iteration(job, steps, VANILLA)
+    unreleased, _ = _third_iteration(job, steps, VANILLA)
     released, _ = _third_iteration(job, steps, LIVENESS)
     spared = max(load(steps[0].graph, VANILLA)) - max(load(steps[0].graph, LIVENESS))
-    highest = [max(held for _, held in moves) - moves[0][1] for moves in (kept, released)]
-    assert highest[0] - highest[1] == spared > 0
+    peaks = [max(used for _, used in moves) - moves[0][1] for moves in (unreleased, released)]
+    assert peaks[0] - peaks[1] == spared > 0
 
 
-def test_an_iteration_leaves_nothing_behind() -> None:
+def test_an_iteration_leaves_no_allocation() -> None:
     job, steps = prepared("cnn")
     device = MemoryDevice()
     runner = Runner(device, job.state(), steps[:1], sample_every=1000)
@@ -125,6 +125,6 @@ def test_an_iteration_leaves_nothing_behind() -> None:
     with allocation_profiler() as profiler:
         for _ in range(3):
             runner.train(x, y, 0.01)
-    held = sum(size for _, size in allocations(profiler.profiler.kineto_results.experimental_event_tree()))
-    assert held == 0
+    remaining_bytes = sum(size for _, size in allocations(profiler.profiler.kineto_results.experimental_event_tree()))
+    assert remaining_bytes == 0
     assert isinstance(runner.train(x, y, 0.01), torch.Tensor)

@@ -1,4 +1,4 @@
-"""Which build of torch runs where, and that the set-up script and the package agree on it."""
+"""The builds of torch that run on each GPU. The set-up script and the package must agree on them."""
 
 import os
 import subprocess
@@ -23,21 +23,21 @@ HOPPER_BUILD = ("sm_75", "sm_80", "sm_86", "sm_90", "compute_90")
         ((12, 0), True, False),
     ],
 )
-def test_a_binary_runs_on_later_minor_versions_and_ptx_on_all_that_is_later(
+def test_a_binary_runs_on_later_minor_versions_and_ptx_on_every_later_version(
     capability: Capability, *, with_ptx: bool, without: bool
 ) -> None:
     assert runs_on(HOPPER_BUILD, capability, compiles_ptx=True) == with_ptx
     assert runs_on(HOPPER_BUILD, capability, compiles_ptx=False) == without
 
 
-def test_what_is_built_for_one_architecture_runs_on_that_alone() -> None:
+def test_a_build_for_one_architecture_runs_on_this_architecture_alone() -> None:
     assert runs_on(("sm_90a",), (9, 0), compiles_ptx=True)
     assert not runs_on(("sm_100a", "compute_100a"), (10, 3), compiles_ptx=True)
     assert not runs_on(("gfx90a",), (9, 0), compiles_ptx=True)
 
 
 def shell(source: str, **variables: str) -> str:
-    """What a shell that has sourced the set-up script prints."""
+    """Return the output of a shell that has sourced the set-up script."""
     done = subprocess.run(
         ["sh", "-euc", f". examples/setup.sh; {source}"],
         cwd=ROOT,
@@ -55,20 +55,22 @@ CASES = [(470, 11040), (525, 12000), (570, 12080), (580, 13000), (610, 13030)]
 
 @pytest.mark.parametrize(("driver", "cuda"), CASES)
 @pytest.mark.parametrize("capability", [(3, 7), (6, 1), (7, 0), (7, 5), (9, 0), (12, 0)])
-def test_the_set_up_script_installs_what_the_package_names(driver: int, cuda: int, capability: Capability) -> None:
+def test_the_set_up_script_installs_the_build_that_the_package_names(
+    driver: int, cuda: int, capability: Capability
+) -> None:
     build = shell(f"torch_build {driver}.65.06 {capability[0]}.{capability[1]}")
     assert ("pip install torch" in installation_hint(cuda, capability)) == (build != "cpu")
     assert build == "cpu" or build in installation_hint(cuda, capability)
 
 
-def test_the_driver_is_found_by_nvidia_smi_or_by_proc_or_in_the_directory_of_wsl(tmp_path: Path) -> None:
-    told = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
+def test_the_driver_version_is_read_from_nvidia_smi_from_proc_or_from_the_directory_of_wsl(tmp_path: Path) -> None:
+    proprietary = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
     opened = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (root@host)"
     version = tmp_path / "version"
-    for text, expected in ((told, "535.104.05"), (opened, "580.65.06")):
+    for text, expected in ((proprietary, "535.104.05"), (opened, "580.65.06")):
         version.write_text(f"{text}\nGCC version:  gcc version 12.2.0\n")
-        found = shell("nvidia_driver", nvidia_proc=str(version), PATH=_without_nvidia(tmp_path))
-        assert found.strip() == expected
+        output = shell("nvidia_driver", nvidia_proc=str(version), PATH=_without_nvidia(tmp_path))
+        assert output.strip() == expected
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho '570.86.15, 8.9'\n")
     smi.chmod(0o755)
@@ -76,12 +78,12 @@ def test_the_driver_is_found_by_nvidia_smi_or_by_proc_or_in_the_directory_of_wsl
     assert shell(f"wsl_library={tmp_path}; torch_of_this_machine", PATH=path) == "torch==2.13.0+cu126"
     assert shell("torch_of_this_machine", PATH=f"{tmp_path}:{path}") == "torch==2.13.0+cu126"
     smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
-    found = shell("torch_of_this_machine", PATH=f"{tmp_path}:{path}", nvidia_proc=str(tmp_path / "none"))
-    assert found == "torch==2.13.0+cpu"
+    output = shell("torch_of_this_machine", PATH=f"{tmp_path}:{path}", nvidia_proc=str(tmp_path / "none"))
+    assert output == "torch==2.13.0+cpu"
 
 
 def _without_nvidia(tmp_path: Path) -> str:
-    """A search path with what the script calls and no nvidia-smi."""
+    """Return a search path with the script's commands and without nvidia-smi."""
     tools = tmp_path / "tools"
     tools.mkdir(exist_ok=True)
     for name in ("sh", "sed", "head", "tr"):

@@ -1,4 +1,4 @@
-"""The Markdown pages of the repository, taken apart: headings, links, inline code and fenced blocks."""
+"""Parse the Markdown pages of the repository: headings, links, inline code and fenced blocks."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _CODE = re.compile(r"(`+)(.+?)\1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced block. `line` is the number of its first line of text."""
+    """A fenced block. `line` is the page's line number of its first line."""
 
     info: str
     line: int
@@ -24,13 +24,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Page:
-    """One Markdown file."""
+    """A Markdown file."""
 
     path: Path
 
     @property
     def name(self) -> str:
-        """The path within the repository."""
+        """The path relative to the repository's root."""
         return str(self.path.relative_to(ROOT))
 
     @cached_property
@@ -38,16 +38,16 @@ class Page:
         blocks: list[Block] = []
         prose: list[str] = []
         fence, info, indent, first = "", "", "", 0
-        held: list[str] = []
+        content: list[str] = []
         for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), start=1):
             match = _FENCE.match(line)
             if fence and line.strip() == fence:
-                blocks.append(Block(info=info, line=first, text="\n".join(held)))
+                blocks.append(Block(info=info, line=first, text="\n".join(content)))
                 fence = ""
             elif fence:
-                held.append(line.removeprefix(indent))
+                content.append(line.removeprefix(indent))
             elif match:
-                indent, fence, info, held, first = match[1], match[2], match[3].strip(), [], number + 1
+                indent, fence, info, content, first = match[1], match[2], match[3].strip(), [], number + 1
             else:
                 prose.append(line)
         return blocks, prose
@@ -59,18 +59,18 @@ class Page:
 
     @cached_property
     def anchors(self) -> set[str]:
-        """What a link to a heading of this page may name."""
+        """The anchors of this page's headings."""
         return {_anchor(match[1]) for line in self._parts[1] if (match := _HEADING.match(line))}
 
     @cached_property
     def links(self) -> list[str]:
-        """The targets of the links, those to other sites left out."""
+        """The targets of the links, without links to other sites."""
         text = _CODE.sub("", "\n".join(self._parts[1]))
         return [target for target in _LINK.findall(text) if not re.match(r"[a-z]+:", target)]
 
     @cached_property
     def code(self) -> list[str]:
-        """What stands in backticks outside fenced blocks."""
+        """The texts in backticks outside fenced blocks."""
         return [" ".join(match[1].split()) for match in _CODE.findall("\n".join(self._parts[1]))]
 
 
@@ -80,6 +80,6 @@ def _anchor(heading: str) -> str:
 
 
 def all_pages() -> Iterator[Page]:
-    """The pages of the manual and the top folder's own."""
+    """Return the pages of the manual, and README and CONTRIBUTING."""
     paths = [*sorted(ROOT.glob("docs/**/*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))]
     return (Page(path) for path in paths if path.exists())

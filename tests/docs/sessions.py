@@ -1,9 +1,9 @@
-"""The SQL of a page as psql runs it: blocks of one role together, errors where the page shows them.
+"""Run the SQL of a page with psql, one psql for each block or typed statement, and check the errors that it shows.
 
-- A block ```` ```sql ```` runs as the ordinary role `demo`; `as=superuser` or `as=admin` names another role.
-- A block ```` ```psql ```` is a session as typed: its statements follow the prompt `demo=>`. Where the page shows an
-  `ERROR:`, the statement must fail with this message and this hint.
-- `apart` marks a block that is not run here, since what follows on other pages could not run after it.
+- A block ```` ```sql ```` runs as the ordinary role `demo`. `as=superuser` or `as=admin` selects another role.
+- A block ```` ```psql ```` is a typed session: its statements follow the prompt `demo=>`. If the page shows an
+  `ERROR:` below a statement, the statement must fail with this message and this hint.
+- A block marked `apart` is not run, because statements of later pages would fail after it.
 """
 
 import re
@@ -22,7 +22,7 @@ _ANSWER = re.compile(r"^(ERROR|DETAIL|HINT):  (.*)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Statements that one psql runs, with the number of their first line, and the answer where that is an error."""
+    """Statements for one psql, the line number of the first, and the expected error, if any."""
 
     user: str
     line: int
@@ -31,7 +31,7 @@ class Piece:
 
 
 def pieces(page: Page) -> Iterator[Piece]:
-    """The statements of the page's blocks, in their order."""
+    """Return the statements of the page's blocks, in their order."""
     for block in page.blocks:
         language, *attributes = block.info.split() or [""]
         if "apart" in attributes:
@@ -59,11 +59,11 @@ def run(page: Page, database: Database) -> None:
             continue
         assert done.returncode == 3, f"{place}: this statement should fail:\n{piece.text}\n{done.stdout}"
         for expected in piece.error:
-            assert expected in done.stderr, f"{place}: psql said:\n{done.stderr}"
+            assert expected in done.stderr, f"{place}: psql printed:\n{done.stderr}"
 
 
 def typed(block: Block) -> Iterator[Piece]:
-    """The statements of a session, each with the error that the page shows below it."""
+    """Return the statements of a session, each with the error that the page shows below it."""
     line = 0
     statement: list[str] = []
     error: list[str] = []

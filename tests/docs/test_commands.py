@@ -1,4 +1,4 @@
-"""Commands, options and variables that the manual names are there."""
+"""Every command, option and variable that the manual names exists."""
 
 import re
 import shlex
@@ -11,20 +11,20 @@ from indb_tensile.cli.main import tensile
 from indb_tensile.config import setting_rules
 from tests.docs.pages import Page, all_pages
 
-# docs/results.md records commands as they were when they ran.
+# docs/results.md records commands in the form in which they ran.
 PAGES = [pytest.param(page, id=page.name) for page in all_pages() if page.name != "docs/results.md"]
 SHELLS = ("sh", "console")
-# Variables of the scripts, and of the settings' own place.
+# Variables of the scripts, and the variables that locate the settings.
 OTHERS = {"TENSILE_CONFIG", "TENSILE_PYTHON", "TENSILE_TORCH"}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_are_there_with_their_options(page: Page) -> None:
+def test_commands_and_their_options_exist(page: Page) -> None:
     assert [fault for line in _commands(page) if (fault := _fault(line))] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_variables_are_those_of_settings(page: Page) -> None:
+def test_variables_belong_to_settings(page: Page) -> None:
     known = OTHERS | {f"TENSILE_{rule.name.upper()}" for rule in setting_rules()}
     assert set(re.findall(r"\bTENSILE_[A-Z_]*[A-Z]\b", page.path.read_text(encoding="utf-8"))) - known == set()
 
@@ -40,12 +40,12 @@ def test_variables_are_those_of_settings(page: Page) -> None:
         ("tensile bench walk", "tensile bench walk: there is no command walk"),
     ],
 )
-def test_a_command_is_looked_up(line: str, fault: str | None) -> None:
+def test_the_first_unknown_word_of_a_command_is_reported(line: str, fault: str | None) -> None:
     assert _fault(line) == fault
 
 
 def _commands(page: Page) -> Iterator[str]:
-    """What calls `tensile` in shell blocks and in backticks."""
+    """Return the lines that call `tensile` in shell blocks and in backticks."""
     lines = [line for block in page.blocks if block.info in SHELLS for line in block.text.splitlines()]
     for line in [*(line.removeprefix("$ ") for line in lines), *page.code]:
         if re.match(r"(\S*/)?tensile [a-z]", line):
@@ -53,9 +53,9 @@ def _commands(page: Page) -> Iterator[str]:
 
 
 def _fault(line: str) -> str | None:
-    """What of a line is not there. Words that stand for others (`JOB_ID`, `…`) and psql's options are passed over.
+    """Return the first unknown word of a line. Placeholders (`JOB_ID`, `…`) and psql's options are skipped.
 
-    An argument in quotes may go on in the next lines: then the line is looked at up to there.
+    If an argument in quotes continues in the next lines, only the words before the argument are checked.
     """
     whole = line.replace("…", "")
     words = shlex.split(whole if whole.count('"') % 2 == 0 else whole.rpartition('"')[0], comments=True)[1:]

@@ -1,4 +1,4 @@
-"""The SQL of the user's manual runs as it stands there."""
+"""The SQL of the user's manual runs as it is written."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.e2e.conftest import Service, service_on
 
 pytestmark = pytest.mark.postgres
 
-# docs/user/howto.md has a test of its own, which looks at what its statements leave.
+# docs/user/howto.md has its own test, which checks the effect of its statements.
 NAMES = ["README.md", *(f"docs/user/{path.name}" for path in sorted((ROOT / "docs" / "user").glob("*.md")))]
 PAGES = [Page(ROOT / name) for name in NAMES if not name.endswith("howto.md")]
 WITH_SQL = [page for page in PAGES if list(pieces(page))]
@@ -32,7 +32,7 @@ select tensile_create_model('digits', '{"type": "mlp", "hidden": [16]}', '{"epoc
 
 @pytest.fixture(scope="module")
 def trained(cluster: Cluster, template: str) -> Iterator[Service]:
-    """A database with a controller, the sample tables that the pages start from, and two versions of a model."""
+    """Start a controller on a database with the sample tables of the pages and two versions of a model."""
     with fresh_database(cluster, template) as database, service_on(database) as service:
         service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 << 20)}
         service.connection.execute(SCHEMA.format(database=database.name).encode())
@@ -83,7 +83,7 @@ def test_every_view_has_an_example(database: Database) -> None:
     assert [name for (name,) in views if f"tensile.{name}" not in statements] == []
 
 
-def test_a_typed_session_is_taken_apart() -> None:
+def test_a_typed_session_is_split_into_statements() -> None:
     session = "demo=> select 1;\n 1\ndemo=> select\ndemo-> x;\nERROR:  no x\nHINT:  Use y."
     assert list(typed(Block(info="psql", line=7, text=session))) == [
         Piece(user="demo", line=7, text="select 1;"),
@@ -92,7 +92,7 @@ def test_a_typed_session_is_taken_apart() -> None:
 
 
 def _section(text: str, heading: str) -> str:
-    """The text below a heading of the second or third level, to the next heading."""
+    """Return the text below a heading of the second or third level, up to the next heading."""
     lines = text.splitlines()
     starts = [n for n, line in enumerate(lines) if line.lstrip("#").strip() == heading and line.startswith("##")]
     if not starts:

@@ -1,4 +1,4 @@
-"""Links of the manual lead somewhere, and what it names in backticks is there; checked without Sphinx."""
+"""The manual's links have a target, and the paths and modules it names in backticks exist. Sphinx is not needed."""
 
 import re
 from pathlib import Path
@@ -14,8 +14,8 @@ _MODULE = re.compile(r"(indb_tensile|worker|tests)(\.\w+)+")
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_internal_links_lead_to_a_file_and_a_heading(page: Page) -> None:
-    assert [target for target in page.links if not _leads_somewhere(page, target)] == []
+def test_internal_links_have_a_file_and_a_heading(page: Page) -> None:
+    assert [target for target in page.links if not _has_target(page, target)] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -37,38 +37,38 @@ def test_every_page_of_the_manual_is_in_the_index() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "there"),
+    ("name", "exists"),
     [
         ("docs/conf.py", True),
         ("docs/nowhere.md", False),
         ("worker/", True),
         ("indb_tensile.scheduler.planner", True),
         ("indb_tensile.scheduler.planner.nothing_of_this_name", False),
-        ("mean/average", True),  # no path of the repository
+        ("mean/average", True),  # not a path of the repository
     ],
 )
-def test_a_name_is_looked_up(name: str, there: bool) -> None:
-    assert (_path_exists(name) and _module_exists(name)) is there
+def test_existing_names_are_distinguished_from_missing_names(name: str, exists: bool) -> None:
+    assert (_path_exists(name) and _module_exists(name)) is exists
 
 
-def _leads_somewhere(page: Page, target: str) -> bool:
+def _has_target(page: Page, target: str) -> bool:
     path, _, anchor = target.partition("#")
     file = (page.path.parent / path).resolve() if path else page.path
     return file.exists() and (not anchor or anchor in Page(file).anchors)
 
 
 def _path_exists(name: str) -> bool:
-    """True for a name that is no path of the repository, and for a pattern such as `policies/NAME.py`."""
+    """Tell whether a path exists. True also for other words, and for a pattern such as `policies/NAME.py`."""
     if "NAME" in name or not _PATH.fullmatch(name) or ("/" in name and name.split("/")[0] not in TOP):
         return True
     return (ROOT / name).exists()
 
 
 def _module_exists(name: str) -> bool:
-    """True for a name that is no module of the repository; the last part may be a name within the module."""
+    """Tell whether a module exists, or a name within a module. True also for other words."""
     if not _MODULE.fullmatch(name):
         return True
-    name = re.sub(r"^indb_tensile\.worker\b", "worker", name)  # where it is installed
+    name = re.sub(r"^indb_tensile\.worker\b", "worker", name)  # the package under which `worker` is installed
     return _is_module(name) or (
         _is_module(name.rpartition(".")[0])
         and re.search(rf"\b{name.rpartition('.')[2]}\b", _source(name.rpartition(".")[0])) is not None

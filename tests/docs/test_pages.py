@@ -1,4 +1,4 @@
-"""Pages are taken apart as Markdown reads them."""
+"""Pages are parsed as Markdown."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ See [one](other.md#there), [two](https://example.org) and `tests/docs`.
 """
 
 
-def test_a_page_is_taken_apart(tmp_path: Path) -> None:
+def test_a_page_is_parsed_into_headings_links_code_and_blocks(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(TEXT, encoding="utf-8")
     page = Page(path)

@@ -1,4 +1,4 @@
-"""A real controller with its trainers and its service on a fresh database of the suite's cluster."""
+"""Fixtures: a real controller with its trainers and its service, on a fresh database of the test cluster."""
 
 import contextlib
 import os
@@ -19,13 +19,13 @@ from psycopg.types.json import Jsonb
 
 from tests.conftest import Database
 
-DEADLINE_S = 400.0  # on a machine that is busy with other work; below the suite's own limit
+DEADLINE_S = 400.0  # enough on a busy machine, and below the suite's own limit
 MIB = 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
 class Service:
-    """One controller on one database, and what tests do to it."""
+    """One controller on one database. Tests start, stop and kill it, and read its catalog."""
 
     database: Database
     directory: Path
@@ -43,11 +43,11 @@ class Service:
 
     @property
     def log(self) -> Path:
-        """Where the controller, its trainers and its service write."""
+        """The log file of the controller, its trainers and its service."""
         return self.directory / "controller.log"
 
     def start(self) -> None:
-        """Start the controller and wait until it beats and its service answers."""
+        """Start the controller and wait until it is registered and its service answers."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *self.command],
@@ -70,18 +70,18 @@ class Service:
         return self.process.wait(timeout=60)
 
     def kill(self) -> None:
-        """Kill the controller as nothing can prepare for."""
+        """Kill the controller with SIGKILL."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def reconnect(self) -> None:
-        """Open the test's own connection anew after the database was restarted."""
+        """Open the test's own connection again, after a restart of the database."""
         self.connection.close()
         self.connection = self.database.connect("postgres")
 
     def value(self, statement: str, *arguments: object) -> Any:
-        """The first column of the first row, as a superuser; None where there is no row."""
+        """Return the first column of the statement's first row, as a superuser; None if there is no row."""
         row = self.connection.execute(statement.encode(), arguments).fetchone()
         return None if row is None else row[0]
 
@@ -89,15 +89,17 @@ class Service:
         """The job's state."""
         return str(self.value("select state from tensile.jobs where job_id = %s", job))
 
-    def until(self, condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-        """Poll until the condition holds and return what it returned; fail with the log's end otherwise."""
+    def until(self, condition: Callable[[], Any], event: str, deadline_s: float = DEADLINE_S) -> Any:
+        """Poll until the condition is true, and return its value. If it does not become true, fail with the end of
+        the log.
+        """
         deadline = time.monotonic() + deadline_s
-        while not (found := condition()):
+        while not (value := condition()):
             if time.monotonic() > deadline or (self.process is not None and self.process.poll() is not None):
                 tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-60:])
-                raise AssertionError(f"waited for {what}; the controller's log ends with:\n{tail}")
+                raise AssertionError(f"waited for {event}; the controller's log ends with:\n{tail}")
             time.sleep(0.02)
-        return found
+        return value
 
     def until_ended(self, *jobs: int) -> list[str]:
         """Wait until every job has ended; return their states."""
@@ -108,14 +110,14 @@ class Service:
 
 @pytest.fixture
 def service(database: Database) -> Iterator[Service]:
-    """A controller that is started by the test, with an emulated device of 64 MB, and surely gone afterwards."""
-    with service_on(database) as made:
-        yield made
+    """A controller with an emulated device of 64 MB. The test starts it, and the fixture ends it."""
+    with service_on(database) as service:
+        yield service
 
 
 @contextlib.contextmanager
 def service_on(database: Database) -> Iterator[Service]:
-    """As the fixture, on a database of the test's own."""
+    """Yield the same as the fixture `service`, on any database."""
     directory = Path(tempfile.mkdtemp(prefix="tensile-e2e-"))
     directory.chmod(0o755)
     (directory / "service").mkdir()
@@ -134,14 +136,14 @@ def service_on(database: Database) -> Iterator[Service]:
         "TENSILE_CHECKPOINT_S": "0",
         "TENSILE_SURVEY_S": "0",
     }
-    made = Service(database=database, directory=directory, settings=settings)
+    service = Service(database=database, directory=directory, settings=settings)
     try:
-        yield made
+        yield service
     finally:
-        if made.process is not None and made.process.poll() is None:
+        if service.process is not None and service.process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                made.stop()
-            if made.process.poll() is None:
-                made.kill()
-        made.connection.close()
+                service.stop()
+            if service.process.poll() is None:
+                service.kill()
+        service.connection.close()
         shutil.rmtree(directory)

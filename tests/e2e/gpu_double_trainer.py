@@ -1,4 +1,4 @@
-"""A trainer that computes on the CPU although its device is a GPU: its driver is a double (test_gpu_double.py)."""
+"""A trainer whose device is a GPU with a double of its driver, but which computes on the CPU (test_gpu_double.py)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +13,10 @@ from worker import trainer
 from worker.training import run
 
 
-class _Again:
-    """An iteration as its graph would do it: the host goes through it, and what it has then is accounted for once."""
+class _FakeCudaGraph:
+    """A recorded iteration. A launch runs the iteration on the host again, and accounts for its transient memory
+    once, like the launch of a CUDA graph.
+    """
 
     def __init__(self, queue: Callable[[], None], device: Device) -> None:
         self._queue = queue
@@ -22,32 +24,32 @@ class _Again:
         self._home_bytes = device.usage().used_bytes
 
     def launch(self) -> None:
-        passing_bytes = self._device.usage().used_bytes - self._home_bytes
-        self._device.move(passing_bytes, 0)
+        transient_bytes = self._device.usage().used_bytes - self._home_bytes
+        self._device.move(transient_bytes, 0)
         self._queue()
-        self._device.move(0, passing_bytes)
+        self._device.move(0, transient_bytes)
 
     def close(self) -> None:
         pass
 
 
-class _Graphs:
-    """Where the host computes, nothing can be recorded without doing it: it is only remembered."""
+class _FakeGraphs:
+    """Records iterations. The host cannot record computation without executing it, so only the function is stored."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
 
-    def record(self, queue: Callable[[], None]) -> _Again:
-        return _Again(queue, self._device)
+    def record(self, queue: Callable[[], None]) -> _FakeCudaGraph:
+        return _FakeCudaGraph(queue, self._device)
 
 
 @contextmanager
-def _opened(*arguments: Any) -> Iterator[OpenDevice]:
-    with open_device(*arguments) as found:
-        yield replace(found, graphs=_Graphs(found.device))
+def _open_device(*arguments: Any) -> Iterator[OpenDevice]:
+    with open_device(*arguments) as opened:
+        yield replace(opened, graphs=_FakeGraphs(opened.device))
 
 
 def main() -> int:
-    """What a user's trainer runs, but for where torch computes."""
-    vars(run).update(torch_device=lambda _: torch.device("cpu"), open_device=_opened)
+    """Run the real trainer, except that torch computes on the CPU."""
+    vars(run).update(torch_device=lambda _: torch.device("cpu"), open_device=_open_device)
     return trainer.main()

@@ -1,4 +1,4 @@
-"""Jobs on the processor's own device: the emulated device's bits, real memory on a disk, and threads for life."""
+"""Check jobs on the CPU device: the bits of the emulated device, swap files on disk, a fixed number of threads."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import MIB, Service
-from tests.e2e.test_training import load, train, weights
+from tests.e2e.trainings import load, train, weights
 
 pytestmark = pytest.mark.postgres
 
@@ -17,7 +17,7 @@ KIND = "select device from tensile.workers where stopped_at is null"
 EPOCHS = 6
 
 
-def _on(service: Service, device: str, threads: int = 1, capacity_bytes: int = 64 * MIB) -> None:
+def _start_on(service: Service, device: str, threads: int = 1, capacity_bytes: int = 64 * MIB) -> None:
     service.settings |= {
         "TENSILE_DEVICE": device,
         "TENSILE_TORCH_THREADS": str(threads),
@@ -27,7 +27,7 @@ def _on(service: Service, device: str, threads: int = 1, capacity_bytes: int = 6
     service.start()
 
 
-def _trained(service: Service, model: str, epochs: int = EPOCHS) -> int:
+def _train_job(service: Service, model: str, epochs: int = EPOCHS) -> int:
     with service.database.connect("demo") as demo:
         job = train(demo, model, "digits", epochs=epochs)
     assert service.until_ended(job) == ["succeeded"]
@@ -35,32 +35,33 @@ def _trained(service: Service, model: str, epochs: int = EPOCHS) -> int:
 
 
 def _open_swap_files(directory: Path) -> int:
-    """Files that any process has open in the swap directory, with a name or without."""
-    found = 0
+    """Count the files that any process has open in the swap directory, including removed files."""
+    count = 0
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
-            found += os.readlink(link).startswith(str(directory / "swap"))  # noqa: PTH115 - text that is no path
+            count += os.readlink(link).startswith(str(directory / "swap"))  # noqa: PTH115 - the text of a removed file's link is no path
         except OSError:
             continue
-    return found
+    return count
 
 
-def test_the_processors_device_gives_the_emulated_ones_bits_planned_or_not_and_leaves_no_file(
+@pytest.mark.nightly
+def test_cpu_device_gives_the_bits_of_the_emulated_device_and_leaves_no_file(
     service: Service,
 ) -> None:
-    _on(service, "emulated")
+    _start_on(service, "emulated")
     with service.database.connect("demo") as demo:
         load(demo, "digits")
-    expected = weights(service, _trained(service, "emulated"))
+    expected = weights(service, _train_job(service, "emulated"))
     service.stop()
-    _on(service, "cpu")
+    _start_on(service, "cpu")
     assert str(service.value(KIND)).startswith("cpu:")
-    unplanned = _trained(service, "unplanned")
+    unplanned = _train_job(service, "unplanned")
     assert weights(service, unplanned) == expected
-    assert service.value(PLANNED, unplanned) == 0, "at no pressure nothing is copied"
+    assert service.value(PLANNED, unplanned) == 0, "nothing is copied without memory pressure"
     service.stop()
-    _on(service, "cpu", capacity_bytes=6 * MIB)
-    planned = _trained(service, "planned")
+    _start_on(service, "cpu", capacity_bytes=6 * MIB)
+    planned = _train_job(service, "planned")
     assert weights(service, planned) == expected
     assert service.value(PLANNED, planned) > 0
     service.stop()
@@ -69,17 +70,17 @@ def test_the_processors_device_gives_the_emulated_ones_bits_planned_or_not_and_l
 
 
 @pytest.mark.nightly
-def test_a_job_keeps_the_threads_that_it_was_first_started_with(service: Service) -> None:
-    _on(service, "cpu", threads=2)
+def test_job_keeps_the_number_of_threads_of_its_first_start(service: Service) -> None:
+    _start_on(service, "cpu", threads=2)
     with service.database.connect("demo") as demo:
         load(demo, "digits")
-    expected = weights(service, _trained(service, "undisturbed", epochs=12))
+    expected = weights(service, _train_job(service, "undisturbed", epochs=12))
     with service.database.connect("demo") as demo:
         job = train(demo, "disturbed", "digits", epochs=12)
     service.until(lambda: service.value(CHECKPOINTED, job), "a checkpoint")
     service.kill()
-    assert service.state(job) == "running", "it ended before it was disturbed"
-    _on(service, "cpu", threads=1)
+    assert service.state(job) == "running", "the job ended before the kill"
+    _start_on(service, "cpu", threads=1)
     assert service.until_ended(job) == ["succeeded"]
     assert service.value(THREADS, job) == 2
     assert weights(service, job) == expected

@@ -1,4 +1,4 @@
-"""What a second training inherits, and when its version takes the place of the first one."""
+"""Check what a second training inherits from the first, and when its version is deployed."""
 
 import re
 from collections.abc import Iterator
@@ -28,13 +28,13 @@ grant select on words, numbers, more_words, rare to tensile_reader"""
 
 @pytest.fixture(scope="module")
 def service(cluster: Cluster, template: str) -> Iterator[Service]:
-    """A controller, and the tables."""
-    with fresh_database(cluster, template) as database, service_on(database) as made:
-        made.settings |= {"TENSILE_CAPACITY_BYTES": str(64 * MIB), "TENSILE_SPARE_TRAINERS": "1"}
-        made.start()
+    """A controller, and the tables to train on."""
+    with fresh_database(cluster, template) as database, service_on(database) as service:
+        service.settings |= {"TENSILE_CAPACITY_BYTES": str(64 * MIB), "TENSILE_SPARE_TRAINERS": "1"}
+        service.start()
         with database.connect("demo") as connection:
             connection.execute(TABLES)
-        yield made
+        yield service
 
 
 @pytest.fixture
@@ -44,22 +44,22 @@ def demo(service: Service) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def train(demo: psycopg.Connection[Any], service: Service, model: str, table: str, more: str = "") -> int:
-    """The job, once it has succeeded."""
-    arguments = f"'y', exclude => array['id'], hyperparams => '{{\"epochs\": 8, \"batch_size\": 16}}'{more}"
+def train(demo: psycopg.Connection[Any], service: Service, model: str, table: str, options: str = "") -> int:
+    """Train, wait until the job has succeeded, and return its id."""
+    arguments = f"'y', exclude => array['id'], hyperparams => '{{\"epochs\": 8, \"batch_size\": 16}}'{options}"
     row = demo.execute(f"select tensile_train('{model}', '{table}', {arguments})".encode()).fetchone()
     assert row is not None
     assert service.until_ended(row[0]) == ["succeeded"]
     return int(row[0])
 
 
-def test_a_changed_target_has_a_task_of_its_own_and_replaces_no_good_model(
+def test_changed_target_gets_its_own_task_and_replaces_no_deployed_version(
     service: Service, demo: psycopg.Connection[Any]
 ) -> None:
-    told: list[str] = []
-    demo.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
+    notices: list[str] = []
+    demo.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
     train(demo, service, "chg", "words")
-    told.clear()
+    notices.clear()
 
     train(demo, service, "chg", "numbers")
     train(demo, service, "chg", "more_words")
@@ -68,13 +68,13 @@ def test_a_changed_target_has_a_task_of_its_own_and_replaces_no_good_model(
         "select version, task::text, deployed, not_deployed from tensile_training_info('chg')"
         " join tensile.stat_jobs using (version) where model = 'chg' order by version"
     ).fetchall()
-    stays = "it cannot be compared with version 1, which stays deployed: that version "
+    reason_start = "it cannot be compared with version 1, which stays deployed: that version "
     assert rows == [
         (1, "classification", True, None),
-        (2, "regression", False, stays + 'predicts "y" by classification, this one by regression'),
-        (3, "classification", False, stays + "knows 2 classes and this one 3, of which 2 are the same"),
+        (2, "regression", False, reason_start + 'predicts "y" by classification, this one by regression'),
+        (3, "classification", False, reason_start + "knows 2 classes and this one 3, of which 2 are the same"),
     ]
-    assert [text for text in told if not text.startswith("features that")] == [
+    assert [text for text in notices if not text.startswith("features that")] == [
         'task "classification" of job 1 is not taken over, as target "y" has type double precision and had values of '
         "kind text then",
         'task is regression, as target "y" has type double precision',
@@ -83,7 +83,7 @@ def test_a_changed_target_has_a_task_of_its_own_and_replaces_no_good_model(
     ]
 
 
-def test_a_version_that_was_asked_for_is_deployed_whatever_it_is_compared_with(
+def test_version_with_deploy_always_is_deployed_without_a_comparison(
     service: Service, demo: psycopg.Connection[Any]
 ) -> None:
     train(demo, service, "always", "words")
@@ -93,18 +93,18 @@ def test_a_version_that_was_asked_for_is_deployed_whatever_it_is_compared_with(
     assert rows == [(2, "regression")]
 
 
-def test_a_metric_that_the_validation_rows_do_not_define_ends_no_training(
+def test_undefined_validation_metric_does_not_stop_the_training(
     service: Service, demo: psycopg.Connection[Any]
 ) -> None:
-    more = """, split => '{"valid_size": 0.05}', early_stop => '{"metric": "roc_auc", "patience": 1}'"""
-    job = train(demo, service, "rare", "rare", more)
+    options = """, split => '{"valid_size": 0.05}', early_stop => '{"metric": "roc_auc", "patience": 1}'"""
+    job = train(demo, service, "rare", "rare", options)
 
     epochs = demo.execute("select max(epoch) from tensile.metrics where job_id = %s", (job,)).fetchone()
-    said = demo.execute(
+    events = demo.execute(
         "select detail ->> 'reason' from tensile.job_events where job_id = %s and kind = 'metric_undefined'", (job,)
     ).fetchall()
     assert epochs == (8,)
-    ((reason,),) = said
+    ((reason,),) = events
     assert re.fullmatch(
         r"roc_auc is not defined on the \d+ validation rows, so early stopping counts no epoch and the last one is "
         "published",
@@ -112,7 +112,9 @@ def test_a_metric_that_the_validation_rows_do_not_define_ends_no_training(
     )
 
 
-def test_a_metric_of_more_than_two_classes_compares_versions(service: Service, demo: psycopg.Connection[Any]) -> None:
+def test_versions_with_more_than_two_classes_are_compared_by_roc_auc(
+    service: Service, demo: psycopg.Connection[Any]
+) -> None:
     train(demo, service, "auc", "more_words", ", metric => 'roc_auc'")
     train(demo, service, "auc", "more_words", ", metric => 'roc_auc'")
 

@@ -1,4 +1,6 @@
-"""A database is dumped and restored into another cluster: its models predict as before, its queue does not run."""
+"""Check a database that is dumped and restored into another cluster: models predict the same, and its copied queue
+does not run.
+"""
 
 import shutil
 import subprocess
@@ -24,21 +26,24 @@ select tensile_train(%s, 'iris', target => %s, architecture => '{"type": "mlp", 
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Cluster]:
-    """Another running cluster, as initdb leaves it."""
+def other_cluster() -> Iterator[Cluster]:
+    """Another running cluster, with initdb's settings."""
     directory = Path(tempfile.mkdtemp(prefix="tensile-copy-"))
     directory.chmod(0o755)  # the cluster's system user must be able to enter
-    made = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
-    made.create(roles=ROLES)
+    cluster = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
+    cluster.create(roles=ROLES)
     try:
-        made.start()
-        yield made
+        cluster.start()
+        yield cluster
     finally:
-        made.stop(mode="immediate")
+        cluster.stop(mode="immediate")
         shutil.rmtree(directory)
 
 
-def test_a_restored_copy_predicts_the_same_and_leaves_the_queue_alone(service: Service, elsewhere: Cluster) -> None:
+@pytest.mark.nightly
+def test_restored_copy_predicts_the_same_and_does_not_run_the_copied_queue(
+    service: Service, other_cluster: Cluster
+) -> None:
     service.start()
     with service.database.connect("demo") as demo:
         demo.execute("select tensile_load_dataset('iris')")
@@ -47,19 +52,19 @@ def test_a_restored_copy_predicts_the_same_and_leaves_the_queue_alone(service: S
         predictions = demo.execute(PREDICTIONS).fetchall()
         demo.execute("select tensile_grant_model('labels', 'bob')")
         service.stop()
-        waiting = train(demo, "labels", "target")
+        queued_job = train(demo, "labels", "target")
 
-    with service_on(restored(service.database, elsewhere)) as copy:
+    with service_on(restore_copy(service.database, other_cluster)) as copy:
         copy.start()
         with copy.database.connect("demo") as demo:
             assert demo.execute(PREDICTIONS).fetchall() == predictions
-            # An older job would have been claimed first.
-            younger = train(demo, "another", "target")
-            assert copy.until_ended(younger) == ["succeeded"]
-            assert younger > waiting
-            assert copy.state(waiting) == "queued"
-            again = train(demo, "labels", "target")
-            assert copy.until_ended(again) == ["succeeded"]
+            # If the copied job were claimed at all, it would be claimed first, because it is older.
+            younger_job = train(demo, "another", "target")
+            assert copy.until_ended(younger_job) == ["succeeded"]
+            assert younger_job > queued_job
+            assert copy.state(queued_job) == "queued"
+            second_job = train(demo, "labels", "target")
+            assert copy.until_ended(second_job) == ["succeeded"]
             versions = demo.execute("select version from tensile_training_info('labels')").fetchall()
             assert versions == [(2,), (1,)]
         with copy.database.connect("bob") as bob:
@@ -75,23 +80,25 @@ def train(connection: psycopg.Connection, model: str, target: str) -> int:
     return int(row[0])
 
 
-def restored(source: Database, cluster: Cluster) -> Database:
-    """A copy of the database on another cluster, as an administrator makes one: roles first, then the rest."""
+def restore_copy(source: Database, cluster: Cluster) -> Database:
+    """Copy the database to another cluster like an administrator: first the roles, then the database."""
     copy = Database(name="copied", cluster=cluster)
-    roles = call(source.cluster, "pg_dumpall", "--roles-only", "--dbname", source.dsn())
-    call(cluster, "psql", "--quiet", "--dbname", cluster.dsn(database="postgres"), text=roles)  # postgres is there
-    dump = call(source.cluster, "pg_dump", "--dbname", source.dsn())
+    roles = run_program(source.cluster, "pg_dumpall", "--roles-only", "--dbname", source.dsn())
+    # Continues after the error that role postgres exists.
+    run_program(cluster, "psql", "--quiet", "--dbname", cluster.dsn(database="postgres"), text=roles)
+    dump = run_program(source.cluster, "pg_dump", "--dbname", source.dsn())
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute("create database copied")
-    call(cluster, "psql", "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", copy.dsn(), text=dump)
+    run_program(cluster, "psql", "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", copy.dsn(), text=dump)
     with copy.connect() as connection:
-        connection.execute("delete from tensile.settings where name = 'socket_directory'")  # of the other machine
+        # The path belongs to the other machine.
+        connection.execute("delete from tensile.settings where name = 'socket_directory'")
     return copy
 
 
-def call(cluster: Cluster, program: str, *arguments: str, text: str | None = None) -> str:
-    done = subprocess.run(
+def run_program(cluster: Cluster, program: str, *arguments: str, text: str | None = None) -> str:
+    completed = subprocess.run(
         [cluster.programs.path(program), *arguments], input=text, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout

@@ -1,4 +1,4 @@
-"""The quickstart's SQL files run, with networks small enough for a test."""
+"""Check that the quickstart's SQL files run, with networks that are small enough for a test."""
 
 import subprocess
 from pathlib import Path
@@ -18,20 +18,22 @@ select tensile_create_model('diabetes', '{"type": "mlp", "hidden": [256]}', '{"e
 
 
 def psql(service: Service, *arguments: str) -> str:
-    """What psql prints as the ordinary role; the first error ends it."""
+    """Run psql as the ordinary role, and return its output. The first error ends it."""
     command = ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", service.database.dsn("demo"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
-def test_the_quickstarts_files_run_one_after_the_other(service: Service) -> None:
+def test_quickstart_files_run_one_after_another(service: Service) -> None:
     service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 * MIB), "TENSILE_SPARE_TRAINERS": "3"}
     service.start()
     assert "digits" in psql(service, "-f", str(EXAMPLES / "load.sql"))
-    assert "digits" not in psql(service, "-f", str(EXAMPLES / "load.sql")), "loaded again"
+    assert "digits" not in psql(service, "-f", str(EXAMPLES / "load.sql")), (
+        "load.sql loaded the data set a second time"
+    )
     psql(service, "-c", SMALL)
-    psql(service, "-f", str(EXAMPLES / "models.sql"))  # finds them, makes nothing
+    psql(service, "-f", str(EXAMPLES / "models.sql"))  # the models exist already
     explained = psql(service, "-f", str(EXAMPLES / "explain.sql"))
     assert all(policy in explained for policy in ("vanilla", "liveness", "tensile+"))
     psql(service, "-f", str(EXAMPLES / "train.sql"))

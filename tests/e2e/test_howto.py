@@ -1,4 +1,4 @@
-"""What the page of how-tos says is typed as it stands there."""
+"""Check that the statements and commands of the how-to page work as they are written there."""
 
 import os
 import subprocess
@@ -26,12 +26,12 @@ select tensile_create_model('digits', '{"type": "mlp", "hidden": [16]}', '{"epoc
 
 
 def blocks(info: str) -> list[str]:
-    """The page's blocks whose fences say this, in their order."""
+    """Return the page's code blocks with this info string, in their order."""
     return [f"{block.text}\n" for block in PAGE.blocks if block.info == info]
 
 
 def shell(service: Service, command: str, directory: Path) -> str:
-    """What a shell prints that has the command on its path, and the test's database by its variable."""
+    """Run the command in a shell with `tensile` on its path and TENSILE_DSN set, and return its output."""
     environment = os.environ | {
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "TENSILE_DSN": service.database.dsn("demo"),
@@ -44,9 +44,8 @@ def shell(service: Service, command: str, directory: Path) -> str:
     return done.stdout
 
 
-def test_rolling_back_exporting_scoring_and_nightly_training_work_as_written(
-    service: Service, tmp_path: Path
-) -> None:
+@pytest.mark.nightly
+def test_commands_of_the_how_to_page_work_as_written(service: Service, tmp_path: Path) -> None:
     service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 << 20)}
     service.start()
     with service.database.connect("demo") as demo:
@@ -72,12 +71,12 @@ def test_rolling_back_exporting_scoring_and_nightly_training_work_as_written(
     (line,) = blocks("cron")
     command = line.split(maxsplit=5)[5].replace(r"\%", "%").replace('--dsn "host=db dbname=app user=alice"', "")
     shell(service, command, tmp_path)
-    shell(service, command, tmp_path)  # the same night
+    shell(service, command, tmp_path)  # a second time in the same night
     (keys,) = service.connection.execute("select count(*) from tensile.jobs where idempotency_key like 'digits %'")
     assert keys == (1,)
 
 
-def test_the_statements_of_an_uninstallation_leave_nothing_of_ours() -> None:
+def test_uninstallation_leaves_only_the_users_own_objects() -> None:
     with temporary_cluster() as cluster:
         with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as maintenance:
             maintenance.execute("create database tensile")

@@ -1,6 +1,7 @@
-"""A trainer that outgrows its control group: the kernel ends it, and the job says so and is not tried for ever.
+"""Check a job whose trainer exceeds the memory of its control group: the kernel kills the trainer, and the job fails
+with the reason after a second attempt.
 
-The control group is a real one: a test that cannot make one skips and says why.
+The control group is real. A test that cannot create one skips with the reason.
 """
 
 import contextlib
@@ -17,10 +18,11 @@ from tests.e2e.conftest import MIB, Service
 pytestmark = pytest.mark.postgres
 
 LIMIT_BYTES = 320 * MIB
-ROWS = 120_000  # of a thousand numbers each, which compress to nothing on disk and take 480 MB in memory
+ROWS = 120_000  # with 1,000 equal numbers each: little on disk because of compression, but 480 MB in memory
 ELEMENTS = 1_000
 MOUNTED = Path("/sys/fs/cgroup")
-# In version 2 a group has processes or children, not both: the new one is made beside this process's own.
+# The files of versions 1 and 2. A group of version 2 has processes or children but not both, so the new group is
+# created in the root and not in this process's own group.
 VERSIONS = (
     (MOUNTED / "memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
     (MOUNTED, "memory.max", "memory.swap.max"),
@@ -28,7 +30,7 @@ VERSIONS = (
 
 
 @pytest.fixture
-def group() -> Iterator[Path]:
+def control_group() -> Iterator[Path]:
     """A control group with LIMIT_BYTES of memory and no swap space."""
     reasons = []
     for root, name, swap in VERSIONS:
@@ -47,13 +49,13 @@ def group() -> Iterator[Path]:
             path.rmdir()
             continue
         yield path
-        _leave(path)
+        _remove_group(path)
         return
-    pytest.skip(f"no control group with a limit of memory can be made here: {'; '.join(reasons)}")
+    pytest.skip(f"no control group with a memory limit can be created: {'; '.join(reasons)}")
 
 
-def _leave(path: Path) -> None:
-    """Remove the group, whose processes end with the test."""
+def _remove_group(path: Path) -> None:
+    """Remove the group. Its processes end with the test."""
     end_s = time.monotonic() + 60
     while path.exists():
         for pid in (path / "cgroup.procs").read_text().split():
@@ -62,22 +64,22 @@ def _leave(path: Path) -> None:
         with contextlib.suppress(OSError):
             path.rmdir()
         if path.exists():
-            assert time.monotonic() < end_s, f"{path} stays"
+            assert time.monotonic() < end_s, f"{path} cannot be removed"
             time.sleep(0.02)
 
 
-def _confine(service: Service, group: Path) -> None:
-    """Move the controller and all that it has started; who is forked from now on is in the group, too."""
+def _move_into_group(service: Service, control_group: Path) -> None:
+    """Move the controller and its descendants into the group. Processes that they fork later are in it too."""
     assert service.process is not None
     family, processes = {service.process.pid}, list(all_processes())
-    while grown := {process.pid for process in processes if process.parent in family} - family:
-        family |= grown
+    while descendants := {process.pid for process in processes if process.parent in family} - family:
+        family |= descendants
     for pid in sorted(family):
         with contextlib.suppress(ProcessLookupError):
-            (group / "cgroup.procs").write_text(str(pid))
+            (control_group / "cgroup.procs").write_text(str(pid))
 
 
-def _table(service: Service) -> None:
+def _create_table(service: Service) -> None:
     connection = service.connection
     connection.execute(
         f"create table wide as select array_fill(i::real, array[{ELEMENTS}]) as a, random() as y"
@@ -92,33 +94,33 @@ def _train(service: Service) -> int:
     return job
 
 
-def test_a_trainer_that_the_kernel_ends_for_memory_is_tried_once_more_and_then_the_job_says_so(
-    service: Service, group: Path
-) -> None:
+@pytest.mark.nightly
+def test_job_fails_after_two_kills_of_its_trainer_for_lack_of_memory(service: Service, control_group: Path) -> None:
     service.settings["TENSILE_READ_LIMIT_BYTES"] = "64GB"
     service.start()
-    _table(service)
-    # What is foretold is only as good as the statistics: with these, the table seems to have ten rows.
+    _create_table(service)
+    # The estimate before reading depends on the statistics. With these, the table seems to have ten rows.
     service.connection.execute("update pg_class set reltuples = 10 where oid = 'wide'::regclass")
-    _confine(service, group)
+    _move_into_group(service, control_group)
     job = _train(service)
     assert service.until_ended(job) == ["failed"]
-    told = "select attempt, faults, error_sqlstate from tensile.jobs where job_id = %s"
-    assert service.connection.execute(told, [job]).fetchone() == (2, 2, "53200")
+    outcome = "select attempt, faults, error_sqlstate from tensile.jobs where job_id = %s"
+    assert service.connection.execute(outcome, [job]).fetchone() == (2, 2, "53200")
     message = service.value("select error_message from tensile.jobs where job_id = %s", job)
     assert "the kernel ended its trainer for memory: it had " in message
     assert message.endswith(f" MB of {LIMIT_BYTES // MIB}.0 MB")
     hint = service.value("select error_hint from tensile.jobs where job_id = %s", job)
-    for way in ("exclude", "sample", "read_limit_bytes", "more memory"):
-        assert way in hint
+    for remedy in ("exclude", "sample", "read_limit_bytes", "more memory"):
+        assert remedy in hint
 
 
-def test_a_table_that_cannot_fit_the_control_group_is_refused_before_it_is_read(
-    service: Service, group: Path
+@pytest.mark.nightly
+def test_table_too_large_for_the_control_group_is_refused_before_it_is_read(
+    service: Service, control_group: Path
 ) -> None:
     service.start()
-    _table(service)
-    _confine(service, group)
+    _create_table(service)
+    _move_into_group(service, control_group)
     job = _train(service)
     assert service.until_ended(job) == ["failed"]
     attempt, message = service.connection.execute(
@@ -127,9 +129,9 @@ def test_a_table_that_cannot_fit_the_control_group_is_refused_before_it_is_read(
     assert attempt == 1
     assert "the rows of table public.wide need about " in message
     assert f"more than the {LIMIT_BYTES // 2 // MIB}.0 MB that a trainer may use for them" in message
-    foretold = service.value(
+    predicted_bytes = service.value(
         "select max((detail ->> 'peak_bytes')::bigint) from tensile.job_events"
         " where job_id = %s and kind = 'reading'",
         job,
     )
-    assert foretold > ROWS * ELEMENTS * 4
+    assert predicted_bytes > ROWS * ELEMENTS * 4

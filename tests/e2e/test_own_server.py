@@ -1,4 +1,4 @@
-"""The manual's way onto a server of one's own: init as a superuser, passwords for worker and reader, a controller."""
+"""Check the manual's set-up on an existing server: init as a superuser, two passwords, a controller."""
 
 import os
 import subprocess
@@ -16,15 +16,15 @@ from indb_tensile.cluster import Cluster
 pytestmark = pytest.mark.postgres
 
 NAME = "own_server"
-PASSWORD = "correct horse"  # of a server that is thrown away
+PASSWORD = "correct horse"  # of a temporary server
 DEADLINE_S = 180.0
 TENSILE = str(Path(sys.executable).with_name("tensile"))
 
 
 @pytest.fixture
 def superuser(cluster: Cluster, template: str) -> Iterator[psycopg.Connection]:
-    """A session in an empty database of a server whose pg_hba.conf asks the worker and the reader for a password."""
-    del template  # its roles are used
+    """A superuser's session in an empty database. Its pg_hba.conf requires a password of worker and reader."""
+    del template  # the fixture creates the roles
     hba = cluster.data / "pg_hba.conf"
     before = hba.read_text()
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as maintenance:
@@ -42,14 +42,14 @@ def superuser(cluster: Cluster, template: str) -> Iterator[psycopg.Connection]:
 
 
 def tensile(*arguments: str) -> None:
-    """One command of the command line, which must succeed."""
+    """Run a command of the command line, which must succeed."""
     command = [TENSILE, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
 
 
 def until(condition: Callable[[], object], process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Poll until the condition holds."""
+    """Poll until the condition is true, while the process runs."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, log.read_text()
@@ -57,7 +57,8 @@ def until(condition: Callable[[], object], process: "subprocess.Popen[bytes]", l
         time.sleep(0.05)
 
 
-def test_a_database_of_ones_own_is_set_up_as_the_manual_says(cluster: Cluster, superuser: psycopg.Connection) -> None:
+@pytest.mark.nightly
+def test_own_server_is_set_up_as_in_the_manual(cluster: Cluster, superuser: psycopg.Connection) -> None:
     tensile("init", "--dsn", cluster.dsn(database=NAME))
     superuser.execute(f"alter role tensile_worker password '{PASSWORD}'")
     superuser.execute(f"alter role tensile_reader password '{PASSWORD}2'")
@@ -87,9 +88,11 @@ def test_a_database_of_ones_own_is_set_up_as_the_manual_says(cluster: Cluster, s
                 alice.execute("select tensile_train('iris', 'iris')")
                 ended = "select 1 from tensile.stat_jobs where state = 'succeeded'"
                 until(lambda: alice.execute(ended).fetchone(), controller, log)
-                predicted = alice.execute("select tensile_predict_label('iris', i) from iris as i limit 1").fetchone()
-                assert predicted is not None
-                assert predicted[0] in {"setosa", "versicolor", "virginica"}
+                prediction = alice.execute(
+                    "select tensile_predict_label('iris', i) from iris as i limit 1"
+                ).fetchone()
+                assert prediction is not None
+                assert prediction[0] in {"setosa", "versicolor", "virginica"}
         finally:
             controller.terminate()
             assert controller.wait(timeout=30) == 0

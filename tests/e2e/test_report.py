@@ -1,4 +1,4 @@
-"""From a table with flaws to its report, and to each row's part: a real controller with its trainers."""
+"""Check the data report of a training and the part of each row, with a real controller and tables that have flaws."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ SMALL = """architecture => '{"type": "mlp", "hidden": [4]}', hyperparams => '{"e
 
 @pytest.fixture(scope="module")
 def running(cluster: Cluster, template: str) -> Iterator[Service]:
-    """One controller for all tests here."""
-    with fresh_database(cluster, template) as database, service_on(database) as made:
-        made.start()
-        yield made
+    """One controller for all tests of this module."""
+    with fresh_database(cluster, template) as database, service_on(database) as service:
+        service.start()
+        yield service
 
 
 @pytest.fixture
 def alice(running: Service) -> Iterator[psycopg.Connection]:
-    """An ordinary user, whose tables go with the test."""
+    """An ordinary user, who has a schema of the same name."""
     with running.database.connect("alice") as connection:
         connection.execute("set search_path = alice, public")
         yield connection
@@ -41,38 +41,38 @@ def _schema(running: Service) -> None:
     )
 
 
-def trained(running: Service, alice: psycopg.Connection, arguments: str) -> int:
+def train_job(running: Service, alice: psycopg.Connection, arguments: str) -> int:
     row = alice.execute(f"select tensile_train({arguments}, {SMALL})".encode()).fetchone()
     assert row is not None
     assert running.until_ended(row[0]) == ["succeeded"], running.value("select error_message from tensile.jobs")
     return int(row[0])
 
 
-def parts(alice: psycopg.Connection, arguments: str) -> Counter[str | None]:
+def count_parts(alice: psycopg.Connection, arguments: str) -> Counter[str | None]:
     rows = alice.execute(f"select part, count(*) from tensile_split({arguments}) group by 1".encode()).fetchall()
     return Counter(dict(rows))
 
 
-def reported(alice: psycopg.Connection, job: int) -> dict[tuple[str, str | None, str], tuple[str, str | None]]:
+def read_report(alice: psycopg.Connection, job: int) -> dict[tuple[str, str | None, str], tuple[str, str | None]]:
     rows = alice.execute("select * from tensile_data_report(%s)", (job,)).fetchall()
     return {(section, subject, fact): (value, warning) for section, subject, fact, value, warning in rows}
 
 
 def rows_of(report: dict[tuple[str, str | None, str], tuple[str, str | None]]) -> dict[str, int]:
-    """Rows of each part, as the report has them."""
+    """Return the number of rows of each part in the report."""
     return {part: int(report[("split", part, "rows")][0].split()[0]) for part in ("train", "valid", "test")}
 
 
-def test_a_report_is_read_beside_the_parts_of_the_rows(running: Service, alice: psycopg.Connection) -> None:
+def test_report_agrees_with_the_parts_of_the_rows(running: Service, alice: psycopg.Connection) -> None:
     alice.execute(
         """create table people (id int primary key, number int, age real, city text, one int, left_us text);
            insert into people select i, i * 2, case when i % 10 > 0 then i % 31 end, 'city ' || i % 3, 1,
                                      case when i <= 5 then null when i % 20 = 0 then 'yes' else 'no' end
              from generate_series(1, 200) as i"""
     )
-    job = trained(running, alice, "'people', 'people', 'left_us'")
+    job = train_job(running, alice, "'people', 'people', 'left_us'")
 
-    report = reported(alice, job)
+    report = read_report(alice, job)
     assert report[("rows", None, "read")] == ("200", None)
     assert report[("rows", "left_us", "left out, as the target is NULL")] == ("5", None)
     assert report[("split", None, "decided by")] == ("a hash of the primary key (id)", None)
@@ -82,7 +82,7 @@ def test_a_report_is_read_beside_the_parts_of_the_rows(running: Service, alice: 
     assert "no better than always answering the most frequent class" in str(
         [row[1] for key, row in report.items() if key[0] == "result"]
     )
-    assert parts(alice, "'people'") == Counter(rows_of(report) | {None: 5})
+    assert count_parts(alice, "'people'") == Counter(rows_of(report) | {None: 5})
     keys = alice.execute("select key from tensile_split('people') where part is null order by key").fetchall()
     assert keys == [({"id": number},) for number in range(1, 6)]
 
@@ -92,18 +92,18 @@ def test_a_report_is_read_beside_the_parts_of_the_rows(running: Service, alice: 
     ).fetchall()
     alice.execute("create table held as select * from people where false")
     alice.cursor().executemany("insert into held values (%s, %s, %s, %s, %s, %s)", held_out)
-    (judged,) = alice.execute(
+    (accuracy,) = alice.execute(
         "select value from tensile_evaluate('people', 'held') where metric = 'accuracy'"
     ).fetchall()
     assert (
-        judged
+        accuracy
         == running.connection.execute(
             "select metric from tensile.model_versions where job_id = %s", (job,)
         ).fetchone()
     )
 
 
-def test_every_type_of_key_and_value_is_told_apart_as_in_the_training(
+def test_rows_with_keys_and_values_of_every_type_are_split_as_in_the_training(
     running: Service, alice: psycopg.Connection
 ) -> None:
     alice.execute(
@@ -123,39 +123,41 @@ def test_every_type_of_key_and_value_is_told_apart_as_in_the_training(
                   timestamp '2020-01-01 00:00:00.1' + i % 5 * interval '1 s'
              from generate_series(1, 400) as i"""
     )
-    keyed = trained(running, alice, "'keyed', 'keyed', 'y', task => 'regression', features => array['x', 'h']")
-    bare = trained(running, alice, "'bare', 'bare', 'y', task => 'regression'")
+    keyed = train_job(running, alice, "'keyed', 'keyed', 'y', task => 'regression', features => array['x', 'h']")
+    bare = train_job(running, alice, "'bare', 'bare', 'y', task => 'regression'")
     alice.execute("set bytea_output = 'escape'; set intervalstyle = 'iso_8601'; set timezone = 'Asia/Tokyo'")
 
-    assert parts(alice, "'keyed'") == Counter(rows_of(reported(alice, keyed)))
-    # The hashes of rows without a key are of all columns: were one of them another, the counts would be others.
-    report = reported(alice, bare)
+    assert count_parts(alice, "'keyed'") == Counter(rows_of(read_report(alice, keyed)))
+    # The hash of a row without a key includes all columns. If one column's hash differed, the counts would differ.
+    report = read_report(alice, bare)
     assert report[("split", None, "decided by")][0] == "a hash of the row's values, as there is no primary key"
-    assert parts(alice, "'bare'") == Counter(rows_of(report))
+    assert count_parts(alice, "'bare'") == Counter(rows_of(report))
     assert int(report[("rows", None, "equal to another row in features and target")][0]) == 400 - 80
     assert "the metric is too optimistic" in str(
         report[("rows", None, "of the test part equal to a training row")][1]
     )
 
 
-def test_the_last_rows_test_and_the_rule_outlives_new_rows(running: Service, alice: psycopg.Connection) -> None:
+def test_split_by_time_tests_the_last_rows_and_applies_to_new_rows(
+    running: Service, alice: psycopg.Connection
+) -> None:
     alice.execute(
         """create table events (id int primary key, at timestamptz, x int, y real);
            insert into events select i, timestamptz '2024-01-01' + (i - i % 3) * interval '1 h', i % 7, i % 5
              from generate_series(1, 200) as i"""
     )
     split = """split => '{"last": 0.2, "by": "at"}'"""
-    job = trained(running, alice, f"'events', 'events', 'y', task => 'regression', {split}")
-    report = reported(alice, job)
+    job = train_job(running, alice, f"'events', 'events', 'y', task => 'regression', {split}")
+    report = read_report(alice, job)
     assert report[("split", None, "decided by")] == ("the last 20 % by at", None)
     assert ("columns", "at", "encoding") not in report
     assert rows_of(report) == {"train": 130, "valid": 30, "test": 40}
-    assert parts(alice, "'events'") == Counter(rows_of(report))
+    assert count_parts(alice, "'events'") == Counter(rows_of(report))
 
     alice.execute("insert into events select i, timestamptz '2025-01-01', 1, 1 from generate_series(201, 210) as i")
-    assert parts(alice, "'events'") == Counter(train=130, valid=30, test=50)
-    again = trained(running, alice, f"'events', 'events', 'y', {split}, deploy => 'if_better'")
-    assert rows_of(reported(alice, again)) == {"train": 136, "valid": 32, "test": 42}
+    assert count_parts(alice, "'events'") == Counter(train=130, valid=30, test=50)
+    second_job = train_job(running, alice, f"'events', 'events', 'y', {split}, deploy => 'if_better'")
+    assert rows_of(read_report(alice, second_job)) == {"train": 136, "valid": 32, "test": 42}
     (best,) = running.connection.execute(
         "select v.metric from tensile.model_versions as v join tensile.models as m using (model_id)"
         " where m.name = 'events' and v.deployed"
@@ -163,16 +165,16 @@ def test_the_last_rows_test_and_the_rule_outlives_new_rows(running: Service, ali
     assert best is not None
 
 
-def test_equal_rows_of_a_copy_without_a_key_train_and_test(running: Service, alice: psycopg.Connection) -> None:
+def test_report_counts_equal_rows_of_a_table_without_a_key(running: Service, alice: psycopg.Connection) -> None:
     alice.execute("create table twins as select i % 2 as x, i % 2 as y from generate_series(1, 60) as i")
-    job = trained(running, alice, "'twins', 'twins', 'y', task => 'classification'")
-    report = reported(alice, job)
-    assert parts(alice, "'twins'") == Counter(rows_of(report))
+    job = train_job(running, alice, "'twins', 'twins', 'y', task => 'classification'")
+    report = read_report(alice, job)
+    assert count_parts(alice, "'twins'") == Counter(rows_of(report))
     assert report[("rows", None, "equal to another row in features and target")] == ("58", None)
     assert report[("columns", "x", "equal to the target")][1] is not None
 
 
-def test_a_column_divides_and_a_view_is_read_as_its_caller(running: Service, alice: psycopg.Connection) -> None:
+def test_split_by_a_column_works_on_a_view(running: Service, alice: psycopg.Connection) -> None:
     alice.execute(
         """create table marked as select i as id, i % 9 as x, (i % 5)::real as y, i % 4 = 0 as is_test
              from generate_series(1, 100) as i;
@@ -180,23 +182,27 @@ def test_a_column_divides_and_a_view_is_read_as_its_caller(running: Service, ali
            create view seen as select id, doubled(x) as x, y, is_test from marked"""
     )
     split = """split => '{"column": "is_test"}', exclude => array['id']"""
-    job = trained(running, alice, f"'marked', 'seen', 'y', task => 'regression', {split}")
-    assert rows_of(reported(alice, job))["test"] == 25
-    assert parts(alice, "'marked'") == parts(alice, "'marked', 'seen', 1") == Counter(rows_of(reported(alice, job)))
-    found = alice.execute("select key from tensile_split('marked') where part = 'test'").fetchall()
-    assert all(key["is_test"] for (key,) in found)
-    (shown,) = alice.execute(
+    job = train_job(running, alice, f"'marked', 'seen', 'y', task => 'regression', {split}")
+    assert rows_of(read_report(alice, job))["test"] == 25
+    assert (
+        count_parts(alice, "'marked'")
+        == count_parts(alice, "'marked', 'seen', 1")
+        == Counter(rows_of(read_report(alice, job)))
+    )
+    test_keys = alice.execute("select key from tensile_split('marked') where part = 'test'").fetchall()
+    assert all(key["is_test"] for (key,) in test_keys)
+    (explanations,) = alice.execute(
         """select count(*) from tensile_explain('marked', 'seen', 'y', split => '{"column": "is_test"}')"""
     ).fetchall()
-    assert shown[0] > 0
+    assert explanations[0] > 0
 
 
-def test_only_the_owner_may_ask_and_the_relation_must_fit(
+def test_only_the_owner_may_read_the_split_and_the_relation_must_fit(
     running: Service, alice: psycopg.Connection, database: Database
 ) -> None:
     alice.execute("create table own (id int primary key, x int, y real); create table else_where (x int)")
     alice.execute("insert into own select i, i % 7, i % 5 from generate_series(1, 50) as i")
-    trained(running, alice, "'own', 'own', 'y', task => 'regression'")
+    train_job(running, alice, "'own', 'own', 'y', task => 'regression'")
     alice.execute(
         "select tensile_grant_model('own', 'bob'); grant usage on schema alice to bob; grant select on own to bob"
     )

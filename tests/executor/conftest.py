@@ -1,4 +1,4 @@
-"""Fixtures of the executor's tests: one thread, ordinary attention, steps captured and calibrated once."""
+"""Fixtures of the executor's tests. They set one thread and ordinary attention, and cache calibrated steps."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -17,10 +17,10 @@ GRANT_BYTES = 1 << 30
 
 @pytest.fixture(autouse=True)
 def _exact() -> Iterator[None]:
-    """What bits depend on, the same on both sides of every comparison."""
+    """Give captured and eager runs the same settings wherever a setting changes bits."""
     threads, fused = torch.get_num_threads(), torch.backends.mha.get_fastpath_enabled()
     torch.set_num_threads(1)
-    torch.backends.mha.set_fastpath_enabled(False)  # eager evaluation would take another kernel than captured
+    torch.backends.mha.set_fastpath_enabled(False)  # eager evaluation would use another kernel than a captured step
     yield
     torch.set_num_threads(threads)
     torch.backends.mha.set_fastpath_enabled(fused)
@@ -30,7 +30,7 @@ def _exact() -> Iterator[None]:
 def prepared(
     kind: str, seed: int = 0, settings: OptimizerSettings | None = None, passes: Passes = WHOLE
 ) -> tuple[Job, tuple[CapturedStep, ...]]:
-    """A job with its steps, calibrated."""
+    """Return a job and its calibrated steps."""
     job = make_job(kind, seed, settings, passes=passes)
     captured = job.steps
     return job, calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).steps

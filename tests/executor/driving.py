@@ -1,4 +1,4 @@
-"""Trains a job as a trainer would, and reads off every bit of what came of it."""
+"""Train a job as a trainer does, and collect every bit of its losses, outputs and state."""
 
 import torch
 
@@ -8,22 +8,22 @@ from tests.executor.models import Job
 
 
 def drive(trainer: Runner | Eager, job: Job, epochs: int = 2) -> list[torch.Tensor]:
-    """Epochs with a tail batch and an evaluation in between; every loss and output on the way."""
+    """Train some epochs with a tail batch and an evaluation in each. Return every loss and output, in order."""
     torch.manual_seed(99)
-    seen: list[torch.Tensor] = []
+    results: list[torch.Tensor] = []
     for _ in range(epochs):
         for index, (x, y) in enumerate(job.batches):
-            seen.append(trainer.train(x, y, RATES[index]))
+            results.append(trainer.train(x, y, RATES[index]))
             if index == 1:
-                seen += trainer.evaluate(*job.held_out)
-    return seen
+                results += trainer.evaluate(*job.held_out)
+    return results
 
 
 def bits(values: list[torch.Tensor]) -> list[bytes]:
-    """Every bit of these, in their order."""
+    """Return the bytes of these tensors, in their order."""
     return [value.contiguous().numpy().tobytes() for value in values]
 
 
 def state_bits(state: dict[str, torch.Tensor]) -> dict[str, bytes]:
-    """Every bit of an exported state."""
+    """Return the bytes of every value of an exported state, by name."""
     return {name: value.contiguous().numpy().tobytes() for name, value in sorted(state.items())}

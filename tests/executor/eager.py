@@ -15,7 +15,7 @@ RATES = (1e-2, 5e-3, 2e-3)
 
 
 class Eager:
-    """`torch.optim` with `fused=True`, and the state under the names that a captured job gives it."""
+    """Trains with `torch.optim` and `fused=True`, and exports its state under the names that a captured job uses."""
 
     def __init__(self, job: Job) -> None:
         self.module = copy.deepcopy(job.module)
@@ -42,12 +42,12 @@ class Eager:
         return loss
 
     def _backward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Forward and backward, part by part, where the batch is taken in parts; the loss of all."""
+        """Run forward and backward for each part of the batch. Return the loss of the whole batch."""
         parts = self.passes.parts(len(x))
         losses = []
         for rows in parts:
             part = slice(rows.start, rows.stop)
-            # Without the cache a weight that is used twice is cast twice, as the captured step does.
+            # With the cache, a weight that is used twice is cast only once. The captured step casts it twice.
             dtype = self.passes.autocast
             with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None, cache_enabled=False), _FusedDropout():
                 loss: torch.Tensor = self.loss(self.module(x[part]), y[part])
@@ -65,24 +65,29 @@ class Eager:
             return self.loss(outputs, y), outputs
 
     def export(self) -> dict[str, torch.Tensor]:
-        found = {name: p.detach().clone() for name, p in self.module.named_parameters()}
-        found |= {name: b.detach().clone() for name, b in self.module.named_buffers()}
-        found["steps"] = torch.tensor(self.steps)
+        state_values = {name: p.detach().clone() for name, p in self.module.named_parameters()}
+        state_values |= {name: b.detach().clone() for name, b in self.module.named_buffers()}
+        state_values["steps"] = torch.tensor(self.steps)
         if self.settings.counts_steps:
-            found["optimizer/step"] = torch.tensor(float(self.steps))
+            state_values["optimizer/step"] = torch.tensor(float(self.steps))
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
-                kept = self.optimizer.state.get(parameter, {})
+                moments = self.optimizer.state.get(parameter, {})
                 for state in (name for name in self.settings.states if name != AVERAGE):
-                    found[f"optimizer/{state}/{name}"] = kept.get(state, torch.zeros_like(parameter)).detach()
+                    state_values[f"optimizer/{state}/{name}"] = moments.get(
+                        state, torch.zeros_like(parameter)
+                    ).detach()
         for name, average in [] if self.averaged is None else self.averaged.module.named_parameters():
             if average.requires_grad:
-                found[state_name(AVERAGE, name)] = average.detach().clone()
-        return found
+                state_values[state_name(AVERAGE, name)] = average.detach().clone()
+        return state_values
 
 
 class _FusedDropout(TorchFunctionMode):
-    """Dropout by the one kernel that a GPU and captured steps use; eager's on a CPU rounds its scale to bfloat16."""
+    """Computes dropout with the kernel that a GPU and captured steps use.
+
+    Eager dropout on a CPU rounds its scale to bfloat16.
+    """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is nn.functional.dropout:

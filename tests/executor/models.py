@@ -1,4 +1,4 @@
-"""Small models that between them use what captured steps must get right, and a plain eager loop beside them."""
+"""Small models that together use every feature that captured steps must get right, with their data and steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
 from indb_tensile.executor.run.state import State
+from tests.nightly import nightly_unless
 
 LOSS = nn.CrossEntropyLoss()
 BATCH = 8
@@ -19,7 +20,7 @@ CLASSES = 5
 
 
 class Lstm(nn.Module):
-    """The last output of an LSTM, classified."""
+    """Classifies the last output of an LSTM."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class Lstm(nn.Module):
 
 
 class DeepLstm(nn.Module):
-    """Two layers of a bidirectional LSTM with dropout between them."""
+    """Has two layers of a bidirectional LSTM with dropout between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class DeepLstm(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A GRU, then a plain recurrent layer."""
+    """Has a GRU, then a plain recurrent layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +60,10 @@ class Recurrent(nn.Module):
 
 
 class DeepGru(nn.Module):
-    """Two layers of a bidirectional GRU without biases, with dropout between them; outputs and last states count."""
+    """Has two layers of a bidirectional GRU without biases, with dropout between them.
+
+    The logits depend on the outputs and on the last hidden states.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +77,7 @@ class DeepGru(nn.Module):
 
 
 class Constant(nn.Module):
-    """Uses a tensor that is neither parameter nor buffer, one weight twice, and a parameter never."""
+    """Uses a tensor that is neither parameter nor buffer, uses one weight twice, and never uses one parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +94,7 @@ class Constant(nn.Module):
 
 
 class Stretched(nn.Module):
-    """Makes expanded, transposed and sliced gradients, and updates a buffer in place that it reads again."""
+    """Has expanded, transposed and sliced gradients, and a buffer that is updated in place and then read."""
 
     seen: torch.Tensor
 
@@ -111,7 +115,7 @@ class Stretched(nn.Module):
 
 
 class Tied(nn.Module):
-    """One weight under three names."""
+    """Uses one weight under three names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,12 +132,12 @@ class Tied(nn.Module):
 
 
 def mlp() -> nn.Module:
-    """Two layers and nothing else."""
+    """Return a network of two linear layers."""
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
 
 
 def wide() -> nn.Module:
-    """Parameters large enough for their updates to run in parts; the parts of no two are alike."""
+    """Return a network whose large parameters are updated in parts. No two parameters have equal parts."""
     return nn.Sequential(
         nn.Linear(6, 101),
         nn.BatchNorm1d(101),
@@ -146,7 +150,7 @@ def wide() -> nn.Module:
 
 
 def cnn() -> nn.Module:
-    """Convolutions with BatchNorm, dropout and pooling."""
+    """Return convolutions with BatchNorm, dropout and pooling."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 3, padding=1, bias=False),
         nn.BatchNorm2d(6),
@@ -161,13 +165,13 @@ def cnn() -> nn.Module:
 
 
 def transformer() -> nn.Module:
-    """One encoder layer with dropout."""
+    """Return one encoder layer with dropout."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1)
     return nn.Sequential(layer, nn.Flatten(), nn.Linear(40, CLASSES))
 
 
 def regression() -> nn.Module:
-    """Learns numbers by their squared error, which torch reduces within the storage of the errors."""
+    """Return a network for the squared error, which torch reduces in the storage of the errors."""
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
 
 
@@ -185,11 +189,13 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied": (Tied, (6,)),
     "regression": (regression, (6,)),
 }
+# Parameters of tests that run for each model: the models whose graphs differ most are enough in the day.
+DAILY_KINDS = nightly_unless(lambda kind: kind in ("cnn", "transformer", "deep gru", "tied"), SHAPES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A model, its data and its captured steps: training, tail batch, evaluation."""
+    """A model, its data and its captured steps: for a full batch, for the tail batch, and for evaluation."""
 
     module: nn.Module
     settings: OptimizerSettings
@@ -200,7 +206,7 @@ class Job:
 
     @property
     def steps(self) -> tuple[CapturedStep, ...]:
-        """Captured anew at each call."""
+        """Capture the steps again at each call."""
         full, tail = self.batches[0], self.batches[-1]
         return (
             capture_training(self.module, self.loss, *full, self.settings, self.passes),
@@ -209,7 +215,7 @@ class Job:
         )
 
     def state(self) -> State:
-        """A state at the model's initial values."""
+        """Return a state with the model's initial values."""
         return State.create(self.module, self.settings)
 
 
@@ -220,7 +226,7 @@ def make_job(
     batches: int = 3,
     passes: Passes = WHOLE,
 ) -> Job:
-    """A model with seeded weights, `batches - 1` full batches and a tail."""
+    """Return a job with seeded weights, `batches - 1` full batches and a tail batch."""
     torch.manual_seed(seed)
     build, shape = SHAPES[kind]
     module = build()

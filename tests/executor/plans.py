@@ -1,4 +1,4 @@
-"""Random plans that follow the rules of `scheduler/plan.py` and `scheduler/rewrite.py`, for any graph."""
+"""Random plans for any graph, under the rules of `scheduler/plan.py` and `scheduler/rewrite.py`."""
 
 import random
 from dataclasses import replace
@@ -10,7 +10,7 @@ from indb_tensile.scheduler.rewrite import repeatable, rewrite
 
 
 def random_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:
-    """Swap about `share` of all gaps at random boundaries; copies are left out where that is right."""
+    """Swap about `share` of all gaps at random boundaries. Leave a copy out where the host copy is still valid."""
     choose = random.Random(seed)
     accesses: dict[int, list[int]] = {tensor.id: [] for tensor in graph.tensors}
     for k, operator in enumerate(graph.operators):
@@ -25,36 +25,36 @@ def random_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:
 
 
 def random_rewritten_plan(graph: StepGraph, seed: int, share: float = 0.5) -> Plan:
-    """Operators in another order, some again, updates in parts, and swaps in the graph that this amounts to."""
+    """Reorder operators, repeat some, run updates in parts, and swap in the graph that results."""
     executions = random_executions(graph, seed)
     return replace(random_plan(rewrite(graph, executions).graph, seed, share), executions=executions)
 
 
 def random_executions(graph: StepGraph, seed: int, again: float = 0.3, sooner: float = 0.3) -> tuple[Execution, ...]:
-    """Each operator as soon as it may run or later, some more than once, updates whole or in up to 7 parts.
+    """Run each operator as soon as possible or later, some of them repeatedly, updates whole or in up to 7 parts.
 
-    An operator runs again, with likelihood `again` after each one, while what it read and made is unchanged.
+    After each execution an operator is repeated with probability `again`, if its inputs and outputs are unchanged.
     """
     choose = random.Random(seed)
     waits_for = _predecessors(graph)
     may_repeat = repeatable(graph)
     version: dict[int, int] = {}
-    seen: dict[int, dict[int, int | None]] = {}  # what each operator found in what it read, when it ran first
+    inputs: dict[int, dict[int, int | None]] = {}  # the versions that each operator read in its first execution
     order: list[Execution] = []
-    while len(seen) < len(graph.operators):
-        ready = [k for k in range(len(graph.operators)) if k not in seen and waits_for[k] <= seen.keys()]
+    while len(inputs) < len(graph.operators):
+        ready = [k for k in range(len(graph.operators)) if k not in inputs and waits_for[k] <= inputs.keys()]
         k = choose.choice(ready) if choose.random() < sooner else ready[0]
         operator = graph.operators[k]
-        seen[k] = {t: version.get(t) for t in operator.reads}
+        inputs[k] = {t: version.get(t) for t in operator.reads}
         version.update(dict.fromkeys(operator.writes, k))
         parts = choose.choice((1, 2, 3, 7)) if operator.splittable else 1
         order += [Execution(operator=OpIndex(k), part=part, parts=parts) for part in range(parts)]
         if choose.random() < again:
             same = [
                 o
-                for o, found in seen.items()
+                for o, versions in inputs.items()
                 if may_repeat[o]
-                and all(version.get(t) == v for t, v in found.items())
+                and all(version.get(t) == v for t, v in versions.items())
                 and all(version[t] == o for t in graph.operators[o].writes)
             ]
             order += [Execution(operator=OpIndex(choose.choice(same)))] if same else []
@@ -62,21 +62,24 @@ def random_executions(graph: StepGraph, seed: int, again: float = 0.3, sooner: f
 
 
 def _predecessors(graph: StepGraph) -> list[set[int]]:
-    """What has to run before each operator: who made what it reads, who needs what it overwrites, who draws first."""
-    found: list[set[int]] = []
+    """Return the predecessors of each operator.
+
+    These are the writers of its inputs, the readers of the tensors that it overwrites, and earlier random operators.
+    """
+    predecessors: list[set[int]] = []
     writer: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
     drew: set[int] = set()
     for k, operator in enumerate(graph.operators):
         needs = {writer[t] for t in (*operator.reads, *operator.writes) if t in writer}
         needs.update(*(readers.get(t, set()) for t in operator.writes), drew if operator.random else ())
-        found.append(needs - {k})
+        predecessors.append(needs - {k})
         for tensor in operator.reads:
             readers.setdefault(tensor, set()).add(k)
         for tensor in operator.writes:
             writer[tensor], readers[tensor] = k, set()
         drew = {k} if operator.random else drew
-    return found
+    return predecessors
 
 
 def _swaps_of(graph: StepGraph, tensor: Tensor, at: list[int], choose: random.Random, share: float) -> list[Swap]:
@@ -86,7 +89,7 @@ def _swaps_of(graph: StepGraph, tensor: Tensor, at: list[int], choose: random.Ra
         gaps.append((at[-1], at[0] + count))
     taken = []
     for first, last in gaps:
-        # Away for at least one operator: first < free_at < in_at <= last.
+        # The tensor is away for at least one operator: first < free_at < in_at <= last.
         if last - first >= 2 and choose.random() < share:
             free_at = choose.randint(first + 1, last - 1)
             taken.append((first, free_at, choose.randint(free_at + 1, last), last))
@@ -110,7 +113,7 @@ def _swaps_of(graph: StepGraph, tensor: Tensor, at: list[int], choose: random.Ra
 def _fresh(
     taken: list[tuple[int, int, int, int]], index: int, written: list[int], count: int, *, persistent: bool
 ) -> bool:
-    """The host copy of the swap before this one still holds what is on the device."""
+    """Tell whether the host copy of the previous swap still equals the tensor on the device."""
     first = taken[index][0]
     if index > 0:
         since = taken[index - 1][0]

@@ -1,7 +1,7 @@
-"""Graphs without a GPU: recording runs the iteration and takes back every byte that it changed.
+"""A double of CUDA graphs without a GPU: recording runs the iteration and then restores every byte it changed.
 
-That is what recording means on a GPU: the host goes through the iteration, the device computes nothing. A launch is
-the same iteration once more, given what was recorded: the same words to read, the same tensors to return into.
+Recording on a GPU has the same effect: the host executes the iteration, the device computes nothing. A launch runs
+the iteration again with the recorded arguments: the same words to read, and the same tensors for the results.
 """
 
 import ctypes
@@ -28,18 +28,18 @@ class Rerun:
         self.closed = True
 
     def launch(self) -> None:
-        """No host goes through the iteration now, so nobody accounts for what it has on the device."""
+        """Run the recorded iteration without counting memory: on a GPU no host code runs at a launch."""
         before = self._device.used_bytes
         self._device.accounts = False
         self._queue()
         self._device.accounts = True
-        self._device.settle()  # what it copies ends with it
+        self._device.settle()  # every copy of the launch ends with it
         assert self._device.used_bytes == before
         self._launches()
 
 
 class RewindingGraphs:
-    """Records on a device in this process's memory whose tensors lie in the block of `serving`."""
+    """Records on a device in this process's memory. Its tensors lie in the block of `serving`."""
 
     def __init__(self, device: MemoryDevice, serving: ArenaServing) -> None:
         self.device = device
@@ -47,14 +47,14 @@ class RewindingGraphs:
         self.placer: Placer | None = None
         self.made: list[Rerun] = []
         self.recorded = 0
-        self.begins: Callable[[], None] = lambda: None  # called where a recording does
+        self.begins: Callable[[], None] = lambda: None  # called when a recording begins
         self.ends: Callable[[], None] = lambda: None
-        self.launches: Callable[[], None] = lambda: None  # and where a launch ends
+        self.launches: Callable[[], None] = lambda: None  # called when a launch ends
 
     def record(self, queue: Callable[[], None]) -> Rerun:
         assert self.placer is not None
-        assert not self.device.pending, "copies are under way where recording begins"
-        size_bytes = max(one.offsets.size_bytes for one in self.placer._placed)
+        assert not self.device.pending, "copies are pending at the start of a recording"
+        size_bytes = max(program.offsets.size_bytes for program in self.placer._placed)
         ranges = [(self.serving.block, size_bytes)]
         ranges += [(address, len(buffer)) for address, buffer in self.device.buffers.items()]
         saved = [(address, ctypes.string_at(address, length)) for address, length in ranges]

@@ -1,9 +1,9 @@
-"""The suite for a machine with a GPU; anywhere else it skips and says why.
+"""The suite for a machine with a GPU. On any other machine it skips with the reason.
 
-What of it needs no torch runs on the driver's double as well (tests/native/test_cuda.py). It needs torch, pytest and
-this package built there, and none of psycopg, SQLAlchemy and msgspec. What it measures it prints as one JSON object
-per line (`-s` shows them), appends to the file that TENSILE_GPU_RESULTS names, and asserts nothing of it but its
-sense. `run.sh` beside this file builds the package and does all of it:
+The tests that need no torch also run on the driver's double (tests/native/test_cuda.py). The suite needs torch,
+pytest and this package built there, but not psycopg, SQLAlchemy and msgspec. It prints each measurement as one JSON
+object a line (`-s` shows them) and appends the line to the file that TENSILE_GPU_RESULTS names. It asserts only that
+a measurement is plausible. `run.sh` beside this file builds the package and runs everything:
 
     sh tests/gpu/run.sh gpu-results.jsonl
 """
@@ -29,17 +29,17 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def gpu() -> Gpu:
-    """The first GPU. Neither torch nor a context is loaded in this process: its trainers have theirs."""
-    found = probe()
-    if isinstance(found, NoGpu):
-        pytest.skip(f"no GPU: {found.reason}")
-    if not found.devices[0].shareable:
-        pytest.skip(f"{found.devices[0].name} cannot hand memory to other processes")
-    return found.devices[0]
+    """Return the first GPU. This process loads neither torch nor a context; its trainers do."""
+    result = probe()
+    if isinstance(result, NoGpu):
+        pytest.skip(f"no GPU: {result.reason}")
+    if not result.devices[0].shareable:
+        pytest.skip(f"{result.devices[0].name} cannot hand memory to other processes")
+    return result.devices[0]
 
 
 class Bench:
-    """A broker with some regions, and trainers that map them, each in a process of its own."""
+    """A broker with some regions, and the processes of trainers that map them."""
 
     def __init__(self, ledger: Ledger, broker: CudaBroker, region_bytes: int) -> None:
         self.ledger = ledger
@@ -50,25 +50,25 @@ class Bench:
     def trainer(
         self, role: str, regions: int, module: str = "trainer_process", **settings: object
     ) -> Iterator[subprocess.Popen[str]]:
-        """A trainer with so many regions that plays this role of that module; killed at the end."""
+        """Start a trainer with this number of regions and this role of the module. Kill it at the end."""
         slot, epoch = self.ledger.claim_slot(os.getpid())
         self.ledger.grant(slot, regions * self.region_bytes)
-        here, there = socket.socketpair()
-        told = {"ledger": self.ledger.fd, "slot": slot, "epoch": epoch, "socket": there.fileno(), **settings}
+        own_end, trainer_end = socket.socketpair()
+        claim = {"ledger": self.ledger.fd, "slot": slot, "epoch": epoch, "socket": trainer_end.fileno()}
         process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.gpu.{module}", role, json.dumps(told)],
+            [sys.executable, "-m", f"tests.gpu.{module}", role, json.dumps({**claim, **settings})],
             cwd=ROOT,
-            pass_fds=(self.ledger.fd, there.fileno()),
+            pass_fds=(self.ledger.fd, trainer_end.fileno()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         try:
-            there.close()
-            self.broker.send(here.fileno())
+            trainer_end.close()
+            self.broker.send(own_end.fileno())
             yield process
         finally:
-            here.close()
+            own_end.close()
             process.kill()
             process.communicate()
             self.ledger.release_slot(slot)
@@ -76,31 +76,31 @@ class Bench:
 
 @pytest.fixture
 def bench(gpu: Gpu) -> Bench:
-    """Sixteen regions: 1 GiB."""
+    """Return a bench with sixteen regions, 1 GiB in all."""
     ledger = Ledger.create(16 * REGION_BYTES, REGION_BYTES, 1 << 33, 1 << 33, None)
     return Bench(ledger, CudaBroker(gpu.ordinal, REGION_BYTES, 16), REGION_BYTES)
 
 
 def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next line that a trainer printed."""
+    """Return the figures of the next line that a trainer printed."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, f"the trainer ended with {process.wait()}"
-    found: dict[str, Any] = json.loads(line)
-    return found
+    figures: dict[str, Any] = json.loads(line)
+    return figures
 
 
-def say(process: subprocess.Popen[str]) -> None:
-    """Let a trainer that waits for a line go on."""
+def resume(process: subprocess.Popen[str]) -> None:
+    """Let a trainer continue that waits for a line."""
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
 
 
-def report(what: str, **figures: object) -> None:
-    """One measurement, with the machine's name where parts.py has told it."""
+def report(measured: str, **figures: object) -> None:
+    """Print one measurement, with the machine's name if parts.py has set it."""
     machine = os.environ.get("TENSILE_GPU_MACHINE")
-    line = json.dumps({"measured": what, **({"machine": machine} if machine else {}), **figures})
+    line = json.dumps({"measured": measured, **({"machine": machine} if machine else {}), **figures})
     print(line)
     if "TENSILE_GPU_RESULTS" in os.environ:
         with Path(os.environ["TENSILE_GPU_RESULTS"]).open("a", encoding="utf-8") as results:

@@ -1,4 +1,4 @@
-"""Networks of several kinds, of torch alone, and whether their steps run as CUDA graphs."""
+"""Networks of several kinds that need only torch. The suite checks whether their steps run as CUDA graphs."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -26,7 +26,7 @@ Example = tuple[nn.Module, torch.Tensor]
 
 
 class Residual(nn.Module):
-    """Two convolutions with batch normalisation around which the input goes."""
+    """Adds its input to the output of two convolutions with batch normalisation."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class Residual(nn.Module):
         self.body = nn.Sequential(*parts[0], nn.ReLU(), *parts[1])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The input and what the convolutions make of it."""
+        """Return the sum of the input and of the convolutions' output."""
         return torch.relu(x + self.body(x))
 
 
 class Cells(nn.Module):
-    """A recurrent cell, unrolled."""
+    """Unrolls a recurrent cell."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Cells(nn.Module):
         self.last = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Token after token."""
+        """Read token after token."""
         state = torch.zeros_like(x[:, 0])
         for token in range(TOKENS):
             state = self.cell(x[:, token], state)
@@ -94,7 +94,7 @@ KINDS: dict[str, Callable[[], Example]] = {
 
 
 def recorded(claim: tuple[int, int, int], regions: CudaRegions, name: str) -> dict[str, Any]:
-    """The pace of its iterations, and how many ran as one graph."""
+    """Return the pace of the network's iterations, and how many of them ran as one graph."""
     place, settings = torch.device("cuda:0"), OptimizerSettings(kind="adam")
     torch.manual_seed(3)
     module, x = KINDS[name]()

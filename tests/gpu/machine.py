@@ -1,4 +1,4 @@
-"""Says what machine this is: `python -m tests.gpu.machine`, one JSON object appended to the results."""
+"""Describe this machine as one JSON object of the results: `python -m tests.gpu.machine`."""
 
 import dataclasses
 import os
@@ -12,11 +12,11 @@ from tests.gpu.conftest import report
 
 
 def main() -> None:
-    """The GPU, its driver, torch, the processor and its memory, and how long the library took to build."""
-    found = probe()
+    """Report the GPU, its driver, torch, the processor and its memory, and how long the library took to build."""
+    gpus = probe()
     report(
         "machine",
-        **(dataclasses.asdict(found) | ({"reason": found.reason} if isinstance(found, NoGpu) else {})),
+        **(dataclasses.asdict(gpus) | ({"reason": gpus.reason} if isinstance(gpus, NoGpu) else {})),
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
         architectures=torch.cuda.get_arch_list() if torch.version.cuda else [],

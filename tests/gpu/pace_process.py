@@ -1,4 +1,4 @@
-"""More roles of a trainer of the GPU suite: `python -m tests.gpu.pace_process ROLE SETTINGS`."""
+"""Further roles of a trainer of the GPU suite: `python -m tests.gpu.pace_process ROLE SETTINGS`."""
 
 import json
 import logging
@@ -8,21 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 from indb_tensile.device.cuda import CudaRegions
-from tests.gpu.trainer_process import open_device, say
+from tests.gpu.trainer_process import open_device, write_figures
 
 
-def train_for(told: dict[str, Any]) -> None:
-    """Steps of a small network for so many seconds from our allocator, each waited for: how many, and their cost."""
+def train_for(settings: dict[str, Any]) -> None:
+    """Train a small network for some seconds from our allocator, and wait for each step.
+
+    Report the pace and its cost.
+    """
     import torch
 
     from indb_tensile.executor.run.open_device import serve_torch
 
-    device, _ = open_device(told)
+    device, _ = open_device(settings)
     serve_torch(device)
-    layers = [torch.nn.Linear(told["width"], told["width"]), torch.nn.ReLU()] * told["depth"]
+    layers = [torch.nn.Linear(settings["width"], settings["width"]), torch.nn.ReLU()] * settings["depth"]
     network = torch.nn.Sequential(*layers).cuda()
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
-    batch = torch.randn(told["rows"], told["width"], device="cuda")
+    batch = torch.randn(settings["rows"], settings["width"], device="cuda")
 
     def step() -> None:
         optimizer.zero_grad()
@@ -32,35 +35,36 @@ def train_for(told: dict[str, Any]) -> None:
 
     for _ in range(10):
         step()
-    say(ready=1)
+    write_figures(ready=1)
     sys.stdin.readline()
     start_s, start_cpu_s, steps = time.perf_counter(), time.process_time(), 0
-    while time.perf_counter() - start_s < told["seconds"]:
+    while time.perf_counter() - start_s < settings["seconds"]:
         step()
         steps += 1
     taken_s = time.perf_counter() - start_s
-    say(steps_per_s=steps / taken_s, of_a_processor=(time.process_time() - start_cpu_s) / taken_s)
+    write_figures(steps_per_s=steps / taken_s, of_a_processor=(time.process_time() - start_cpu_s) / taken_s)
 
 
-def become_graphs(told: dict[str, Any]) -> None:
-    """One network of tests/gpu/kinds.py: how many iterations ran as one graph, and what the executor said of it."""
+def become_graphs(settings: dict[str, Any]) -> None:
+    """Train a network of tests/gpu/kinds.py. Report how many iterations ran as one graph, and the executor's log."""
     from tests.gpu import kinds
 
-    heard: list[str] = []
+    log_lines: list[str] = []
 
-    class Ear(logging.Handler):
+    class LogLines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            log_lines.append(record.getMessage())
 
     logger = logging.getLogger("executor")
     logger.setLevel(logging.INFO)
-    logger.addHandler(Ear())
-    regions = CudaRegions(0, told["socket"])
+    logger.addHandler(LogLines())
+    regions = CudaRegions(0, settings["socket"])
     try:
-        found = kinds.recorded((told["ledger"], told["slot"], told["epoch"]), regions, told["network"])
-    except Exception as error:  # noqa: BLE001 - what a network meets is what is asked
-        found = {"error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
-    say(**found, said=heard)
+        claim = (settings["ledger"], settings["slot"], settings["epoch"])
+        figures = kinds.recorded(claim, regions, settings["network"])
+    except Exception as error:  # noqa: BLE001 - any error of a network is part of the answer
+        figures = {"error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+    write_figures(**figures, log_lines=log_lines)
 
 
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {role.__name__: role for role in (train_for, become_graphs)}

@@ -1,7 +1,7 @@
-"""The parts of the GPU suite: what each runs, in which order, for how long at most. `run.sh` calls it.
+"""The parts of the GPU suite: the commands of each, their order and their time limits. `run.sh` calls this script.
 
-Each part is a process of its own and needs none of the others: one that fails, hangs or is left out changes nothing
-for the next. Standard library alone.
+Each part runs in its own process and needs no other part: a part that fails, hangs or is left out does not affect the
+next. This script needs the standard library alone.
 """
 
 import argparse
@@ -20,17 +20,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-WHOLE_S = 1740  # of all parts together
-NO_TESTS = 5  # pytest's exit code where none is collected
+WHOLE_S = 1740  # time limit of all parts together
+NO_TESTS = 5  # pytest's exit code if it collects no test
 MPS_PROGRAM = "nvidia-cuda-mps-control"
-_MPS_PATIENCE_S = 30
+_MPS_DEADLINE_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Some commands, run one after the other within `limit_s`, under MPS where it is wanted.
+    """Commands that run one after the other within `limit_s`, under MPS if `mps` is set.
 
-    `computes`: it needs a torch with CUDA; `modules`: it needs these installed.
+    If `computes` is set the part needs a torch with CUDA. It also needs the Python modules in `modules`.
     """
 
     name: str
@@ -62,43 +62,43 @@ PARTS = (
     ),
     Part(
         name="footprint",
-        about="what 1, 2, 4 and 8 trainers take beside the regions, and of the processor",
+        about="memory of 1, 2, 4 and 8 trainers beside the regions, and their use of the processor",
         commands=(_suite("kernels_for_this_gpu or leaves_room or of_the_processor"),),
         limit_s=300,
     ),
     Part(
         name="device",
-        about="broker, mapping, tensors swapped, both lanes of one and of two processes",
+        about="broker, mapping, swapped tensors, both lanes of one and of two processes",
         commands=(_suite("broker or mapped_at_once or maps_and_writes or swapped_over or lanes or every_device"),),
         limit_s=240,
         computes=False,
     ),
-    Part(name="allocator", about="torch's memory from ours", commands=(_suite("our_allocator"),), limit_s=120),
+    Part(name="allocator", about="our allocator for torch", commands=(_suite("our_allocator"),), limit_s=120),
     Part(name="recording", about="iterations as one graph", commands=(_suite("recorded_as_a_graph"),), limit_s=120),
     Part(
         name="plans",
-        about="planned steps beside torch's own ways to save memory",
+        about="planned steps beside torch's own methods to save memory",
         commands=(_suite("keep_their_peaks"),),
         limit_s=300,
     ),
     Part(name="kills", about="a process killed inside a kernel", commands=(_suite("killed"),), limit_s=120),
     Part(
         name="graphs",
-        about="which networks become graphs, and why others do not",
+        about="the networks that become graphs, and the reasons why others do not",
         commands=(_suite("networks_become or float32_becomes"),),
         limit_s=240,
     ),
-    Part(name="calibration", about="too small a grant", commands=(_suite("too_small"),), limit_s=120),
+    Part(name="calibration", about="a grant that is too small", commands=(_suite("too_small"),), limit_s=120),
     Part(
         name="precision",
-        about="TF32 on and off; a graph's time beside the sum of latencies",
+        about="TF32 on and off; the time of a graph beside the sum of latencies",
         commands=(_suite("tf32"),),
         limit_s=180,
     ),
     Part(name="together", about="1, 2 and 4 jobs by time slices", commands=(_suite("jobs_at_once"),), limit_s=180),
     Part(
         name="mps",
-        about="the same, and kills, under NVIDIA's MPS",
+        about="the same, and killed processes, under NVIDIA's MPS",
         commands=(_suite("jobs_at_once"), _suite("killed or lanes")),
         limit_s=240,
         mps=True,
@@ -121,23 +121,25 @@ PARTS = (
 )
 
 
-def chosen(wanted: Sequence[str], skipped: Sequence[str]) -> tuple[Part, ...]:
-    """The parts of these names, all without any, in the script's order. Raises ValueError for another name."""
-    unknown = sorted({*wanted, *skipped} - {name for part in PARTS for name in (part.name, _family(part))})
+def chosen_parts(selected: Sequence[str], skipped: Sequence[str]) -> tuple[Part, ...]:
+    """Return the parts of these names in the script's order, or all parts. Raises ValueError for an unknown name."""
+    unknown = sorted({*selected, *skipped} - {name for part in PARTS for name in (part.name, _family(part))})
     if unknown:
         raise ValueError(f"no part is called {unknown[0]!r}; there are {', '.join(part.name for part in PARTS)}")
-    return tuple(part for part in PARTS if (not wanted or _named(part, wanted)) and not _named(part, skipped))
+    return tuple(
+        part for part in PARTS if (not selected or _is_named(part, selected)) and not _is_named(part, skipped)
+    )
 
 
 def run(parts: Sequence[Part], directory: Path, machine: str, whole_s: float = WHOLE_S) -> int:
-    """Run them, and record of each how it ended; 1 where one failed."""
+    """Run the parts, and record the outcome of each. Return 1 if a part failed."""
     directory.mkdir(parents=True, exist_ok=True)
     results = directory / "results.jsonl"
     environment = {**os.environ, "TENSILE_GPU_RESULTS": str(results), "TENSILE_GPU_MACHINE": machine}
     start_s, failed = time.monotonic(), False
     for part in parts:
         left_s = whole_s - (time.monotonic() - start_s)
-        outcome = _ran(part, directory / f"{part.name}.log", environment, min(part.limit_s, left_s))
+        outcome = _run_part(part, directory / f"{part.name}.log", environment, min(part.limit_s, left_s))
         failed |= outcome["ended"] in ("failed", "stopped")
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"part": part.name, "machine": machine, **outcome}) + "\n")
@@ -145,11 +147,14 @@ def run(parts: Sequence[Part], directory: Path, machine: str, whole_s: float = W
     return int(failed)
 
 
-def _ran(part: Part, output: Path, environment: Mapping[str, str], limit_s: float) -> dict[str, object]:
-    """How it ended: done, failed, stopped at its limit, absent where nothing is to be run, or left out for time."""
+def _run_part(part: Part, output: Path, environment: Mapping[str, str], limit_s: float) -> dict[str, object]:
+    """Run a part.
+
+    Return its outcome: done, failed, stopped at its limit, absent if it cannot run, or left out for time.
+    """
     if limit_s < 1:
         return {"ended": "left out", "seconds": 0, "reason": "the time of all parts is spent"}
-    lack = _lack(part)
+    lack = _missing_requirement(part)
     if lack:
         return {"ended": "absent", "seconds": 0, "reason": lack}
     start_s = time.monotonic()
@@ -159,7 +164,7 @@ def _ran(part: Part, output: Path, environment: Mapping[str, str], limit_s: floa
             return {"ended": "absent", "seconds": 0, "reason": f"there is no {MPS_PROGRAM}, or it does not start"}
         for command in part.commands:
             left_s = limit_s - (time.monotonic() - start_s)
-            codes.append(_code(command, log.fileno(), served, left_s))
+            codes.append(_exit_code(command, log.fileno(), served, left_s))
     if None in codes:
         ended = "stopped"
     elif any(code not in (0, NO_TESTS) for code in codes):
@@ -169,8 +174,8 @@ def _ran(part: Part, output: Path, environment: Mapping[str, str], limit_s: floa
     return {"ended": ended, "seconds": round(time.monotonic() - start_s, 1), "exit_codes": codes}
 
 
-def _lack(part: Part) -> str:
-    """What it needs and is not installed; empty where all is."""
+def _missing_requirement(part: Part) -> str:
+    """Return the requirement of the part that is not installed, or an empty string."""
     absent = [name for name in part.modules if find_spec(name) is None]
     if absent:
         return f"{absent[0]} is not installed"
@@ -183,8 +188,8 @@ def _torch_computes() -> bool:
     return subprocess.run((sys.executable, "-c", source), cwd=ROOT, check=False).returncode == 0
 
 
-def _code(command: Sequence[str], log: int, environment: Mapping[str, str], limit_s: float) -> int | None:
-    """The command's exit code; None where it was killed at its limit, with all that it had started."""
+def _exit_code(command: Sequence[str], log: int, environment: Mapping[str, str], limit_s: float) -> int | None:
+    """Return the command's exit code, or None if it was killed at its limit with all its processes."""
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
     )
@@ -198,7 +203,7 @@ def _code(command: Sequence[str], log: int, environment: Mapping[str, str], limi
 
 @contextmanager
 def _served(part: Part, environment: Mapping[str, str]) -> Iterator[Mapping[str, str] | None]:
-    """The environment that a part runs in, with a daemon of MPS of its own where it wants one; None without."""
+    """Yield the part's environment, with its own MPS daemon if it needs one. Yield None if MPS does not start."""
     if not part.mps:
         yield environment
         return
@@ -218,46 +223,46 @@ def _served(part: Part, environment: Mapping[str, str]) -> Iterator[Mapping[str,
         yield served if code == 0 else None
     finally:
         subprocess.run(
-            (program,), input=b"quit -t 5\n", env=served, check=False, timeout=_MPS_PATIENCE_S, capture_output=True
+            (program,), input=b"quit -t 5\n", env=served, check=False, timeout=_MPS_DEADLINE_S, capture_output=True
         )
 
 
-def _named(part: Part, names: Sequence[str]) -> bool:
+def _is_named(part: Part, names: Sequence[str]) -> bool:
     return part.name in names or _family(part) in names
 
 
 def _family(part: Part) -> str:
-    """`bench` is every part that begins so."""
+    """Return the name of the part's family: `bench` for every part whose name starts with it."""
     return part.name.partition("-")[0]
 
 
 def _machine() -> str:
-    """The GPU's name, or what else this machine is."""
+    """Return the GPU's name, or a description of a machine without one."""
     source = (
-        "from indb_tensile.device.cuda import probe; found = probe();"
-        "print(found.devices[0].name if hasattr(found, 'devices') else f'no GPU ({found.reason})')"
+        "from indb_tensile.device.cuda import probe; gpus = probe();"
+        "print(gpus.devices[0].name if hasattr(gpus, 'devices') else f'no GPU ({gpus.reason})')"
     )
     done = subprocess.run((sys.executable, "-c", source), cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line names."""
+    """Run the parts that the command line names."""
     parser = argparse.ArgumentParser(prog="run.sh", description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="all without any")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="parts to run; default: all")
     parser.add_argument("--skip", nargs="+", default=[], metavar="PART")
     parser.add_argument("--to", type=Path, default=Path(os.environ.get("TENSILE_GPU_RESULTS", "gpu-results")))
-    parser.add_argument("--list", action="store_true", help="say what the parts are, and end")
-    given = parser.parse_args(arguments)
-    if given.list:
+    parser.add_argument("--list", action="store_true", help="list the parts and exit")
+    options = parser.parse_args(arguments)
+    if options.list:
         for part in PARTS:
             print(f"{part.name:16} at most {part.limit_s:3} s  {part.about}")
         return 0
     try:
-        parts = chosen(given.parts, given.skip)
+        parts = chosen_parts(options.parts, options.skip)
     except ValueError as error:
         parser.error(str(error))
-    return run(parts, Path(os.environ.get("TENSILE_GPU_HERE", "")).absolute() / given.to, _machine())
+    return run(parts, Path(os.environ.get("TENSILE_GPU_START", "")).absolute() / options.to, _machine())
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ python=${PYTHON:-python3}
 sources=$(cd "$(dirname "$0")/../.." && pwd)
 case " $* " in *" --list "*) exec "$python" "$sources/tests/gpu/parts.py" "$@" ;; esac
 TENSILE_GPU_RESULTS=$(realpath -m "${OUT:-gpu-results}")
-TENSILE_GPU_HERE=$(pwd)  # a relative --to starts here
-export TENSILE_GPU_RESULTS TENSILE_GPU_HERE
+TENSILE_GPU_START=$(pwd)  # a relative --to starts here
+export TENSILE_GPU_RESULTS TENSILE_GPU_START
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 

@@ -1,4 +1,4 @@
-"""One training step on a GPU, planned by us or trained by torch's own means."""
+"""One training step on a GPU, planned by tensile or trained with torch's own methods."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -31,15 +31,15 @@ from indb_tensile.scheduler.workload import Workload
 
 GPU = "cuda:0"
 HOST_POOL_BYTES = 4 << 30
-ROWS, CHANNELS, PIXELS, CLASSES = 64, 128, 32, 10  # half of what is granted, whatever cuDNN works in
+ROWS, CHANNELS, PIXELS, CLASSES = 64, 128, 32, 10  # half of the grant, whichever workspace cuDNN uses
 DEPTH = 12
 RATE = 1e-3
 WARM, TIMED = 5, 20
-SHARES = (1.0, 0.8, 0.6)  # of the peak without savings
+SHARES = (1.0, 0.8, 0.6)  # budgets, relative to the peak without savings
 
 
 def network() -> nn.Sequential:
-    """Convolutions that keep a GPU busy, each with activations worth moving."""
+    """Return convolutions that keep a GPU busy. Each has activations that are worth a swap."""
     body: list[nn.Module] = [nn.Conv2d(3, CHANNELS, 3, padding=1)]
     for _ in range(DEPTH):
         body += [nn.ReLU(), nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)]
@@ -47,23 +47,23 @@ def network() -> nn.Sequential:
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """The one batch that is trained on again and again."""
+    """Return the batch on which every iteration trains."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(ROWS, 3, PIXELS, PIXELS, generator=generator)
     return x, torch.randint(CLASSES, (ROWS,), generator=generator)
 
 
 def planned(claim: tuple[int, int, int], regions: CudaRegions, grant_bytes: int) -> list[dict[str, Any]]:
-    """A row for each share of the peak: plan and execution, and a digest of the parameters it ends with."""
+    """Return a row for each budget: plan, execution, and a digest of the final parameters."""
     place = torch.device(GPU)
     module, (x, y) = network(), batch()
     with open_device(GPU, claim, HOST_POOL_BYTES, regions, place) as opened:
         link = link_of(measure_copies(opened.device, SIZES_BYTES[-1]))
         with capturing_on(place):
             captured = (capture_training(module, nn.CrossEntropyLoss(), x, y, OptimizerSettings(kind="adam")),)
-        found = calibrate(captured, unknown_signatures(captured, {}), {}, grant_bytes)
-        (step,) = found.steps
-        latency_ns = (tuple(found.measured[o.signature][0] for o in step.graph.operators),)
+        calibrated = calibrate(captured, unknown_signatures(captured, {}), {}, grant_bytes)
+        (step,) = calibrated.steps
+        latency_ns = (tuple(calibrated.measured[o.signature][0] for o in step.graph.operators),)
         work = Workload(job=JobId(1), graphs=(step.graph,), latency_ns=latency_ns)
         rows: list[dict[str, Any]] = []
         for share in SHARES:
@@ -88,7 +88,7 @@ def planned(claim: tuple[int, int, int], regions: CudaRegions, grant_bytes: int)
 
 
 def recorded(claim: tuple[int, int, int], regions: CudaRegions) -> list[dict[str, Any]]:
-    """A step of many small operators, operator by operator and as one graph: pace, launches, digest of the end."""
+    """Run a step of many small operators one by one and as one graph. Return pace, launches and a digest of each."""
     place = torch.device(GPU)
     width, depth = 256, 24
     layers = [nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1)] * depth
@@ -116,7 +116,7 @@ def recorded(claim: tuple[int, int, int], regions: CudaRegions) -> list[dict[str
 
 @contextmanager
 def attached(claim: tuple[int, int, int], regions: CudaRegions) -> Iterator[None]:
-    """A trainer's device, after one step of everything that loads kernels."""
+    """Open a trainer's device, and run one step with everything that loads kernels."""
     place = torch.device(GPU)
     with open_device(GPU, claim, HOST_POOL_BYTES, regions, place):
         module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.LazyLinear(CLASSES)).to(place)
@@ -127,23 +127,23 @@ def attached(claim: tuple[int, int, int], regions: CudaRegions) -> Iterator[None
 
 
 def overflowing(claim: tuple[int, int, int], regions: CudaRegions) -> dict[str, Any]:
-    """By how much two regions are too small for the network's step, and what torch says of more than they hold."""
+    """Return the bytes that two regions lack for the network's step, and torch's error for more than they hold."""
     place = torch.device(GPU)
     module, (x, y) = network(), batch()
     with open_device(GPU, claim, HOST_POOL_BYTES, regions, place):
         with capturing_on(place):
             captured = (capture_training(module, nn.CrossEntropyLoss(), x, y, OptimizerSettings(kind="adam")),)
         grant_bytes = 128 << 20
-        found = calibrate(captured, unknown_signatures(captured, {}), {}, grant_bytes)
+        calibrated = calibrate(captured, unknown_signatures(captured, {}), {}, grant_bytes)
         try:
             torch.empty(1 << 30, dtype=torch.uint8, device=place)
         except RuntimeError as error:
-            return {"overflow_bytes": found.overflow_bytes, "error": type(error).__name__}
-    return {"overflow_bytes": found.overflow_bytes, "error": None}
+            return {"overflow_bytes": calibrated.overflow_bytes, "error": type(error).__name__}
+    return {"overflow_bytes": calibrated.overflow_bytes, "error": None}
 
 
 def attending(claim: tuple[int, int, int], regions: CudaRegions) -> dict[str, Any]:
-    """How many iterations of a transformer's layer in float32, with dropout, ran as one graph."""
+    """Return how many iterations of a transformer layer in float32, with dropout, ran as one graph."""
     place, width = torch.device(GPU), 256
     layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.1, batch_first=True)
     module = nn.Sequential(layer, nn.Flatten(), nn.Linear(32 * width, CLASSES))
@@ -165,7 +165,7 @@ def attending(claim: tuple[int, int, int], regions: CudaRegions) -> dict[str, An
 
 
 def precise(claim: tuple[int, int, int], regions: CudaRegions, precision: str) -> dict[str, Any]:
-    """The sum of the operators' latencies beside the time of their graph, and what names them."""
+    """Return the sum of the operators' latencies, the time of their graph, and the graph's signature."""
     place = torch.device(GPU)
     module, (x, y) = network(), batch()
     settings = OptimizerSettings(kind="adam")
@@ -175,9 +175,9 @@ def precise(claim: tuple[int, int, int], regions: CudaRegions, precision: str) -
             captured = (
                 with_precision(capture_training(module, nn.CrossEntropyLoss(), x, y, settings), precision, place),
             )
-        found = calibrate(captured, unknown_signatures(captured, {}), {}, 1 << 40)
-        (step,) = found.steps
-        latency_ns = [found.measured[o.signature][0] for o in step.graph.operators]
+        calibrated = calibrate(captured, unknown_signatures(captured, {}), {}, 1 << 40)
+        (step,) = calibrated.steps
+        latency_ns = [calibrated.measured[o.signature][0] for o in step.graph.operators]
         state = State.create(module, settings, place)
         placer = Placer(opened.serving, region_bytes=64 << 20)
         runner = Runner(opened.device, state, (step,), placer=placer, graphs=opened.graphs)
@@ -194,7 +194,7 @@ def precise(claim: tuple[int, int, int], regions: CudaRegions, precision: str) -
 
 
 def rival(method: str) -> dict[str, Any]:
-    """The same network trained by torch, from torch's own allocator."""
+    """Train the same network with torch's own allocator."""
     if method == "compile" and find_spec("triton") is None:
         return {"method": method, "absent": "triton, by which torch compiles, is not installed"}
     settle_results(torch.device(GPU))
@@ -257,6 +257,6 @@ def _paced(iterate: Callable[[], object]) -> float:
 
 
 def _digest(values: list[torch.Tensor]) -> int:
-    """Equal for equal bits, whatever they mean."""
+    """Return a digest that is equal for equal bits of any type."""
     parts = [value.contiguous().flatten().view(torch.uint8).to(torch.int64) for value in values if value.numel()]
     return sum(int((part * torch.arange(1, part.numel() + 1)).sum()) for part in parts)

@@ -1,4 +1,4 @@
-"""The device on a GPU: regions, lanes, torch's allocator, planned steps, and processes that die meanwhile."""
+"""The device on a GPU: regions, lanes, torch's allocator, planned steps, and processes that are killed."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from indb_tensile.device.device import Ledger
 from indb_tensile.device.nvml import NoNvml, Nvml
 from indb_tensile.device.torch_wheels import installation_hint
 from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES
-from tests.gpu.conftest import ROOT, Bench, answer, report, say
+from tests.gpu.conftest import ROOT, Bench, answer, report, resume
 
 RIVALS = ("eager", "checkpoint", "save_on_cpu", "compile")
 
@@ -42,51 +42,51 @@ def test_many_regions_are_mapped_at_once(gpu: Gpu) -> None:
     start_s = time.perf_counter()
     regions = CudaBroker(gpu.ordinal, region_bytes, count)
     made_s = time.perf_counter() - start_s
-    many = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1, None), regions, region_bytes)
-    with many.trainer("map_regions", 1) as trainer:
-        found = answer(trainer)
-        report("mapping", regions=count, region_bytes=region_bytes, made_s=made_s, mapped_s=found["mapping_s"])
-        assert found["bytes"] == count * region_bytes
-        say(trainer)
+    bench = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1, None), regions, region_bytes)
+    with bench.trainer("map_regions", 1) as trainer:
+        figures = answer(trainer)
+        report("mapping", regions=count, region_bytes=region_bytes, made_s=made_s, mapped_s=figures["mapping_s"])
+        assert figures["bytes"] == count * region_bytes
+        resume(trainer)
         assert trainer.wait(60) == 0
 
 
 def test_a_trainer_leaves_room_for_others(gpu: Gpu, bench: Bench) -> None:
-    """What each of one and several trainers takes beside the regions (first guess: device/trainer_footprint.py)."""
+    """Measure a trainer's memory beside the regions (its first estimate is in device/trainer_footprint.py)."""
     nvml = Nvml.start()
     if isinstance(nvml, NoNvml):
         pytest.skip(nvml.reason)
     with nvml:
-        before_bytes, found = nvml.read(gpu.uuid).used_bytes, {}
+        before_bytes, each_bytes = nvml.read(gpu.uuid).used_bytes, {}
         for count in (1, 2, 4, 8):
             with ExitStack() as stack:
                 trainers = [stack.enter_context(bench.trainer("attach", 1)) for _ in range(count)]
-                told = [answer(trainer) for trainer in trainers]
+                figures = [answer(trainer) for trainer in trainers]
                 used_bytes = nvml.read(gpu.uuid).used_bytes - before_bytes
-                found[count] = used_bytes // count
-                listed = {one.pid for one in nvml.read(gpu.uuid).processes or ()}
-                spent_s = sum(row["processor_s"] for row in told) / count
+                each_bytes[count] = used_bytes // count
+                listed = {process.pid for process in nvml.read(gpu.uuid).processes or ()}
+                spent_s = sum(row["processor_s"] for row in figures) / count
             report(
                 "footprint",
                 trainers=count,
-                bytes_each=found[count],
+                bytes_each=each_bytes[count],
                 processor_s_each=spent_s,
                 listed=sum(trainer.pid in listed for trainer in trainers),
             )
-    report("first guess of a footprint", size_bytes=FIRST_FOOTPRINT_BYTES, measured_bytes=found[8])
-    assert found[8] > 0
+    report("first guess of a footprint", size_bytes=FIRST_FOOTPRINT_BYTES, measured_bytes=each_bytes[8])
+    assert each_bytes[8] > 0
 
 
 def test_this_torch_has_kernels_for_this_gpu(gpu: Gpu) -> None:
-    found = probe()
-    assert not isinstance(found, NoGpu)
-    chosen = choose("auto", found, torch_cuda(), torch_architectures)
-    report("choice", driver=found.driver_version, torch_cuda=torch_cuda(), architectures=torch_architectures())
+    gpus = probe()
+    assert not isinstance(gpus, NoGpu)
+    chosen = choose("auto", gpus, torch_cuda(), torch_architectures)
+    report("choice", driver=gpus.driver_version, torch_cuda=torch_cuda(), architectures=torch_architectures())
     assert chosen == gpu
-    assert installation_hint(found.driver_version, gpu.capability).startswith("Install torch's build")
+    assert installation_hint(gpus.driver_version, gpu.capability).startswith("Install torch's build")
 
 
-def test_another_process_maps_and_writes_to_what_this_one_made(gpu: Gpu) -> None:
+def test_another_process_maps_and_writes_to_the_regions_of_this_process(gpu: Gpu) -> None:
     mapper = (sys.executable, "-m", "worker.probe_sharing")
     made, capacity_bytes = broker(
         gpu, region_bytes=64 << 20, capacity_bytes=gpu.memory_bytes, least_bytes=64 << 20, shares=True, mapper=mapper
@@ -98,40 +98,40 @@ def test_another_process_maps_and_writes_to_what_this_one_made(gpu: Gpu) -> None
 
 def test_too_small_a_grant_is_an_overflow_and_torchs_own_error(bench: Bench) -> None:
     with bench.trainer("overflow", 2) as trainer:
-        found = answer(trainer)
-    report("overflow", **found)
-    assert found["overflow_bytes"] > 0
-    assert found["error"] == "OutOfMemoryError"
+        figures = answer(trainer)
+    report("overflow", **figures)
+    assert figures["overflow_bytes"] > 0
+    assert figures["error"] == "OutOfMemoryError"
 
 
 def test_attention_in_float32_becomes_a_graph(bench: Bench) -> None:
     with bench.trainer("attention", 8) as trainer:
-        found = answer(trainer)
-    report("attention", **found)
-    assert found["launched"] > 0
+        figures = answer(trainer)
+    report("attention", **figures)
+    assert figures["launched"] > 0
 
 
-def test_tf32_is_what_is_asked_for_and_the_sum_of_latencies_is_the_graphs_time(bench: Bench) -> None:
-    found = {}
+def test_tf32_follows_the_precision_and_the_signatures_differ_by_precision(bench: Bench) -> None:
+    figures = {}
     for precision in ("torch", "float32", "tf32"):
         with bench.trainer("precision", 14, precision=precision) as trainer:
-            found[precision] = answer(trainer)
-        report("precision", precision=precision, **found[precision])
-    assert found["torch"]["latency_sum_ms"] <= 1.1 * found["float32"]["latency_sum_ms"]
-    assert len({tuple(row["signatures"]) for row in found.values()}) == 3
+            figures[precision] = answer(trainer)
+        report("precision", precision=precision, **figures[precision])
+    assert figures["torch"]["latency_sum_ms"] <= 1.1 * figures["float32"]["latency_sum_ms"]
+    assert len({tuple(row["signatures"]) for row in figures.values()}) == 3
 
 
-def test_tensors_are_swapped_over_memory_that_others_use_meanwhile(bench: Bench) -> None:
+def test_tensors_are_swapped_over_memory_that_others_use_in_between(bench: Bench) -> None:
     with bench.trainer("round_trip", 1) as trainer:
         assert answer(trainer) == {"same": True, "moved": False}
 
 
-def test_lanes_of_one_and_of_two_processes_at_once(bench: Bench) -> None:
+def test_lanes_are_measured_for_one_and_for_two_processes(bench: Bench) -> None:
     alone = {}
     for lanes in (["out"], ["in"], ["out", "in"]):
         with bench.trainer("copy", 4, lanes=lanes) as trainer:
             answer(trainer)
-            say(trainer)
+            resume(trainer)
             alone["+".join(lanes)] = answer(trainer)["bytes_per_s"]
     with (
         bench.trainer("copy", 4, lanes=["out", "in"]) as first,
@@ -140,19 +140,19 @@ def test_lanes_of_one_and_of_two_processes_at_once(bench: Bench) -> None:
         for trainer in (first, second):
             answer(trainer)
         for trainer in (first, second):
-            say(trainer)
+            resume(trainer)
         both = [answer(trainer)["bytes_per_s"] for trainer in (first, second)]
     report("lanes", alone_bytes_per_s=alone, two_processes_bytes_per_s=both)
     assert min(both) > 0
 
 
 @pytest.mark.parametrize("mps", [False, True])
-def test_a_process_killed_inside_a_kernel_leaves_the_others_memory_whole(
+def test_a_process_killed_inside_a_kernel_leaves_the_others_memory_unchanged(
     gpu: Gpu, bench: Bench, *, mps: bool
 ) -> None:
-    served = shutil.which("nvidia-cuda-mps-control") is not None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ
-    if mps != served:
-        pytest.skip("MPS serves this session" if served else "no MPS server serves this session")
+    is_served = shutil.which("nvidia-cuda-mps-control") is not None and "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+    if mps != is_served:
+        pytest.skip("MPS serves this session" if is_served else "no MPS server serves this session")
     nvml = Nvml.start()
     with bench.trainer("spin", 2) as victim:
         answer(victim)
@@ -175,15 +175,15 @@ def _until_unlisted(nvml: Nvml, gpu: Gpu, pid: int) -> float:
 
 def test_training_from_our_allocator_ends_with_the_same_bits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    found: dict[str, list[dict[str, float]]] = {}
+    rows_of: dict[str, list[dict[str, float]]] = {}
     for allocator in ("native", "own", "native", "own"):
         with bench.trainer("train", 8, allocator=allocator) as trainer:
-            found.setdefault(allocator, []).append(answer(trainer))
-    report("allocator", **{name: [each["step_ms"] for each in rows] for name, rows in found.items()})
-    assert len({each["bits"] for rows in found.values() for each in rows}) == 1
+            rows_of.setdefault(allocator, []).append(answer(trainer))
+    report("allocator", **{name: [row["step_ms"] for row in rows] for name, rows in rows_of.items()})
+    assert len({row["bits"] for rows in rows_of.values() for row in rows}) == 1
 
 
-def test_planned_steps_keep_their_peaks_and_bits_beside_what_torch_does(
+def test_planned_steps_keep_their_peaks_and_bits_and_are_measured_beside_torchs_methods(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -200,7 +200,7 @@ def test_planned_steps_keep_their_peaks_and_bits_beside_what_torch_does(
     assert [row["share"] for row in ran if row["peak_bytes"] > 1.01 * row["planned_peak_bytes"]] == []
 
 
-def test_iterations_recorded_as_a_graph_end_with_the_bits_of_those_that_are_not(
+def test_iterations_recorded_as_a_graph_end_with_the_bits_of_unrecorded_iterations(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -211,7 +211,7 @@ def test_iterations_recorded_as_a_graph_end_with_the_bits_of_those_that_are_not(
     assert (without["launched"], recorded["launched"] > 0) == (0, True)
 
 
-def test_what_every_device_must_do_this_one_does(gpu: Gpu) -> None:
+def test_the_gpu_passes_the_suite_of_every_device(gpu: Gpu) -> None:
     pytest.importorskip("hypothesis")
     suite = ("tests/device/test_device.py", "tests/device/test_arena.py")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The whole device at once, jobs beside each other, and which networks become graphs."""
+"""The whole memory of a device in regions, jobs beside each other, and the networks that become graphs."""
 
 import os
 import time
@@ -9,11 +9,11 @@ import pytest
 from indb_tensile.device.cuda import CudaBroker, Gpu
 from indb_tensile.device.device import Ledger
 from indb_tensile.device.nvml import NoNvml, Nvml
-from tests.gpu.conftest import REGION_BYTES, Bench, answer, report, say
+from tests.gpu.conftest import REGION_BYTES, Bench, answer, report, resume
 
-HEADROOM_BYTES = 4 << 30  # for the contexts of this test, whatever a controller leaves
+HEADROOM_BYTES = 4 << 30  # for the contexts of this test's processes
 SECONDS = 5
-SMALL = {"width": 512, "depth": 8, "rows": 256, "seconds": SECONDS}  # a kernel of it fills no large GPU
+SMALL = {"width": 512, "depth": 8, "rows": 256, "seconds": SECONDS}  # its kernels do not fill a large GPU
 NETWORKS = ("mlp", "convolutions", "residual", "transformer", "recurrent")
 
 pytestmark = pytest.mark.gpu
@@ -34,22 +34,22 @@ def test_the_whole_device_is_made_and_mapped_in_regions_of_64_mib(gpu: Gpu) -> N
     made_s, made_bytes = time.perf_counter() - start_s, used_bytes()
     whole = Bench(Ledger.create(count * region_bytes, region_bytes, 1, 1, None), broker, region_bytes)
     with whole.trainer("map_regions", 1) as trainer:
-        found = answer(trainer)
+        figures = answer(trainer)
         mapped_bytes = used_bytes()
-        say(trainer)
+        resume(trainer)
         assert trainer.wait(60) == 0
     report(
         "whole device",
         regions=count,
         region_bytes=region_bytes,
         made_s=made_s,
-        mapped_s=found["mapping_s"],
+        mapped_s=figures["mapping_s"],
         used_before_bytes=before_bytes,
         used_made_bytes=made_bytes,
         used_mapped_bytes=mapped_bytes,
         nvml=nvml.reason if isinstance(nvml, NoNvml) else "",
     )
-    assert found["bytes"] == count * region_bytes
+    assert figures["bytes"] == count * region_bytes
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -67,30 +67,32 @@ def test_jobs_at_once_share_the_devices_arithmetic(bench: Bench, count: int) -> 
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_trainers_that_wait_take_little_of_the_processor(bench: Bench, count: int) -> None:
-    rows = _paced(bench, count, rows=8192)  # long kernels: a trainer mostly waits
+def test_waiting_trainers_use_little_of_the_processor(bench: Bench, count: int) -> None:
+    rows = _paced(bench, count, rows=8192)  # long kernels, so a trainer mostly waits
     taken = [row["of_a_processor"] for row in rows]
     report("waiting trainers", trainers=count, of_a_processor=taken)
-    assert min(taken) < 0.95, "a wait that spins takes all of one"
+    assert min(taken) < 0.95, "a busy wait would use a whole processor"
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_networks_become_graphs_or_say_why_not(bench: Bench, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_become_graphs_or_log_the_reason(
+    bench: Bench, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with bench.trainer("become_graphs", 14, module="pace_process", network=network) as trainer:
-        found = answer(trainer)
-    report("graph", network=network, **found)
-    assert "error" not in found
-    assert found["launched"] > 0 or found["said"]
+        figures = answer(trainer)
+    report("graph", network=network, **figures)
+    assert "error" not in figures
+    assert figures["launched"] > 0 or figures["log_lines"]
 
 
 def _paced(bench: Bench, count: int, **settings: int) -> list[dict[str, float]]:
-    """As many trainers at once, each with a region of its own or two."""
+    """Run this number of trainers at once, each with two regions. Return the figures of each."""
     with ExitStack() as stack:
         trainers = [
             stack.enter_context(bench.trainer("train_for", 2, module="pace_process", **{**SMALL, **settings}))
             for _ in range(count)
         ]
-        for step in (answer, say, answer):
-            found = [step(trainer) for trainer in trainers]
-    return [row for row in found if row is not None]
+        for step in (answer, resume, answer):
+            figures = [step(trainer) for trainer in trainers]
+    return [row for row in figures if row is not None]

@@ -1,4 +1,4 @@
-"""What a trainer of the GPU suite does, by its role: `python -m tests.gpu.trainer_process ROLE SETTINGS`."""
+"""The roles of a trainer of the GPU suite: `python -m tests.gpu.trainer_process ROLE SETTINGS`."""
 
 import ctypes
 import json
@@ -13,30 +13,30 @@ PATTERN = 0x5A
 HOST_POOL_BYTES = 1 << 30
 
 
-def open_device(told: dict[str, Any]) -> tuple[CudaDevice, float]:
-    """The job's device, and how long it took to map every region."""
+def open_device(settings: dict[str, Any]) -> tuple[CudaDevice, float]:
+    """Return the job's device, and the time that mapping every region took."""
     start_s = time.perf_counter()
-    regions = CudaRegions(0, told["socket"])
-    device = CudaDevice(told["ledger"], told["slot"], told["epoch"], HOST_POOL_BYTES, regions=regions)
+    regions = CudaRegions(0, settings["socket"])
+    device = CudaDevice(settings["ledger"], settings["slot"], settings["epoch"], HOST_POOL_BYTES, regions=regions)
     return device, time.perf_counter() - start_s
 
 
-def say(**figures: object) -> None:
-    """One line for the test."""
+def write_figures(**figures: object) -> None:
+    """Print one line of figures for the test."""
     print(json.dumps(figures), flush=True)
 
 
-def map_regions(told: dict[str, Any]) -> None:
-    """How long mapping takes; then hold the regions until told to end."""
-    device, mapping_s = open_device(told)
-    say(mapping_s=mapping_s, bytes=len(device.arena_range))
+def map_regions(settings: dict[str, Any]) -> None:
+    """Report the time of mapping, then hold the regions until the test sends a line."""
+    device, mapping_s = open_device(settings)
+    write_figures(mapping_s=mapping_s, bytes=len(device.arena_range))
     sys.stdin.readline()
     device.close()
 
 
-def round_trip(told: dict[str, Any]) -> None:
-    """A pattern there and back, over memory that another tensor had in between."""
-    device, _ = open_device(told)
+def round_trip(settings: dict[str, Any]) -> None:
+    """Copy a pattern in and out of memory that another tensor uses in between."""
+    device, _ = open_device(settings)
     size_bytes = 48 << 20
     device.host_prepare(3 * size_bytes)
     tensor = device.allocate(size_bytes)
@@ -52,120 +52,120 @@ def round_trip(told: dict[str, Any]) -> None:
     device.copy_in(again, zeros, size_bytes)
     device.wait(out)
     device.drain()
-    say(same=ctypes.string_at(back, size_bytes) == bytes([PATTERN]) * size_bytes, moved=again != tensor)
+    write_figures(same=ctypes.string_at(back, size_bytes) == bytes([PATTERN]) * size_bytes, moved=again != tensor)
     device.close()
 
 
-def copy(told: dict[str, Any]) -> None:
-    """Both lanes, or one of them, for some rounds: bytes per second in each direction."""
-    device, _ = open_device(told)
+def copy(settings: dict[str, Any]) -> None:
+    """Copy over both lanes, or one of them, for some rounds. Report the bytes per second."""
+    device, _ = open_device(settings)
     size_bytes, rounds = 64 << 20, 32
     device.host_prepare(2 * size_bytes)
     tensors = [device.allocate(size_bytes) for _ in range(2)]
     hosts = [device.host_allocate(size_bytes) for _ in range(2)]
-    say(ready=1)
+    write_figures(ready=1)
     sys.stdin.readline()
     start_s = time.perf_counter()
     for _ in range(rounds):
-        if "out" in told["lanes"]:
+        if "out" in settings["lanes"]:
             device.copy_out(hosts[0], tensors[0], size_bytes)
-        if "in" in told["lanes"]:
+        if "in" in settings["lanes"]:
             device.copy_in(tensors[1], hosts[1], size_bytes)
     device.drain()
-    say(bytes_per_s=rounds * size_bytes / (time.perf_counter() - start_s))
+    write_figures(bytes_per_s=rounds * size_bytes / (time.perf_counter() - start_s))
     device.close()
 
 
-def spin(told: dict[str, Any]) -> None:
-    """A kernel that does not end soon, in memory of the job's regions."""
+def spin(settings: dict[str, Any]) -> None:
+    """Start a kernel that runs for minutes, in memory of the job's regions."""
     import torch
 
     from indb_tensile.executor.run.open_device import serve_torch
 
-    device, _ = open_device(told)
+    device, _ = open_device(settings)
     serve_torch(device)
     torch.empty(1 << 20, device="cuda").fill_(1)
     torch.cuda.synchronize()
     wait: Any = torch.cuda._sleep
-    wait(1 << 40)  # clock cycles: minutes
-    say(spinning=1)
+    wait(1 << 40)  # clock cycles, which last minutes
+    write_figures(spinning=1)
     sys.stdin.readline()
 
 
-def planned(told: dict[str, Any]) -> None:
-    """One captured step under the plans for some budgets: what was foreseen and what came, and whether bits differ.
+def planned(settings: dict[str, Any]) -> None:
+    """Run one captured step under plans for some budgets. Report the forecasts, the measurements and the bits.
 
-    `method` is ours, or one of torch's own ways to train in less memory, on the same network and batch.
+    The setting `method` is ours, or one of torch's own methods to save memory, on the same network and batch.
     """
     import torch
 
     from tests.gpu import steps
 
     torch.manual_seed(3)
-    if told["method"] != "planned":
-        CudaRegions(0, told["socket"])  # the broker waits until somebody has taken them
-        say(**steps.rival(told["method"]))
+    if settings["method"] != "planned":
+        CudaRegions(0, settings["socket"])  # the broker waits until the trainer has received them
+        write_figures(**steps.rival(settings["method"]))
         return
-    regions = CudaRegions(0, told["socket"])
-    claim = (told["ledger"], told["slot"], told["epoch"])
-    say(rows=steps.planned(claim, regions, told["grant_bytes"]))
+    regions = CudaRegions(0, settings["socket"])
+    claim = (settings["ledger"], settings["slot"], settings["epoch"])
+    write_figures(rows=steps.planned(claim, regions, settings["grant_bytes"]))
 
 
-def recorded(told: dict[str, Any]) -> None:
-    """One captured step with and without CUDA graphs."""
+def recorded(settings: dict[str, Any]) -> None:
+    """Run one captured step with and without CUDA graphs."""
     from tests.gpu import steps
 
-    regions = CudaRegions(0, told["socket"])
-    say(rows=steps.recorded((told["ledger"], told["slot"], told["epoch"]), regions))
+    regions = CudaRegions(0, settings["socket"])
+    write_figures(rows=steps.recorded((settings["ledger"], settings["slot"], settings["epoch"]), regions))
 
 
-def attach(told: dict[str, Any]) -> None:
-    """A context with torch's kernels loaded, and what torch takes beside the regions; then stay until told to end."""
+def attach(settings: dict[str, Any]) -> None:
+    """Open a context with torch's kernels loaded. Report its memory beside the regions, and wait for a line."""
     from tests.gpu import steps
 
-    regions = CudaRegions(0, told["socket"])
-    with steps.attached((told["ledger"], told["slot"], told["epoch"]), regions):
-        say(processor_s=time.process_time())
+    regions = CudaRegions(0, settings["socket"])
+    with steps.attached((settings["ledger"], settings["slot"], settings["epoch"]), regions):
+        write_figures(processor_s=time.process_time())
         sys.stdin.readline()
 
 
-def overflow(told: dict[str, Any]) -> None:
-    """Calibration in fewer regions than its operators need."""
+def overflow(settings: dict[str, Any]) -> None:
+    """Calibrate in fewer regions than the operators need."""
     from tests.gpu import steps
 
-    regions = CudaRegions(0, told["socket"])
-    say(**steps.overflowing((told["ledger"], told["slot"], told["epoch"]), regions))
+    regions = CudaRegions(0, settings["socket"])
+    write_figures(**steps.overflowing((settings["ledger"], settings["slot"], settings["epoch"]), regions))
 
 
-def attention(told: dict[str, Any]) -> None:
-    """A step with float32 attention and dropout as a graph."""
+def attention(settings: dict[str, Any]) -> None:
+    """Run a step with float32 attention and dropout as a graph."""
     from tests.gpu import steps
 
-    regions = CudaRegions(0, told["socket"])
-    say(**steps.attending((told["ledger"], told["slot"], told["epoch"]), regions))
+    regions = CudaRegions(0, settings["socket"])
+    write_figures(**steps.attending((settings["ledger"], settings["slot"], settings["epoch"]), regions))
 
 
-def precision(told: dict[str, Any]) -> None:
-    """The convolutions' latencies and the pace of their graph, in one precision."""
+def precision(settings: dict[str, Any]) -> None:
+    """Report the convolutions' latencies and the pace of their graph, in one precision."""
     from tests.gpu import steps
 
-    regions = CudaRegions(0, told["socket"])
-    claim = (told["ledger"], told["slot"], told["epoch"])
-    say(**steps.precise(claim, regions, told["precision"]))
+    regions = CudaRegions(0, settings["socket"])
+    claim = (settings["ledger"], settings["slot"], settings["epoch"])
+    write_figures(**steps.precise(claim, regions, settings["precision"]))
 
 
-def train(told: dict[str, Any]) -> None:
-    """A few steps of a small network, from torch's own allocator or ours: the bits it ends with, and its pace."""
+def train(settings: dict[str, Any]) -> None:
+    """Train a small network for a few steps from torch's allocator or from ours. Report its bits and its pace."""
     import torch
 
-    own = told["allocator"] == "own"
+    own = settings["allocator"] == "own"
     if own:
         from indb_tensile.executor.run.open_device import serve_torch
 
-        device, _ = open_device(told)
+        device, _ = open_device(settings)
         serve_torch(device)
     else:
-        CudaRegions(0, told["socket"])  # the broker waits until somebody has taken them
+        CudaRegions(0, settings["socket"])  # the broker waits until the trainer has received them
     torch.manual_seed(3)
     torch.use_deterministic_algorithms(mode=True)
     layers = [torch.nn.Linear(1024, 1024), torch.nn.ReLU()] * 4
@@ -182,7 +182,7 @@ def train(told: dict[str, Any]) -> None:
     torch.cuda.synchronize()
     step_ms = (time.perf_counter() - start_s) * 10
     total = torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).view(torch.int32)
-    say(bits=int(total.to(torch.int64).sum()), step_ms=step_ms)
+    write_figures(bits=int(total.to(torch.int64).sum()), step_ms=step_ms)
 
 
 _ROLES = (

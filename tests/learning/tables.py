@@ -1,4 +1,4 @@
-"""Tables in memory, and the plain loop that trains on them: what the tests here share."""
+"""Tables in memory, and a plain training loop on them. The tests of `learning` share both."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.preparation import Part, Prepared, batch_plan, batches
 from indb_tensile.learning.splits import row_hashes
 
-torch.set_num_threads(1)  # as trainers do; more of them only wait for one another on tensors this small
+torch.set_num_threads(1)  # as in trainers: with tensors this small, more threads only wait for one another
 
 _KINDS = {
     "bigint": ColumnKind.INTEGER,
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def table(described: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> TableData:
-    """A table as `read` gives it; a column `id` is its primary key."""
+    """Return a table as `read` returns it. A column `id` is its primary key."""
     listed = [list(row) for row in rows]
     columns: dict[str, ColumnData] = {}
     for position, (name, sql_type) in enumerate(described):
@@ -46,7 +46,7 @@ def table(described: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -
 
 
 def bundle(prepared: Prepared) -> ModelBundle:
-    """The model as its weights are now, as it would be published."""
+    """Return the model with its present weights, as a job publishes it."""
     return ModelBundle(
         architecture=prepared.architecture,
         input_shape=prepared.input_shape,
@@ -58,20 +58,20 @@ def bundle(prepared: Prepared) -> ModelBundle:
 
 
 def sample(name: str) -> TableData:
-    """One of the data sets."""
+    """Return a sample data set as a table."""
     return table(datasets.columns(name), datasets.rows(name))
 
 
-def spec(target: str, task: Task = Task.CLASSIFICATION, **given: Any) -> JobSpec:
-    """A request with defaults for what a test does not care about."""
+def spec(target: str, task: Task = Task.CLASSIFICATION, **options: Any) -> JobSpec:
+    """Return a job specification. Every option that a test leaves out has its default."""
     relation = Relation(oid=1, schema="public", name="t")
     return JobSpec(
-        model="m", relation=relation, target=target, task=task, **{"architecture": {"type": "auto"}, **given}
+        model="m", relation=relation, target=target, task=task, **{"architecture": {"type": "auto"}, **options}
     )
 
 
 def train(prepared: Prepared) -> None:
-    """The plain eager loop, in place."""
+    """Train the module in place with a plain eager loop."""
     settings = prepared.settings
     optimizer = torch.optim.AdamW(
         prepared.module.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
@@ -92,7 +92,7 @@ def train(prepared: Prepared) -> None:
 
 
 def score(prepared: Prepared, part: Part) -> dict[str, float]:
-    """The metrics of the module as it is."""
+    """Return the metrics of the module on this part."""
     prepared.module.eval()
     with torch.inference_mode():
         outputs = prepared.module(part.x).numpy()

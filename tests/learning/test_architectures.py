@@ -1,17 +1,18 @@
-"""Networks from declarations."""
+"""Networks are built from declarations, and a wrong declaration is refused."""
 
 import json
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.architectures import build, default, natural_shape, parameter_count
 from indb_tensile.request.network_rules import ARCHITECTURES, LAYERS, check_architecture
+from tests.nightly import FEW_EXAMPLES
 
 IMAGE: list[dict[str, Any]] = [
     {"type": "conv2d", "out": 8},
@@ -42,8 +43,8 @@ SEQUENCE: list[dict[str, Any]] = [
 ]
 
 
-def layers(*listed: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "layers", "layers": list(listed)}
+def layers(*declared: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "layers", "layers": list(declared)}
 
 
 @pytest.mark.parametrize(
@@ -68,12 +69,12 @@ def test_a_network_learns_on_rows_of_its_shape(architecture: dict[str, Any], sha
     assert module.eval()(torch.ones(1, *shape)).shape == (1, 3)
 
 
-def test_every_layer_type_was_built_above() -> None:
+def test_the_learning_test_covers_every_layer_type() -> None:
     inner = [layer for outer in IMAGE for layer in outer.get("layers", [])]
     assert {layer["type"] for layer in (*IMAGE, *SEQUENCE, *inner)} == set(LAYERS)
 
 
-def test_equal_seeds_give_equal_networks_and_leave_the_global_generator_alone() -> None:
+def test_equal_seeds_give_equal_networks_and_leave_the_global_generator_unchanged() -> None:
     before = torch.get_rng_state()
     states = [build(layers(*SEQUENCE), (24,), 2, seed=seed).state_dict() for seed in (1, 1, 2)]
     assert torch.equal(before, torch.get_rng_state())
@@ -81,7 +82,7 @@ def test_equal_seeds_give_equal_networks_and_leave_the_global_generator_alone() 
     assert any(not torch.equal(states[0][name], states[2][name]) for name in states[0])
 
 
-def test_parameters_start_as_torch_starts_them() -> None:
+def test_parameters_are_initialised_as_torch_initialises_them() -> None:
     module = build({"type": "mlp", "hidden": [100], "batch_norm": True}, (50,), 2, seed=3)
     weight = module.get_parameter("1.weight").detach()
     assert float(weight.abs().max()) <= 1 / 50**0.5
@@ -98,7 +99,7 @@ def test_parameters_start_as_torch_starts_them() -> None:
     st.integers(1, 3),
     st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 20)),
 )
-@settings(max_examples=20, deadline=None)
+@FEW_EXAMPLES
 def test_a_cnn_fits_images_of_any_size(
     channels: list[int], kernel: int, depth: int, shape: tuple[int, int, int]
 ) -> None:
@@ -106,7 +107,7 @@ def test_a_cnn_fits_images_of_any_size(
     assert module.eval()(torch.zeros(2, *shape)).shape == (2, 2)
 
 
-def test_a_bidirectional_network_has_seen_the_whole_sequence_both_ways() -> None:
+def test_a_bidirectional_network_reads_the_whole_sequence_in_both_directions() -> None:
     module = build(layers({"type": "lstm", "hidden": 4, "bidirectional": True}, {"type": "linear"}), (5, 2), 1)
     x = torch.zeros(1, 5, 2, requires_grad=True)
     recurrent = module.get_submodule("0")(x)
@@ -138,14 +139,16 @@ def test_a_bidirectional_network_has_seen_the_whole_sequence_both_ways() -> None
         ({"type": "layers", "layers": [{"type": "relu"}] * 600}, "600 layers are more than", ""),
     ],
 )
-def test_a_wrong_declaration_is_named_with_what_is_known(architecture: dict[str, Any], fault: str, hint: str) -> None:
+def test_a_wrong_declaration_is_refused_with_its_place_and_the_known_values(
+    architecture: dict[str, Any], fault: str, hint: str
+) -> None:
     with pytest.raises(RequestError, match=fault) as caught:
         check_architecture(architecture)
     assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("listed", "shape", "fault"),
+    ("declared", "shape", "fault"),
     [
         ([{"type": "conv2d", "out": 2}], (8,), r"layer 0 \(conv2d\) does not fit its input of shape \[8\]"),
         (
@@ -162,11 +165,11 @@ def test_a_wrong_declaration_is_named_with_what_is_known(architecture: dict[str,
         ([{"type": "linear", "out": 60000}, {"type": "linear"}], (60000,), "parameters are more than"),
     ],
 )
-def test_layers_that_do_not_fit_are_named_with_their_shapes(
-    listed: list[dict[str, Any]], shape: tuple[int, ...], fault: str
+def test_layers_that_do_not_fit_are_refused_with_their_shapes(
+    declared: list[dict[str, Any]], shape: tuple[int, ...], fault: str
 ) -> None:
     with pytest.raises(RequestError, match=fault) as caught:
-        build(layers(*listed), shape, 2)
+        build(layers(*declared), shape, 2)
     assert caught.value.hint
 
 
@@ -184,7 +187,7 @@ def test_the_shape_of_a_row_follows_the_architecture_and_the_only_array() -> Non
         natural_shape(cnn, (), alone=False)
 
 
-def test_auto_is_a_cnn_for_images_and_smaller_for_few_rows() -> None:
+def test_auto_is_a_cnn_for_images_and_a_smaller_network_for_few_rows() -> None:
     assert default((1, 8, 8), rows=10)["type"] == "cnn"
     small, large = default((8,), rows=100), default((8,), rows=100_000)
     assert (small["type"], large["type"]) == ("mlp", "mlp")
@@ -193,5 +196,5 @@ def test_auto_is_a_cnn_for_images_and_smaller_for_few_rows() -> None:
         check_architecture(chosen)
 
 
-def test_the_tables_are_plain_data() -> None:
+def test_the_tables_of_layers_and_architectures_are_plain_data() -> None:
     assert json.loads(json.dumps([ARCHITECTURES, LAYERS])) == [ARCHITECTURES, LAYERS]

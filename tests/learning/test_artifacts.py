@@ -1,4 +1,4 @@
-"""What is stored of a model, and what comes back."""
+"""A stored model or checkpoint is read back unchanged, and a malformed one is refused."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from tests.learning.tables import bundle, sample, score, spec, table, train
 
 
 def stored(prepared: Prepared) -> ModelPredictor:
-    """Written, read as the catalog would, and loaded."""
+    """Write the model, read the bytes as from the catalog, and load the model."""
     made = bundle(prepared)
     return ModelPredictor.load(json.loads(json.dumps(made.to_json())), made.to_bytes())
 
@@ -27,7 +27,7 @@ def objects(name: str) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in datasets.rows(name)]
 
 
-def test_tensors_come_back_bit_for_bit_with_their_metadata() -> None:
+def test_tensors_are_read_back_bit_for_bit_with_their_metadata() -> None:
     base = torch.arange(12.0).reshape(3, 4)
     tensors = {
         "plain": base,
@@ -52,7 +52,7 @@ def test_bytes_that_are_not_tensors_are_refused() -> None:
             unpack(bad)
 
 
-def test_a_checkpoint_comes_back_whole() -> None:
+def test_a_checkpoint_is_read_back_whole() -> None:
     made = Checkpoint(
         weights={"0.weight": torch.ones(2, 2)},
         optimizer={"0.weight/exp_avg": torch.zeros(2, 2), "step": torch.tensor(3.0)},
@@ -61,23 +61,23 @@ def test_a_checkpoint_comes_back_whole() -> None:
     )
     again = Checkpoint.from_bytes(b"".join(made.parts()))
     assert again.position == made.position
-    for mine, theirs in (
+    for written, read in (
         (made.weights, again.weights),
         (made.optimizer, again.optimizer),
         (made.random, again.random),
     ):
-        assert mine.keys() == theirs.keys()
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+        assert written.keys() == read.keys()
+        assert all(torch.equal(written[name], read[name]) for name in written)
 
 
-def test_a_checkpoint_of_something_else_is_refused() -> None:
+def test_a_malformed_checkpoint_is_refused() -> None:
     with pytest.raises(DatabaseError, match="has no position"):
         Checkpoint.from_bytes(pack({"weights/a": torch.ones(1)}, {}))
     with pytest.raises(DatabaseError, match='tensor "loose" of no known part'):
         Checkpoint.from_bytes(pack({"loose": torch.ones(1)}, {"position": "{}"}))
 
 
-def test_a_stored_classifier_answers_as_the_trained_one() -> None:
+def test_a_stored_classifier_predicts_as_the_trained_one() -> None:
     prepared = assemble(sample("iris"), spec("target", hyperparams={"epochs": 3}))
     train(prepared)
     predictor = stored(prepared)
@@ -92,7 +92,7 @@ def test_a_stored_classifier_answers_as_the_trained_one() -> None:
     assert predictor.evaluate_columns(prepared.held_out) == score(prepared, prepared.test)
 
 
-def test_rows_from_sql_are_answered_and_judged_like_the_table() -> None:
+def test_rows_from_sql_are_predicted_and_evaluated_like_the_table() -> None:
     prepared = assemble(sample("diabetes"), spec("target", Task.REGRESSION, hyperparams={"epochs": 3}))
     train(prepared)
     predictor = stored(prepared)
@@ -111,21 +111,21 @@ def test_rows_from_sql_are_answered_and_judged_like_the_table() -> None:
         predictor.evaluate_rows([dict.fromkeys(predictor.features, 0)])
 
 
-def test_numeric_and_boolean_labels_are_values_too() -> None:
+def test_numeric_and_boolean_labels_are_predicted_as_values() -> None:
     described = [("id", "bigint"), ("a", "double precision"), ("y", "boolean")]
     prepared = assemble(table(described, [(i, float(i), i % 3 == 0) for i in range(60)]), spec("y"))
     answer = stored(prepared).predict_rows([{"a": 1.0}])[0]
     assert (answer.label, answer.value) in {("true", 1.0), ("false", 0.0)}
 
 
-def test_images_are_predicted_from_one_bare_array() -> None:
+def test_a_model_with_one_image_feature_accepts_a_bare_array() -> None:
     prepared = assemble(sample("digits"), spec("label", architecture={"type": "cnn", "channels": [4]}))
     predictor = stored(prepared)
     row = objects("digits")[0]
     assert predictor.predict_rows([row["pixels"]]) == predictor.predict_rows([row])
 
 
-def test_a_prediction_does_not_depend_on_the_rows_beside_it() -> None:
+def test_a_prediction_does_not_depend_on_the_other_rows_of_its_batch() -> None:
     prepared = assemble(sample("digits"), spec("label"))
     predictor = stored(prepared)
     rows = objects("digits")[:64]
@@ -141,7 +141,7 @@ def test_a_prediction_does_not_depend_on_the_rows_beside_it() -> None:
         ({"architecture": {"type": "mlp", "hidden": [3]}}, "do not fit their architecture"),
     ],
 )
-def test_a_stored_model_that_was_changed_is_refused(change: Mapping[str, Any], fault: str) -> None:
+def test_a_stored_model_with_changed_fields_is_refused(change: Mapping[str, Any], fault: str) -> None:
     made = bundle(assemble(sample("iris"), spec("target")))
     with pytest.raises(DatabaseError, match=fault):
         ModelPredictor.load({**made.to_json(), **change}, made.to_bytes())

@@ -1,4 +1,4 @@
-"""Batches that a second thread gathers."""
+"""A second thread gathers the next batch while the present batch is used."""
 
 import threading
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def part(rows: int, *shape: int) -> Part:
     shape=st.sampled_from([(1,), (3,), (2, 3, 5)]),
     epochs=st.integers(1, 3),
 )
-def test_batches_have_the_order_and_the_bits_of_those_that_one_thread_gathers(
+def test_prefetched_batches_have_the_order_and_the_bits_of_batches_gathered_by_one_thread(
     rows: int, size: int, shape: tuple[int, ...], epochs: int
 ) -> None:
     whole, settings = part(rows, *shape), TrainingSettings.parse({"batch_size": size}, rows)
@@ -46,50 +46,50 @@ def test_batches_have_the_order_and_the_bits_of_those_that_one_thread_gathers(
 def test_rows_of_one_number_may_have_any_stride() -> None:
     x = torch.arange(5.0).as_strided((5, 1), (1, 0))
     y = torch.arange(10.0)[::2]
-    with BatchPrefetcher() as feed, closing(feed.batches((x, y), orders_until([], 5))) as fed:
+    with BatchPrefetcher() as feed, closing(feed.batches((x, y), recorded_orders([], 5))) as fed:
         assert [(a.tolist(), b.tolist()) for _, (a, b) in fed] == [([[float(n)]], [2.0 * n]) for n in range(5)]
 
 
-def orders_until(asked: list[int], count: int) -> Iterator[torch.Tensor]:
+def recorded_orders(taken: list[int], count: int) -> Iterator[torch.Tensor]:
     for number in range(count):
-        asked.append(number)
+        taken.append(number)
         yield torch.tensor([number])
 
 
-def test_one_batch_is_gathered_ahead_and_no_more() -> None:
-    whole, asked = part(10, 4), list[int]()
-    with BatchPrefetcher() as feed, closing(feed.batches((whole.x,), orders_until(asked, 10))) as fed:
+def test_exactly_one_batch_is_gathered_ahead() -> None:
+    whole, taken = part(10, 4), list[int]()
+    with BatchPrefetcher() as feed, closing(feed.batches((whole.x,), recorded_orders(taken, 10))) as fed:
         for number, _ in enumerate(fed):
-            assert asked == list(range(min(number + 2, 10)))
+            assert taken == list(range(min(number + 2, 10)))
 
 
-def test_a_batch_holds_while_the_next_one_is_gathered() -> None:
+def test_a_batch_is_unchanged_while_the_next_one_is_gathered() -> None:
     whole = part(10, 4)
-    with BatchPrefetcher() as feed, closing(feed.batches((whole.x,), orders_until([], 10))) as fed:
+    with BatchPrefetcher() as feed, closing(feed.batches((whole.x,), recorded_orders([], 10))) as fed:
         _, (first,) = next(fed)
-        feed._thread.submit(int).result()  # what was begun before it is done: the second batch
+        feed._thread.submit(int).result()  # returns after the work queued before it: the second batch
         assert torch.equal(first, whole.x[:1])
         _, (second,) = next(fed)
         assert torch.equal(second, whole.x[1:2])
         assert second.data_ptr() != first.data_ptr()
 
 
-def test_a_pass_that_breaks_off_leaves_nothing_running_and_the_next_one_begins_anew() -> None:
+def test_an_interrupted_pass_leaves_no_thread_and_the_next_pass_starts_from_the_beginning() -> None:
     whole = part(10, 4)
     with BatchPrefetcher() as feed:
         with pytest.raises(RuntimeError, match="the step"):
-            broken_off(feed, whole)
-        assert [int(order) for order, _ in feed.batches((whole.x,), orders_until([], 3))] == [0, 1, 2]
-    assert not [one for one in threading.enumerate() if one.name.startswith("batches")]
+            interrupt_pass(feed, whole)
+        assert [int(order) for order, _ in feed.batches((whole.x,), recorded_orders([], 3))] == [0, 1, 2]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
-def broken_off(feed: BatchPrefetcher, whole: Part) -> None:
-    with closing(feed.batches((whole.x,), orders_until([], 10))) as fed:
+def interrupt_pass(feed: BatchPrefetcher, whole: Part) -> None:
+    with closing(feed.batches((whole.x,), recorded_orders([], 10))) as fed:
         for _ in fed:
             raise RuntimeError("the step fails")
 
 
-def test_what_the_thread_meets_is_raised_where_its_batch_is_awaited() -> None:
+def test_an_error_in_the_thread_is_raised_to_the_consumer_of_its_batch() -> None:
     whole = part(10, 4)
     with (
         BatchPrefetcher() as feed,

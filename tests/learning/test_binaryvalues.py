@@ -1,4 +1,4 @@
-"""Values in their binary form become the numbers and texts that PostgreSQL's own casts make of them."""
+"""Values in COPY's binary format become the numbers and texts that PostgreSQL's own casts produce."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.postgres
 
 Connection = psycopg.Connection[Any]
 
-# For each type of key: values by hand, then an expression of `i` that PostgreSQL makes 300 random or running ones of.
+# For each type of key: listed values, then an expression of `i` that produces 300 random or consecutive values.
 _KEYS: dict[str, tuple[str, str]] = {
     "uuid": ("'00000000-0000-0000-0000-000000000000'", "gen_random_uuid()"),
     "bytea": (r"'', '\x00ff'", "decode(md5(i::text), 'hex')"),
@@ -87,8 +87,10 @@ def read_as_reader(database: Database, admin: Connection, columns: tuple[str, ..
 
 
 @pytest.mark.parametrize("type_name", _KEYS)
-def test_rows_with_such_a_key_are_split_as_by_its_text(database: Database, admin: Connection, type_name: str) -> None:
-    """Version 0.1.0 read `k::text` and hashed that."""
+def test_rows_with_a_key_of_this_type_are_split_as_by_its_text(
+    database: Database, admin: Connection, type_name: str
+) -> None:
+    """Stored splits depend on this: version 0.1.0 read `k::text` and hashed that text."""
     by_hand, running = _KEYS[type_name]
     values = f"select v::{type_name} from unnest(array[{by_hand}]) as v"
     if type_name == "bit(11)":
@@ -134,29 +136,31 @@ _SIGNED = [
 
 
 def numbers() -> list[str]:
-    """Numbers by hand, and random ones of all lengths."""
-    drawn = random.Random(7)
+    """Return listed numbers and random numbers of all lengths."""
+    choose = random.Random(7)
     made = []
     for _ in range(4000):
-        digits = str(drawn.randrange(10 ** drawn.randint(1, drawn.choice((4, 16, 17, 20, 40)))))
-        made.append(f"{drawn.choice(('', '-'))}{digits}e{drawn.randint(-40, 40) - drawn.choice((0, 0, len(digits)))}")
+        digits = str(choose.randrange(10 ** choose.randint(1, choose.choice((4, 16, 17, 20, 40)))))
+        sign = choose.choice(("", "-"))
+        exponent = choose.randint(-40, 40) - choose.choice((0, 0, len(digits)))
+        made.append(f"{sign}{digits}e{exponent}")
     return [*_SIGNED, *made]
 
 
 def test_numbers_are_rounded_as_the_server_rounds_them(database: Database, admin: Connection) -> None:
     admin.execute("create table t (id int primary key, v numeric)")
-    kept = []
+    in_range = []
     for number in numbers():
         try:
             admin.execute("select %s::numeric::float8", (number,))
         except psycopg.errors.NumericValueOutOfRange:
             continue
-        kept.append(number)
+        in_range.append(number)
     with admin.cursor() as cursor:
-        cursor.executemany("insert into t values (%s, %s::numeric)", list(enumerate(kept)))
+        cursor.executemany("insert into t values (%s, %s::numeric)", list(enumerate(in_range)))
     table = read_as_reader(database, admin, ("v",))
     expected = np.array([row[0] for row in admin.execute("select v::float8 from t order by ctid")])
-    assert len(kept) > 4000
+    assert len(in_range) > 4000
     assert table.columns["v"].values.view(np.uint64).tolist() == expected.view(np.uint64).tolist()
 
 
@@ -169,9 +173,7 @@ _ARRAYS = {
 
 
 @pytest.mark.parametrize("type_name", _ARRAYS)
-def test_arrays_become_the_floats_that_the_server_casts_them_to(
-    database: Database, admin: Connection, type_name: str
-) -> None:
+def test_arrays_become_the_floats_of_the_servers_casts(database: Database, admin: Connection, type_name: str) -> None:
     made_by, cast, dtype = _ARRAYS[type_name]
     made = f"create table t as select array[{made_by}, {made_by}] as v from generate_series(1, 300) as i"
     admin.execute(made.encode())
@@ -182,7 +184,9 @@ def test_arrays_become_the_floats_that_the_server_casts_them_to(
     assert np.array_equal(values, expected, equal_nan=True)
 
 
-def test_a_keys_columns_and_a_row_without_a_key_are_split_as_before(database: Database, admin: Connection) -> None:
+def test_key_columns_and_rows_without_a_key_have_the_splits_of_version_0_1(
+    database: Database, admin: Connection
+) -> None:
     admin.execute(
         """create table t as select i / 7.0 as n, (i % 5)::smallint as s, i::text::character(9) as c,
                                     date '2020-01-01' + i as d

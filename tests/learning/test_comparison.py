@@ -1,4 +1,4 @@
-"""Which versions may be compared on the same rows."""
+"""Tells which versions of a model may be compared on the same rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ def version(target: TargetEncoding = FLOWERS, features: tuple[str, ...] = ("x",)
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "reason"),
     [
         ({}, ""),
         ({"name": "z"}, 'that version predicts "y", this one "z"'),
@@ -38,16 +38,18 @@ def version(target: TargetEncoding = FLOWERS, features: tuple[str, ...] = ("x",)
         ({"labels": ("a",)}, "that version knows 2 classes and this one 1, of which 1 are the same"),
     ],
 )
-def test_another_target_task_or_set_of_classes_cannot_be_compared(changed: dict[str, Any], why: str) -> None:
-    assert why_incomparable(version(), version(replace(FLOWERS, **changed)), {"x", "y", "z"}) == why
+def test_versions_with_another_target_task_or_set_of_classes_are_not_compared(
+    changed: dict[str, Any], reason: str
+) -> None:
+    assert why_incomparable(version(), version(replace(FLOWERS, **changed)), {"x", "y", "z"}) == reason
 
 
-def test_regressions_of_the_same_target_are_compared_whatever_their_scale() -> None:
+def test_regressions_of_the_same_target_are_compared_at_any_scale() -> None:
     old = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.INTEGER, mean=1.0)
     new = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, mean=3.0, scale=2.0)
     assert why_incomparable(version(old), version(new, ("u",)), {"x", "u"}) == ""
 
 
-def test_a_version_whose_columns_the_rows_lack_cannot_be_compared() -> None:
-    why = why_incomparable(version(features=("x", "u", "v")), version(), {"x", "y"})
-    assert why == 'that version needs columns "u", "v", which this one\'s rows lack'
+def test_a_version_is_not_compared_on_rows_that_lack_its_columns() -> None:
+    reason = why_incomparable(version(features=("x", "u", "v")), version(), {"x", "y"})
+    assert reason == 'that version needs columns "u", "v", which this one\'s rows lack'

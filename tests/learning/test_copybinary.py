@@ -1,4 +1,4 @@
-"""COPY's binary format, from bytes written here by the documented layout."""
+"""COPY's binary format is decoded. These tests write their bytes by PostgreSQL's documentation of the format."""
 
 import struct
 import tracemalloc
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, InvariantError
@@ -30,7 +30,7 @@ def decode(
     piece_bytes: int = 2**30,
     block_bytes: int = BLOCK_BYTES,
 ) -> tuple[dict[str, ColumnData], int]:
-    """The columns and rows of a stream that arrives in pieces and is decoded in blocks of these sizes."""
+    """Return the columns and the number of rows of a stream in pieces and blocks of these sizes."""
     names = [name for name, _ in fields]
     store = ColumnStore(dict(fields), stored=names, identity=names, limit_bytes=2**40, refuse=lambda _: None)
     decoder = CopyDecoder(fields, store.add, block_bytes)
@@ -83,7 +83,7 @@ _CELLS: dict[CopyEncoding, st.SearchStrategy[Any]] = {
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[list[CopyEncoding], list[list[Any]]]:
-    """A table of a few distinct rows, each repeated, so that runs of one layout begin and end anywhere."""
+    """Draw a table of a few distinct rows, each repeated, so that runs of one layout start and end anywhere."""
     wires = draw(st.lists(st.sampled_from(list(_CELLS)), min_size=1, max_size=4))
     row = st.tuples(*(st.none() | _CELLS[wire] for wire in wires)).map(list)
     blocks = draw(st.lists(st.tuples(row, st.integers(1, 200)), max_size=6))
@@ -91,8 +91,7 @@ def tables(draw: st.DrawFn) -> tuple[list[CopyEncoding], list[list[Any]]]:
 
 
 @given(tables(), st.integers(1, 3000), st.sampled_from([1, 100, 5000, BLOCK_BYTES]))
-@settings(max_examples=80, deadline=None)
-def test_whatever_was_written_is_read_however_it_arrives(
+def test_written_rows_are_read_back_for_every_size_of_pieces_and_blocks(
     table: tuple[list[CopyEncoding], list[list[Any]]], piece_bytes: int, block_bytes: int
 ) -> None:
     wires, rows = table
@@ -104,7 +103,7 @@ def test_whatever_was_written_is_read_however_it_arrives(
     ]
 
 
-def test_rows_walked_and_rows_viewed_keep_their_order() -> None:
+def test_rows_of_varying_and_of_equal_length_keep_their_order() -> None:
     rows = [[i, "x" * (i % 7 if i < 5000 else 3)] for i in range(20_000)]
     columns, _ = decode(stream([INT, TEXT], rows), [("a", INT), ("b", TEXT)])
     assert columns["a"].values.tolist() == list(range(20_000))
@@ -126,7 +125,7 @@ def test_days_are_seconds_since_1970_and_infinity_stays_infinite() -> None:
         (struct.pack(">iii", 0, 0, 700), "the array is empty"),
     ],
 )
-def test_an_array_that_is_no_tensor_is_refused_by_its_row(raw: bytes, fault: str, repeat: int) -> None:
+def test_an_array_that_is_not_a_tensor_is_refused_with_its_row(raw: bytes, fault: str, repeat: int) -> None:
     good = struct.pack(">h", 1) + field(REALS, [1.0, 2.0, 3.0])
     bad = struct.pack(">hi", 1, len(raw)) + raw
     data = bytearray(SIGNATURE + bytes(8) + good * repeat + bad + good * repeat + struct.pack(">h", -1))
@@ -134,7 +133,7 @@ def test_an_array_that_is_no_tensor_is_refused_by_its_row(raw: bytes, fault: str
         decode(data, [("a", REALS)])
 
 
-def test_the_first_array_is_judged_too() -> None:
+def test_the_first_array_is_checked_too() -> None:
     raw = array([1.0], lower=5)
     data = SIGNATURE + bytes(8) + struct.pack(">hi", 1, len(raw)) + raw + struct.pack(">h", -1)
     with pytest.raises(DataError, match="row 1: the array's subscripts start at 5"):
@@ -151,12 +150,12 @@ def test_the_first_array_is_judged_too() -> None:
         stream([FLOAT], [[1.0]]),
     ],
 )
-def test_a_stream_that_is_not_as_described_is_our_own_fault(data: bytes | bytearray) -> None:
+def test_a_malformed_stream_is_an_internal_error(data: bytes | bytearray) -> None:
     with pytest.raises(InvariantError):
         decode(data, [("a", INT)])
 
 
-def test_a_stream_takes_the_memory_of_its_columns_and_of_one_block() -> None:
+def test_decoding_a_stream_takes_the_memory_of_its_columns_and_of_a_few_blocks() -> None:
     numbers, rows, block_bytes = 20_000, 150, 1 << 18
     items = struct.pack(">if", 4, 1.5) * numbers
     raw = struct.pack(">iiiii", 1, 0, 700, numbers, 1) + items
@@ -178,7 +177,7 @@ def test_a_stream_takes_the_memory_of_its_columns_and_of_one_block() -> None:
     assert peak_bytes < 1.1 * 12_000_000 + 6 * block_bytes  # the stream has 24 MB
 
 
-def test_columns_beyond_the_limit_are_refused_before_they_are_taken() -> None:
+def test_columns_beyond_the_limit_are_refused_before_they_are_allocated() -> None:
     def refuse(size_bytes: int) -> None:
         raise DataError(f"{size_bytes} bytes")
 

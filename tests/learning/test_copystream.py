@@ -1,4 +1,4 @@
-"""COPY's messages, taken many at a time, are those that psycopg hands out one by one."""
+"""COPY's messages, received many at a time, are the messages that psycopg returns one by one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ def stream(
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 50_000])
 @pytest.mark.parametrize("value", ["i", "repeat('x', 15)", "repeat('x', i % 40)", "null::int"])
-def test_the_bytes_are_those_of_psycopgs_own_iterator(database: Database, rows: int, value: str) -> None:
+def test_the_bytes_equal_those_of_psycopgs_own_iterator(database: Database, rows: int, value: str) -> None:
     query = f"select {value} from generate_series(1, {rows}) as i"
     with database.connect() as connection:
         with connection.cursor() as cursor, cursor.copy(f"copy ({query}) to stdout (format binary)".encode()) as copy:
@@ -35,21 +35,21 @@ def test_the_bytes_are_those_of_psycopgs_own_iterator(database: Database, rows: 
         assert connection.execute("select 1").fetchone() == (1,), "the connection can be used again"
 
 
-def test_blocks_are_as_large_as_they_should_be_and_end_between_rows(database: Database) -> None:
+def test_blocks_have_the_requested_size_and_end_between_rows(database: Database) -> None:
     with database.connect() as connection:
-        found = stream(connection, "select i::bigint from generate_series(1, 10000) as i", block_bytes=1400)
-    assert {len(block) for block in found[1:-1]} == {1400}  # a hundred rows of 14 bytes
+        blocks = stream(connection, "select i::bigint from generate_series(1, 10000) as i", block_bytes=1400)
+    assert {len(block) for block in blocks[1:-1]} == {1400}  # a hundred rows of 14 bytes
 
 
 @pytest.mark.parametrize("failing", [1, 2, 5_000, 10_000])
-def test_an_error_of_the_server_in_the_midst_is_raised_as_what_it_is(database: Database, failing: int) -> None:
+def test_an_error_of_the_server_in_mid_stream_is_raised_with_its_own_type(database: Database, failing: int) -> None:
     with database.connect() as connection:
         with pytest.raises(psycopg.errors.DivisionByZero):
             stream(connection, f"select 1 / (i - {failing}) from generate_series(1, 10000) as i")
         assert connection.execute("select 1").fetchone() == (1,)
 
 
-def test_each_large_message_is_judged_before_it_is_kept(database: Database) -> None:
+def test_the_size_of_each_large_message_is_checked_before_the_message_is_stored(database: Database) -> None:
     judged: list[int] = []
     query = "select repeat('x', case when i in (1, 300) then 5000 else 10 end) from generate_series(1, 400) as i"
     with database.connect() as connection:

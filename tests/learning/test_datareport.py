@@ -1,4 +1,4 @@
-"""What a report says of a table."""
+"""The data report states what was read, left out, split and encoded, and warns about suspicious columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ CITIES = ["Ulm", "Bonn", "Jena"]
 
 
 def rows(count: int) -> list[list[Any]]:
-    """An id, a number with gaps, a text, a constant, a rare class."""
+    """Return rows with an id, a number with gaps, a text, a constant and a rare class."""
     return [
         [row, None if row % 10 == 0 else (row * 7) % 31, CITIES[row % 3], 1, "no" if row % 20 else "yes"]
         for row in range(count)
@@ -32,7 +32,7 @@ def warnings_of(report: Sequence[Fact]) -> dict[str | None, str]:
     return {fact.subject: fact.warning for fact in report if fact.warning}
 
 
-def test_a_report_says_what_was_read_left_out_divided_and_encoded() -> None:
+def test_a_report_states_what_was_read_left_out_split_and_encoded() -> None:
     read = rows(200)
     read[3][4] = read[4][4] = None
     prepared = assemble(table(DESCRIBED, read), spec("left", preprocess={"categories": 2}, exclude=("id",)))
@@ -42,8 +42,8 @@ def test_a_report_says_what_was_read_left_out_divided_and_encoded() -> None:
     assert facts_of(report, "rows") == [
         (None, "read", "200"),
         ("left", "left out, as the target is NULL", "2"),
-        (None, "equal to another row in features and target", str(_equal(read))),
-        (None, "of the test part equal to a training row", str(_twins(prepared))),
+        (None, "equal to another row in features and target", str(_count_equal_rows(read))),
+        (None, "of the test part equal to a training row", str(_count_test_rows_in_training(prepared))),
     ]
     parts = {"train": prepared.train.rows, "valid": prepared.valid.rows, "test": prepared.test.rows}
     assert facts_of(report, "split") == [
@@ -60,37 +60,37 @@ def test_a_report_says_what_was_read_left_out_divided_and_encoded() -> None:
         ("one", "different values", "1"),
         (None, "left out of the features", "id"),
     ]
-    told = warnings_of(report)
-    assert 'are one category "(other)": preprocess => \'{"categories": 3}\' keeps them apart' in told["city"]
-    assert told["one"] == "it has one value in all training rows: nothing is learned from it"
-    assert "always answering this class gives accuracy 0.9" in told["no"]
+    warnings = warnings_of(report)
+    assert 'are one category "(other)": preprocess => \'{"categories": 3}\' keeps them apart' in warnings["city"]
+    assert warnings["one"] == "it has one value in all training rows: nothing is learned from it"
+    assert "always answering this class gives accuracy 0.9" in warnings["no"]
 
 
-def _equal(read: list[list[Any]]) -> int:
+def _count_equal_rows(read: list[list[Any]]) -> int:
     labeled = [tuple(row[1:]) for row in read if row[4] is not None]
     return len(labeled) - len(set(labeled))
 
 
-def _twins(prepared: Any) -> int:
+def _count_test_rows_in_training(prepared: Any) -> int:
     def keys(x: Any, y: Any) -> list[tuple[float, ...]]:
         return [(*row, label) for row, label in zip(np.round(x.numpy(), 5).tolist(), y.tolist(), strict=True)]
 
     trained = set(keys(prepared.train.x, prepared.train.y))
-    # The encoding joins rare cities, so more rows are alike in it than in the table.
+    # The encoding merges rare cities, so more rows are equal in the encoding than in the table.
     return sum(key in trained for key in keys(prepared.test.x, prepared.test.y))
 
 
-def test_a_key_and_a_column_that_gives_the_target_away_are_warned_about_by_name() -> None:
+def test_key_columns_and_columns_that_determine_the_target_are_warned_about() -> None:
     described = [("number", "int"), ("grade", "double precision"), ("passed", "boolean")]
     read = [[row, row % 7 + (0.0 if row % 2 else 7.0), row % 2 == 0] for row in range(100)]
 
-    told = warnings_of(assemble(table(described, read), spec("passed")).report)
+    warnings = warnings_of(assemble(table(described, read), spec("passed")).report)
 
-    assert "it looks like a key, which only identifies rows: leave it out with exclude" in told["number"]
-    assert "gives passed away" in told["grade"]
+    assert "it looks like a key, which only identifies rows: leave it out with exclude" in warnings["number"]
+    assert "gives passed away" in warnings["grade"]
 
 
-def test_a_random_split_of_rows_in_order_of_time_names_the_other_one() -> None:
+def test_a_random_split_of_rows_in_order_of_time_is_warned_about_with_a_split_by_time() -> None:
     described = [("id", "bigint"), ("day", "date"), ("x", "int"), ("y", "double precision")]
     read = [[row, f"2024-{1 + row // 28:02d}-{1 + row % 28:02d}", row % 13, float(row % 5)] for row in range(300)]
     read_table = table(described, read)
@@ -106,7 +106,7 @@ def test_a_random_split_of_rows_in_order_of_time_names_the_other_one() -> None:
     assert last.test.rows == 60
 
 
-def test_a_metric_at_the_level_of_a_constant_answer_is_said_in_words() -> None:
+def test_a_classifier_no_better_than_a_constant_answer_is_warned_about() -> None:
     prepared = assemble(sample("breast_cancer"), spec("target"))
     y, trained = prepared.test.y.numpy(), prepared.train.y.numpy()
     share = float((y == np.bincount(trained).argmax()).mean())
@@ -121,9 +121,9 @@ def test_a_metric_at_the_level_of_a_constant_answer_is_said_in_words() -> None:
     assert [fact.warning for fact in good] == [None, None]
 
 
-def test_a_regression_no_better_than_the_mean_is_said_in_words() -> None:
+def test_a_regression_no_better_than_the_mean_is_warned_about() -> None:
     prepared = assemble(sample("diabetes"), spec("target", Task.REGRESSION))
     trained, tested = prepared.train.y.numpy(), prepared.test.y.numpy()
-    told = report_result("r2", {"r2": 0.004}, prepared.preprocessor, trained, tested)
-    assert "r2 0.004 is no better than always answering the mean of the training rows" in str(told[1].warning)
+    facts = report_result("r2", {"r2": 0.004}, prepared.preprocessor, trained, tested)
+    assert "r2 0.004 is no better than always answering the mean of the training rows" in str(facts[1].warning)
     assert report_result("roc_auc", {}, prepared.preprocessor, [], [])[0].value == "undefined"

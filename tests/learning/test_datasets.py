@@ -1,4 +1,4 @@
-"""The sample tables."""
+"""Each sample data set is a table with an id and a target."""
 
 import json
 import re
@@ -32,14 +32,14 @@ def test_a_data_set_is_a_table_with_an_id_and_a_target(
     assert json.loads(json.dumps(rows)) == rows
 
 
-def test_labels_are_words_where_words_are_natural() -> None:
+def test_labels_are_words_except_the_digits() -> None:
     assert {row[-1] for row in datasets.rows("breast_cancer")} == {"malignant", "benign"}
     assert {row[-1] for row in datasets.rows("iris")} == {"setosa", "versicolor", "virginica"}
     first = next(datasets.rows("digits"))
     assert (len(first[1]), len(first[1][0]), first[2]) == (8, 8, 0)
 
 
-def test_an_unknown_name_comes_with_those_there_are() -> None:
+def test_an_unknown_name_is_refused_with_the_known_names() -> None:
     with pytest.raises(MissingError, match='unknown data set "mnist"') as caught:
         datasets.columns("mnist")
     assert caught.value.hint == "Known data sets: digits, breast_cancer, diabetes, wine, iris."

@@ -1,10 +1,10 @@
-"""Stopping before the last epoch."""
+"""Early stopping ends training before the last epoch if the metric no longer improves."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given as drawn
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
@@ -19,7 +19,7 @@ def run(state: EarlyStop, *values: float | None) -> EarlyStop:
     return state
 
 
-def test_it_stops_once_the_patience_is_used_up() -> None:
+def test_training_stops_once_the_patience_is_used_up() -> None:
     start = EarlyStop.parse({"patience": 2}, Task.CLASSIFICATION, 50)
     assert not run(start, 1.0, 0.5, 0.6).stopped
     ended = run(start, 1.0, 0.5, 0.6, 0.5)
@@ -27,13 +27,13 @@ def test_it_stops_once_the_patience_is_used_up() -> None:
     assert (ended.best, ended.best_epoch) == (0.5, 1)
 
 
-def test_a_gain_below_the_threshold_is_none() -> None:
+def test_a_gain_below_the_threshold_is_no_improvement() -> None:
     start = EarlyStop.parse({"patience": 2, "min_delta": 0.1}, Task.CLASSIFICATION, 50)
     assert run(start, 1.0, 0.95, 0.91).stopped
     assert not run(start, 1.0, 0.95, 0.8).stopped
 
 
-def test_the_direction_is_the_metrics() -> None:
+def test_the_direction_of_improvement_is_the_metrics() -> None:
     start = EarlyStop.parse({"patience": 1, "metric": "r2"}, Task.REGRESSION, 50)
     assert run(start, -0.5, 0.1).best_epoch == 1
     assert run(start, 0.1, -0.5).stopped
@@ -45,39 +45,39 @@ def test_a_value_that_is_not_finite_is_no_improvement() -> None:
     assert run(start, 1.0, float("-inf")).best == 1.0
 
 
-def test_a_metric_that_the_rows_do_not_define_never_stops_a_training() -> None:
+def test_an_undefined_metric_never_stops_training() -> None:
     state = run(EarlyStop.parse({"patience": 1, "metric": "roc_auc"}, Task.CLASSIFICATION, 50), *[None] * 100)
     assert (state.stopped, state.best, state.best_epoch) == (False, None, -1)
     assert run(state, 0.5, None, None, 0.4).stopped
 
 
-def test_without_a_request_it_remembers_but_never_stops() -> None:
+def test_without_a_request_the_best_value_is_recorded_and_training_never_stops() -> None:
     state = run(EarlyStop.parse(None, Task.REGRESSION, 50), 1.0, *[2.0] * 1000)
     assert (state.stopped, state.best, state.best_epoch) == (False, 1.0, 0)
 
 
-def test_it_can_be_switched_off_and_its_patience_follows_the_epochs() -> None:
+def test_early_stopping_can_be_switched_off_and_its_patience_depends_on_the_epochs() -> None:
     assert EarlyStop.parse({"on": False}, Task.REGRESSION, 50).patience is None
     for epochs in (10, 1000):
         assert EarlyStop.parse({}, Task.REGRESSION, epochs).patience == training_length.patience(epochs)
         assert EarlyStop.parse({"patience": 3}, Task.REGRESSION, epochs).patience == 3
 
 
-@pytest.mark.parametrize("given", [None, {}, {"on": False}, {"patience": 3, "min_delta": 0.5, "metric": "rmse"}])
-def test_it_is_repeated_for_other_epochs_by_what_it_is_stored_as(given: dict[str, Any] | None) -> None:
-    state = EarlyStop.parse(given, Task.REGRESSION, 50)
+@pytest.mark.parametrize("options", [None, {}, {"on": False}, {"patience": 3, "min_delta": 0.5, "metric": "rmse"}])
+def test_stored_options_give_the_same_settings_for_other_epochs(options: dict[str, Any] | None) -> None:
+    state = EarlyStop.parse(options, Task.REGRESSION, 50)
     assert EarlyStop.parse(json.loads(json.dumps(state.to_request())), Task.REGRESSION, 10_000) == state
 
 
-def test_it_goes_on_from_a_checkpoint() -> None:
+def test_early_stopping_resumes_from_a_checkpoint() -> None:
     state = run(EarlyStop.parse({"patience": 3}, Task.REGRESSION, 50), 1.0, 2.0)
     again = EarlyStop.from_json(json.loads(json.dumps(state.to_json())))
     assert again == state
     assert again.observe(2, 2.0).observe(3, 2.0).stopped
 
 
-def test_a_wrong_request_is_refused() -> None:
-    for given, fault in (
+def test_wrong_options_are_refused() -> None:
+    for options, fault in (
         ({"patience": 0}, '"patience" is 0'),
         ({"wait": 3}, 'unknown parameter "wait"'),
         ({"metric": "r2"}, 'unknown metric "r2"'),
@@ -85,20 +85,22 @@ def test_a_wrong_request_is_refused() -> None:
         ({"on": False, "patience": 3}, '"patience" means nothing with "on" false'),
     ):
         with pytest.raises(RequestError, match=fault):
-            EarlyStop.parse(given, Task.CLASSIFICATION, 50)
+            EarlyStop.parse(options, Task.CLASSIFICATION, 50)
 
 
-@drawn(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 8))
-def test_the_earliest_end_is_when_it_stops_if_nothing_improves_any_more(values: list[float], patience: int) -> None:
+@given(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 8))
+def test_the_earliest_end_is_the_epoch_of_the_stop_if_no_later_value_improves(
+    values: list[float], patience: int
+) -> None:
     state, epochs = EarlyStop(patience=patience), 0
     for value in values:
         if state.stopped:
             break
         state, epochs = state.observe(epochs, value), epochs + 1
-    foretold = state.earliest_end(epochs)
+    earliest_end = state.earliest_end(epochs)
     while not state.stopped:
         state, epochs = state.observe(epochs, 11.0), epochs + 1
-    assert foretold == epochs
+    assert earliest_end == epochs
 
 
 def test_without_patience_there_is_no_earliest_end() -> None:

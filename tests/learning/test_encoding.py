@@ -1,9 +1,9 @@
-"""The parts of a split, encoded block by block, have the bits that whole columns give."""
+"""The parts of a split, encoded block by block, have the bits of whole encoded columns."""
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
@@ -51,31 +51,29 @@ def fitted(columns: Columns) -> Preprocessor:
 
 
 @given(st.integers(20, 300), st.integers(0, 99), st.integers(1, 64))
-@settings(max_examples=30)
 def test_blocks_give_the_bits_of_whole_columns_in_every_part(rows: int, seed: int, block_numbers: int) -> None:
     columns = mixed(rows, seed)
     preprocessor = fitted(columns)
-    where = np.random.default_rng(seed).integers(0, 4, rows)  # 3: in no part, as a row without a target
-    parts = [np.flatnonzero(where == part) for part in range(3)]
+    part_of_row = np.random.default_rng(seed).integers(0, 4, rows)  # 3 is no part: a row without a target
+    parts = [np.flatnonzero(part_of_row == part) for part in range(3)]
     whole = preprocessor.transform(columns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoding, "ENCODE_BLOCK_NUMBERS", block_numbers)
-        found = encode(columns, preprocessor, parts)
-    for part, x in zip(parts, found, strict=True):
+        encoded = encode(columns, preprocessor, parts)
+    for part, x in zip(parts, encoded, strict=True):
         assert x.flags.c_contiguous
         assert x.tobytes() == whole[part].tobytes()
 
 
 @given(st.integers(2, 3000), st.integers(1, 7), st.floats(0, 0.9), st.integers(0, 99))
-@settings(max_examples=50)
-def test_a_column_alone_has_the_mean_and_scale_that_it_has_in_a_matrix(
+def test_a_single_columns_mean_and_scale_equal_those_in_a_matrix(
     rows: int, count: int, missing: float, seed: int
 ) -> None:
-    """Models of release 0.1 were fitted to matrices: the same table must give the same bits."""
+    """Models of release 0.1 were fitted to matrices. The same table must give the same bits."""
     draw = np.random.default_rng(seed)
     raw = draw.normal(size=(rows, count)) * 10.0 ** draw.integers(-5, 9, count) + 10.0 ** draw.integers(-5, 9, count)
     raw[draw.random(raw.shape) < missing] = np.nan
-    raw[:2] = draw.normal(size=(2, count))  # a value each, and not all the same
+    raw[:2] = draw.normal(size=(2, count))  # each column has values, and at least two different ones
     names = tuple(f"f{i}" for i in range(count))
     columns = {name: numbers(raw[:, i]) for i, name in enumerate(names)}
     rows_of_all = np.arange(rows)
@@ -85,17 +83,17 @@ def test_a_column_alone_has_the_mean_and_scale_that_it_has_in_a_matrix(
     assert recipe.numbers.scale == tuple(scaler.scale_.tolist())
 
 
-def test_what_is_consumed_is_gone_and_what_came_of_it_is_the_same() -> None:
+def test_a_consumed_table_loses_its_columns_and_gives_the_same_tensors() -> None:
     described = [("id", "bigint"), ("a", "double precision"), ("t", "text"), ("y", "double precision")]
     rows = [(i, float(i % 91), "ab"[i % 2], None if i % 7 == 0 else i / 3) for i in range(20_000)]
-    kept, consumed = table(described, rows), table(described, rows)
-    first = assemble(kept, spec("y", Task.REGRESSION))
+    retained, consumed = table(described, rows), table(described, rows)
+    first = assemble(retained, spec("y", Task.REGRESSION))
     second = assemble(consumed, spec("y", Task.REGRESSION), consume=True)
-    assert list(kept.columns) == ["id", "a", "t", "y"]
-    assert not consumed.columns, "a reader of columns that are no more is told so by a KeyError"
+    assert list(retained.columns) == ["id", "a", "t", "y"]
+    assert not consumed.columns, "a later reader of a consumed column gets a KeyError"
     for name in ("train", "valid", "test"):
-        one, other = getattr(first, name), getattr(second, name)
-        assert one.x.numpy().tobytes() == other.x.numpy().tobytes()
-        assert one.y.numpy().tobytes() == other.y.numpy().tobytes()
+        left, right = getattr(first, name), getattr(second, name)
+        assert left.x.numpy().tobytes() == right.x.numpy().tobytes()
+        assert left.y.numpy().tobytes() == right.y.numpy().tobytes()
     for name, data in first.held_out.items():
         assert data.values.tolist() == second.held_out[name].values.tolist()

@@ -1,4 +1,4 @@
-"""Hyper-parameters, and the learning rate as a function of the step."""
+"""Hyper-parameters are parsed and checked, and the learning rate is a function of the step."""
 
 import json
 from typing import Any
@@ -13,11 +13,11 @@ from indb_tensile.learning.training_length import batch_size, epochs
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 
 
-def parsed(rows: int = 100, **given: Any) -> TrainingSettings:
-    return TrainingSettings.parse(given, rows)
+def parsed(rows: int = 100, **options: Any) -> TrainingSettings:
+    return TrainingSettings.parse(options, rows)
 
 
-def test_nothing_given_is_every_default() -> None:
+def test_without_options_every_hyperparameter_has_its_default() -> None:
     settings = parsed()
     assert (settings.epochs, settings.batch_size, settings.optimizer) == (epochs(7), batch_size(100), "adamw")
     assert (settings.learning_rate, settings.weight_decay, settings.clip_norm) == (2e-3, 1e-2, None)
@@ -34,7 +34,7 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "fault", "hint"),
+    ("options", "fault", "hint"),
     [
         ({"lr": 1}, 'unknown parameter "lr"', "learning_rate"),
         ({"epochs": 0}, '"epochs" is 0', "at least 1"),
@@ -60,25 +60,27 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
         ({"optimizer": "sgd", "nesterov": True, "momentum": 0}, "needs a momentum above 0", "momentum"),
     ],
 )
-def test_a_wrong_hyperparameter_is_named_with_what_is_right(given: dict[str, Any], fault: str, hint: str) -> None:
+def test_a_wrong_hyperparameter_is_refused_with_the_allowed_values(
+    options: dict[str, Any], fault: str, hint: str
+) -> None:
     with pytest.raises(RequestError, match=fault) as caught:
-        parsed(**given)
+        parsed(**options)
     assert hint in caught.value.hint
 
 
-def test_null_is_the_default() -> None:
+def test_null_means_the_default() -> None:
     assert parsed(momentum=None, epochs=None, batch_size=None) == parsed()
 
 
-def test_given_epochs_and_batches_are_taken_whatever_the_rows() -> None:
+def test_requested_epochs_and_batch_sizes_do_not_depend_on_the_rows() -> None:
     for rows in (2, 10**7):
         settings = parsed(rows, epochs=7, batch_size=9)
         assert (settings.epochs, settings.batch_size) == (7, 9)
-    assert parsed(10_000, batch_size=100).epochs == epochs(100), "the epochs left out follow the batch that was given"
+    assert parsed(10_000, batch_size=100).epochs == epochs(100), "the default epochs follow the requested batch size"
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {},
         {"optimizer": "sgd", "nesterov": True},
@@ -87,17 +89,17 @@ def test_given_epochs_and_batches_are_taken_whatever_the_rows() -> None:
         {"optimizer": "rmsprop", "centered": True, "average_decay": 0.9},
     ],
 )
-def test_settings_are_repeated_on_other_rows_by_what_they_are_stored_as(given: dict[str, Any]) -> None:
-    settings = parsed(100, **given)
+def test_stored_settings_are_parsed_to_equal_settings_for_other_rows(options: dict[str, Any]) -> None:
+    settings = parsed(100, **options)
     assert parsed(10**6, **json.loads(json.dumps(settings.to_hyperparams()))) == settings
 
 
-def test_the_table_is_plain_data() -> None:
+def test_the_table_of_hyperparameters_is_plain_data() -> None:
     assert json.loads(json.dumps(HYPERPARAMS)) == HYPERPARAMS
 
 
 @given(st.sampled_from(["constant", "cosine", "step"]), st.floats(0, 0.5), st.integers(1, 500))
-def test_the_rate_warms_up_then_never_rises(schedule: str, warmup: float, total: int) -> None:
+def test_the_rate_rises_during_warmup_and_never_again(schedule: str, warmup: float, total: int) -> None:
     settings = parsed(schedule=schedule, warmup=warmup, learning_rate=0.5)
     rates = [learning_rate(settings, step, total) for step in range(total)]
     top = rates.index(max(rates))
@@ -107,8 +109,8 @@ def test_the_rate_warms_up_then_never_rises(schedule: str, warmup: float, total:
 
 
 def test_each_schedule_has_its_shape() -> None:
-    def rates(**given: Any) -> list[float]:
-        settings = parsed(learning_rate=1.0, **given)
+    def rates(**options: Any) -> list[float]:
+        settings = parsed(learning_rate=1.0, **options)
         return [round(learning_rate(settings, step, 8), 6) for step in range(8)]
 
     assert rates(schedule="constant") == [1.0] * 8

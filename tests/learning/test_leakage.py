@@ -1,4 +1,4 @@
-"""Columns that look like keys or give the target away, and those that only seem to."""
+"""Columns that look like keys or determine the target are reported, and harmless columns are not."""
 
 from collections.abc import Sequence
 from random import Random
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import Task
@@ -21,7 +21,7 @@ NOISE = [Random(4).random() for _ in range(ROWS)]
 SHUFFLED = Random(3).sample(range(10**6), ROWS)
 
 
-def found(kind: ColumnKind, values: Sequence[Any], target: Sequence[Any] = CLASSES) -> list[str]:
+def kinds_of_leakage(kind: ColumnKind, values: Sequence[Any], target: Sequence[Any] = CLASSES) -> list[str]:
     task = Task.REGRESSION if isinstance(target[0], float) else Task.CLASSIFICATION
     goal = column_of("y", ColumnKind.FLOAT if task is Task.REGRESSION else ColumnKind.TEXT, list(target))
     columns = {"x": column_of("x", kind, list(values)), "y": goal}
@@ -50,8 +50,10 @@ def found(kind: ColumnKind, values: Sequence[Any], target: Sequence[Any] = CLASS
         (ColumnKind.FLOAT, [None if name == "a" else noise for name, noise in zip(CLASSES, NOISE, strict=True)], []),
     ],
 )
-def test_features_of_a_classification(kind: ColumnKind, values: Sequence[Any], kinds: list[str]) -> None:
-    assert found(kind, values) == kinds
+def test_leakage_into_a_classification_is_reported_by_kind(
+    kind: ColumnKind, values: Sequence[Any], kinds: list[str]
+) -> None:
+    assert kinds_of_leakage(kind, values) == kinds
 
 
 @pytest.mark.parametrize(
@@ -65,42 +67,43 @@ def test_features_of_a_classification(kind: ColumnKind, values: Sequence[Any], k
         (ColumnKind.INTEGER, [1] * ROWS, []),
     ],
 )
-def test_features_of_a_regression(kind: ColumnKind, values: Sequence[Any], kinds: list[str]) -> None:
-    assert found(kind, values, VALUES) == kinds
+def test_leakage_into_a_regression_is_reported_by_kind(
+    kind: ColumnKind, values: Sequence[Any], kinds: list[str]
+) -> None:
+    assert kinds_of_leakage(kind, values, VALUES) == kinds
 
 
-def test_a_table_sorted_by_its_classes_is_in_order_with_its_counter() -> None:
-    assert found(ColumnKind.INTEGER, range(ROWS), sorted(CLASSES)) == [leakage.COUNTER, leakage.ORDERING]
+def test_the_counter_of_a_table_sorted_by_its_classes_is_reported_as_ordering() -> None:
+    assert kinds_of_leakage(ColumnKind.INTEGER, range(ROWS), sorted(CLASSES)) == [leakage.COUNTER, leakage.ORDERING]
 
 
-def test_what_is_missing_with_one_class_gives_it_away() -> None:
+def test_a_column_that_is_null_only_for_one_class_is_reported() -> None:
     labels = ["late" if row % 5 == 0 else "on time" for row in range(ROWS)]
     delay = [None if label == "late" else noise for label, noise in zip(labels, NOISE, strict=True)]
-    assert found(ColumnKind.FLOAT, delay, labels) == [leakage.MISSING_WITH]
+    assert kinds_of_leakage(ColumnKind.FLOAT, delay, labels) == [leakage.MISSING_WITH]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), min_size=2, max_size=30))
-@settings(max_examples=300, deadline=None)
-def test_few_rows_are_in_order_by_accident(rows: list[tuple[int, str]]) -> None:
-    assert found(ColumnKind.INTEGER, [row[0] for row in rows], [row[1] for row in rows][:]) in (
+def test_a_chance_order_of_few_rows_is_not_reported(rows: list[tuple[int, str]]) -> None:
+    assert kinds_of_leakage(ColumnKind.INTEGER, [row[0] for row in rows], [row[1] for row in rows][:]) in (
         [],
         [leakage.DETERMINING],
         [leakage.ORDERING],
     )
-    assert found(ColumnKind.INTEGER, [row[0] for row in rows[:12]], [row[1] for row in rows[:12]]) == []
+    assert kinds_of_leakage(ColumnKind.INTEGER, [row[0] for row in rows[:12]], [row[1] for row in rows[:12]]) == []
 
 
-def test_a_finding_in_the_first_rows_is_looked_for_in_all_of_them() -> None:
-    many = 30_000
-    values = list(range(many))
-    labels = ["a" if row < many // 2 else "b" for row in values]
-    assert found(ColumnKind.INTEGER, values, labels) == [leakage.COUNTER, leakage.ORDERING]
-    values[1] = values[2]  # no row of those that are looked at first
+def test_a_finding_in_the_first_rows_is_verified_in_all_rows() -> None:
+    count = 30_000
+    values = list(range(count))
+    labels = ["a" if row < count // 2 else "b" for row in values]
+    assert kinds_of_leakage(ColumnKind.INTEGER, values, labels) == [leakage.COUNTER, leakage.ORDERING]
+    values[1] = values[2]  # neither row is among the rows that are checked first
     labels[2] = "b"
-    assert found(ColumnKind.INTEGER, values, labels) == []
+    assert kinds_of_leakage(ColumnKind.INTEGER, values, labels) == []
 
 
-def test_moments_that_increase_with_the_rows() -> None:
+def test_timestamps_that_increase_with_the_rows_are_recognised() -> None:
     days = [f"2024-{1 + row // 28:02d}-{1 + row % 28:02d}" for row in range(ROWS)]
     assert leakage.increases(column_of("at", ColumnKind.TIME, days))
     assert leakage.increases(column_of("at", ColumnKind.TIME, [*days[1:], days[0]])) is True

@@ -1,4 +1,4 @@
-"""What rows will take is foretold before they are read, and a table that cannot fit is refused with both figures."""
+"""The memory for the rows is estimated before they are read. A table that cannot fit is refused with both figures."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ REALS = CopyEncoding(kind=ColumnKind.ARRAY, item=">f4")
 PLENTY = RowMemoryLimits(limit_bytes=1 << 40, host_bytes=1 << 40, free_bytes=1 << 40)
 
 
-def need(
+def estimate_of(
     wires: dict[str, CopyEncoding],
     rows: int = 1_000_000,
     columns: dict[str, ColumnStatistics] | None = None,
@@ -43,48 +43,51 @@ def need(
     return estimate_memory(statistics, target="y", described=described, options=options, test_size=0.15)
 
 
-def told(width_bytes: float = 8, distinct: float = -1, null_share: float = 0) -> ColumnStatistics:
+def statistics(width_bytes: float = 8, distinct: float = -1, null_share: float = 0) -> ColumnStatistics:
     return ColumnStatistics(width_bytes=width_bytes, distinct=distinct, null_share=null_share)
 
 
 def test_floats_take_eight_bytes_as_they_are_read_and_four_encoded() -> None:
-    found = need({"a": FLOAT, "b": FLOAT, "y": FLOAT})
-    assert (found.columns_bytes, found.encoded_bytes) == (24_000_000, 16_000_000)
-    assert found.held_out_bytes == 3_600_000
-    assert need({"a": REAL, "y": REAL}).columns_bytes == 8_000_000
+    estimate = estimate_of({"a": FLOAT, "b": FLOAT, "y": FLOAT})
+    assert (estimate.columns_bytes, estimate.encoded_bytes) == (24_000_000, 16_000_000)
+    assert estimate.held_out_bytes == 3_600_000
+    assert estimate_of({"a": REAL, "y": REAL}).columns_bytes == 8_000_000
 
 
-def test_nulls_take_a_mask_and_an_indicator_a_number() -> None:
-    plain = need({"a": FLOAT, "y": FLOAT})
-    some = need(
-        {"a": FLOAT, "y": FLOAT}, columns={"a": told(null_share=0.1)}, preprocess={"missing": {"a": "indicator"}}
+def test_nulls_add_a_mask_and_an_indicator_adds_a_number() -> None:
+    plain = estimate_of({"a": FLOAT, "y": FLOAT})
+    gaps = estimate_of(
+        {"a": FLOAT, "y": FLOAT},
+        columns={"a": statistics(null_share=0.1)},
+        preprocess={"missing": {"a": "indicator"}},
     )
-    assert some.columns_bytes == plain.columns_bytes + 1_000_000
-    assert some.encoded_bytes == plain.encoded_bytes + 4_000_000
+    assert gaps.columns_bytes == plain.columns_bytes + 1_000_000
+    assert gaps.encoded_bytes == plain.encoded_bytes + 4_000_000
 
 
 def test_texts_take_a_number_for_each_category_and_share_their_characters() -> None:
-    few = need({"t": TEXT, "y": FLOAT}, columns={"t": told(width_bytes=5, distinct=3)})
-    many = need({"t": TEXT, "y": FLOAT}, columns={"t": told(width_bytes=5, distinct=1_000_000)})
+    few = estimate_of({"t": TEXT, "y": FLOAT}, columns={"t": statistics(width_bytes=5, distinct=3)})
+    many = estimate_of({"t": TEXT, "y": FLOAT}, columns={"t": statistics(width_bytes=5, distinct=1_000_000)})
     assert few.columns_bytes < 17_000_000 < 70_000_000 < many.columns_bytes
     assert few.encoded_bytes == 1_000_000 * (4 * (3 + 2) + 8)
     assert many.encoded_bytes == 1_000_000 * (4 * (32 + 2) + 8)
 
 
-def test_arrays_are_counted_by_their_statistics_and_then_by_the_first_that_arrives() -> None:
+def test_arrays_are_estimated_by_statistics_and_then_by_the_first_array() -> None:
     wires = {"a": REALS, "y": FLOAT}
-    assert need(wires).encoded_bytes == 8_000_000, "nobody knows yet"
-    assert need(wires, columns={"a": told(width_bytes=24 + 4 * 64)}).encoded_bytes == 1_000_000 * (4 * 64 + 8)
-    assert need(wires, shapes={"a": (8, 8)}).encoded_bytes == 1_000_000 * (4 * 64 + 8)
+    assert estimate_of(wires).encoded_bytes == 8_000_000, "the shape is not known yet"
+    by_statistics = estimate_of(wires, columns={"a": statistics(width_bytes=24 + 4 * 64)})
+    assert by_statistics.encoded_bytes == 1_000_000 * (4 * 64 + 8)
+    assert estimate_of(wires, shapes={"a": (8, 8)}).encoded_bytes == 1_000_000 * (4 * 64 + 8)
 
 
-def test_columns_and_tensors_are_never_both_there_in_full() -> None:
-    found = need({f"f{i}": FLOAT for i in range(50)} | {"y": FLOAT})
-    assert found.peak_bytes < found.columns_bytes + found.encoded_bytes + found.held_out_bytes
+def test_columns_and_tensors_are_never_both_in_memory_in_full() -> None:
+    estimate = estimate_of({f"f{i}": FLOAT for i in range(50)} | {"y": FLOAT})
+    assert estimate.peak_bytes < estimate.columns_bytes + estimate.encoded_bytes + estimate.held_out_bytes
 
 
-def test_a_small_table_needs_little() -> None:
-    assert need({"a": FLOAT, "y": FLOAT}, rows=1000).peak_bytes < 200 * 1000
+def test_a_small_table_needs_little_memory() -> None:
+    assert estimate_of({"a": FLOAT, "y": FLOAT}, rows=1000).peak_bytes < 200 * 1000
 
 
 @pytest.mark.parametrize(
@@ -110,16 +113,16 @@ def test_a_small_table_needs_little() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_with_both_figures_and_the_way_out(
+def test_a_table_that_does_not_fit_is_refused_with_both_figures_and_the_way_out(
     memory: RowMemoryLimits, error: type[Exception], message: str, hint: str
 ) -> None:
-    found = need({f"f{i}": FLOAT for i in range(20)} | {"y": FLOAT})
-    found.check("public.t", PLENTY)
+    estimate = estimate_of({f"f{i}": FLOAT for i in range(20)} | {"y": FLOAT})
+    estimate.check("public.t", PLENTY)
     with pytest.raises(error) as caught:
-        found.check("public.t", memory)
+        estimate.check("public.t", memory)
     fault = caught.value
     assert isinstance(fault, MemoryLimitError | HostMemoryError)
-    assert fault.message.startswith(f"the rows of table public.t need about {size(found.peak_bytes)} of memory")
+    assert fault.message.startswith(f"the rows of table public.t need about {size(estimate.peak_bytes)} of memory")
     assert message in fault.message
     assert "1000000 rows, by its statistics" in fault.detail
     assert "exclude" in fault.hint
@@ -150,7 +153,7 @@ def _prepared(
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("analyzed", [True, False])
-def test_rows_are_foretold_by_statistics_or_by_the_size_on_disk(database: Database, analyzed: bool) -> None:
+def test_rows_are_estimated_by_statistics_or_by_the_size_on_disk(database: Database, analyzed: bool) -> None:
     create = ["create table t as select random() as a, i::real as b, random() as y from generate_series(1, 20000) i"]
     (heard,) = _prepared(database, [*create, *(["analyze t"] if analyzed else [])], "y")
     assert heard.statistics.analyzed is analyzed
@@ -160,7 +163,7 @@ def test_rows_are_foretold_by_statistics_or_by_the_size_on_disk(database: Databa
 
 
 @pytest.mark.postgres
-def test_a_partitioned_table_is_counted_by_its_partitions(database: Database) -> None:
+def test_the_estimate_of_a_partitioned_table_is_the_sum_of_its_partitions(database: Database) -> None:
     create = [
         "create table t (a float8, y float8) partition by range (a)",
         "create table low partition of t for values from (0) to (0.5)",
@@ -174,7 +177,7 @@ def test_a_partitioned_table_is_counted_by_its_partitions(database: Database) ->
 
 
 @pytest.mark.postgres
-def test_an_array_column_is_foretold_again_when_its_shape_is_known(database: Database) -> None:
+def test_an_array_column_is_estimated_again_when_its_shape_is_known(database: Database) -> None:
     create = [
         "create table t as select array[i, 1, 2, 3]::real[] as a, random() as y from generate_series(1, 3000) as i"
     ]
@@ -186,7 +189,7 @@ def test_an_array_column_is_foretold_again_when_its_shape_is_known(database: Dat
 
 @pytest.mark.postgres
 def test_a_table_that_cannot_fit_is_refused_before_a_row_is_read(database: Database) -> None:
-    """A row that cannot be read is in the table: whoever had read it would have met it."""
+    """The table has a row that cannot be read. Reading it would raise another error."""
     create = [
         "create table t as select '{1}'::real[] as a, random() as b, random() as y from generate_series(1, 20000)",
         "insert into t values ('{1,null}', 1, 1)",

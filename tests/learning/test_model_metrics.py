@@ -1,4 +1,4 @@
-"""Metrics and their direction."""
+"""Metrics are computed as by scikit-learn or by hand, and each has a direction."""
 
 import numpy as np
 import pytest
@@ -35,10 +35,10 @@ THREE = preprocessor(TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=Col
 VALUES = preprocessor(TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, mean=100.0, scale=10.0))
 
 
-def test_classification_is_judged_by_hand_counted_figures() -> None:
+def test_classification_metrics_equal_figures_counted_by_hand() -> None:
     outputs = np.log(np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.7, 0.3]]))
-    found = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 0, 1, 1]), CLASSES)
-    assert found == pytest.approx(
+    metrics = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 0, 1, 1]), CLASSES)
+    assert metrics == pytest.approx(
         {
             "accuracy": 0.75,
             "balanced_accuracy": 0.75,
@@ -49,17 +49,17 @@ def test_classification_is_judged_by_hand_counted_figures() -> None:
     )
 
 
-def test_regression_is_judged_in_the_targets_own_unit() -> None:
+def test_regression_metrics_are_in_the_targets_own_unit() -> None:
     outputs = np.array([[0.0], [1.0], [1.0]], np.float32)
     targets = np.array([[0.0], [1.0], [2.0]], np.float32)
-    found = evaluate(Task.REGRESSION, outputs, targets, VALUES)
-    assert found == pytest.approx({"r2": 0.5, "rmse": 10 / 3**0.5, "mae": 10 / 3})
+    metrics = evaluate(Task.REGRESSION, outputs, targets, VALUES)
+    assert metrics == pytest.approx({"r2": 0.5, "rmse": 10 / 3**0.5, "mae": 10 / 3})
 
 
-def test_what_the_rows_do_not_define_is_left_out() -> None:
-    one = evaluate(Task.CLASSIFICATION, np.array([[1.0, 0.0]]), np.array([0]), CLASSES)
-    assert set(one) == {"accuracy", "balanced_accuracy", "f1_macro", "log_loss"}
-    assert one["balanced_accuracy"] == 1
+def test_metrics_that_the_rows_do_not_define_are_left_out() -> None:
+    metrics = evaluate(Task.CLASSIFICATION, np.array([[1.0, 0.0]]), np.array([0]), CLASSES)
+    assert set(metrics) == {"accuracy", "balanced_accuracy", "f1_macro", "log_loss"}
+    assert metrics["balanced_accuracy"] == 1
     same = evaluate(Task.CLASSIFICATION, np.eye(3), np.zeros(3, np.int64), THREE)
     assert "roc_auc" not in same
     flat = evaluate(Task.REGRESSION, np.zeros((2, 1)), np.zeros((2, 1)), VALUES)
@@ -67,7 +67,7 @@ def test_what_the_rows_do_not_define_is_left_out() -> None:
     assert evaluate(Task.CLASSIFICATION, np.zeros((0, 2)), np.zeros(0), CLASSES) == {}
 
 
-def test_a_network_that_diverged_is_judged_and_not_refused() -> None:
+def test_a_diverged_network_is_evaluated_and_not_refused() -> None:
     worst = evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.array([[0.0], [1.0]]), VALUES)
     assert worst == {"r2": float("-inf"), "rmse": float("inf"), "mae": float("inf")}
     flat = evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.zeros((2, 1)), VALUES)
@@ -77,27 +77,27 @@ def test_a_network_that_diverged_is_judged_and_not_refused() -> None:
 
 
 @given(st.integers(2, 5), st.integers(2, 40), st.integers(0, 2**32 - 1), st.booleans())
-def test_the_area_under_the_roc_curve_is_that_of_scikit_learn(classes: int, rows: int, seed: int, ties: bool) -> None:
+def test_roc_auc_equals_that_of_scikit_learn(classes: int, rows: int, seed: int, ties: bool) -> None:
     source = np.random.default_rng(seed)
     outputs = source.integers(0, 3, (rows, classes)) if ties else source.normal(size=(rows, classes))
     targets = np.concatenate([np.arange(classes), source.integers(0, classes, rows)])
     outputs = np.concatenate([source.normal(size=(classes, classes)), outputs])
     chance = probabilities(outputs)
     names = TargetEncoding(name="y", task=Task.CLASSIFICATION, kind=ColumnKind.TEXT, labels=tuple("abcde"[:classes]))
-    found = evaluate(Task.CLASSIFICATION, outputs, targets, preprocessor(names))["roc_auc"]
+    area = evaluate(Task.CLASSIFICATION, outputs, targets, preprocessor(names))["roc_auc"]
     if classes == 2:
-        assert found == pytest.approx(roc_auc_score(targets, chance[:, 1]))
+        assert area == pytest.approx(roc_auc_score(targets, chance[:, 1]))
     else:
-        assert found == pytest.approx(roc_auc_score(targets, chance, multi_class="ovr", average="macro"))
+        assert area == pytest.approx(roc_auc_score(targets, chance, multi_class="ovr", average="macro"))
 
 
-def test_a_class_that_does_not_occur_is_left_out_of_the_area_under_the_roc_curve() -> None:
+def test_a_class_without_rows_is_left_out_of_roc_auc() -> None:
     outputs = np.log(np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1], [0.55, 0.35, 0.1]]))
-    found = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 1, 0, 1]), THREE)["roc_auc"]
-    assert found == pytest.approx((0.75 + 0.75) / 2)
+    area = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 1, 0, 1]), THREE)["roc_auc"]
+    assert area == pytest.approx((0.75 + 0.75) / 2)
 
 
-def test_every_metric_has_a_direction_and_the_default_is_one_of_its_task() -> None:
+def test_every_metric_has_a_direction_and_the_default_is_a_metric_of_its_task() -> None:
     assert {name for names in METRICS.values() for name in names} | {"loss"} == set(HIGHER_IS_BETTER)
     assert [default_metric(task) for task in Task] == ["accuracy", "r2"]
     assert check_metric(Task.REGRESSION, "mae") == "mae"
@@ -106,7 +106,7 @@ def test_every_metric_has_a_direction_and_the_default_is_one_of_its_task() -> No
     assert caught.value.hint == "For regression: r2, rmse, mae."
 
 
-def test_better_follows_the_direction_and_nothing_beats_only_nothing() -> None:
+def test_better_follows_the_direction_and_any_value_is_better_than_none() -> None:
     assert better("r2", {"r2": -0.1}, {"r2": -0.9})
     assert better("rmse", {"rmse": 1.0}, {"rmse": 2.0})
     assert not better("accuracy", {"accuracy": 0.5}, {"accuracy": 0.5})
@@ -116,5 +116,5 @@ def test_better_follows_the_direction_and_nothing_beats_only_nothing() -> None:
 
 
 def test_probabilities_of_large_outputs_are_finite_and_sum_to_one() -> None:
-    found = probabilities(np.array([[1e4, 0.0], [0.0, 0.0]], np.float32))
-    assert found.tolist() == [[1, 0], [0.5, 0.5]]
+    chances = probabilities(np.array([[1e4, 0.0], [0.0, 0.0]], np.float32))
+    assert chances.tolist() == [[1, 0], [0.5, 0.5]]

@@ -1,4 +1,4 @@
-"""Pages of arrays are given back while the arrays live."""
+"""Pages of an array are returned to the system while the array lives."""
 
 import mmap
 from pathlib import Path
@@ -14,7 +14,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-def test_pages_of_some_rows_are_given_back_and_the_others_stay() -> None:
+def test_the_pages_of_discarded_rows_are_released_and_the_others_remain() -> None:
     values = np.arange(1, ROWS + 1, dtype=np.int64)
     before = resident_bytes()
     discard(values, 0, ROWS // 2)
@@ -23,13 +23,13 @@ def test_pages_of_some_rows_are_given_back_and_the_others_stay() -> None:
     assert not values[mmap.PAGESIZE // 8 : ROWS // 2 - mmap.PAGESIZE // 8].any()
 
 
-def test_rows_within_a_page_are_left_alone() -> None:
+def test_rows_within_one_page_are_unchanged() -> None:
     values = np.arange(64, dtype=np.int64)
     discard(values, 0, 64)
     assert values.tolist() == list(range(64))
 
 
-def test_objects_views_and_strided_arrays_are_left_alone() -> None:
+def test_objects_views_and_strided_arrays_are_unchanged() -> None:
     texts = np.array(["a"] * 10_000, object)
     whole = np.ones((10_000, 2))
     for values in (texts, whole[:, 0], whole[10:]):

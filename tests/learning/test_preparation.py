@@ -1,4 +1,4 @@
-"""From a specification to everything a training loop needs."""
+"""A job request and a table give everything that a training loop needs."""
 
 from typing import Any
 
@@ -22,8 +22,8 @@ def part(rows: int) -> Part:
     return Part(x=torch.zeros(rows, 1), y=torch.zeros(rows))
 
 
-def parsed(**given: Any) -> TrainingSettings:
-    return TrainingSettings.parse(given, 300)
+def parsed(**options: Any) -> TrainingSettings:
+    return TrainingSettings.parse(options, 300)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_default_network_learns_the_sample_data(
     assert before < least <= score(prepared, prepared.test)[metric]
 
 
-def test_a_prepared_job_is_of_one_piece() -> None:
+def test_the_parts_of_a_prepared_job_fit_together() -> None:
     prepared = assemble(sample("digits"), spec("label"))
     assert prepared.architecture["type"] == "cnn"
     assert (prepared.input_shape, prepared.outputs, prepared.task) == ((1, 8, 8), 10, Task.CLASSIFICATION)
@@ -61,7 +61,7 @@ IRIS = sample("iris")
 
 
 @pytest.mark.parametrize(
-    ("given", "stops", "chosen"),
+    ("options", "stops", "chosen"),
     [
         ({}, True, ("batch_size", "epochs", "early_stop")),
         ({"early_stop": {}}, True, ("batch_size", "epochs")),
@@ -74,11 +74,11 @@ IRIS = sample("iris")
     ],
 )
 def test_training_stops_early_unless_epochs_are_given_or_few_rows_validate(
-    given: dict[str, Any], stops: bool, chosen: tuple[str, ...]
+    options: dict[str, Any], stops: bool, chosen: tuple[str, ...]
 ) -> None:
-    prepared = assemble(IRIS, spec("target", **given))
+    prepared = assemble(IRIS, spec("target", **options))
     assert (prepared.early_stop.patience is not None, prepared.chosen) == (stops, chosen)
-    assert prepared.settings == TrainingSettings.parse(given.get("hyperparams", {}), prepared.train.rows)
+    assert prepared.settings == TrainingSettings.parse(options.get("hyperparams", {}), prepared.train.rows)
 
 
 def test_early_stopping_without_validation_rows_is_refused() -> None:
@@ -106,7 +106,7 @@ def test_the_same_specification_prepares_the_same_bits() -> None:
         assert torch.equal(a, b)
 
 
-def test_rows_without_a_target_take_no_part() -> None:
+def test_rows_without_a_target_are_in_no_part() -> None:
     rows = [(i, float(i), None if i % 5 == 0 else float(i)) for i in range(100)]
     described = [("id", "bigint"), ("a", "double precision"), ("y", "double precision")]
     prepared = assemble(table(described, rows), spec("y", Task.REGRESSION))
@@ -115,7 +115,7 @@ def test_rows_without_a_target_take_no_part() -> None:
     assert torch.isfinite(prepared.train.y).all()
 
 
-def test_a_required_value_that_is_missing_is_named_by_the_tables_row() -> None:
+def test_a_missing_required_value_is_reported_with_its_row_in_the_table() -> None:
     rows = [(i, None if i in (3, 30) else float(i), None if i == 3 else "ab"[i % 2]) for i in range(40)]
     with pytest.raises(DataError, match='column "a", row 31: the value is missing') as caught:
         assemble(table(NUMBERS, rows), spec("y", preprocess={"missing": {"a": "error"}}))
@@ -123,7 +123,7 @@ def test_a_required_value_that_is_missing_is_named_by_the_tables_row() -> None:
 
 
 @given(st.integers(2, 300), st.integers(1, 64), st.integers(0, 5), st.integers(0, 3))
-def test_an_epoch_shows_each_row_once_but_at_most_one(rows: int, size: int, epoch: int, seed: int) -> None:
+def test_an_epoch_has_each_row_once_and_omits_at_most_one(rows: int, size: int, epoch: int, seed: int) -> None:
     settings = parsed(batch_size=size, seed=seed)
     listed = list(batches(part(rows), epoch, settings))
     plan = batch_plan(rows, settings)
@@ -143,15 +143,15 @@ def test_epochs_and_seeds_shuffle_differently() -> None:
     assert sorted(first(0, 0)) == list(range(100))
 
 
-def test_a_last_batch_of_one_row_leaves_out_another_row_each_epoch() -> None:
+def test_each_epoch_omits_another_row_if_the_last_batch_would_have_one_row() -> None:
     settings = parsed(batch_size=4)
-    left = {
+    omitted = {
         min(set(range(9)) - set(torch.cat(list(batches(part(9), epoch, settings))).tolist())) for epoch in range(9)
     }
-    assert len(left) > 1
+    assert len(omitted) > 1
 
 
-def test_a_validation_pass_shows_every_row_in_order() -> None:
+def test_a_validation_pass_has_every_row_in_order() -> None:
     assert [batch.tolist() for batch in ordered_batches(part(5), 2)] == [[0, 1], [2, 3], [4]]
     assert list(ordered_batches(part(0), 2)) == []
 
@@ -161,7 +161,7 @@ FEW = [(i, float(i), "ab"[i % 2]) for i in range(40)]
 
 
 @pytest.mark.parametrize(
-    ("given", "fault"),
+    ("options", "fault"),
     [
         ({"target": "z"}, 'column "z" does not exist'),
         ({"metric": "r2"}, 'unknown metric "r2" for classification'),
@@ -181,9 +181,9 @@ FEW = [(i, float(i), "ab"[i % 2]) for i in range(40)]
         ),
     ],
 )
-def test_a_request_that_cannot_be_met_is_refused(given: dict[str, Any], fault: str) -> None:
+def test_an_impossible_request_is_refused(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(RequestError, match=fault):
-        assemble(table(NUMBERS, FEW), spec(**{"target": "y", **given}))
+        assemble(table(NUMBERS, FEW), spec(**{"target": "y", **options}))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_table_that_cannot_be_learned_from_is_refused(rows: list[Any], fault: 
     assert caught.value.hint
 
 
-def test_an_array_column_that_is_always_null_has_no_shape() -> None:
+def test_an_array_column_that_is_always_null_is_refused() -> None:
     rows = [(i, float(i), "ab"[i % 2], None) for i in range(40)]
     with pytest.raises(DataError, match='column "v" is NULL in all 40 rows'):
         assemble(table([*NUMBERS, ("v", "real[]")], rows), spec("y"))
@@ -216,29 +216,32 @@ def test_a_table_in_postgresql_is_prepared_as_the_same_table_in_memory(database:
         with connection.cursor() as cursor, cursor.copy("copy digits from stdin") as copy:
             for row in datasets.rows("digits"):
                 copy.write_row(row)
-        found = connection.execute("select 'digits'::regclass::oid").fetchone()
-        assert found is not None
-        relation = Relation(oid=found[0], schema="public", name="digits")
-        asked = spec("label")
-        real = prepare(connection, type(asked)(**{**fields_of(asked), "relation": relation}))
+        oid_row = connection.execute("select 'digits'::regclass::oid").fetchone()
+        assert oid_row is not None
+        relation = Relation(oid=oid_row[0], schema="public", name="digits")
+        request = spec("label")
+        real = prepare(connection, type(request)(**{**fields_of(request), "relation": relation}))
         with pytest.raises(MissingError):
-            prepare(connection, type(asked)(**{**fields_of(asked), "relation": relation, "target": "nothing"}))
-    memory = assemble(sample("digits"), asked)
+            prepare(
+                connection,
+                type(request)(**{**fields_of(request), "relation": relation, "target": "nothing"}),
+            )
+    memory = assemble(sample("digits"), request)
     assert np.array_equal(real.train.x.numpy(), memory.train.x.numpy())
     assert torch.equal(real.test.y, memory.test.y)
     assert len(real.data_digest) == 64
 
 
-def fields_of(asked: Any) -> dict[str, Any]:
-    return {name: getattr(asked, name) for name in type(asked).__dataclass_fields__}
+def fields_of(request: Any) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in type(request).__dataclass_fields__}
 
 
-def test_the_column_that_divides_the_rows_is_no_feature_unless_it_orders_them_and_is_named() -> None:
+def test_the_column_of_a_split_is_a_feature_only_if_it_orders_the_rows_and_is_requested() -> None:
     described = [("id", "bigint"), ("x", "int"), ("at", "int"), ("tested", "boolean"), ("y", "double precision")]
     read = table(described, [[row, row % 7, row, row % 4 == 0, float(row % 5)] for row in range(80)])
 
-    def features(**given: Any) -> tuple[str, ...]:
-        return assemble(read, spec("y", Task.REGRESSION, **given)).preprocessor.recipe.features
+    def features(**options: Any) -> tuple[str, ...]:
+        return assemble(read, spec("y", Task.REGRESSION, **options)).preprocessor.recipe.features
 
     last, column = {"last": 0.2, "by": "at"}, {"column": "tested"}
     assert features(split=last) == ("x", "tested")

@@ -1,4 +1,4 @@
-"""Preprocessing as data: what each kind of column becomes."""
+"""Preprocessing is stored as data. These tests check what each kind of column becomes."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import StandardScaler
@@ -26,7 +26,7 @@ TARGET = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, m
 def fitted(
     columns: Mapping[str, ColumnData], options: dict[str, Any] | None = None, **more: Any
 ) -> tuple[Preprocessor, list[list[float]]]:
-    """Fitted on all rows, and what they become."""
+    """Return the preprocessor fitted on all rows, and the encoded rows."""
     rows = np.arange(len(next(iter(columns.values())).missing))
     parsed = FeatureOptions.parse(options or {})
     made = fit(columns, target=TARGET, features=tuple(columns), options=parsed, train=rows, **more)
@@ -37,7 +37,7 @@ def numbers(*values: float | None) -> ColumnData:
     return column_of("n", ColumnKind.FLOAT, values)
 
 
-def test_numbers_are_standardised_and_missing_ones_are_the_mean() -> None:
+def test_numbers_are_standardised_and_missing_numbers_become_the_mean() -> None:
     _, rows = fitted({"n": numbers(1, 3, None, float("nan"), float("inf"))})
     assert rows == [[-1], [1], [0], [0], [0]]
 
@@ -51,28 +51,28 @@ def test_numbers_are_standardised_and_missing_ones_are_the_mean() -> None:
         ("indicator", [[-1, 0], [1, 0], [0, 1]]),
     ],
 )
-def test_a_rule_says_what_missing_numbers_become(rule: Any, expected: list[list[float]]) -> None:
+def test_the_missing_rule_decides_what_missing_numbers_become(rule: Any, expected: list[list[float]]) -> None:
     assert fitted({"n": numbers(1, 3, None)}, {"missing": {"n": rule}})[1] == expected
 
 
-def test_a_required_value_that_is_missing_is_named_by_column_and_row() -> None:
+def test_a_missing_required_value_is_reported_with_column_and_row() -> None:
     columns = {"a": numbers(1, 2, 3), "n": numbers(1, 3, None)}
     with pytest.raises(DataError, match='column "n", row 3: the value is missing'):
         fitted(columns, {"missing": {"n": "error"}})
 
 
-def test_standardising_can_be_switched_off_for_all_or_for_one_column() -> None:
+def test_standardising_can_be_switched_off_for_all_columns_or_for_one() -> None:
     columns = {"a": numbers(1, 3), "b": numbers(1, 3)}
     assert fitted(columns, {"standardize": False})[1] == [[1, 1], [3, 3]]
     assert fitted(columns, {"standardize": {"a": False}})[1] == [[1, -1], [3, 1]]
 
 
-def test_booleans_are_zero_and_one_and_a_missing_one_is_their_share() -> None:
+def test_booleans_are_zero_and_one_and_missing_booleans_are_the_share_of_true() -> None:
     flags = column_of("f", ColumnKind.BOOLEAN, [True, True, True, False, None])
     assert fitted({"f": flags})[1] == [[1], [1], [1], [0], [0.75]]
 
 
-def test_texts_are_one_hot_with_a_cap_and_missing_ones_of_their_own() -> None:
+def test_texts_are_one_hot_with_a_limit_and_a_category_for_missing_texts() -> None:
     words = column_of("w", ColumnKind.TEXT, ["b", "a", "b", "c", "a", None])
     made, rows = fitted({"w": words}, {"categories": 2})
     assert made.outputs == ("w = a", "w = b", "w = (other)", "w = (missing)")
@@ -85,7 +85,7 @@ def test_the_padding_of_a_fixed_width_text_does_not_matter() -> None:
     assert made.transform_rows([{"w": "ab  "}]).argmax() == 0
 
 
-def test_days_know_the_season_and_the_weekday_and_infinity_is_missing() -> None:
+def test_dates_are_encoded_with_season_and_weekday_and_infinity_is_missing() -> None:
     days = column_of("d", ColumnKind.DATE, ["1970-01-01", "2024-04-01", "infinity", None])
     made, rows = fitted({"d": days})
     assert made.outputs == ("d epoch", "d month_sin", "d month_cos", "d weekday_sin", "d weekday_cos")
@@ -96,7 +96,7 @@ def test_days_know_the_season_and_the_weekday_and_infinity_is_missing() -> None:
     assert fitted({"d": days}, {"missing": {"d": "indicator"}})[1][2] == [0, 0, 0, 0, 0, 1]
 
 
-def test_moments_know_the_hour_with_its_minutes_in_utc() -> None:
+def test_timestamps_are_encoded_with_the_time_of_day_in_utc() -> None:
     made, rows = fitted(
         {"t": column_of("t", ColumnKind.TIME, ["2024-04-01T06:30:00", "2024-04-01T23:30:00+05:30", None])}
     )
@@ -110,13 +110,13 @@ def test_a_target_that_depends_on_the_hour_alone_can_be_learned_from_a_timestamp
     seconds = np.random.default_rng(0).uniform(0, 3e7, 500)
     moments = ColumnData(kind=ColumnKind.TIME, values=seconds, missing=np.zeros(500, bool))
     made = fitted({"t": moments})[0]
-    wanted = np.cos(2 * np.pi * (seconds % 86_400) / 86_400 + 1)
-    assert LinearRegression().fit(made.transform({"t": moments}), wanted).score(
-        made.transform({"t": moments}), wanted
+    targets = np.cos(2 * np.pi * (seconds % 86_400) / 86_400 + 1)
+    assert LinearRegression().fit(made.transform({"t": moments}), targets).score(
+        made.transform({"t": moments}), targets
     ) == pytest.approx(1, abs=1e-6)
 
 
-def test_a_model_stored_by_release_0_1_encodes_times_as_it_did() -> None:
+def test_a_model_stored_by_release_0_1_encodes_times_as_before() -> None:
     stored = {
         "format": 1, "features": ["t"], "input_shape": [5], "texts": [], "arrays": [],
         "numbers": {"names": [], "mean": [], "scale": [], "fill": [], "required": [], "indicators": []},
@@ -133,7 +133,7 @@ def test_a_model_stored_by_release_0_1_encodes_times_as_it_did() -> None:
     assert Preprocessor.from_json(json.loads(json.dumps(old.to_json()))).outputs == old.outputs
 
 
-def test_what_a_text_column_loses_to_the_cap_is_counted() -> None:
+def test_the_texts_that_the_category_limit_merges_are_counted() -> None:
     words = column_of("w", ColumnKind.TEXT, [*"aaabbc", None, "d"])
     made, _ = fitted({"w": words}, {"categories": 2})
     assert made.text_facts == (TextFacts(name="w", rows=8, known_rows=7, distinct=4, categories=2, other_rows=2),)
@@ -145,12 +145,14 @@ def test_what_a_text_column_loses_to_the_cap_is_counted() -> None:
 @pytest.mark.parametrize(
     ("rows", "distinct", "useless"), [(100, 100, True), (100, 96, True), (100, 90, False), (19, 19, False)]
 )
-def test_a_text_column_with_a_value_for_nearly_each_row_is_known(rows: int, distinct: int, useless: bool) -> None:
+def test_a_text_column_with_a_distinct_value_in_nearly_every_row_is_recognised(
+    rows: int, distinct: int, useless: bool
+) -> None:
     made, _ = fitted({"w": column_of("w", ColumnKind.TEXT, [f"text {row % distinct}" for row in range(rows)])})
     assert made.text_facts[0].nearly_unique is useless
 
 
-def test_moments_before_1970_fall_into_their_own_month() -> None:
+def test_timestamps_before_1970_have_their_own_month() -> None:
     made, _ = fitted({"d": column_of("d", ColumnKind.TIME, ["1969-12-31T23:59:59", "2000-01-01"])})
     december = made.transform_rows([{"d": "1969-12-31T23:59:59"}])[0, 1:3]
     assert december == pytest.approx([np.sin(2 * np.pi * 11 / 12), np.cos(2 * np.pi * 11 / 12)], abs=1e-6)
@@ -166,7 +168,7 @@ def test_vectors_are_standardised_by_element_and_images_as_a_whole() -> None:
     assert rows[2][0] == 0
 
 
-def test_an_input_shape_folds_the_row() -> None:
+def test_an_input_shape_reshapes_the_row() -> None:
     images = {"v": column_of("v", ColumnKind.ARRAY, [[[0, 1], [2, 3]], [[4, 5], [6, 7]]])}
     made, _ = fitted(images, input_shape=(1, 2, 2))
     assert made.transform(images).shape == (2, 1, 2, 2)
@@ -174,7 +176,7 @@ def test_an_input_shape_folds_the_row() -> None:
         fitted(images, input_shape=(1, 3, 3))
 
 
-def test_kinds_lie_in_a_fixed_order_and_statistics_come_from_the_training_rows_only() -> None:
+def test_kinds_have_a_fixed_order_and_statistics_come_from_the_training_rows_only() -> None:
     columns = {
         "w": column_of("w", ColumnKind.TEXT, ["a", "a", "b"]),
         "n": numbers(1, 3, 1000),
@@ -191,8 +193,7 @@ _CELL = st.none() | st.floats(-1e6, 1e6) | st.sampled_from([float("nan"), float(
 
 
 @given(st.lists(st.tuples(_CELL, _CELL, st.none() | st.sampled_from("abc")), min_size=1, max_size=30))
-@settings(max_examples=60, deadline=None)
-def test_single_rows_become_what_the_table_becomes_also_after_storing(rows: list[tuple[Any, ...]]) -> None:
+def test_single_rows_are_encoded_as_the_table_also_by_a_stored_preprocessor(rows: list[tuple[Any, ...]]) -> None:
     rows = [*rows, (1.0, 2.0, "a"), (2.0, 1.0, "b")]
     kinds = {"a": ColumnKind.FLOAT, "b": ColumnKind.FLOAT, "c": ColumnKind.TEXT}
     columns = {name: column_of(name, kind, [row[i] for row in rows]) for i, (name, kind) in enumerate(kinds.items())}
@@ -205,7 +206,7 @@ def test_single_rows_become_what_the_table_becomes_also_after_storing(rows: list
     assert np.array_equal(stored.transform_rows([dict(zip("abc", row, strict=True)) for row in rows]), whole)
 
 
-def test_a_row_may_hold_numbers_as_json_writes_them() -> None:
+def test_a_row_may_contain_numbers_as_json_writes_them() -> None:
     made, _ = fitted({"n": numbers(1, 3)})
     assert made.transform_rows([{"n": "NaN"}, {"n": "3"}, {"n": 3, "other": 1}, 3, [3], None]).tolist() == [
         [0],
@@ -237,24 +238,24 @@ def test_a_row_that_does_not_fit_the_model_is_refused(row: Any, fault: str) -> N
         made.transform_rows([row])
 
 
-def test_a_bare_array_is_the_single_array_feature() -> None:
+def test_a_bare_array_is_the_value_of_the_only_array_feature() -> None:
     made, rows = fitted({"v": column_of("v", ColumnKind.ARRAY, [[1, 2], [3, 4]])})
     assert made.transform_rows([[1, 2], {"v": [3, 4]}, None]).tolist() == [*rows, [0, 0]]
 
 
-def test_features_that_never_differ_teach_nothing() -> None:
+def test_constant_features_are_refused() -> None:
     with pytest.raises(DataError, match="every feature has one value in all 3 training rows"):
         fitted({"a": numbers(1, 1, 1), "b": numbers(None, None, None)})
 
 
-def test_values_too_large_are_named() -> None:
+def test_values_too_large_are_refused_with_their_column() -> None:
     with pytest.raises(DataError, match='column "n" holds 1e\\+300'):
         fitted({"a": numbers(1, 2), "n": numbers(1e300, 1)})
     made, _ = fitted({"n": numbers(1e-3, 0)})
     assert np.isfinite(made.transform_rows([1e300])).all()
 
 
-def test_a_table_without_a_feature_is_refused_by_name() -> None:
+def test_a_table_without_a_feature_is_refused_with_the_features_name() -> None:
     made, _ = fitted({"a": numbers(1, 2), "b": numbers(2, 1)})
     with pytest.raises(MissingError, match="needs column b"):
         made.transform({"a": numbers(1)})
@@ -271,7 +272,7 @@ def test_a_column_that_changed_its_kind_is_refused() -> None:
         TARGET.encode(column_of("y", ColumnKind.TEXT, ["x"]))
 
 
-def test_what_is_not_a_stored_preprocessor_is_refused() -> None:
+def test_malformed_stored_preprocessors_are_refused() -> None:
     made, _ = fitted({"a": numbers(1, 2)})
     stored = made.to_json()
     with pytest.raises(DatabaseError, match="format 99"):
@@ -289,7 +290,7 @@ DESCRIBED = (
 )
 
 
-def test_all_but_target_keys_and_identities_are_features() -> None:
+def test_all_columns_but_target_keys_and_identities_are_features() -> None:
     assert choose_features(DESCRIBED, "y", None) == ("a", "b")
     assert choose_features(DESCRIBED, "y", None, ("a",)) == ("b",)
     assert choose_features(DESCRIBED, "y", ("b", "id")) == ("b", "id")
@@ -310,14 +311,14 @@ def test_all_but_target_keys_and_identities_are_features() -> None:
         ("y", ("a",), (), {"standardize": {"b": False}}, 'names column "b", which is not a feature'),
     ],
 )
-def test_a_choice_that_cannot_be_is_refused(
+def test_an_impossible_choice_of_columns_is_refused(
     target: str, features: tuple[str, ...] | None, exclude: tuple[str, ...], options: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(RequestError, match=fault):
         choose_features(DESCRIBED, target, features, exclude, FeatureOptions.parse(options))
 
 
-def test_an_unknown_column_comes_with_those_there_are() -> None:
+def test_an_unknown_column_is_refused_with_the_known_columns() -> None:
     with pytest.raises(MissingError) as caught:
         choose_features(DESCRIBED, "z", None)
     assert caught.value.detail == "The table's columns are: id, n, a, b, y."
@@ -338,7 +339,7 @@ def test_an_unknown_column_comes_with_those_there_are() -> None:
         ({"missing": {"n": True}}, '"missing" of column "n" is true'),
     ],
 )
-def test_an_option_that_is_not_known_is_refused(options: dict[str, Any], fault: str) -> None:
+def test_a_wrong_option_is_refused(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(RequestError, match=fault) as caught:
         FeatureOptions.parse(options)
     assert caught.value.hint
@@ -371,7 +372,7 @@ def test_a_missing_value_is_refused_where_the_rule_says_so() -> None:
         fitted(words, {"missing": {"w": "error"}})
 
 
-def test_integer_labels_of_more_bits_than_a_double_holds_are_kept_apart() -> None:
+def test_integer_labels_beyond_the_precision_of_a_double_stay_distinct() -> None:
     labels = [2**53, 2**53 + 1, None, -(2**63)]
     column = column_of("y", ColumnKind.INTEGER, labels)
     assert column.kind is ColumnKind.INTEGER
@@ -379,16 +380,17 @@ def test_integer_labels_of_more_bits_than_a_double_holds_are_kept_apart() -> Non
     assert column.missing.tolist() == [False, False, True, False]
 
 
-def test_integers_are_not_cut_where_one_of_them_has_a_fraction() -> None:
+def test_integers_are_not_truncated_if_one_of_the_labels_has_a_fraction() -> None:
     column = column_of("y", ColumnKind.INTEGER, [1.5, 2])
     assert column.kind is ColumnKind.FLOAT
     assert column.values.tolist() == [1.5, 2.0]
 
 
-def test_wide_arrays_are_encoded_in_blocks_as_they_would_be_at_once() -> None:
-    width, rows = 20_001, 120  # more numbers than a block of rows has, and more elements than a block of elements
-    drawn = np.random.default_rng(3)
-    values = drawn.normal(size=(rows, width)).astype(np.float32)
+def test_wide_arrays_encoded_in_blocks_equal_arrays_encoded_at_once() -> None:
+    # A row has more numbers than a block of rows, and more elements than a block of elements.
+    width, rows = 20_001, 120
+    random = np.random.default_rng(3)
+    values = random.normal(size=(rows, width)).astype(np.float32)
     values[5, 7] = np.nan
     missing = np.zeros(rows, np.bool_)
     missing[9] = True
@@ -407,21 +409,21 @@ def test_wide_arrays_are_encoded_in_blocks_as_they_would_be_at_once() -> None:
     assert np.array_equal(preprocessor.transform(table), expected)
 
 
-def test_the_median_of_the_training_rows_stands_for_what_is_missing() -> None:
+def test_the_median_of_the_training_rows_replaces_missing_values() -> None:
     made, rows = fitted({"n": numbers(1, 3, 11, None)}, {"missing": {"n": "median"}, "standardize": False})
     assert rows == [[1], [3], [11], [3]]
     again = Preprocessor.from_json(json.loads(json.dumps(made.to_json())))
     assert again.transform_rows([{"n": None}]).tolist() == [[3]]
 
 
-def test_a_vector_has_a_median_for_each_element_and_a_matrix_one_for_all() -> None:
+def test_a_vector_has_a_median_for_each_element_and_a_matrix_one_median() -> None:
     vectors = column_of("v", ColumnKind.ARRAY, [[1, 10], [3, 30], [11, 110], None])
     assert fitted({"v": vectors}, {"missing": "median", "standardize": False})[1][3] == [3, 30]
     matrices = column_of("m", ColumnKind.ARRAY, [[[1, 2], [3, 4]], [[5, 6], [7, 9]], None])
     assert fitted({"m": matrices}, {"missing": "median", "standardize": False})[1][2] == [4.5] * 4
 
 
-def test_a_rule_for_all_columns_holds_for_those_that_know_it() -> None:
+def test_a_rule_for_all_columns_applies_to_the_kinds_that_support_it() -> None:
     columns = {
         "n": numbers(1, 3, None),
         "w": column_of("w", ColumnKind.TEXT, ["a", "b", None]),
@@ -438,7 +440,7 @@ def test_a_rule_for_all_columns_holds_for_those_that_know_it() -> None:
     assert not any(name.endswith("d (missing)") for name in zeros.outputs)
 
 
-def test_each_text_may_have_a_cap_of_its_own() -> None:
+def test_each_text_column_may_have_its_own_limit_of_categories() -> None:
     columns = {name: column_of(name, ColumnKind.TEXT, ["a", "b", "c"]) for name in ("v", "w")}
     made, _ = fitted(columns, {"categories": {"v": 1}})
     assert made.outputs == (

@@ -1,4 +1,4 @@
-"""A network that cannot fit is refused before it is allocated, and none that could run is."""
+"""A network that cannot fit is refused before it is allocated, and a network that can run is never refused."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ MIB = 1 << 20
 ROOMY = 1 << 50
 
 
-def room(**given: Any) -> AvailableMemory:
+def available(**options: Any) -> AvailableMemory:
     values: dict[str, Any] = {
         "device_bytes": ROOMY,
         "limited": False,
@@ -29,11 +29,11 @@ def room(**given: Any) -> AvailableMemory:
         "host_bytes": ROOMY,
         "free_bytes": ROOMY,
     }
-    return AvailableMemory(**values | given)
+    return AvailableMemory(**values | options)
 
 
-def settings(**given: Any) -> TrainingSettings:
-    return TrainingSettings.parse(given, 100)
+def settings(**options: Any) -> TrainingSettings:
+    return TrainingSettings.parse(options, 100)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_parameters_gradients_and_the_state_of_each_optimizer_are_counted(optimi
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop"])
 @pytest.mark.parametrize("micro_batch_size", [None, 2])
-def test_no_captured_step_needs_less_than_is_counted(optimizer: str, micro_batch_size: int | None) -> None:
+def test_no_captured_step_needs_less_memory_than_is_counted(optimizer: str, micro_batch_size: int | None) -> None:
     from indb_tensile.executor.capture.passes import Passes
 
     module = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 3))
@@ -78,7 +78,7 @@ NEEDED = Requirements(update_bytes=10 * MIB, weights_bytes=30 * MIB, state_bytes
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "message"),
+    ("bounds", "kind", "message"),
     [
         (
             {"device_bytes": 10 * MIB - 1},
@@ -113,14 +113,14 @@ NEEDED = Requirements(update_bytes=10 * MIB, weights_bytes=30 * MIB, state_bytes
         ),
     ],
 )
-def test_each_bound_has_its_words(given: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_each_exceeded_bound_has_its_own_message(bounds: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind) as caught:
-        NEEDED.check(room(**given))
+        NEEDED.check(available(**bounds))
     assert str(caught.value) == message
-    assert isinstance(caught.value, RequestError) is (kind is MemoryLimitError), "what may pass is tried again"
+    assert isinstance(caught.value, RequestError) is (kind is MemoryLimitError), "a temporary shortage is retried"
 
 
-def test_what_fits_exactly_is_not_refused() -> None:
+def test_a_network_that_fits_exactly_is_not_refused() -> None:
     NEEDED.check(
         AvailableMemory(
             device_bytes=10 * MIB,
@@ -134,11 +134,14 @@ def test_what_fits_exactly_is_not_refused() -> None:
 
 def test_a_network_that_fits_is_prepared_as_without_a_bound() -> None:
     request = spec("target", hyperparams={"epochs": 1})
-    free, bound = assemble(sample("iris"), request), assemble(sample("iris"), request, room(device_bytes=64 * MIB))
-    for (name, one), (_, other) in zip(
+    free, bound = (
+        assemble(sample("iris"), request),
+        assemble(sample("iris"), request, available(device_bytes=64 * MIB)),
+    )
+    for (name, bounded), (_, unbounded) in zip(
         free.module.state_dict().items(), bound.module.state_dict().items(), strict=True
     ):
-        assert torch.equal(one, other), name
+        assert torch.equal(bounded, unbounded), name
 
 
 _REFUSED = """
@@ -149,18 +152,18 @@ from indb_tensile.learning.preparation import assemble
 from tests.learning.tables import sample, spec
 
 host = {"host_pool_bytes": 8 << 30, "host_bytes": 1 << 40, "free_bytes": 1 << 40}
-room = AvailableMemory(device_bytes=600 << 20, limited=False, **host)
-assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [64]}), room)
+memory = AvailableMemory(device_bytes=600 << 20, limited=False, **host)
+assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [64]}), memory)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [20000, 20000]}), room)
+    assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [20000, 20000]}), memory)
 except MemoryLimitError as error:
     print(error.message)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
-def test_a_refusal_takes_no_memory() -> None:
+def test_a_refusal_allocates_no_memory() -> None:
     done = subprocess.run([sys.executable, "-c", _REFUSED], capture_output=True, text=True, check=True)
     message, grown_mib = done.stdout.splitlines()
     assert message == "the network needs at least 2.98 GB of device memory, more than the budget of 600.0 MB"

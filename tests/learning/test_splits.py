@@ -1,4 +1,4 @@
-"""Membership by hash."""
+"""Rows are assigned to training, validation and test by a hash, by order or by a column."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
@@ -26,8 +26,7 @@ def members(parts: Parts, ids: range) -> dict[int, str]:
 
 
 @given(st.integers(100, 400), st.integers(1, 300), st.integers(0, 2**31 - 1))
-@settings(max_examples=50, deadline=None)
-def test_rows_stay_where_they_are_when_others_come(few: int, more: int, seed: int) -> None:
+def test_rows_stay_in_their_parts_when_rows_are_added(few: int, more: int, seed: int) -> None:
     split = Split(seed=seed)
     before, after = range(few), range(few + more)
     old = members(divide(row_hashes([keys(before)], few), split), before)
@@ -36,7 +35,7 @@ def test_rows_stay_where_they_are_when_others_come(few: int, more: int, seed: in
     assert len(new) == few + more
 
 
-def test_the_shares_are_those_asked_for() -> None:
+def test_the_parts_have_the_requested_shares() -> None:
     parts = divide(row_hashes([keys(range(20_000))], 20_000), Split(test_size=0.2, valid_size=0.1))
     assert len(parts.test) / 20_000 == pytest.approx(0.2, abs=0.01)
     assert len(parts.valid) / 20_000 == pytest.approx(0.1, abs=0.01)
@@ -49,7 +48,7 @@ def test_another_seed_gives_another_split() -> None:
     assert 0 < len(common) < len(first.test) / 2
 
 
-def test_hashes_tell_apart_values_kinds_and_nulls() -> None:
+def test_hashes_distinguish_values_kinds_and_nulls() -> None:
     columns = [
         column_of("a", ColumnKind.INTEGER, [0, None, 1, -1, 2**40]),
         column_of("a", ColumnKind.FLOAT, [0.5, None, 1.5, -0.5, 1e300]),
@@ -62,21 +61,20 @@ def test_hashes_tell_apart_values_kinds_and_nulls() -> None:
 
 
 def test_columns_are_hashed_in_order_and_minus_zero_is_zero() -> None:
-    one, two = column_of("a", ColumnKind.INTEGER, [1]), column_of("b", ColumnKind.INTEGER, [2])
-    assert row_hashes([one, two], 1) != row_hashes([two, one], 1)
+    a, b = column_of("a", ColumnKind.INTEGER, [1]), column_of("b", ColumnKind.INTEGER, [2])
+    assert row_hashes([a, b], 1) != row_hashes([b, a], 1)
     zeros = row_hashes([column_of("a", ColumnKind.FLOAT, [0.0, -0.0])], 2)
     assert zeros[0] == zeros[1]
 
 
 def test_the_hash_of_a_row_never_changes() -> None:
-    """Stored versions were judged on rows found by it: another hash would judge them on rows they trained on."""
+    """Stored versions were evaluated on test rows chosen by this hash. Another hash would test on training rows."""
     table = [column_of("id", ColumnKind.INTEGER, [1, 2]), column_of("name", ColumnKind.TEXT, ["a", None])]
     assert row_hashes(table, 2).tolist() == [2_595_944_949_954_921_227, 14_084_481_902_747_847_351]
 
 
 @given(st.integers(4, 40), st.floats(0.001, 0.9), st.floats(0.001, 0.09), st.integers(0, 2**31 - 1))
-@settings(max_examples=200, deadline=None)
-def test_no_part_is_empty_where_there_are_rows_for_each(rows: int, test: float, valid: float, seed: int) -> None:
+def test_no_part_is_empty_if_there_are_rows_for_each(rows: int, test: float, valid: float, seed: int) -> None:
     parts = divide(row_hashes([keys(range(rows))], rows), Split(test_size=test, valid_size=valid, seed=seed))
     assert len(parts.test) >= 1
     assert len(parts.valid) >= 1
@@ -84,15 +82,14 @@ def test_no_part_is_empty_where_there_are_rows_for_each(rows: int, test: float, 
     assert sorted([*parts.train, *parts.valid, *parts.test]) == list(range(rows))
 
 
-def test_equal_rows_without_a_key_are_spread_over_the_parts() -> None:
-    """They fell into one part, and with them all rows of a table of equal ones."""
+def test_equal_rows_without_a_key_are_distributed_over_the_parts() -> None:
+    """Without this rule all equal rows would be in one part, and so would a whole table of equal rows."""
     parts = divide(row_hashes([keys([7] * 1000)], 1000), Split(), keyed=False)
     assert [len(parts.train), len(parts.valid), len(parts.test)] == pytest.approx([700, 150, 150], abs=45)
 
 
 @given(st.lists(st.integers(0, 5), min_size=20, max_size=60), st.randoms())
-@settings(max_examples=100, deadline=None)
-def test_equal_rows_are_spread_alike_in_whatever_order_they_are_read(values: list[int], random: Random) -> None:
+def test_the_distribution_of_equal_rows_does_not_depend_on_their_order(values: list[int], random: Random) -> None:
     def spread(ordered: list[int]) -> dict[str, Counter[int]]:
         parts = divide(row_hashes([keys(ordered)], len(ordered)), Split(), keyed=False)
         return {name: Counter(ordered[row] for row in getattr(parts, name)) for name in PARTS}
@@ -102,7 +99,7 @@ def test_equal_rows_are_spread_alike_in_whatever_order_they_are_read(values: lis
     assert spread(values) == before
 
 
-def test_the_first_of_equal_rows_stays_where_it_was_alone() -> None:
+def test_the_first_of_equal_rows_keeps_the_hash_of_a_single_row() -> None:
     hashes = row_hashes([keys([*range(100), *range(100)])], 200)
     assert distinct_hashes(hashes)[:100].tolist() == hashes[:100].tolist()
     assert len(set(distinct_hashes(hashes).tolist())) == 200
@@ -113,7 +110,7 @@ def test_fewer_than_two_rows_are_refused() -> None:
         divide(row_hashes([keys(range(1))], 1), Split())
 
 
-def test_the_last_rows_test_and_those_before_them_validate() -> None:
+def test_the_last_rows_are_the_test_part_and_the_rows_before_them_the_validation_part() -> None:
     days = column_of("at", ColumnKind.TIME, [f"2024-01-{day:02d}" for day in (5, 1, 4, 2, 3, 10, 9, 8, 7, 6)])
     parts = divide(row_hashes([keys(range(10))], 10), Split(last=0.2, valid_size=0.2, by="at"), days)
     assert [parts.test.tolist(), parts.valid.tolist(), sorted(parts.train.tolist())] == [
@@ -124,8 +121,7 @@ def test_the_last_rows_test_and_those_before_them_validate() -> None:
 
 
 @given(st.randoms())
-@settings(max_examples=50, deadline=None)
-def test_among_rows_of_one_moment_the_key_decides(random: Random) -> None:
+def test_the_key_orders_rows_of_the_same_time(random: Random) -> None:
     def tested(ids: list[int]) -> set[int]:
         moments = column_of("at", ColumnKind.INTEGER, [identity // 10 for identity in ids])
         parts = divide(row_hashes([keys(ids)], len(ids)), Split(last=0.25, by="at"), moments)
@@ -139,7 +135,7 @@ def test_among_rows_of_one_moment_the_key_decides(random: Random) -> None:
     assert before > set(range(80, 100))
 
 
-def test_a_column_says_which_rows_test() -> None:
+def test_a_column_assigns_the_rows_to_the_parts() -> None:
     flags = column_of("is_test", ColumnKind.BOOLEAN, [row % 4 == 0 for row in range(100)])
     parts = divide(row_hashes([keys(range(100))], 100), Split(column="is_test"), flags)
     assert parts.test.tolist() == list(range(0, 100, 4))
@@ -161,12 +157,14 @@ def test_a_column_says_which_rows_test() -> None:
         (ColumnKind.FLOAT, [1.0, 2.0, 3.0, 4.0], "is of kind float"),
     ],
 )
-def test_a_column_that_cannot_divide_is_refused(kind: ColumnKind, values: list[object], message: str) -> None:
+def test_a_column_that_cannot_assign_the_rows_is_refused(
+    kind: ColumnKind, values: list[object], message: str
+) -> None:
     with pytest.raises(RequestError, match=message):
         divide(row_hashes([keys(range(4))], 4), Split(column="c"), column_of("c", kind, values))
 
 
-def test_sizes_that_leave_nothing_to_train_on_are_refused() -> None:
+def test_sizes_that_leave_no_training_rows_are_refused() -> None:
     with pytest.raises(RequestError, match="leave no rows to train on"):
         Split.parse({"test_size": 0.5, "valid_size": 0.5})
     with pytest.raises(RequestError, match='unknown parameter "stratify"'):
@@ -182,11 +180,11 @@ def test_sizes_that_leave_nothing_to_train_on_are_refused() -> None:
     assert Split.parse({"seed": 4}) == Split(test_size=0.15, valid_size=0.15, seed=4)
 
 
-def test_numbers_that_are_kept_in_four_bytes_have_the_hashes_of_wide_ones() -> None:
+def test_numbers_of_four_bytes_have_the_hashes_of_numbers_of_eight() -> None:
     floats = np.array([0.5, -0.0, 3.25, 0.0], np.float32)
     missing = np.array([False, False, False, True])
     wholes = np.array([1, -2, 2**31 - 1, 0], np.int32)
     for kind, narrow, wide in ((ColumnKind.FLOAT, floats, np.float64), (ColumnKind.INTEGER, wholes, np.int64)):
-        kept = ColumnData(kind=kind, values=narrow, missing=missing)
-        sent = ColumnData(kind=kind, values=narrow.astype(wide), missing=missing)
-        assert row_hashes([kept], 4).tolist() == row_hashes([sent], 4).tolist()
+        four_bytes = ColumnData(kind=kind, values=narrow, missing=missing)
+        eight_bytes = ColumnData(kind=kind, values=narrow.astype(wide), missing=missing)
+        assert row_hashes([four_bytes], 4).tolist() == row_hashes([eight_bytes], 4).tolist()

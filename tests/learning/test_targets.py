@@ -1,4 +1,4 @@
-"""The column to predict."""
+"""The target column is encoded for classification or regression, and an unsuitable one is refused."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def fitted(
     return fit_target("y", task, data, np.array(range(len(values)) if train is None else train))
 
 
-def test_labels_are_sorted_and_have_a_number_where_their_type_has_one() -> None:
+def test_labels_are_sorted_and_have_a_number_if_their_type_is_numeric() -> None:
     words = fitted(ColumnKind.TEXT, ["b", "a", "b"])
     assert (words.labels, words.names, words.numbers, words.outputs) == (("a", "b"), ("a", "b"), None, 2)
     flags = fitted(ColumnKind.BOOLEAN, [True, False, True])
@@ -29,14 +29,14 @@ def test_labels_are_sorted_and_have_a_number_where_their_type_has_one() -> None:
     assert fitted(ColumnKind.FLOAT, [0.5, 1.0, 1.0]).names == ("0.5", "1")
 
 
-def test_labels_become_their_places() -> None:
+def test_labels_are_encoded_as_their_positions() -> None:
     target = fitted(ColumnKind.TEXT, ["b", "a", "c", "a"])
     assert target.encode(column_of("y", ColumnKind.TEXT, ["c", "a"])).tolist() == [2, 0]
     with pytest.raises(DataError, match='target "y", row 2: the model does not know the label d'):
         target.encode(column_of("y", ColumnKind.TEXT, ["c", "d"]))
 
 
-def test_values_are_standardised_by_the_training_rows_and_come_back() -> None:
+def test_values_are_standardised_by_the_training_rows_and_decoded_again() -> None:
     target = fitted(ColumnKind.INTEGER, [1, 3, 1000], Task.REGRESSION, train=[0, 1])
     encoded = target.encode(column_of("y", ColumnKind.INTEGER, [1, 3, 1000]))
     assert encoded.tolist() == [[-1], [1], [998]]
@@ -53,9 +53,7 @@ def test_values_are_standardised_by_the_training_rows_and_come_back() -> None:
         (ColumnKind.FLOAT, [1e300, -1e300], Task.REGRESSION, "too large to standardise"),
     ],
 )
-def test_a_target_that_teaches_nothing_is_refused(
-    kind: ColumnKind, values: list[Any], task: Task, fault: str
-) -> None:
+def test_a_target_without_information_is_refused(kind: ColumnKind, values: list[Any], task: Task, fault: str) -> None:
     with pytest.raises(DataError, match=fault) as caught:
         fitted(kind, values, task)
     assert caught.value.hint
@@ -91,11 +89,11 @@ def test_rows_without_a_target_are_left_out() -> None:
         ([1.0, None, float("inf"), float("nan")], 'target "y", row 3: the value is not finite'),
     ],
 )
-def test_a_target_that_cannot_be_learned_is_refused(values: list[Any], fault: str) -> None:
+def test_a_missing_or_infinite_target_is_refused(values: list[Any], fault: str) -> None:
     with pytest.raises(DataError, match=fault) as caught:
         labeled("y", column_of("y", ColumnKind.FLOAT, values))
     assert caught.value.hint
 
 
-def test_labels_are_shown_as_postgresql_shows_them() -> None:
+def test_labels_are_printed_as_postgresql_prints_them() -> None:
     assert [label_text(label) for label in (True, 3, 3.0, 2.5, "x")] == ["true", "3", "3", "2.5", "x"]

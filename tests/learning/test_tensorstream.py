@@ -1,4 +1,4 @@
-"""Tensors written one after the other are the file that safetensors itself would write."""
+"""Tensors written one after the other give the file that safetensors itself writes."""
 
 import math
 from collections.abc import Mapping
@@ -44,13 +44,13 @@ def tensors(draw: st.DrawFn) -> dict[str, Tensor]:
 
 
 @given(tensors(), st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.text('é"\\\n'), max_size=1))
-def test_the_bytes_are_the_librarys(made: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def test_the_bytes_equal_those_of_the_safetensors_library(made: dict[str, Tensor], metadata: dict[str, str]) -> None:
     whole = {name: tensor.contiguous() for name, tensor in made.items()}
-    wanted = safetensors.torch.save(whole, metadata or None)
-    assert b"".join(stream(specs(made), made.__getitem__, metadata)) == wanted
+    expected = safetensors.torch.save(whole, metadata or None)
+    assert b"".join(stream(specs(made), made.__getitem__, metadata)) == expected
 
 
-def test_a_tensor_is_read_when_its_turn_comes() -> None:
+def test_a_tensor_is_read_only_when_it_is_written() -> None:
     made = {"a": torch.ones(2), "b": torch.ones(3)}
     read: list[str] = []
 
@@ -65,7 +65,7 @@ def test_a_tensor_is_read_when_its_turn_comes() -> None:
     assert read == ["a"]
 
 
-def test_what_was_announced_otherwise_or_has_no_name_in_the_format_is_refused() -> None:
+def test_a_tensor_of_another_or_unsupported_type_is_refused() -> None:
     made = {"a": torch.ones(2)}
     with pytest.raises(DataError, match=r"tensor a is .*float32.*, its specification is .*int64"):
         list(stream({"a": TensorSpec(torch.int64, (2,))}, made.__getitem__, {}))

@@ -1,4 +1,4 @@
-"""Batch size, epochs and patience by the rows."""
+"""Batch size, epochs and patience depend on the number of rows."""
 
 import math
 
@@ -19,20 +19,20 @@ def test_a_batch_is_a_power_of_two_within_bounds(rows: int) -> None:
 
 
 @given(ROWS, ROWS)
-def test_more_rows_have_no_smaller_batch_and_more_steps_no_more_epochs(some: int, other: int) -> None:
-    few, many = sorted((some, other))
+def test_batch_size_grows_with_the_rows_and_epochs_fall_with_the_steps(first: int, second: int) -> None:
+    few, many = sorted((first, second))
     assert batch_size(few) <= batch_size(many)
     assert epochs(few) >= epochs(many)
 
 
 @given(st.integers(10, 10**6))
-def test_no_table_is_trained_for_too_few_steps(rows: int) -> None:
+def test_every_table_is_trained_for_at_least_300_steps(rows: int) -> None:
     steps_an_epoch = math.ceil(rows / batch_size(rows))
     assert epochs(steps_an_epoch) * steps_an_epoch >= 300
 
 
 @given(st.integers(1, 10**5))
-def test_patience_is_a_part_of_the_epochs(planned: int) -> None:
+def test_patience_is_at_least_one_and_at_most_the_epochs_or_five(planned: int) -> None:
     assert 1 <= patience(planned) <= max(planned, 5)
 
 
@@ -40,6 +40,6 @@ def test_patience_is_a_part_of_the_epochs(planned: int) -> None:
     ("rows", "expected"),
     [(105, (16, 429, 86)), (3_500, (128, 108, 22)), (229_000, (1024, 14, 5)), (10**7, (1024, 12, 5))],
 )
-def test_the_rules_in_numbers(rows: int, expected: tuple[int, int, int]) -> None:
+def test_batch_size_epochs_and_patience_for_given_rows(rows: int, expected: tuple[int, int, int]) -> None:
     planned = epochs(math.ceil(rows / batch_size(rows)))
     assert (batch_size(rows), planned, patience(planned)) == expected

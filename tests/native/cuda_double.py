@@ -1,21 +1,23 @@
-"""The fake CUDA driver (fake_cuda.cpp) as a library that a process may be started with."""
+"""Build the fake CUDA driver (fake_cuda.cpp) as a library, and run processes with it."""
 
 import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("tests/native/fake_cuda.cpp", "tests/native/fake_queues.cpp", "native/device/fault.cpp")
+FAKES = ("fake_cuda", "fake_device", "fake_memory", "fake_queues")
+SOURCES = (*(f"tests/native/{name}.cpp" for name in FAKES), "native/device/fault.cpp")
 
 
 def build(directory: Path) -> Path:
-    """Have it in this directory as libcuda.so.1; compiled once for all tests, until what it is made of changes."""
-    kept = ROOT / ".build" / f"cuda-double-{_digest()}"
-    if not kept.exists():
-        kept.parent.mkdir(exist_ok=True)
+    """Copy the driver to this directory as libcuda.so.1. It is compiled again only when its sources change."""
+    compiled = ROOT / ".build" / f"cuda-double-{_digest()}"
+    if not compiled.exists():
+        compiled.parent.mkdir(exist_ok=True)
         made = directory / "made.so"
         subprocess.run(
             [
@@ -35,22 +37,36 @@ def build(directory: Path) -> Path:
             check=True,
             timeout=250,
         )
-        shutil.move(made, partial := kept.with_suffix(f".{os.getpid()}"))
-        partial.replace(kept)  # whole or not at all: others may be starting with it
+        shutil.move(made, partial := compiled.with_suffix(f".{os.getpid()}"))
+        partial.replace(compiled)  # atomic, because other processes may be loading the library
     library = directory / "libcuda.so.1"
-    shutil.copyfile(kept, library)
+    shutil.copyfile(compiled, library)
     return library
 
 
 def _digest() -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(
         {*map(ROOT.joinpath, SOURCES), *ROOT.glob("tests/native/fake_*"), *ROOT.glob("native/**/*.h*")}
     ):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def environment(library: Path, **settings: str) -> Mapping[str, str]:
-    """For a process whose driver it is; `settings` are those that fake_cuda.hpp lists."""
+    """Return the environment of a process with this driver. fake_cuda.hpp lists the `settings`."""
     return {**os.environ, "LD_LIBRARY_PATH": str(library.parent), **settings}
+
+
+def run(source: str, variables: Mapping[str, str], *arguments: str) -> str:
+    """Run this source in a process with these variables. Return its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", source, *arguments],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -80,7 +80,7 @@ bool survives(const std::function<void()>& body) {
 
 }  // namespace
 
-TEST(regions_are_handed_out_in_one_run_where_there_is_one) {
+TEST(regions_are_granted_in_one_run_if_possible) {
   Ledger ledger = device_of(10);
   const Claim a = ledger.claim_slot(1);
   const Claim b = ledger.claim_slot(2);
@@ -101,7 +101,7 @@ TEST(regions_are_handed_out_in_one_run_where_there_is_one) {
   CHECK(regions_of(ledger, d) == (Numbers{3, 6}));
 }
 
-TEST(equal_calls_give_equal_places_and_may_span_regions) {
+TEST(equal_calls_give_equal_addresses_which_may_span_regions) {
   for (int turn = 0; turn < 2; ++turn) {
     Scene scene(4);
     const std::byte* small = scene.arena->allocate(100);
@@ -136,7 +136,7 @@ TEST(alignment_is_as_configured) {
   CHECK_FAULT(invariant, "an alignment of 8192 bytes", of_alignment(8192));
 }
 
-TEST(planned_offsets_are_given_where_they_are_free) {
+TEST(a_planned_offset_is_allocated_if_it_is_free) {
   Scene scene(3);
   const std::byte* planned = scene.arena->allocate_at(region - 64, 128);
   CHECK_EQUAL(scene.offset(planned), region - 64);
@@ -152,7 +152,7 @@ TEST(planned_offsets_are_given_where_they_are_free) {
   CHECK_EQUAL(scene.offset(scene.arena->allocate_at(0, region)), 0U);
 }
 
-TEST(an_arena_without_room_says_how_much_there_is) {
+TEST(an_arena_without_room_reports_its_usage) {
   Scene scene(2);
   scene.arena->allocate(region);
   CHECK_FAULT(
@@ -164,7 +164,7 @@ TEST(an_arena_without_room_says_how_much_there_is) {
   CHECK_FAULT(invariant, "an allocation of 0 bytes", scene.arena->allocate(0));
 }
 
-TEST(a_lower_grant_takes_empty_regions_and_the_arena_finds_out) {
+TEST(the_arena_loses_empty_regions_when_its_grant_is_lowered) {
   Scene scene(4);
   std::byte* remaining = scene.arena->allocate_at(region, 64);
   std::byte* last = scene.arena->allocate_at(3 * region, 64);
@@ -184,7 +184,7 @@ TEST(a_lower_grant_takes_empty_regions_and_the_arena_finds_out) {
   CHECK_EQUAL(scene.offset(scene.arena->allocate(2 * region)), 2 * region);
 }
 
-TEST(a_region_is_kept_while_anything_is_left_in_it) {
+TEST(a_region_with_an_allocation_is_not_taken) {
   Scene scene(2);
   std::byte* first = scene.arena->allocate(64);
   std::byte* second = scene.arena->allocate(region);
@@ -196,7 +196,7 @@ TEST(a_region_is_kept_while_anything_is_left_in_it) {
   CHECK(regions_of(scene.ledger, scene.claim).empty());
 }
 
-TEST(memory_is_set_aside_with_first_use_and_given_back_wiped) {
+TEST(memory_is_reserved_at_first_use_and_returned_cleared) {
   Scene scene(4);
   const std::uint64_t before_bytes = scene.stored_bytes();
   std::byte* tensor = scene.arena->allocate(2 * region);
@@ -218,15 +218,15 @@ TEST(memory_is_set_aside_with_first_use_and_given_back_wiped) {
 
 TEST(an_offset_means_the_same_byte_in_every_process) {
   Scene scene(2);
-  std::byte* mine = scene.arena->allocate(100);
+  std::byte* own = scene.arena->allocate(100);
   const pid_t child = ::fork();
   if (child == 0) {
-    Arena theirs(Ledger::attach(scene.ledger.fd()), scene.claim, {});
-    theirs.begin()[scene.offset(mine) + 99] = std::byte{42};
+    Arena other(Ledger::attach(scene.ledger.fd()), scene.claim, {});
+    other.begin()[scene.offset(own) + 99] = std::byte{42};
     ::_exit(0);
   }
   ::waitpid(child, nullptr, 0);
-  CHECK(mine[99] == std::byte{42});
+  CHECK(own[99] == std::byte{42});
 }
 
 TEST(a_dead_jobs_regions_are_quarantined_until_it_is_released) {
@@ -246,7 +246,7 @@ TEST(a_dead_jobs_regions_are_quarantined_until_it_is_released) {
   CHECK_FAULT(invariant, "nobody has claimed it", scene.ledger.release_slot(scene.claim.slot));
 }
 
-TEST(a_hook_allocates_until_there_is_no_room_and_counts_from_then_on) {
+TEST(a_hook_allocates_until_the_arena_is_full_and_then_counts_refusals) {
   Scene scene(2);
   const tensile_arena_hook hook = scene.arena->hook();
   CHECK_EQUAL(hook.end - hook.begin, 8 * region);
@@ -295,18 +295,18 @@ TEST(a_hook_serves_many_threads_at_once) {
   CHECK_EQUAL(scene.arena->usage().requested_bytes, 0U);
 }
 
-TEST(a_forked_child_has_neither_the_memory_nor_the_allocator) {
+TEST(a_forked_child_can_use_neither_the_memory_nor_the_allocator) {
   Scene scene(2);
   const tensile_arena_hook& hook = scene.arena->hook();
-  void* mine = hook.allocate(hook.context, 100);
+  void* own = hook.allocate(hook.context, 100);
   CHECK(survives([&] {
-    if (hook.allocate(hook.context, 1) != nullptr || hook.release(hook.context, mine) != 0) ::_exit(1);
+    if (hook.allocate(hook.context, 1) != nullptr || hook.release(hook.context, own) != 0) ::_exit(1);
   }));
-  CHECK(!survives([&] { static_cast<volatile std::byte*>(mine)[0] = std::byte{1}; }));
-  CHECK_EQUAL(hook.release(hook.context, mine), 0);
+  CHECK(!survives([&] { static_cast<volatile std::byte*>(own)[0] = std::byte{1}; }));
+  CHECK_EQUAL(hook.release(hook.context, own), 0);
 }
 
-TEST(a_strict_arena_lets_nobody_touch_what_is_not_allocated) {
+TEST(a_strict_arena_makes_unallocated_memory_inaccessible) {
   // The child creates an arena of its own, because it does not inherit the parent's mapping.
   const auto touches = [](std::uint64_t freed_from, std::uint64_t touched) {
     return survives([&] {
@@ -326,7 +326,7 @@ TEST(a_strict_arena_lets_nobody_touch_what_is_not_allocated) {
   CHECK(!touches(4096 + 64, 2 * 4096));
 }
 
-TEST(a_strict_arena_poisons_what_is_freed_and_what_is_new) {
+TEST(a_strict_arena_poisons_freed_and_new_memory) {
   Scene scene(2, {.strict = true});
   std::byte* remaining = scene.arena->allocate(64);
   std::byte* gone = scene.arena->allocate(64);
@@ -343,7 +343,7 @@ TEST(a_strict_arena_poisons_what_is_freed_and_what_is_new) {
   CHECK(scene.arena->allocate(2 * region)[region] == Arena::poison);
 }
 
-TEST(a_device_frees_nothing_that_a_copy_still_uses) {
+TEST(a_device_frees_no_memory_of_a_pending_copy) {
   Ledger ledger = Ledger::create({4 * region, region, 1'000'000, 1'000'000, ""});
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, 2 * region);
@@ -360,7 +360,7 @@ TEST(a_device_frees_nothing_that_a_copy_still_uses) {
   CHECK_EQUAL(device.arena().usage().allocated_bytes, 0U);
 }
 
-TEST(memory_lies_in_a_directory_where_asked) {
+TEST(the_memory_file_can_be_in_a_given_directory) {
   Ledger ledger = Ledger::create({4 * region, region, 1, 1, "/dev/shm"});
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, region);
@@ -382,7 +382,7 @@ TEST(bad_sizes_of_a_device_are_refused) {
   CHECK_FAULT(device, "the device has no memory of its own", device.allocate(1));
 }
 
-TEST(a_machine_with_too_little_memory_is_an_error_and_no_signal) {
+TEST(too_little_machine_memory_is_an_error_and_not_a_signal) {
   // The machine cannot give one region all of its memory.
   const std::uint64_t huge = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * page_bytes();
   Ledger ledger = Ledger::create({2 * huge, huge, 1, 1, ""});
@@ -395,7 +395,7 @@ TEST(a_machine_with_too_little_memory_is_an_error_and_no_signal) {
   CHECK_EQUAL(arena.usage().fallback_count, 1U);
 }
 
-TEST(a_full_file_system_is_an_error_and_no_signal) {
+TEST(a_full_file_system_is_an_error_and_not_a_signal) {
   // Runs in a child with a mount namespace of its own, which only root can create.
   const pid_t child = ::fork();
   if (child == 0) {

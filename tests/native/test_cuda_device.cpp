@@ -88,14 +88,14 @@ TEST(a_thread_that_waits_for_the_device_sleeps) {
   CHECK_EQUAL(fake_cuda::context_flags(), schedule_blocking);
 }
 
-TEST(a_context_that_is_active_already_is_used_as_it_is) {
+TEST(an_active_context_is_used_without_changes) {
   const Checked checked;
   const Scene scene;
   const PrimaryContext another(driver(), 0);
   CHECK(another.handle() != nullptr);
 }
 
-TEST(pinned_memory_is_of_huge_pages_and_no_forked_childs) {
+TEST(pinned_memory_has_huge_pages_and_is_not_inherited_by_a_fork) {
   const Checked checked;
   Scene scene(8 * mib);
   scene.device->host_prepare(8 * mib);
@@ -107,7 +107,7 @@ TEST(pinned_memory_is_of_huge_pages_and_no_forked_childs) {
   CHECK(flags.find(" hg ") != std::string::npos || !std::filesystem::exists("/sys/kernel/mm/transparent_hugepage"));
 }
 
-TEST(a_tensor_comes_back_to_memory_that_was_used_meanwhile_without_the_host_waiting) {
+TEST(a_tensor_is_swapped_in_to_memory_that_was_reused_without_a_wait_of_the_host) {
   for (unsigned int seed = 1; seed <= check::draws(30); ++seed) {
     const Checked checked(seed);
     Scene scene;
@@ -136,7 +136,7 @@ TEST(a_tensor_comes_back_to_memory_that_was_used_meanwhile_without_the_host_wait
 }
 
 // The fake driver detects unordered operations; otherwise the test above could pass by chance.
-TEST(memory_taken_anew_without_its_copies_being_waited_for_is_seen) {
+TEST(the_fake_driver_detects_reuse_of_memory_before_its_copies_end) {
   const std::vector<std::function<void(CudaDevice&, DeviceAddress, std::byte*)>> mistakes{
       [](CudaDevice& device, DeviceAddress memory, std::byte* host) {
         device.copy_out(host, memory, 1000);
@@ -181,7 +181,7 @@ TEST(copies_of_one_buffer_in_both_directions_keep_their_order) {
   }
 }
 
-TEST(random_swapping_ends_with_every_tensor_as_it_was_computed) {
+TEST(random_swaps_leave_every_tensor_unchanged) {
   constexpr std::size_t tensor_bytes = 12'000;
   constexpr std::size_t places = 4;
   for (unsigned int seed = 1; seed <= check::draws(40); ++seed) {
@@ -226,7 +226,7 @@ TEST(random_swapping_ends_with_every_tensor_as_it_was_computed) {
   }
 }
 
-TEST(nothing_of_it_waits_on_the_host) {
+TEST(no_call_of_a_swap_waits_on_the_host) {
   const Checked checked;
   Scene scene;
   CudaDevice& device = *scene.device;
@@ -245,7 +245,7 @@ TEST(nothing_of_it_waits_on_the_host) {
   device.host_free(host);
 }
 
-TEST(a_copy_that_is_done_is_waited_for_by_nobody) {
+TEST(no_stream_waits_for_a_finished_copy) {
   const Checked checked;
   Scene scene;
   CudaDevice& device = *scene.device;
@@ -260,7 +260,7 @@ TEST(a_copy_that_is_done_is_waited_for_by_nobody) {
   fake_cuda::hold(false);
 }
 
-TEST(buffers_across_registrations_are_copied_in_parts_that_each_lie_in_one) {
+TEST(a_buffer_across_registrations_is_copied_in_one_part_for_each) {
   const Checked checked;
   Scene scene(40 * mib, 16 * mib);
   CudaDevice& device = *scene.device;
@@ -277,7 +277,7 @@ TEST(buffers_across_registrations_are_copied_in_parts_that_each_lie_in_one) {
   CHECK(across == small + 15 * mib);
 }
 
-TEST(pinned_memory_that_is_given_back_is_pinned_no_more_and_the_rest_of_its_registration_is) {
+TEST(returned_memory_is_unpinned_and_the_rest_of_its_registration_stays_pinned) {
   const Checked checked;
   Scene scene(40 * mib, 16 * mib);
   CudaDevice& device = *scene.device;
@@ -299,7 +299,7 @@ TEST(pinned_memory_that_is_given_back_is_pinned_no_more_and_the_rest_of_its_regi
   CHECK(seen == filled(1000, 9));
 }
 
-TEST(host_buffers_are_not_moved_under_a_copy) {
+TEST(host_buffers_are_not_moved_during_a_copy) {
   const Checked checked;
   Scene scene;
   CudaDevice& device = *scene.device;
@@ -312,7 +312,7 @@ TEST(host_buffers_are_not_moved_under_a_copy) {
   CHECK(device.host_pack().empty());
 }
 
-TEST(device_memory_that_is_not_mapped_is_refused) {
+TEST(unmapped_device_memory_is_refused) {
   const Checked checked;
   Scene scene;
   CudaDevice& device = *scene.device;
@@ -322,7 +322,7 @@ TEST(device_memory_that_is_not_mapped_is_refused) {
   CHECK_FAULT(invariant, "which are not all in mapped regions", device.copy_in(0, host, 1000));
 }
 
-TEST(copies_may_be_asked_for_and_looked_at_by_several_threads) {
+TEST(several_threads_may_queue_copies_and_query_them) {
   const Checked checked;
   Scene scene(4 * mib);
   CudaDevice& device = *scene.device;
@@ -342,7 +342,7 @@ TEST(copies_may_be_asked_for_and_looked_at_by_several_threads) {
   CHECK_EQUAL(scene.ledger.words().in.reserved_bytes.load(), 800'000U);
 }
 
-TEST(every_call_that_fails_once_is_named_and_leaves_nothing_behind) {
+TEST(every_failing_call_is_named_and_leaves_no_resource) {
   // Calls whose failure raises no fault: releases by destructors, and the cleanup after another failure.
   const std::set<std::string> quiet{"cuCtxPopCurrent",           "cuCtxPushCurrent",   "cuCtxSynchronize",
                                     "cuDevicePrimaryCtxRelease", "cuEventDestroy",     "cuMemAddressFree",
@@ -398,7 +398,7 @@ TEST(every_call_that_fails_once_is_named_and_leaves_nothing_behind) {
                                         "cuStreamWaitEvent"}));
 }
 
-TEST(a_device_that_is_lost_or_a_context_that_is_broken_at_any_moment_is_said_to_be_and_leaves_nothing_behind) {
+TEST(a_device_lost_or_a_context_broken_at_any_call_is_reported_and_leaves_no_resource) {
   for (std::uint64_t number = 1; number < 100; number += 3) {
     const Checked checked(static_cast<unsigned int>(number));
     Scene scene;
@@ -422,7 +422,7 @@ TEST(a_device_that_is_lost_or_a_context_that_is_broken_at_any_moment_is_said_to_
   }
 }
 
-TEST(memory_that_one_stream_frees_is_taken_anew_by_another_in_order) {
+TEST(memory_freed_by_one_stream_is_reused_by_another_in_order) {
   for (unsigned int seed = 1; seed <= check::draws(20); ++seed) {
     const Checked checked(seed);
     Scene scene;
@@ -446,7 +446,7 @@ TEST(memory_that_one_stream_frees_is_taken_anew_by_another_in_order) {
   }
 }
 
-TEST(memory_that_is_swapped_out_can_be_freed_at_once_and_taken_anew) {
+TEST(the_memory_of_a_swap_out_can_be_freed_and_reused_at_once) {
   for (unsigned int seed = 1; seed <= check::draws(20); ++seed) {
     const Checked checked(seed);
     Scene scene;
@@ -464,7 +464,7 @@ TEST(memory_that_is_swapped_out_can_be_freed_at_once_and_taken_anew) {
   }
 }
 
-TEST(a_region_that_was_another_jobs_is_cleared_before_it_is_used) {
+TEST(a_region_of_another_job_is_cleared_before_its_use) {
   const Checked checked;
   Scene scene;
   std::memset(reinterpret_cast<void*>(scene.device->regions().base()), 9, 2 * region_bytes);
@@ -474,7 +474,7 @@ TEST(a_region_that_was_another_jobs_is_cleared_before_it_is_used) {
   CHECK(seen == filled(region_bytes + 1, 0));
 }
 
-TEST(a_job_without_a_broker_makes_the_memory_of_its_own_regions_and_gives_it_up) {
+TEST(a_job_without_a_broker_creates_and_releases_its_own_regions) {
   const Checked checked;
   Scene scene;
   scene.device.reset();
@@ -501,7 +501,7 @@ TEST(a_job_without_a_broker_makes_the_memory_of_its_own_regions_and_gives_it_up)
   CHECK(device.regions().holds(remaining, region_bytes) && !device.regions().holds(again, 1));
 }
 
-TEST(regions_that_are_not_the_ledgers_are_refused) {
+TEST(regions_that_differ_from_the_ledgers_are_refused) {
   const Checked checked;
   Scene scene;
   CHECK_FAULT(device, "device 0: 4 regions of 2097152 bytes are mapped, the ledger has 8 of 2097152",

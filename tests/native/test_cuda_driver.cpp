@@ -40,7 +40,7 @@ void check_absent(Absent::Why why, const std::string& reason, const std::string&
 
 }  // namespace
 
-TEST(a_machine_without_a_driver_is_told_so) {
+TEST(a_missing_driver_is_reported) {
   check_absent(Absent::Why::no_driver,
                "no CUDA driver: loading libno-such-driver.so.1 failed: libno-such-driver.so.1: cannot open shared "
                "object file: No such file or directory",
@@ -49,7 +49,7 @@ TEST(a_machine_without_a_driver_is_told_so) {
                "libno-such-driver.so.1");
 }
 
-TEST(a_library_that_is_no_driver_is_told_from_none) {
+TEST(a_library_that_is_no_driver_is_distinguished_from_a_missing_driver) {
   check_absent(Absent::Why::broken_driver, "libpthread.so.0 does not say its version (cuDriverGetVersion)",
                "Install NVIDIA's driver again, and one version of it only.", "libpthread.so.0");
   const auto loaded = Driver::load("/proc/self/status");
@@ -57,26 +57,26 @@ TEST(a_library_that_is_no_driver_is_told_from_none) {
   CHECK(absent != nullptr && absent->why == Absent::Why::broken_driver);
 }
 
-TEST(a_driver_that_is_too_old_is_told_with_both_versions) {
+TEST(a_driver_that_is_too_old_is_refused_with_both_versions) {
   const Setting version("FAKE_CUDA_VERSION", "11040");
   check_absent(Absent::Why::old_driver, "the driver supports CUDA 11.4, and 12.0 is needed",
                "Install NVIDIA's driver 525.60.13 or newer.");
 }
 
-TEST(the_oldest_driver_that_is_supported_has_every_call) {
+TEST(the_oldest_supported_driver_has_every_call) {
   const Setting version("FAKE_CUDA_VERSION", "12000");
   const auto loaded = Driver::load();
   const auto* loaded_driver = std::get_if<std::unique_ptr<const Driver>>(&loaded);
   CHECK(loaded_driver != nullptr && (*loaded_driver)->version() == 12000);
 }
 
-TEST(a_driver_without_one_of_the_calls_names_it) {
+TEST(a_driver_without_a_call_is_refused_with_the_calls_name) {
   const Setting lacks("FAKE_CUDA_LACKS", "cuMemSetAccess");
   check_absent(Absent::Why::broken_driver, "libcuda.so.1 supports CUDA 12.8 and lacks cuMemSetAccess of CUDA 10.2",
                "Install NVIDIA's driver again, and one version of it only.");
 }
 
-TEST(a_driver_without_a_device_says_no_device) {
+TEST(a_driver_without_a_device_is_reported) {
   const std::string reason = "the CUDA driver sees no GPU";
   const std::string hint = "Look at nvidia-smi and at CUDA_VISIBLE_DEVICES; without one, use the emulated device.";
   {
@@ -87,7 +87,7 @@ TEST(a_driver_without_a_device_says_no_device) {
   check_absent(Absent::Why::no_device, reason, hint);
 }
 
-TEST(a_driver_that_refuses_to_start_is_quoted) {
+TEST(the_error_of_a_driver_that_does_not_start_is_quoted) {
   {
     const Setting init("FAKE_CUDA_INIT", "802");
     check_absent(Absent::Why::refused,
@@ -99,11 +99,11 @@ TEST(a_driver_that_refuses_to_start_is_quoted) {
                "Take the toolkit's folder 'stubs' out of LD_LIBRARY_PATH.");
 }
 
-TEST(a_result_that_the_driver_has_no_name_for_is_its_number) {
+TEST(a_result_without_a_name_is_reported_by_its_number) {
   CHECK_EQUAL(driver().words(static_cast<Result>(7777)), "error 7777, which this driver has no name for");
 }
 
-TEST(results_are_told_apart_by_whose_fault_they_are) {
+TEST(results_are_classified_by_the_cause_of_the_fault) {
   CHECK_FAULT(memory, "copying: cuX failed: CUDA_ERROR_OUT_OF_MEMORY",
               driver().fail("copying", "cuX", Result::out_of_memory));
   CHECK_FAULT(device, "CUDA_ERROR_INVALID_VALUE", driver().fail("copying", "cuX", Result::invalid_value));
@@ -141,7 +141,7 @@ TEST(a_forked_child_is_refused_by_every_call) {
   CHECK_EQUAL(status, 0);
 }
 
-TEST(devices_are_known_by_their_facts) {
+TEST(the_facts_about_each_device_are_read) {
   const Setting devices("FAKE_CUDA_DEVICES", "2");
   const auto facts = probe(driver());
   CHECK_EQUAL(facts.size(), 2U);
@@ -160,7 +160,7 @@ TEST(devices_are_known_by_their_facts) {
   CHECK_EQUAL(second.granularity_bytes, 2 * mib);
 }
 
-TEST(a_device_that_does_not_answer_for_itself_is_a_fault_of_the_call) {
+TEST(a_failed_query_of_a_device_is_reported_with_the_call) {
   std::set<std::string> named;
   for (std::uint64_t number = 1;; ++number) {
     const Checked checked;

@@ -87,7 +87,7 @@ struct Iteration {
 
 }  // namespace
 
-TEST(a_recorded_iteration_does_what_it_did_when_it_was_queued_on_other_bytes) {
+TEST(a_recorded_iteration_repeats_its_work_on_other_bytes) {
   for (unsigned int seed = 1; seed <= check::draws(30); ++seed) {
     const Checked checked(seed);
     Scene scene(2 * mib);
@@ -121,7 +121,7 @@ TEST(a_recorded_iteration_does_what_it_did_when_it_was_queued_on_other_bytes) {
   }
 }
 
-TEST(nothing_is_recorded_where_nobody_records_or_a_copy_is_under_way) {
+TEST(without_a_capture_or_during_a_copy_no_recording_begins) {
   const Checked checked;
   Scene scene(2 * mib);
   Iteration iteration(*scene.device);
@@ -138,7 +138,7 @@ TEST(nothing_is_recorded_where_nobody_records_or_a_copy_is_under_way) {
   CHECK(iteration.record() != nullptr);
 }
 
-TEST(what_the_driver_refuses_while_it_records_is_not_asked_of_it_and_ends_the_recording) {
+TEST(a_call_that_a_capture_forbids_is_not_made_and_ends_the_recording) {
   const Checked checked;
   Scene scene(2 * mib);
   CudaDevice& device = *scene.device;
@@ -163,7 +163,7 @@ TEST(what_the_driver_refuses_while_it_records_is_not_asked_of_it_and_ends_the_re
   CHECK_EQUAL(iteration.sum, 5 * tensor_bytes);
 }
 
-TEST(a_call_that_fails_while_an_iteration_is_recorded_leaves_a_device_that_goes_on_without) {
+TEST(after_a_failed_recording_the_device_continues_without_a_graph) {
   std::uint64_t failed = 0;
   for (std::uint64_t number = 1;; ++number) {
     const Checked checked;
@@ -199,7 +199,7 @@ TEST(a_call_that_fails_while_an_iteration_is_recorded_leaves_a_device_that_goes_
   CHECK(failed > 20);
 }
 
-TEST(what_outlives_every_plan_lies_beside_the_regions) {
+TEST(memory_that_outlives_every_plan_is_allocated_outside_the_regions) {
   const Checked checked;
   Scene scene;
   CudaDevice& device = *scene.device;
@@ -217,7 +217,7 @@ TEST(what_outlives_every_plan_lies_beside_the_regions) {
 }
 
 // torch 2.13 allocates the seeds of its random numbers after the capture has begun.
-TEST(what_torch_asks_for_beside_the_regions_while_it_begins_to_record_is_at_its_own_risk) {
+TEST(memory_outside_the_regions_may_be_allocated_at_the_start_of_a_capture) {
   const Checked checked;
   Scene scene;
   scene.device->compute_on(computing());

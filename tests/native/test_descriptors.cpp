@@ -44,7 +44,7 @@ bool same_file(int first, int second) {
 
 }  // namespace
 
-TEST(descriptors_reach_another_process_in_their_order) {
+TEST(descriptors_arrive_in_another_process_in_their_order) {
   const SharedMemory first = SharedMemory::create("first", "", 4096, 4096);
   const SharedMemory second = SharedMemory::create("second", "", 4096, 4096);
   Pair pair;
@@ -69,7 +69,7 @@ TEST(descriptors_reach_another_process_in_their_order) {
   CHECK_EQUAL(status, 0);
 }
 
-TEST(as_many_descriptors_as_a_message_holds_arrive_as_themselves_and_close_at_exec) {
+TEST(a_full_message_of_descriptors_arrives_and_they_close_at_exec) {
   const SharedMemory memory = SharedMemory::create("memory", "", 4096, 4096);
   const SharedMemory last = SharedMemory::create("last", "", 4096, 4096);
   const Pair pair;
@@ -82,14 +82,14 @@ TEST(as_many_descriptors_as_a_message_holds_arrive_as_themselves_and_close_at_ex
   CHECK_EQUAL(::fcntl(received.front().number(), F_GETFD), FD_CLOEXEC);
 }
 
-TEST(messages_of_descriptors_are_taken_one_by_one) {
+TEST(messages_of_descriptors_are_received_one_by_one) {
   const SharedMemory memory = SharedMemory::create("memory", "", 4096, 4096);
   const Pair pair;
   for (int message = 0; message < 3; ++message) send_descriptors(pair.near.number(), std::array{memory.fd()});
   for (int message = 0; message < 3; ++message) CHECK_EQUAL(receive_descriptors(pair.far.number(), 1).size(), 1U);
 }
 
-TEST(another_number_of_descriptors_is_a_fault_that_keeps_none_open) {
+TEST(an_unexpected_number_of_descriptors_is_a_fault_and_closes_them) {
   const SharedMemory memory = SharedMemory::create("memory", "", 4096, 4096);
   const Pair pair;
   const int before = open_descriptors();
@@ -104,7 +104,7 @@ TEST(another_number_of_descriptors_is_a_fault_that_keeps_none_open) {
   CHECK_FAULT(invariant, "a message of 254 descriptors", receive_descriptors(pair.far.number(), 254));
 }
 
-TEST(a_peer_that_is_gone_is_a_fault) {
+TEST(a_peer_that_has_closed_its_socket_is_a_fault) {
   const SharedMemory memory = SharedMemory::create("memory", "", 4096, 4096);
   Pair pair;
   pair.far = FileDescriptor();
@@ -116,14 +116,14 @@ TEST(a_peer_that_is_gone_is_a_fault) {
   CHECK_FAULT(device, "the other process closed the socket", receive_bytes(pair.near.number(), bytes));
 }
 
-TEST(a_peer_that_does_not_answer_in_the_sockets_time_is_a_fault) {
+TEST(a_peer_that_does_not_answer_within_the_timeout_is_a_fault) {
   const Pair pair;
   const timeval limit{0, 1000};
   CHECK_EQUAL(::setsockopt(pair.near.number(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
   CHECK_FAULT(device, "the other process does not answer", receive_descriptors(pair.near.number(), 1));
 }
 
-TEST(a_descriptor_that_is_none_is_refused_by_name) {
+TEST(an_invalid_descriptor_is_refused) {
   const Pair pair;
   CHECK_FAULT(device, "handing over 1 descriptors: sendmsg failed",
               send_descriptors(pair.near.number(), std::array{-1}));

@@ -170,7 +170,7 @@ DEVICE_TEST(a_closed_device_has_finished_its_copies_and_takes_no_more) {
   device.close();
 }
 
-TEST(a_claim_that_is_over_is_refused_by_either_device) {
+TEST(every_device_refuses_an_ended_claim) {
   {
     Ledger ledger = Ledger::create({1 << 20, 4096, 1, 1});
     const Claim claim = ledger.claim_slot(1);

@@ -7,7 +7,7 @@
 
 using namespace tensile;
 
-TEST(the_smallest_range_that_fits_is_found_and_of_equal_ones_the_lowest) {
+TEST(the_smallest_range_that_fits_is_chosen_and_of_equal_ranges_the_lowest) {
   FreeRanges book;
   for (const Range range : {Range{300, 20}, Range{100, 20}, Range{0, 50}, Range{200, 19}}) book.add(range);
   CHECK(book.best_fit(20) == (Range{100, 20}));
@@ -32,7 +32,7 @@ TEST(neighbours_merge_and_a_part_can_be_taken_out_of_the_middle) {
   CHECK_FAULT(invariant, "2 bytes at offset 4 are not free", book.take({4, 2}));
 }
 
-TEST(what_is_removed_need_not_be_free) {
+TEST(a_removed_range_may_contain_used_parts) {
   FreeRanges book;
   book.add({0, 10});
   book.add({20, 10});
@@ -46,7 +46,7 @@ TEST(what_is_removed_need_not_be_free) {
   CHECK_EQUAL(book.largest_bytes(), 0U);
 }
 
-TEST(any_adding_and_taking_agrees_with_a_byte_map) {
+TEST(any_sequence_of_additions_and_removals_agrees_with_a_byte_map) {
   constexpr std::uint64_t bytes = 200;
   std::minstd_rand random(7);
   FreeRanges book;

@@ -36,7 +36,7 @@ TEST(buffers_are_aligned_apart_and_writable) {
   CHECK_EQUAL(pool.usage().used_bytes, 64U + 64 + 128 + 1024 + 100'032);
 }
 
-TEST(a_size_that_comes_back_finds_the_place_it_left) {
+TEST(a_repeated_size_gets_the_place_that_was_freed) {
   HostPool pool(4 * mib);
   std::byte* small = pool.allocate(1000);
   pool.allocate(64);
@@ -48,7 +48,7 @@ TEST(a_size_that_comes_back_finds_the_place_it_left) {
   CHECK(pool.allocate(1000) == small);
 }
 
-TEST(neighbours_that_are_free_become_one) {
+TEST(free_neighbours_merge) {
   HostPool pool(mib);
   std::vector<std::byte*> quarters;
   for (int quarter = 0; quarter < 4; ++quarter) quarters.push_back(pool.allocate(mib / 4));
@@ -60,7 +60,7 @@ TEST(neighbours_that_are_free_become_one) {
   CHECK(pool.allocate(3 * mib / 4) == quarters[0]);
 }
 
-TEST(the_limit_holds_and_what_is_given_back_can_be_taken_again) {
+TEST(the_limit_is_enforced_and_freed_memory_is_reused) {
   HostPool pool(mib);
   std::byte* all = pool.allocate(mib);
   CHECK_FAULT(memory, "1048576 of its limit of 1048576 bytes are in use", pool.allocate(1));
@@ -71,7 +71,7 @@ TEST(the_limit_holds_and_what_is_given_back_can_be_taken_again) {
   CHECK_EQUAL(pool.usage().high_water_bytes, mib);
 }
 
-TEST(memory_is_there_before_it_is_used) {
+TEST(memory_is_acquired_in_steps_ahead_of_its_use) {
   HostPool pool(64 * mib);
   CHECK_EQUAL(pool.usage().resident_bytes, 0U);
   std::byte* buffer = pool.allocate(20 * mib);
@@ -83,7 +83,7 @@ TEST(memory_is_there_before_it_is_used) {
   CHECK_EQUAL(pool.usage().resident_bytes, 48 * mib);
 }
 
-TEST(memory_can_be_asked_for_ahead_and_comes_from_who_supplies_it) {
+TEST(memory_can_be_prepared_and_comes_from_the_supplier) {
   std::vector<std::size_t> supplied;
   HostPool pool(33 * mib + 64, {[&](std::byte* address, std::size_t size_bytes) {
                   CHECK_EQUAL(reinterpret_cast<std::uintptr_t>(address) % 4096, 0U);
@@ -101,7 +101,7 @@ TEST(memory_can_be_asked_for_ahead_and_comes_from_who_supplies_it) {
   CHECK(supplied == std::vector<std::size_t>({32 * mib, mib + 4096}));
 }
 
-TEST(a_pool_whose_memory_cannot_be_supplied_stays_as_it_was) {
+TEST(a_failed_supply_leaves_the_pool_unchanged) {
   bool refuses = true;
   HostPool pool(mib, {[&](std::byte* address, std::size_t size_bytes) {
                   if (refuses) throw Fault(Fault::Kind::memory, "none left");
@@ -114,7 +114,7 @@ TEST(a_pool_whose_memory_cannot_be_supplied_stays_as_it_was) {
   pool.allocate(mib);
 }
 
-TEST(what_is_no_live_buffer_is_refused) {
+TEST(an_address_that_is_no_live_buffer_is_refused) {
   HostPool pool(mib);
   std::byte* buffer = pool.allocate(1000);
   CHECK_FAULT(invariant, "is no buffer of the host pool", pool.free(buffer + 64));
@@ -126,7 +126,7 @@ TEST(what_is_no_live_buffer_is_refused) {
   CHECK_FAULT(memory, "limit of 0 bytes", none.allocate(1));
 }
 
-TEST(packed_buffers_lie_without_gaps_in_their_order_and_keep_their_bytes) {
+TEST(packed_buffers_have_no_gaps_and_keep_their_order_and_bytes) {
   HostPool pool(mib);
   std::vector<std::byte*> buffers;
   for (int number = 0; number < 4; ++number) {
@@ -149,32 +149,32 @@ TEST(packed_buffers_lie_without_gaps_in_their_order_and_keep_their_bytes) {
   CHECK(pool.allocate(mib) == buffers[0]);
 }
 
-TEST(a_pool_is_fitted_to_what_is_to_come_and_gives_the_rest_back) {
-  std::uint64_t held_bytes = 0;
+TEST(a_pool_is_fitted_to_the_requested_room_and_returns_the_rest) {
+  std::uint64_t acquired_bytes = 0;
   HostPool pool(8 * mib, {[&](std::byte* address, std::size_t size_bytes) {
                             populate(address, size_bytes);
-                            held_bytes += size_bytes;
+                            acquired_bytes += size_bytes;
                           },
                           [&](std::byte* address, std::size_t size_bytes) {
                             discard(address, size_bytes);
-                            held_bytes -= size_bytes;
+                            acquired_bytes -= size_bytes;
                           }});
   std::byte* const first = pool.allocate(mib);
-  CHECK_EQUAL(held_bytes, 8 * mib);  // acquires a whole step, but at most the limit
+  CHECK_EQUAL(acquired_bytes, 8 * mib);  // acquires a whole step, but at most the limit
   std::memset(first, 7, mib);
   pool.fit(5000);
-  CHECK_EQUAL(held_bytes, mib + 8192);
+  CHECK_EQUAL(acquired_bytes, mib + 8192);
   CHECK_EQUAL(pool.usage().resident_bytes, mib + 8192);
   CHECK_EQUAL(std::count(first, first + mib, std::byte{7}), static_cast<std::ptrdiff_t>(mib));
   pool.allocate(8192);
-  CHECK_EQUAL(held_bytes, mib + 8192);
+  CHECK_EQUAL(acquired_bytes, mib + 8192);
   pool.fit(2 * mib);
-  CHECK_EQUAL(held_bytes, 3 * mib + 8192);
+  CHECK_EQUAL(acquired_bytes, 3 * mib + 8192);
   CHECK_FAULT(memory, "of its limit of 8388608 bytes are in use", pool.fit(8 * mib));
-  CHECK_EQUAL(held_bytes, 3 * mib + 8192);
+  CHECK_EQUAL(acquired_bytes, 3 * mib + 8192);
 }
 
-TEST(where_a_step_ahead_is_not_to_be_had_a_pool_takes_what_it_needs) {
+TEST(if_a_whole_step_is_refused_the_pool_acquires_only_its_need) {
   std::uint64_t left_bytes = mib;
   HostPool pool(64 * mib, {[&](std::byte* address, std::size_t size_bytes) {
                   if (size_bytes > left_bytes) throw Fault(Fault::Kind::memory, "none left");

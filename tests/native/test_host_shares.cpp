@@ -98,7 +98,7 @@ bool ended_well(pid_t child) {
 }  // namespace
 
 // Runs until the processes have refused each other memory often enough.
-TEST(what_processes_have_together_never_exceeds_the_setting) {
+TEST(the_pinned_memory_of_all_processes_never_exceeds_the_setting) {
   Ledger ledger = pinning_ledger();
   Witness& witness = shared_witness();
   std::vector<pid_t> children;
@@ -111,7 +111,7 @@ TEST(what_processes_have_together_never_exceeds_the_setting) {
   CHECK_EQUAL(ledger.usage().host_bytes, 0U);
 }
 
-TEST(what_a_killed_process_had_comes_back_and_no_more) {
+TEST(exactly_the_share_of_a_killed_process_is_returned) {
   Ledger ledger = pinning_ledger();
   Witness& lasting = shared_witness();
   Witness& killed = shared_witness();
@@ -138,7 +138,7 @@ TEST(what_a_killed_process_had_comes_back_and_no_more) {
   CHECK_EQUAL(ledger.usage().host_bytes, limit_bytes);
 }
 
-TEST(a_share_is_refused_beside_others_and_after_its_epoch) {
+TEST(a_share_is_refused_beyond_the_limit_and_after_its_epoch) {
   Ledger ledger = pinning_ledger();
   const Claim first = ledger.claim_slot(1);
   const Claim second = ledger.claim_slot(2);
@@ -158,7 +158,7 @@ TEST(a_share_is_refused_beside_others_and_after_its_epoch) {
   CHECK_EQUAL(ledger.usage().host_bytes, page);
 }
 
-TEST(a_device_that_ends_in_a_living_process_gives_its_share_back) {
+TEST(a_closed_device_returns_its_share) {
   Ledger ledger = pinning_ledger();
   const Claim claim = ledger.claim_slot(1);
   {

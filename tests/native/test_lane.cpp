@@ -32,7 +32,7 @@ std::vector<std::byte> pattern(std::size_t size_bytes) {
 
 }  // namespace
 
-TEST(copies_arrive_whole_whatever_their_size) {
+TEST(copies_of_every_size_are_complete) {
   layout::Lane link = link_of(1'000'000'000'000);
   Lane lane("test", LaneClock(link), paced(1000));
   std::uint64_t total_bytes = 0;
@@ -46,7 +46,7 @@ TEST(copies_arrive_whole_whatever_their_size) {
   CHECK_EQUAL(link.reserved_bytes.load(), total_bytes);
 }
 
-TEST(copies_are_done_first_in_first_out_at_the_links_rate) {
+TEST(copies_are_done_in_order_at_the_links_rate) {
   layout::Lane link = link_of(100'000'000);
   Lane lane("test", LaneClock(link), paced(4096));
   const std::vector<std::byte> from = pattern(100'000);
@@ -96,7 +96,7 @@ TEST(two_lanes_on_one_link_share_its_time) {
   CHECK(link.free_ns.load() >= start_ns + 10'000'000);
 }
 
-TEST(the_clock_starts_at_what_was_ready_or_at_what_was_reserved) {
+TEST(a_reservation_starts_when_its_copy_is_ready_or_the_earlier_reservation_ends) {
   layout::Lane link = link_of(1'000'000'000);
   LaneClock clock(link);
   CHECK_EQUAL(clock.reserve(1000, 50), 1050U);
@@ -126,7 +126,7 @@ TEST(many_threads_may_queue_and_wait) {
   CHECK_EQUAL(lane.latest(), 800U);
 }
 
-TEST(a_closed_lane_has_finished_and_refuses_more) {
+TEST(a_closed_lane_has_finished_its_copies_and_refuses_new_ones) {
   layout::Lane link = link_of(100'000'000);
   Lane lane("test", LaneClock(link), paced(1000));
   const std::vector<std::byte> from = pattern(50'000);
@@ -148,7 +148,7 @@ TEST(wrong_copies_are_refused) {
   CHECK(lane.done(0));
 }
 
-TEST(a_forked_child_lets_go_of_its_parents_lane) {
+TEST(a_forked_child_releases_its_parents_lane) {
   layout::Lane link = link_of(1'000'000);
   auto lane = std::make_unique<Lane>("test", LaneClock(link), paced(1000));
   const std::vector<std::byte> from = pattern(20'000);
@@ -172,7 +172,7 @@ TEST(a_forked_child_lets_go_of_its_parents_lane) {
   CHECK(to == from);
 }
 
-TEST(an_unpaced_lane_copies_as_fast_as_it_can_and_counts_what_that_took) {
+TEST(an_unpaced_lane_copies_at_full_speed_and_counts_the_time) {
   layout::Lane link = link_of(1);  // one byte per second: a paced lane would not finish
   Lane lane("test", LaneClock(link), {copy, Lane::Pace::none});
   const std::vector<std::byte> from = pattern(1'000'000);
@@ -183,7 +183,7 @@ TEST(an_unpaced_lane_copies_as_fast_as_it_can_and_counts_what_that_took) {
   CHECK(link.reserved_ns.load() > 0);
 }
 
-TEST(a_copy_that_fails_is_told_to_whoever_waits_and_to_everybody_after) {
+TEST(a_failed_copy_is_reported_to_its_waiter_and_to_every_later_caller) {
   layout::Lane link = link_of(1'000'000'000);
   int copies = 0;
   const auto refuse = [&](std::byte*, const std::byte*, std::size_t) {

@@ -1,4 +1,7 @@
-"""The two copy lanes: their clock is the device's, whoever copies; they block no one who does not wait."""
+"""The two copy lanes share the device's clock among all processes.
+
+A copy blocks only the thread that waits for it.
+"""
 
 import ctypes
 import os
@@ -14,10 +17,10 @@ import pytest
 
 from indb_tensile.device.device import EmulatedDevice, HostUsage, Ledger
 from indb_tensile.errors import InvariantError
-from tests.native.test_ledger import trainer, wait_until
+from tests.native.ledger_trainers import trainer, wait_until
 
 BYTES_PER_S = 1_000_000
-COPY_BYTES = 200_000  # 0.2 s at that rate
+COPY_BYTES = 200_000  # 0.2 s at BYTES_PER_S
 COPY_NS = 200_000_000
 
 
@@ -47,7 +50,7 @@ def test_each_direction_has_its_own_rate_and_clock(ledger: Ledger, device: Emula
     assert usage.in_lane.free_ns >= usage.out_lane.free_ns + COPY_NS // 2
 
 
-def test_two_processes_on_one_lane_take_twice_as_long(ledger: Ledger) -> None:
+def test_copies_of_two_processes_on_one_lane_take_twice_as_long(ledger: Ledger) -> None:
     claims = [ledger.claim_slot(1) for _ in range(2)]
     with (
         trainer(ledger, *claims[0], "copy", COPY_BYTES) as first,
@@ -63,14 +66,14 @@ def test_two_processes_on_one_lane_take_twice_as_long(ledger: Ledger) -> None:
     assert lane.free_ns - start_ns >= 2 * COPY_NS
 
 
-def test_a_copy_waits_for_what_another_process_has_reserved(ledger: Ledger, device: EmulatedDevice) -> None:
+def test_a_copy_waits_for_the_reservation_of_another_process(ledger: Ledger, device: EmulatedDevice) -> None:
     tensor = ctypes.create_string_buffer(1000)
     host = device.host_allocate(1000)
     slot, epoch = ledger.claim_slot(1)
     with EmulatedDevice(ledger.fd, slot, epoch, 1 << 20) as other:
         large = ctypes.create_string_buffer(COPY_BYTES)
         first = other.copy_out(other.host_allocate(COPY_BYTES), ctypes.addressof(large), COPY_BYTES)
-        wait_until(lambda: ledger.device_usage().out_lane.reserved_bytes == COPY_BYTES, what="reserved in one chunk")
+        wait_until(lambda: ledger.device_usage().out_lane.reserved_bytes == COPY_BYTES, goal="reserved in one chunk")
         reserved_until_ns = ledger.device_usage().out_lane.free_ns
         device.wait(device.copy_out(host, ctypes.addressof(tensor), 1000))
         assert time.monotonic_ns() >= reserved_until_ns + 1_000_000
@@ -78,7 +81,7 @@ def test_a_copy_waits_for_what_another_process_has_reserved(ledger: Ledger, devi
         other.wait(first)
 
 
-def test_waiting_reports_its_time_and_leaves_the_interpreter_to_others(device: EmulatedDevice) -> None:
+def test_a_wait_reports_its_duration_and_releases_the_interpreter_lock(device: EmulatedDevice) -> None:
     tensor = ctypes.create_string_buffer(COPY_BYTES)
     ticket = device.copy_out(device.host_allocate(COPY_BYTES), ctypes.addressof(tensor), COPY_BYTES)
     waited_ns: list[int] = []
@@ -96,11 +99,11 @@ def test_waiting_reports_its_time_and_leaves_the_interpreter_to_others(device: E
     while not device.done(ticket):
         looks += 1
     waiter.join()
-    assert looks > 100  # far fewer, if the waiting thread had kept the interpreter's lock
+    assert looks > 100  # far fewer if the waiting thread kept the interpreter's lock
     assert 0 < waited_ns[0] <= time.monotonic_ns() - start_ns
 
 
-def test_a_signal_ends_a_wait_and_the_copy_goes_on(device: EmulatedDevice) -> None:
+def test_a_signal_interrupts_a_wait_and_the_copy_continues(device: EmulatedDevice) -> None:
     class AlarmError(Exception):
         pass
 
@@ -122,7 +125,7 @@ def test_a_signal_ends_a_wait_and_the_copy_goes_on(device: EmulatedDevice) -> No
     assert ctypes.string_at(host, 400_000) == tensor.raw
 
 
-def test_the_end_of_a_process_finishes_its_copies(ledger: Ledger) -> None:
+def test_a_process_completes_its_copies_before_it_ends(ledger: Ledger) -> None:
     slot, epoch = ledger.claim_slot(1)
     with trainer(ledger, slot, epoch, "copy and exit", COPY_BYTES) as process:
         _say_go(process)
@@ -145,7 +148,7 @@ if child:
     subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
 
 
-def test_the_host_pool_counts_what_it_holds(device: EmulatedDevice) -> None:
+def test_the_host_pool_counts_its_allocations(device: EmulatedDevice) -> None:
     small = device.host_allocate(1)
     large = device.host_allocate(1000)
     device.host_free(small)
@@ -153,10 +156,10 @@ def test_the_host_pool_counts_what_it_holds(device: EmulatedDevice) -> None:
         limit_bytes=1 << 20, used_bytes=1024, high_water_bytes=1088, resident_bytes=1 << 20
     )
     device.host_free(large)
-    assert device.host_allocate(1000) == small  # one free range again, its start taken first
+    assert device.host_allocate(1000) == small  # the freed memory is one range again, used from its start
 
 
-def test_a_buffer_that_a_copy_uses_cannot_be_freed(device: EmulatedDevice) -> None:
+def test_a_buffer_of_a_pending_copy_cannot_be_freed(device: EmulatedDevice) -> None:
     tensor = ctypes.create_string_buffer(COPY_BYTES)
     host = device.host_allocate(COPY_BYTES)
     ticket = device.copy_out(host, ctypes.addressof(tensor), COPY_BYTES)
@@ -166,7 +169,7 @@ def test_a_buffer_that_a_copy_uses_cannot_be_freed(device: EmulatedDevice) -> No
     device.host_free(host)
 
 
-def test_a_closed_device_copies_nothing_more(device: EmulatedDevice) -> None:
+def test_a_closed_device_refuses_copies(device: EmulatedDevice) -> None:
     tensor = ctypes.create_string_buffer(10)
     host = device.host_allocate(10)
     device.close()

@@ -35,7 +35,7 @@ TEST(grants_are_whole_regions_and_never_exceed_the_capacity) {
   CHECK_EQUAL(ledger.usage(b.slot).granted_bytes, 10000U);
 }
 
-TEST(a_move_gives_back_and_then_takes_and_keeps_the_high_water_mark) {
+TEST(a_move_frees_before_it_takes_and_updates_the_high_water_mark) {
   Ledger ledger = device_of(10);
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, 3000);
@@ -67,7 +67,7 @@ TEST(a_move_beyond_the_grant_changes_nothing) {
   CHECK_EQUAL(ledger.usage().used_bytes, 1000U);
 }
 
-TEST(a_grant_is_not_lowered_below_what_is_in_use) {
+TEST(a_grant_is_not_lowered_below_the_bytes_in_use) {
   Ledger ledger = device_of(10);
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, 3000);
@@ -79,7 +79,7 @@ TEST(a_grant_is_not_lowered_below_what_is_in_use) {
   CHECK_EQUAL(ledger.usage().granted_bytes, 2000U);
 }
 
-TEST(a_released_slot_returns_everything_and_refuses_its_old_epoch) {
+TEST(a_released_slot_returns_all_bytes_and_refuses_its_old_epoch) {
   Ledger ledger = device_of(10);
   const Claim before = ledger.claim_slot(77);
   ledger.grant(before.slot, 3000);
@@ -99,7 +99,7 @@ TEST(a_released_slot_returns_everything_and_refuses_its_old_epoch) {
   CHECK_EQUAL(ledger.usage(after.slot).pid, 78U);
 }
 
-TEST(slots_are_claimed_once_each_until_all_are_taken) {
+TEST(each_slot_is_claimed_once_until_none_is_free) {
   Ledger ledger = device_of(1);
   for (std::uint32_t slot = 0; slot < layout::slot_count; ++slot) CHECK_EQUAL(ledger.claim_slot(9).slot, slot);
   CHECK_FAULT(device, "all 64 slots of the device are taken", ledger.claim_slot(9));
@@ -110,7 +110,7 @@ TEST(slots_are_claimed_once_each_until_all_are_taken) {
   CHECK_EQUAL(ledger.claim_slot(9).slot, 17U);
 }
 
-TEST(an_attached_ledger_is_the_same_ledger) {
+TEST(an_attached_ledger_shares_its_contents) {
   Ledger ledger = device_of(10);
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, 1000);
@@ -120,7 +120,7 @@ TEST(an_attached_ledger_is_the_same_ledger) {
   CHECK_EQUAL(ledger.usage(claim.slot).used_bytes, 600U);
 }
 
-TEST(what_is_no_ledger_is_refused) {
+TEST(a_file_that_is_no_ledger_is_refused) {
   const SharedMemory small = SharedMemory::create("small", "", 100, 100);
   CHECK_FAULT(device, "holds 100 bytes, a device ledger", Ledger::attach(small.fd()));
   const SharedMemory empty = SharedMemory::create("empty", "", sizeof(layout::Ledger), sizeof(layout::Ledger));
@@ -162,7 +162,7 @@ TEST(concurrent_moves_of_many_jobs_add_up_exactly) {
   for (const Claim& claim : claims) CHECK_EQUAL(ledger.usage(claim.slot).high_water_bytes, 2000 + claim.slot);
 }
 
-TEST(threads_of_one_process_share_an_account) {
+TEST(threads_of_one_process_share_a_slots_count) {
   Ledger ledger = device_of(10);
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, 10 * region);
@@ -182,7 +182,7 @@ TEST(threads_of_one_process_share_an_account) {
   CHECK(account.usage().high_water_bytes >= 30 && account.usage().high_water_bytes <= 90);
 }
 
-TEST(a_lowered_grant_holds_against_a_move_at_the_same_moment) {
+TEST(a_lowered_grant_limits_a_concurrent_move) {
   Ledger ledger = device_of(2);
   const Claim claim = ledger.claim_slot(1);
   ledger.grant(claim.slot, 2 * region);
@@ -217,7 +217,7 @@ TEST(a_lowered_grant_holds_against_a_move_at_the_same_moment) {
   CHECK_EQUAL(ledger.usage().granted_bytes, ledger.usage(claim.slot).granted_bytes);
 }
 
-TEST(grants_by_several_threads_never_pass_the_capacity) {
+TEST(concurrent_grants_never_exceed_the_capacity) {
   Ledger ledger = device_of(3);
   std::vector<std::thread> threads;
   std::atomic<bool> passed{false};

@@ -1,13 +1,11 @@
-"""The controller's end of the ledger, alone and with trainers that are killed."""
+"""The controller uses the ledger, alone and with trainers that are killed."""
 
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +16,11 @@ from hypothesis import strategies as st
 from indb_tensile.device.device import EmulatedDevice, Ledger, SlotUsage
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
 from indb_tensile.job import Slot
+from tests.native.ledger_trainers import trainer, wait_until
 
 REGION_BYTES = 4096
 CAPACITY_BYTES = 20 * REGION_BYTES
 FAST = 10**12
-DEADLINE_S = 60
 
 
 @pytest.fixture
@@ -31,31 +29,7 @@ def ledger() -> Iterator[Ledger]:
         yield opened
 
 
-@contextmanager
-def trainer(ledger: Ledger, slot: Slot, epoch: int, what: str, size_bytes: int) -> Iterator[subprocess.Popen[str]]:
-    """A trainer process that has said its first word, or ended."""
-    command = [sys.executable, "-m", "tests.native.trainer_process", str(ledger.fd), str(slot), str(epoch), what]
-    with subprocess.Popen(
-        [*command, str(size_bytes)],
-        pass_fds=[ledger.fd],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield process
-        process.kill()
-
-
-def wait_until(condition: Callable[[], bool], *, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S} s"
-
-
-def test_a_grant_that_does_not_fit_says_what_is_in_the_way(ledger: Ledger) -> None:
+def test_a_grant_that_does_not_fit_is_refused_with_the_grants_of_others(ledger: Ledger) -> None:
     first, _ = ledger.claim_slot(1)
     second, _ = ledger.claim_slot(2)
     assert ledger.grant(first, 60_000) == 61_440
@@ -90,10 +64,10 @@ def test_usage_is_the_same_from_any_process(ledger: Ledger) -> None:
     assert ledger.device_usage().used_bytes == 2345
 
 
-def test_a_killed_trainers_memory_comes_back_to_the_byte(ledger: Ledger) -> None:
-    kept, kept_epoch = ledger.claim_slot(os.getpid())
-    ledger.grant(kept, REGION_BYTES)
-    neighbour = EmulatedDevice(ledger.fd, kept, kept_epoch, 0)
+def test_a_killed_trainers_memory_is_released_to_the_byte(ledger: Ledger) -> None:
+    neighbour_slot, neighbour_epoch = ledger.claim_slot(os.getpid())
+    ledger.grant(neighbour_slot, REGION_BYTES)
+    neighbour = EmulatedDevice(ledger.fd, neighbour_slot, neighbour_epoch, 0)
     neighbour.move(0, 77)
     for pause in random.Random(3).sample(range(2000), 8):
         slot, epoch = ledger.claim_slot(1)
@@ -107,7 +81,7 @@ def test_a_killed_trainers_memory_comes_back_to_the_byte(ledger: Ledger) -> None
         ledger.release_slot(slot)
         device = ledger.device_usage()
         assert (device.used_bytes, device.granted_bytes) == (77, REGION_BYTES)
-        assert [row.slot for row in ledger.slots()] == [kept]
+        assert [row.slot for row in ledger.slots()] == [neighbour_slot]
 
 
 def test_a_trainer_whose_slot_was_released_is_refused(ledger: Ledger) -> None:
@@ -120,14 +94,14 @@ def test_a_trainer_whose_slot_was_released_is_refused(ledger: Ledger) -> None:
     assert ledger.device_usage().used_bytes == 0
 
 
-def test_a_device_of_an_old_claim_is_refused(ledger: Ledger) -> None:
+def test_a_device_with_an_ended_claim_is_refused(ledger: Ledger) -> None:
     slot, epoch = ledger.claim_slot(1)
     ledger.release_slot(slot)
     with pytest.raises(DeviceError, match="slot 0: epoch 1 is over, the device's ledger is at epoch 2"):
         EmulatedDevice(ledger.fd, slot, epoch, 0)
 
 
-def test_a_slot_nobody_claimed_has_no_usage(ledger: Ledger) -> None:
+def test_an_unclaimed_slot_has_no_usage(ledger: Ledger) -> None:
     with pytest.raises(InvariantError, match="slot 5: nobody has claimed it"):
         ledger.usage(Slot(5))
 
@@ -139,14 +113,14 @@ def test_a_closed_ledger_is_refused(ledger: Ledger) -> None:
         ledger.slots()
 
 
-def test_a_descriptor_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_descriptor_of_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(10_000))
     with path.open("r+b") as file, pytest.raises(DeviceError, match="is no device ledger"):
         Ledger.attach(file.fileno())
 
 
-def test_nothing_stays_open_behind_a_closed_device() -> None:
+def test_a_closed_device_leaves_no_descriptor_and_no_thread() -> None:
     before = _open_descriptors(), _threads()
     for _ in range(20):
         with Ledger.create(CAPACITY_BYTES, REGION_BYTES, FAST, FAST) as ledger:
@@ -155,17 +129,17 @@ def test_nothing_stays_open_behind_a_closed_device() -> None:
             with pytest.raises(DeviceError):
                 EmulatedDevice(ledger.fd, slot, epoch + 1, 1 << 20)
             Ledger.attach(ledger.fd).close()
-    wait_until(lambda: (_open_descriptors(), _threads()) == before, what="descriptors and threads as before")
+    wait_until(lambda: (_open_descriptors(), _threads()) == before, goal="descriptors and threads as before")
 
 
-def test_the_controllers_end_needs_no_torch() -> None:
+def test_the_controllers_modules_import_without_torch_and_numpy() -> None:
     source = "import sys, indb_tensile.device.device; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
 
 @dataclass
-class Paper:
-    """The same account kept the simple way."""
+class SimpleCount:
+    """The same count of grants and use, kept in the simplest way."""
 
     granted: dict[Slot, int] = field(default_factory=dict)
     used: dict[Slot, int] = field(default_factory=dict)
@@ -184,56 +158,56 @@ _operations = st.lists(
 
 
 @given(operations=_operations)
-def test_any_sequence_agrees_with_the_account_on_paper(operations: list[tuple[str, int, int, int]]) -> None:
-    paper = Paper()
+def test_any_sequence_of_operations_agrees_with_a_simple_count(operations: list[tuple[str, int, int, int]]) -> None:
+    count = SimpleCount()
     devices: dict[Slot, EmulatedDevice] = {}
     with Ledger.create(CAPACITY_BYTES, REGION_BYTES, FAST, FAST) as ledger:
         for operation, number, first, second in operations:
             slot = Slot(number)
-            if operation == "claim" and len(paper.used) < 4:
+            if operation == "claim" and len(count.used) < 4:
                 slot, epoch = ledger.claim_slot(1)
                 devices[slot] = EmulatedDevice(ledger.fd, slot, epoch, 0)
-                paper.granted[slot] = paper.used[slot] = 0
-            elif slot not in paper.used:
+                count.granted[slot] = count.used[slot] = 0
+            elif slot not in count.used:
                 continue
             elif operation == "release":
                 ledger.release_slot(slot)
-                del paper.granted[slot], paper.used[slot], devices[slot]
+                del count.granted[slot], count.used[slot], devices[slot]
             elif operation == "grant":
-                _grant(ledger, paper, slot, first)
+                _grant(ledger, count, slot, first)
             elif operation == "move":
-                _move(devices[slot], paper, slot, first % (paper.used[slot] + 2), second)
+                _move(devices[slot], count, slot, first % (count.used[slot] + 2), second)
             device = ledger.device_usage()
-            assert {row.slot: row.granted_bytes for row in ledger.slots()} == paper.granted
-            assert {row.slot: row.used_bytes for row in ledger.slots()} == paper.used
-            assert device.granted_bytes == sum(paper.granted.values())
-            assert device.used_bytes == sum(paper.used.values())
-            assert device.high_water_bytes == paper.high_water_bytes
+            assert {row.slot: row.granted_bytes for row in ledger.slots()} == count.granted
+            assert {row.slot: row.used_bytes for row in ledger.slots()} == count.used
+            assert device.granted_bytes == sum(count.granted.values())
+            assert device.used_bytes == sum(count.used.values())
+            assert device.high_water_bytes == count.high_water_bytes
 
 
-def _grant(ledger: Ledger, paper: Paper, slot: Slot, size_bytes: int) -> None:
+def _grant(ledger: Ledger, count: SimpleCount, slot: Slot, size_bytes: int) -> None:
     rounded_bytes = -(-size_bytes // REGION_BYTES) * REGION_BYTES
-    others_bytes = sum(paper.granted.values()) - paper.granted[slot]
-    if rounded_bytes + others_bytes > CAPACITY_BYTES or rounded_bytes < paper.used[slot]:
+    others_bytes = sum(count.granted.values()) - count.granted[slot]
+    if rounded_bytes + others_bytes > CAPACITY_BYTES or rounded_bytes < count.used[slot]:
         with pytest.raises(DeviceMemoryError):
             ledger.grant(slot, size_bytes)
     else:
         assert ledger.grant(slot, size_bytes) == rounded_bytes
-        paper.granted[slot] = rounded_bytes
+        count.granted[slot] = rounded_bytes
 
 
-def _move(device: EmulatedDevice, paper: Paper, slot: Slot, freed_bytes: int, taken_bytes: int) -> None:
-    after_bytes = paper.used[slot] - freed_bytes + taken_bytes
-    if freed_bytes > paper.used[slot]:
+def _move(device: EmulatedDevice, count: SimpleCount, slot: Slot, freed_bytes: int, taken_bytes: int) -> None:
+    after_bytes = count.used[slot] - freed_bytes + taken_bytes
+    if freed_bytes > count.used[slot]:
         with pytest.raises(InvariantError):
             device.move(freed_bytes, taken_bytes)
-    elif after_bytes > paper.granted[slot]:
+    elif after_bytes > count.granted[slot]:
         with pytest.raises(DeviceMemoryError):
             device.move(freed_bytes, taken_bytes)
     else:
         device.move(freed_bytes, taken_bytes)
-        paper.used[slot] = after_bytes
-        paper.high_water_bytes = max(paper.high_water_bytes, sum(paper.used.values()))
+        count.used[slot] = after_bytes
+        count.high_water_bytes = max(count.high_water_bytes, sum(count.used.values()))
 
 
 def _open_descriptors() -> int:

@@ -118,32 +118,32 @@ void regrant(Ledger& ledger, const Claim& claim, std::uint64_t size_bytes) {
 
 }  // namespace
 
-TEST(killed_before_a_move) {
+TEST(a_process_killed_before_a_move_leaves_exact_counts) {
   Scene scene;
   scene.check_exact(7);
 }
 
-TEST(killed_after_stating_the_intent) {
+TEST(a_process_killed_after_its_intent_leaves_exact_counts) {
   Scene scene;
   scene.state_intent();
   scene.check_exact(7);
 }
 
-TEST(killed_after_stating_the_intent_while_another_moves) {
+TEST(a_process_killed_after_its_intent_during_anothers_move_leaves_exact_counts) {
   Scene scene;
   scene.state_intent();
   scene.ledger.move(scene.other, 0, 3);
   scene.check_exact(10);
 }
 
-TEST(killed_after_posting) {
+TEST(a_process_killed_after_posting_leaves_exact_counts) {
   Scene scene;
   scene.state_intent();
   scene.post();
   scene.check_exact(7);
 }
 
-TEST(killed_after_posting_while_another_moves) {
+TEST(a_process_killed_after_posting_during_anothers_move_leaves_exact_counts) {
   Scene scene;
   scene.state_intent();
   scene.post();
@@ -152,7 +152,7 @@ TEST(killed_after_posting_while_another_moves) {
   scene.check_exact(9);
 }
 
-TEST(a_peak_that_a_killed_process_posted_is_kept) {
+TEST(a_peak_posted_by_a_killed_process_is_kept) {
   Scene scene;
   scene.state_intent();
   scene.post();
@@ -161,7 +161,7 @@ TEST(a_peak_that_a_killed_process_posted_is_kept) {
   CHECK_EQUAL(scene.ledger.usage().high_water_bytes, 147U);
 }
 
-TEST(killed_at_any_moment_beside_a_job_that_runs_on) {
+TEST(a_process_killed_at_any_time_leaves_the_counts_of_a_running_job_exact) {
   Ledger ledger = Ledger::create({20 * region, region, 1'000'000, 1'000'000});
   const Claim neighbour = ledger.claim_slot(1);
   const pid_t neighbour_pid = start_mover(ledger, neighbour);
@@ -181,7 +181,7 @@ TEST(killed_at_any_moment_beside_a_job_that_runs_on) {
   CHECK(ledger.usage().high_water_bytes <= 2 * region);
 }
 
-TEST(killed_at_any_moment_while_allocating_beside_jobs_that_run_on) {
+TEST(a_process_killed_while_allocating_leaves_the_arenas_of_running_jobs_intact) {
   constexpr std::uint64_t count = 40;
   Ledger ledger = Ledger::create({count * arena_region, arena_region, 1'000'000, 1'000'000, ""});
   const Claim steady = ledger.claim_slot(1);
@@ -214,7 +214,7 @@ TEST(killed_at_any_moment_while_allocating_beside_jobs_that_run_on) {
   CHECK_EQUAL(static_cast<std::uint64_t>(status.st_blocks) * 512, 2 * page);  // the pages of the ledger itself
 }
 
-TEST(a_job_that_still_runs_when_its_slot_is_released_is_stopped_and_leaves_nothing) {
+TEST(a_job_whose_slot_is_released_is_stopped_and_leaves_no_bytes) {
   Ledger ledger = Ledger::create({20 * region, region, 1'000'000, 1'000'000});
   for (int round = 0; round < 1000; ++round) {
     const Claim claim = ledger.claim_slot(1);

@@ -28,7 +28,7 @@ bool alike(const Layout& a, const Layout& b) {
 
 }  // namespace
 
-TEST(whatever_the_search_chooses_its_load_is_that_of_its_order_and_moves) {
+TEST(the_load_of_a_chosen_layout_is_that_of_its_order_and_moves) {
   for (std::uint32_t seed = 1; seed <= 150; ++seed) {
     Dice dice(seed);
     const StepArrays arrays = random_step(dice);
@@ -54,7 +54,7 @@ TEST(whatever_the_search_chooses_its_load_is_that_of_its_order_and_moves) {
   }
 }
 
-TEST(what_is_laid_into_memory_keeps_within_it_and_is_faster_after_an_exchange) {
+TEST(a_layout_stays_within_its_memory_and_is_faster_after_an_exchange) {
   int filled = 0;
   for (std::uint32_t seed = 1; seed <= 150; ++seed) {
     Dice dice(seed);
@@ -85,7 +85,7 @@ TEST(what_is_laid_into_memory_keeps_within_it_and_is_faster_after_an_exchange) {
 }
 
 // Layouts reuse parts of earlier layouts, which must not change the result.
-TEST(what_was_searched_is_laid_out_as_it_would_be_from_nothing) {
+TEST(a_searched_layout_equals_a_layout_made_from_scratch) {
   for (std::uint32_t seed = 1; seed <= 150; ++seed) {
     Dice dice(seed);
     StepArrays arrays = random_step(dice);
@@ -106,7 +106,7 @@ TEST(what_was_searched_is_laid_out_as_it_would_be_from_nothing) {
   }
 }
 
-TEST(choices_that_cannot_be_followed_are_refused_and_change_nothing) {
+TEST(impossible_choices_are_refused_and_change_nothing) {
   Dice dice(3);
   StepArrays arrays = random_step(dice);
   arrays.repeatable.assign(arrays.repeatable.size(), 0);
@@ -132,7 +132,7 @@ TEST(choices_that_cannot_be_followed_are_refused_and_change_nothing) {
   }
 }
 
-TEST(a_plan_is_read_back_and_anything_else_is_refused_and_changes_nothing) {
+TEST(a_plan_is_read_back_and_other_arrays_are_refused_and_change_nothing) {
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
     Dice dice(seed);
     const StepArrays arrays = random_step(dice);
@@ -171,7 +171,7 @@ TEST(a_plan_is_read_back_and_anything_else_is_refused_and_changes_nothing) {
   }
 }
 
-TEST(equal_searches_choose_equally) {
+TEST(equal_searches_make_equal_choices) {
   Dice dice(7);
   const StepArrays arrays = random_step(dice);
   std::vector<Index> orders[2];
@@ -184,7 +184,7 @@ TEST(equal_searches_choose_equally) {
   CHECK(orders[0] == orders[1]);
 }
 
-TEST(arrays_that_do_not_fit_together_are_refused) {
+TEST(inconsistent_arrays_are_refused) {
   StepArrays arrays;
   bool refused = false;
   try {

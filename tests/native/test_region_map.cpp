@@ -33,7 +33,7 @@ TEST(a_region_has_the_same_offset_and_the_same_bytes_in_every_process) {
   CHECK_EQUAL(second.shape().region_bytes, region_bytes);
 }
 
-TEST(memory_outlives_its_broker_while_it_is_mapped) {
+TEST(mapped_memory_outlives_its_broker) {
   const Checked checked;
   auto broker = std::make_unique<RegionBroker>(driver(), RegionShape{0, region_bytes, 1});
   const RegionMap map = mapped(*broker);
@@ -42,7 +42,7 @@ TEST(memory_outlives_its_broker_while_it_is_mapped) {
   CHECK(*pointer(map.base()) == std::byte{1});
 }
 
-TEST(more_regions_than_a_process_may_have_descriptors_are_handed_over) {
+TEST(more_regions_than_a_process_may_open_descriptors_are_passed) {
   const Checked checked;
   const RegionBroker broker(driver(), {0, region_bytes, 128});
   const Sockets sockets;
@@ -52,7 +52,7 @@ TEST(more_regions_than_a_process_may_have_descriptors_are_handed_over) {
   CHECK(map.holds(map.base(), 128 * region_bytes));
 }
 
-TEST(a_region_size_that_the_device_cannot_give_names_both_sizes) {
+TEST(an_unsupported_region_size_is_refused_with_both_sizes) {
   const Checked checked;
   CHECK_FAULT(device, "regions of 3145728 bytes: device 0 gives memory in units of 2097152 bytes",
               RegionBroker(driver(), {0, 3 * mib, 2}));
@@ -65,7 +65,7 @@ TEST(a_region_size_that_the_device_cannot_give_names_both_sizes) {
   }
 }
 
-TEST(a_device_without_that_much_memory_says_which_region_failed) {
+TEST(a_device_with_too_little_memory_is_reported_with_the_region) {
   const Checked checked;
   CHECK_FAULT(memory,
               "device 0: allocating region 128 of 200, 2097152 bytes: cuMemCreate failed: "
@@ -73,7 +73,7 @@ TEST(a_device_without_that_much_memory_says_which_region_failed) {
               RegionBroker(driver(), {0, region_bytes, 200}));
 }
 
-TEST(a_trainer_that_ends_while_regions_are_handed_over_is_a_fault_of_the_broker) {
+TEST(a_trainer_that_ends_while_regions_are_passed_is_a_fault_in_the_broker) {
   const Checked checked;
   const RegionBroker broker(driver(), {0, region_bytes, 2});
   Sockets sockets;
@@ -81,7 +81,7 @@ TEST(a_trainer_that_ends_while_regions_are_handed_over_is_a_fault_of_the_broker)
   CHECK_FAULT(device, "the other process closed the socket", broker.send(sockets.broker.number()));
 }
 
-TEST(a_broker_that_ends_while_regions_are_handed_over_leaves_nothing_behind) {
+TEST(a_broker_that_ends_while_regions_are_passed_leaves_no_resource) {
   const Checked checked;
   const RegionBroker broker(driver(), {0, region_bytes, 65});
   Sockets sockets;
@@ -101,7 +101,7 @@ TEST(a_broker_that_ends_while_regions_are_handed_over_leaves_nothing_behind) {
   sender.join();
 }
 
-TEST(whoever_is_no_broker_is_refused) {
+TEST(a_peer_that_is_no_broker_is_refused) {
   const Checked checked;
   const Sockets sockets;
   send_bytes(sockets.broker.number(), std::array<std::byte, 32>{});
@@ -109,7 +109,7 @@ TEST(whoever_is_no_broker_is_refused) {
               RegionMap::receive(driver(), 0, sockets.trainer.number()));
 }
 
-TEST(a_process_without_a_broker_maps_memory_of_its_own_and_gives_it_back) {
+TEST(a_process_without_a_broker_maps_and_releases_its_own_memory) {
   const Checked checked;
   RegionMap map = RegionMap::reserve(driver(), {0, region_bytes, 4});
   CHECK(!map.holds(map.base(), 1));

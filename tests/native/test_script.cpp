@@ -60,7 +60,7 @@ TEST(allocations_get_their_planned_address_in_every_iteration) {
   CHECK_EQUAL(usage.high_water_bytes, 1000U);
 }
 
-TEST(another_size_than_planned_takes_any_place_and_shifts_nothing) {
+TEST(an_unplanned_size_gets_any_place_and_shifts_no_planned_allocation) {
   Driven driven;
   const Sheet plan = sheet();
   CHECK(driven.script.reserve(4096));
@@ -75,7 +75,7 @@ TEST(another_size_than_planned_takes_any_place_and_shifts_nothing) {
   CHECK_EQUAL(usage.mismatched, 1U);
 }
 
-TEST(pages_of_the_block_without_a_tensor_are_given_back_whole) {
+TEST(whole_pages_of_the_block_without_a_tensor_are_released) {
   Driven driven;
   constexpr std::uint64_t page = 4096;
   CHECK(driven.script.reserve(4 * page));
@@ -99,7 +99,7 @@ TEST(pages_of_the_block_without_a_tensor_are_given_back_whole) {
   driven.script.discard(0, page);  // outside the block: ignored
 }
 
-TEST(what_still_lies_at_a_planned_address_is_left_there) {
+TEST(a_live_tensor_at_a_planned_address_is_left_there) {
   Driven driven;
   const Sheet plan = sheet();
   CHECK(driven.script.reserve(4096));
@@ -113,7 +113,7 @@ TEST(what_still_lies_at_a_planned_address_is_left_there) {
   CHECK_EQUAL(driven.script.usage().occupied, 1U);
 }
 
-TEST(a_position_beyond_the_sheet_and_more_than_it_names_are_unplanned) {
+TEST(positions_and_allocations_beyond_the_sheet_are_unplanned) {
   Driven driven;
   const Sheet plan = sheet();
   driven.script.reserve(4096);
@@ -128,7 +128,7 @@ TEST(a_position_beyond_the_sheet_and_more_than_it_names_are_unplanned) {
   CHECK_EQUAL(driven.script.usage().mismatched, 0U);
 }
 
-TEST(without_room_for_the_block_everything_is_unplanned) {
+TEST(without_room_for_the_block_every_allocation_is_unplanned) {
   Driven driven;
   const Sheet plan = sheet();
   CHECK(!driven.script.reserve(9 * mib));
@@ -138,7 +138,7 @@ TEST(without_room_for_the_block_everything_is_unplanned) {
   CHECK_EQUAL(driven.script.usage().occupied, 0U);
 }
 
-TEST(a_full_arena_refuses_and_nothing_is_counted_as_used) {
+TEST(an_allocation_refused_by_a_full_arena_is_not_counted_as_used) {
   Driven driven;
   driven.script.serve(nullptr);
   CHECK_EQUAL(driven.allocate(9 * mib), 0U);
@@ -146,7 +146,7 @@ TEST(a_full_arena_refuses_and_nothing_is_counted_as_used) {
   CHECK_EQUAL(driven.script.usage().unplanned, 0U);
 }
 
-TEST(an_address_that_is_no_block_is_not_released) {
+TEST(an_address_that_is_no_allocation_is_not_released) {
   Driven driven;
   driven.script.serve(nullptr);
   const std::uintptr_t address = driven.allocate(100);
@@ -155,7 +155,7 @@ TEST(an_address_that_is_no_block_is_not_released) {
   CHECK(driven.release(address) != 0);
 }
 
-TEST(a_block_loses_no_part_that_tensors_are_in) {
+TEST(a_block_keeps_every_part_with_tensors) {
   Driven driven;
   const Sheet plan{{0, 1, 2}, {{100, 0}, {100, 2 * mib}}};
   CHECK(driven.script.reserve(3 * mib));
@@ -172,7 +172,7 @@ TEST(a_block_loses_no_part_that_tensors_are_in) {
   CHECK_EQUAL(*reinterpret_cast<int*>(low), 42);
 }
 
-TEST(a_block_is_in_one_piece_whatever_lies_between_its_parts) {
+TEST(a_block_is_contiguous_across_other_allocations) {
   Driven driven;
   driven.script.serve(nullptr);
   std::vector<std::uintptr_t> odd;
@@ -191,7 +191,7 @@ TEST(a_block_is_in_one_piece_whatever_lies_between_its_parts) {
   CHECK(driven.script.reserve(8 * mib));
 }
 
-TEST(a_recording_says_what_was_made_where_and_when_it_went) {
+TEST(a_recording_has_the_address_and_lifetime_of_each_allocation) {
   Driven driven;
   driven.script.serve(nullptr);
   const std::uintptr_t before = driven.allocate(64);
@@ -216,7 +216,7 @@ TEST(a_recording_says_what_was_made_where_and_when_it_went) {
   CHECK_EQUAL(records[2].made_at, 3U);
 }
 
-TEST(other_threads_take_what_is_free_and_give_back_what_is_not_theirs) {
+TEST(other_threads_allocate_and_release_any_memory) {
   Driven driven;
   const Sheet plan = sheet();
   CHECK(driven.script.reserve(4096));
@@ -241,7 +241,7 @@ TEST(other_threads_take_what_is_free_and_give_back_what_is_not_theirs) {
   CHECK_EQUAL(usage.used_bytes, 0U);
 }
 
-TEST(in_strict_mode_a_block_holds_only_what_is_there) {
+TEST(in_strict_mode_only_live_tensors_of_a_block_are_accessible) {
   Driven driven;
   const Sheet plan{{0, 2, 3}, {{100, 0}, {9000, 512}, {64, 4096}}, {"small", "large", "late"}};
   CHECK(driven.script.reserve(16384));
@@ -270,7 +270,7 @@ TEST(in_strict_mode_a_block_holds_only_what_is_there) {
   ::close(ends[1]);
 }
 
-TEST(words_that_no_sheet_names_come_from_what_was_lent_and_count_as_nothing) {
+TEST(words_outside_the_sheet_come_from_lent_memory_and_are_not_counted) {
   Driven driven;
   const Sheet plan = sheet();
   alignas(512) static std::byte words[2048];

@@ -49,7 +49,7 @@ std::vector<std::byte> pattern(std::size_t size_bytes, std::size_t seed) {
 
 }  // namespace
 
-TEST(a_swap_file_gives_back_what_was_written_and_has_no_name) {
+TEST(a_swap_file_returns_the_written_bytes_and_has_no_name) {
   const Directory directory;
   SwapFile file(directory.name());
   SwapFile::Buffer buffer;
@@ -67,7 +67,7 @@ TEST(a_swap_file_gives_back_what_was_written_and_has_no_name) {
   CHECK(contents[0] == small[0]);
 }
 
-TEST(a_range_that_was_given_back_reads_as_zeros) {
+TEST(a_released_range_reads_as_zeros) {
   const Directory directory;
   SwapFile file(directory.name());
   SwapFile::Buffer buffer;
@@ -81,13 +81,13 @@ TEST(a_range_that_was_given_back_reads_as_zeros) {
   CHECK(std::vector<std::byte>(contents.begin() + mib, contents.end()) == std::vector<std::byte>(mib));
 }
 
-TEST(a_disk_without_room_is_said_before_anything_is_written) {
+TEST(a_full_disk_is_reported_before_the_first_write) {
   const Directory directory;
   SwapFile file(directory.name());
   CHECK_FAULT(lost, "the swap file in swap_directory '" + directory.name() + "'",
               file.reserve({0, std::uint64_t{1} << 52}));
 }
 
-TEST(a_directory_that_takes_no_files_is_named) {
+TEST(a_directory_that_accepts_no_files_is_reported) {
   CHECK_FAULT(device, "no swap file can be made in swap_directory '/nowhere'", SwapFile("/nowhere"));
 }

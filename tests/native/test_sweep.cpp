@@ -34,7 +34,7 @@ Bytes least_peak(const Search& search) {
 
 }  // namespace
 
-TEST(a_lanes_free_time_is_what_was_not_given_out) {
+TEST(the_free_time_of_a_lane_is_the_unreserved_time) {
   for (std::uint32_t seed = 1; seed <= 60; ++seed) {
     Dice dice(seed);
     const Ns period = 20 + dice.below(60);
@@ -64,7 +64,7 @@ TEST(a_lanes_free_time_is_what_was_not_given_out) {
   }
 }
 
-TEST(a_lane_that_is_full_has_no_time_until_the_axis_waits_there) {
+TEST(a_full_lane_has_free_time_only_where_the_axis_waits) {
   LaneCalendar lane(100, 10);
   lane.take_from(30, 500);
   CHECK(lane.free(0, 100) == 0 && lane.earliest(0, 1) == LaneCalendar::never);
@@ -73,7 +73,7 @@ TEST(a_lane_that_is_full_has_no_time_until_the_axis_waits_there) {
   CHECK(lane.free(0, 100) == 40 && lane.free(0, 30) == 0 && lane.free(40, 100) == 0);
 }
 
-TEST(what_is_swept_keeps_within_its_limit_and_is_lawful) {
+TEST(a_sweep_stays_within_its_limit_and_gives_a_valid_plan) {
   int swept = 0;
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
     Dice dice(seed);
@@ -96,7 +96,7 @@ TEST(what_is_swept_keeps_within_its_limit_and_is_lawful) {
   CHECK(swept > 80);
 }
 
-TEST(swapping_alone_comes_down_wherever_swapping_everything_does) {
+TEST(a_sweep_with_swaps_alone_reaches_the_limit_whenever_swapping_every_tensor_does) {
   int least = 0;
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
     Dice dice(seed);
@@ -112,7 +112,7 @@ TEST(swapping_alone_comes_down_wherever_swapping_everything_does) {
   CHECK(least > 100);
 }
 
-TEST(equal_sweeps_choose_equally_and_do_nothing_within_the_limit) {
+TEST(equal_sweeps_make_equal_choices_and_none_within_the_limit) {
   Dice dice(11);
   const StepArrays arrays = random_step(dice);
   Search search(arrays);
@@ -152,7 +152,7 @@ StepArrays deep_step(Index layers) {
 
 }  // namespace
 
-TEST(a_sweep_weighs_a_bounded_number_of_candidates_for_each_operator) {
+TEST(a_sweep_evaluates_a_bounded_number_of_candidates_for_each_operator) {
   Index before = 0;
   for (const Index layers : {500, 1000, 2000, 4000}) {
     Search search(deep_step(layers));

@@ -30,7 +30,7 @@ void compute(void* address, std::size_t size_bytes, CUstream_st* stream) {
 
 }  // namespace
 
-TEST(torch_gets_memory_of_the_jobs_regions_and_gives_it_back) {
+TEST(torch_allocates_and_frees_memory_of_the_jobs_regions) {
   const Checked checked;
   const Served served;
   void* first = tensile_cuda_allocate(1000, 0, nullptr);
@@ -47,7 +47,7 @@ TEST(torch_gets_memory_of_the_jobs_regions_and_gives_it_back) {
   CHECK_FAULT(device, "memory of device 1, the job's is device 0", tensile_cuda_allocate(1, 1, nullptr));
 }
 
-TEST(what_torch_was_told_is_raised_again_once_for_its_own_words_of_it) {
+TEST(the_cause_of_torchs_error_is_raised_once_in_place_of_torchs_error) {
   const Checked checked;
   const Served served;
   raise_told("nobody was told anything");
@@ -63,14 +63,14 @@ TEST(what_torch_was_told_is_raised_again_once_for_its_own_words_of_it) {
   raise_told(words);
 }
 
-TEST(torch_without_a_device_is_told_so_and_may_still_free) {
+TEST(without_a_device_torchs_allocations_fail_and_its_frees_succeed) {
   CHECK_FAULT(device, "no device serves it", tensile_cuda_allocate(1, 0, nullptr));
   int nothing = 0;
   tensile_cuda_free(&nothing, 1, 0, nullptr);
   tensile_cuda_record_stream(&nothing, nullptr);
 }
 
-TEST(a_recorded_stream_keeps_memory_from_being_taken_before_it_is_done) {
+TEST(memory_used_on_a_recorded_stream_is_not_reused_before_the_stream_is_done) {
   for (unsigned int seed = 1; seed <= check::draws(20); ++seed) {
     const Checked checked(seed);
     const Served served;
@@ -87,7 +87,7 @@ TEST(a_recorded_stream_keeps_memory_from_being_taken_before_it_is_done) {
   }
 }
 
-TEST(without_the_record_the_double_sees_the_race) {
+TEST(without_the_record_the_fake_driver_detects_the_race) {
   fake_cuda::reset();
   {
     const Served served;
@@ -130,7 +130,7 @@ TEST(a_script_places_torchs_tensors_at_their_planned_addresses) {
   CHECK_EQUAL(served.scene.device->arena().usage().requested_bytes, region_bytes);  // the block takes whole regions
 }
 
-TEST(a_block_lies_over_regions_that_are_no_neighbours_and_keeps_their_bytes) {
+TEST(a_block_spans_regions_that_are_not_adjacent_and_keeps_their_bytes) {
   const Checked checked;
   const Served served;
   CudaDevice& device = *served.scene.device;
@@ -157,7 +157,7 @@ TEST(a_block_lies_over_regions_that_are_no_neighbours_and_keeps_their_bytes) {
   CHECK_EQUAL(device.arena().usage().requested_bytes, 5 * region_bytes);
 }
 
-TEST(what_does_not_fit_the_regions_comes_from_the_driver_as_far_as_that_is_allowed) {
+TEST(memory_beyond_the_regions_comes_from_the_driver_up_to_a_limit) {
   const Checked checked;
   const Served served;
   CudaDevice& device = *served.scene.device;
@@ -170,7 +170,7 @@ TEST(what_does_not_fit_the_regions_comes_from_the_driver_as_far_as_that_is_allow
   CHECK_EQUAL(device.outside_bytes(), 0U);
 }
 
-TEST(a_lost_device_is_told_at_an_allocation_and_not_at_a_release) {
+TEST(a_lost_device_is_reported_at_an_allocation_and_not_at_a_release) {
   const Checked checked;
   const Served served;
   void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
@@ -180,7 +180,7 @@ TEST(a_lost_device_is_told_at_an_allocation_and_not_at_a_release) {
               tensile_cuda_allocate(1000, 0, fake_cuda::side_stream()));
 }
 
-TEST(a_device_that_ends_serves_nobody_and_what_is_freed_afterwards_has_gone_with_it) {
+TEST(after_its_device_is_closed_torch_cannot_allocate_and_its_frees_do_nothing) {
   const Checked checked;
   void* tensor = nullptr;
   {
@@ -193,7 +193,7 @@ TEST(a_device_that_ends_serves_nobody_and_what_is_freed_afterwards_has_gone_with
   CHECK_FAULT(device, "no device serves it", tensile_cuda_allocate(1000, 0, nullptr));
 }
 
-TEST(a_stream_that_uses_a_tensor_in_every_iteration_is_waited_for_once) {
+TEST(a_stream_that_uses_a_tensor_in_every_iteration_is_awaited_once) {
   const Checked checked;
   const Served served;
   void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
@@ -206,7 +206,7 @@ TEST(a_stream_that_uses_a_tensor_in_every_iteration_is_waited_for_once) {
   fake_cuda::fail_call(0, Result::success);
 }
 
-TEST(what_the_regions_refused_is_told_once_and_what_no_grant_could_hold_apart) {
+TEST(a_refusal_is_reported_once_and_separately_if_no_grant_could_satisfy_it) {
   const Checked checked;
   const Served served;
   CudaDevice& device = *served.scene.device;

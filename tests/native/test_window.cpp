@@ -40,7 +40,7 @@ struct Scene {
 
 }  // namespace
 
-TEST(a_block_beside_something_else_takes_whole_regions_and_leaves_whole_ones) {
+TEST(a_block_beside_another_allocation_takes_and_leaves_whole_regions) {
   for (const std::uint64_t region_bytes : {mib / 4, mib, 4 * mib}) {
     for (const std::uint64_t other_bytes : {std::uint64_t{64}, mib}) {
       Scene scene(region_bytes, 16 * mib);
@@ -52,7 +52,7 @@ TEST(a_block_beside_something_else_takes_whole_regions_and_leaves_whole_ones) {
   }
 }
 
-TEST(a_block_that_shrinks_leaves_what_its_grant_is_lowered_by) {
+TEST(a_shrinking_block_releases_the_regions_by_which_its_grant_is_lowered) {
   Scene scene(4 * mib, 16 * mib);
   std::byte* const other = scene.arena->allocate(3 * mib);
   CHECK(scene.window->resize(12 * mib));
@@ -61,7 +61,7 @@ TEST(a_block_that_shrinks_leaves_what_its_grant_is_lowered_by) {
   CHECK_EQUAL(scene.held_bytes_after(8 * mib), 8 * mib);
 }
 
-TEST(what_was_taken_across_regions_is_gathered_in_whole_ones_when_these_are_empty) {
+TEST(a_block_spread_over_regions_moves_to_whole_regions_once_they_are_empty) {
   Scene scene(4 * mib, 12 * mib);
   std::vector<std::byte*> others;
   for (std::uint64_t region = 0; region < 3; ++region) {  // one allocation in every region

@@ -1,4 +1,4 @@
-"""The reference pages are what their command makes from the tables, the catalog and the command line."""
+"""The committed reference pages equal the output of their command."""
 
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,16 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
 @pytest.mark.parametrize("name", pages())
-def test_a_page_of_options_is_what_its_command_makes_now(name: str) -> None:
+def test_a_page_of_options_equals_the_output_of_its_command(name: str) -> None:
     assert (REFERENCE / name).read_text(encoding="utf-8") == pages()[name], f"make it again: {COMMAND}"
 
 
-def test_the_page_of_the_command_line_is_what_its_command_makes_now() -> None:
+def test_the_page_of_the_command_line_equals_the_output_of_its_command() -> None:
     assert (REFERENCE / "cli.md").read_text(encoding="utf-8") == command_page(), f"make it again: {COMMAND}"
 
 
 @pytest.mark.postgres
-def test_the_pages_of_functions_and_views_are_what_their_command_makes_now(database: Database) -> None:
+def test_the_pages_of_functions_and_views_equal_the_output_of_their_command(database: Database) -> None:
     with connect(database.dsn(), application_name="test") as connection:
         made = catalog_pages(connection)
     assert {name: (REFERENCE / name).read_text(encoding="utf-8") for name in made} == made, (
@@ -64,16 +64,16 @@ def test_a_meaning_is_a_sentence(words: str) -> None:
     assert [text for text in vars(meanings)[words].values() if not text.endswith(".") or "\n" in text] == []
 
 
-def test_a_parameter_without_a_meaning_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_without_a_meaning_is_reported_with_the_file_to_edit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(HYPERPARAMS, "sharpness", {"type": "number", "default": 1.0})
     with pytest.raises(
         InvariantError, match=r"hyperparams: sharpness have no meaning: .*reference/meanings\.py"
-    ) as told:
+    ) as caught:
         page()
-    assert COMMAND in told.value.message
+    assert COMMAND in caught.value.message
 
 
-def test_a_meaning_of_what_no_table_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_meaning_without_a_parameter_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(meanings.SPLIT, "colour", "A colour.")
     with pytest.raises(InvariantError, match="split: colour are in no table"):
         page()
@@ -90,12 +90,12 @@ def test_a_meaning_of_what_no_table_has_is_named(monkeypatch: pytest.MonkeyPatch
         ({"type": "text", "pattern": "a+"}, "text; pattern: `a+`"),
     ],
 )
-def test_a_rule_is_told_in_words_and_nothing_of_it_is_left_out(rule: dict[str, Any], text: str) -> None:
+def test_the_description_of_a_rule_is_complete(rule: dict[str, Any], text: str) -> None:
     assert takes(rule) == text
 
 
 @pytest.mark.postgres
-def test_the_databases_settings_are_those_that_it_takes(database: Database) -> None:
+def test_the_page_of_the_databases_settings_equals_its_known_settings(database: Database) -> None:
     with database.connect() as admin:
         known = admin.execute(
             "select name, kind, default_value, description from tensile.known_settings()"

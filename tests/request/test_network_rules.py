@@ -21,13 +21,13 @@ VALUES = st.one_of(
 LAYER = st.deferred(
     lambda: st.sampled_from([*LAYERS, "dense"]).flatmap(
         lambda kind: st.dictionaries(st.sampled_from([*LAYERS.get(kind, {}), "trainable"]), VALUES, max_size=4).map(
-            lambda given: {"type": kind} | given
+            lambda parameters: {"type": kind} | parameters
         )
     )
 )
 NESTED = st.recursive(
     LAYER,
-    lambda inner: st.lists(inner, max_size=3).map(lambda own: {"type": "residual", "layers": own}),
+    lambda inner: st.lists(inner, max_size=3).map(lambda layers: {"type": "residual", "layers": layers}),
     max_leaves=6,
 )
 
@@ -73,21 +73,21 @@ def test_dropout_of_a_single_recurrent_layer_is_refused() -> None:
         ),
     ],
 )
-def test_a_wrong_layer_is_named_with_its_place_and_what_it_takes(layer: Any, message: str, hint: str) -> None:
-    given = {"model": "m", "relation": 5, "architecture": json.dumps({"type": "layers", "layers": [layer]})}
-    error = sql_api.handle(plpy_with(), "train", given)["error"]
+def test_invalid_layer_is_refused_with_its_position_and_a_hint(layer: Any, message: str, hint: str) -> None:
+    request = {"model": "m", "relation": 5, "architecture": json.dumps({"type": "layers", "layers": [layer]})}
+    error = sql_api.handle(plpy_with(), "train", request)["error"]
     assert (error["sqlstate"], error["message"], error["hint"]) == ("22023", message, hint)
 
 
-@pytest.mark.parametrize("given", ["[]", '{"type": "layers", "layers": []}'])
-def test_an_empty_list_of_layers_is_refused(given: str) -> None:
-    error = sql_api.handle(plpy_with(), "train", {"model": "m", "relation": 5, "architecture": given})["error"]
+@pytest.mark.parametrize("architecture", ["[]", '{"type": "layers", "layers": []}'])
+def test_empty_list_of_layers_is_refused(architecture: str) -> None:
+    error = sql_api.handle(plpy_with(), "train", {"model": "m", "relation": 5, "architecture": architecture})["error"]
     assert error["message"] == "architecture: the list of layers is empty"
 
 
-def test_a_list_of_layers_is_an_architecture() -> None:
+def test_list_of_layers_is_an_architecture() -> None:
     plpy = plpy_with()
-    given = '[{"type": "linear", "out": 8}, {"type": "linear"}]'
-    assert sql_api.handle(plpy, "train", {"model": "m", "relation": 5, "architecture": given})["ok"]
+    architecture = '[{"type": "linear", "out": 8}, {"type": "linear"}]'
+    assert sql_api.handle(plpy, "train", {"model": "m", "relation": 5, "architecture": architecture})["ok"]
     spec = json.loads(str(plpy.executed[-1][1][4]))
-    assert spec["architecture"] == {"type": "layers", "layers": json.loads(given)}
+    assert spec["architecture"] == {"type": "layers", "layers": json.loads(architecture)}

@@ -1,4 +1,6 @@
-"""Operators as the predictor sees them: a few that are easy to name, and any at all."""
+"""Descriptions of operators as the latency predictor reads them: a few named operators, and a strategy for arbitrary
+ones.
+"""
 
 from hypothesis import strategies as st
 
@@ -6,7 +8,7 @@ from indb_tensile.scheduler.timing.operator_features import Description, Layout
 
 
 def contiguous(*shape: int) -> Layout:
-    """A tensor of 32-bit numbers without gaps."""
+    """Return the layout of a contiguous tensor of 32-bit numbers."""
     stride, step = [], 1
     for extent in reversed(shape):
         stride.append(step)
@@ -15,13 +17,13 @@ def contiguous(*shape: int) -> Layout:
 
 
 def elementwise(elements: int, name: str = "aten.relu.default") -> Description:
-    """One number out for each number in."""
+    """Describe an operator that writes one number for each number it reads."""
     row = contiguous(elements)
     return Description(name=name, inputs=(row,), outputs=(row,), parameters=(), flops=elements)
 
 
 def dense(rows: int, inner: int, columns: int) -> Description:
-    """A product of two matrices."""
+    """Describe a product of two matrices."""
     return Description(
         name="aten.mm.default",
         inputs=(contiguous(rows, inner), contiguous(inner, columns)),
@@ -32,7 +34,7 @@ def dense(rows: int, inner: int, columns: int) -> Description:
 
 
 def convolution(*, groups: int = 1, stride: int = 1) -> Description:
-    """Eight images through sixteen windows of three by three."""
+    """Describe a convolution of 8 images of 16 channels and 32 x 32 pixels with 16 filters of 3 x 3."""
     pixels = 32 // stride
     return Description(
         name="aten.convolution.default",
@@ -45,7 +47,7 @@ def convolution(*, groups: int = 1, stride: int = 1) -> Description:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    """Any tensor whose elements can be counted with 64 bits."""
+    """Draw any layout whose number of elements fits in 64 bits."""
     shape = draw(st.lists(st.integers(0, 4096), max_size=4))
     stride = [draw(st.integers(0, 2**40)) for _ in shape]
     size = draw(st.sampled_from((1, 2, 4, 8)))
@@ -64,7 +66,7 @@ NAMES = (
 
 
 def descriptions() -> st.SearchStrategy[Description]:
-    """Any operator, known or not, sensible or not."""
+    """Draw any description, of a known or unknown operator, with or without a sensible meaning."""
     numbers = st.floats(allow_nan=False) | st.integers(-(2**62), 2**62).map(float)
     return st.builds(
         Description,

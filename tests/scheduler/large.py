@@ -1,4 +1,6 @@
-"""Step graphs of any size, plans with as many swaps, re-runs and parts, and a count of what judging them takes."""
+"""Step graphs of any size, plans with many swaps, re-runs and parts, and a counter of the source lines that a call
+runs.
+"""
 
 import sys
 from collections.abc import Callable
@@ -19,10 +21,10 @@ _PARTS = 3
 
 
 def unrolled(operators: int) -> StepGraph:
-    """A recurrent network unrolled over as many time steps as make so many operators.
+    """Return a step of a recurrent network, unrolled over as many time steps as give about `operators` operators.
 
-    Every step reads the weights and an input, and adds to their gradients in place, so that a few tensors have as
-    many accesses and versions as there are steps.
+    Every time step reads the weights and an input, and adds to their gradients in place, so the number of accesses
+    and versions of a few tensors grows with the number of time steps.
     """
     network = GraphBuilder()
     steps = (operators - 3) // 3
@@ -49,13 +51,15 @@ FAMILIES: dict[str, Callable[[int], StepGraph]] = {"residual": residual, "unroll
 
 
 def busy_plan(graph: StepGraph) -> Plan:
-    """A plan that breaks no rule, with swaps in all gaps, every operator that may run twice, and updates in parts."""
-    again = repeatable(graph)
+    """Return a valid plan that swaps in every gap, runs every second repeatable operator twice, and splits updates
+    into parts.
+    """
+    may_rerun = repeatable(graph)
     executions: list[Execution] = []
     for index, operator in enumerate(graph.operators):
         parts = _PARTS if operator.splittable else 1
         executions += [Execution(operator=OpIndex(index), part=part, parts=parts) for part in range(parts)]
-        if again[index] and index % 2:
+        if may_rerun[index] and index % 2:
             executions.append(Execution(operator=OpIndex(index)))
     ordered = Plan(policy="busy", executions=tuple(executions))
     count = len(effective(graph, ordered).operators)
@@ -73,7 +77,9 @@ def busy_plan(graph: StepGraph) -> Plan:
 
 
 def lines_run(call: Callable[[], object]) -> int:
-    """How many lines of the scheduler's sources run during this call, once for each turn of a loop."""
+    """Return how many lines of the scheduler's sources run during this call. A line counts once for each turn of a
+    loop.
+    """
     count = 0
 
     def line(_: FrameType, event: str, __: Any) -> Any:

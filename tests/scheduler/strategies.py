@@ -1,4 +1,4 @@
-"""Random but lawful step graphs, jobs and links for the scheduler's property tests."""
+"""Strategies for random but valid step graphs, jobs and links: the inputs of the scheduler's property tests."""
 
 from hypothesis import strategies as st
 
@@ -14,14 +14,14 @@ sizes = st.integers(min_value=1, max_value=40)
 
 @st.composite
 def links(draw: st.DrawFn) -> Link:
-    """A link at which a byte takes between 50 and 2,000 ns."""
+    """Draw a link that copies a byte in 50 to 2,000 ns."""
     rates = st.integers(min_value=500_000, max_value=20_000_000)
     return Link(out_bytes_per_s=draw(rates), in_bytes_per_s=draw(rates), per_copy_ns=draw(st.integers(0, 300)))
 
 
 @st.composite
 def persistent_tensors(draw: st.DrawFn) -> tuple[Tensor, ...]:
-    """Parameters and the like, which all graphs of a job share."""
+    """Draw parameters, optimizer state and buffers, which all graphs of a job share."""
     count = draw(st.integers(min_value=0, max_value=4))
     return tuple(
         Tensor(id=TensorId(i), name=f"p{i}", size_bytes=draw(sizes), role=draw(st.sampled_from(_PERSISTENT)))
@@ -31,7 +31,7 @@ def persistent_tensors(draw: st.DrawFn) -> tuple[Tensor, ...]:
 
 @st.composite
 def graphs(draw: st.DrawFn, persistent: tuple[Tensor, ...] | None = None) -> StepGraph:
-    """A graph whose operators read what is alive and write new tensors or update in place."""
+    """Draw a graph whose operators read live tensors and write new tensors or update live tensors in place."""
     tensors = list(draw(persistent_tensors()) if persistent is None else persistent)
     operators: list[Operator] = []
     alive = [t.id for t in tensors]
@@ -54,7 +54,7 @@ def graphs(draw: st.DrawFn, persistent: tuple[Tensor, ...] | None = None) -> Ste
 
 @st.composite
 def workloads(draw: st.DrawFn, job: int = 1, graphs_each: int = 2) -> Workload:
-    """A job of one or more graphs over the same persistent tensors."""
+    """Draw a job of one or more graphs over the same persistent tensors."""
     persistent = draw(persistent_tensors())
     steps = tuple(draw(graphs(persistent)) for _ in range(draw(st.integers(1, graphs_each))))
     return Workload(
@@ -67,12 +67,12 @@ def workloads(draw: st.DrawFn, job: int = 1, graphs_each: int = 2) -> Workload:
 
 @st.composite
 def several_workloads(draw: st.DrawFn, most: int = 3) -> tuple[Workload, ...]:
-    """One to three jobs."""
+    """Draw one to `most` jobs."""
     return tuple(draw(workloads(job)) for job in range(1, draw(st.integers(1, most)) + 1))
 
 
 def latencies(graph: StepGraph) -> st.SearchStrategy[tuple[int, ...]]:
-    """Nanoseconds for each operator, not all of them 0."""
+    """Draw nanoseconds for each operator, not all of them 0."""
     count = len(graph.operators)
     each = st.lists(st.integers(min_value=0, max_value=20_000), min_size=count, max_size=count)
     return each.filter(any).map(tuple)

@@ -1,4 +1,6 @@
-"""Step graphs as JSON: what is written is read again, and what is wrong is said."""
+"""Check the JSON form of step graphs: a written document reads back equal, and a wrong document is refused with its
+fault named.
+"""
 
 import json
 from typing import Any
@@ -17,6 +19,7 @@ names = st.text(max_size=5)
 
 @st.composite
 def documents(draw: st.DrawFn) -> Document:
+    """Draw a document of a valid graph, with or without latencies."""
     graph = draw(graphs())
     tensors = tuple(
         Tensor(id=t.id, name=draw(names), size_bytes=t.size_bytes * draw(st.sampled_from((1, 2**40))), role=t.role)
@@ -41,16 +44,16 @@ def documents(draw: st.DrawFn) -> Document:
 
 
 @given(documents())
-def test_what_is_written_is_read_again(document: Document) -> None:
+def test_written_document_reads_back_equal(document: Document) -> None:
     assert read_document(write_document(document)) == document
     assert read_document(write_document(document).encode()) == document
 
 
-def test_the_text_is_as_documented() -> None:
+def test_text_is_as_documented() -> None:
     assert json.loads(write_document(Document(name="net", graph=_graph(), latency_ns=(10, 20)))) == _document()
 
 
-def test_fields_with_a_default_may_be_left_out() -> None:
+def test_fields_with_a_default_may_be_omitted() -> None:
     document = _document()
     for operator in document["operators"]:
         for field in ("workspace_bytes", "flops", "random", "splittable", "latency_ns"):
@@ -100,13 +103,13 @@ def test_fields_with_a_default_may_be_left_out() -> None:
         (("operators", 1, "name"), 3, "operator 1: name is 3"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(path: tuple[Any, ...], value: Any, message: str) -> None:
+def test_wrong_field_is_refused_and_named(path: tuple[Any, ...], value: Any, message: str) -> None:
     document = _document()
-    place = document
-    for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = value
-    _refused(json.dumps(document), message)
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
+    _assert_refused(json.dumps(document), message)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +123,13 @@ def test_what_is_wrong_is_refused_by_name(path: tuple[Any, ...], value: Any, mes
         (("operators", 0), "latency_ns", "operator 0 (make) has no latency_ns, and operator 1 has one"),
     ],
 )
-def test_a_missing_field_is_named(path: tuple[Any, ...], field: str, message: str) -> None:
+def test_missing_field_is_refused_and_named(path: tuple[Any, ...], field: str, message: str) -> None:
     document = _document()
-    place = document
-    for step in path:
-        place = place[step]
-    del place[field]
-    _refused(json.dumps(document), message)
+    parent = document
+    for key in path:
+        parent = parent[key]
+    del parent[field]
+    _assert_refused(json.dumps(document), message)
 
 
 @pytest.mark.parametrize(
@@ -142,23 +145,23 @@ def test_a_missing_field_is_named(path: tuple[Any, ...], field: str, message: st
         (b"\xff\xfe\xff", "the file is not text"),
     ],
 )
-def test_what_is_no_graph_at_all_is_refused(text: str | bytes, message: str) -> None:
-    _refused(text, message)
+def test_text_that_is_no_graph_is_refused(text: str | bytes, message: str) -> None:
+    _assert_refused(text, message)
 
 
-def test_latencies_that_are_all_nothing_are_refused() -> None:
+def test_latencies_that_are_all_zero_are_refused() -> None:
     document = _document()
     for operator in document["operators"]:
         operator["latency_ns"] = 0
-    _refused(json.dumps(document), "every operator's latency_ns is 0")
+    _assert_refused(json.dumps(document), "every operator's latency_ns is 0")
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40))
-def test_whatever_else_is_read_is_refused_in_words(text: str | bytes) -> None:
-    _refused(text, "")
+def test_arbitrary_text_is_refused_with_a_message(text: str | bytes) -> None:
+    _assert_refused(text, "")
 
 
-def _refused(text: str | bytes, message: str) -> None:
+def _assert_refused(text: str | bytes, message: str) -> None:
     with pytest.raises(RequestError) as refusal:
         read_document(text)
     assert refusal.value.message.startswith(message)
@@ -166,6 +169,7 @@ def _refused(text: str | bytes, message: str) -> None:
 
 
 def _graph() -> StepGraph:
+    """Return the graph that `_document` describes."""
     return StepGraph(
         tensors=(
             Tensor(id=TensorId(0), name="p", size_bytes=8, role=Role.PARAMETER),
@@ -196,8 +200,9 @@ def _graph() -> StepGraph:
 
 
 def _document() -> dict[str, Any]:
-    made = {"name": "make", "signature": "m", "stage": "forward", "reads": [0], "writes": [1], "latency_ns": 10}
-    used = {"name": "use", "signature": "u", "stage": "optimizer", "reads": [1], "writes": [0], "latency_ns": 20}
+    """Return the JSON object of `_graph` with every field given."""
+    make = {"name": "make", "signature": "m", "stage": "forward", "reads": [0], "writes": [1], "latency_ns": 10}
+    use = {"name": "use", "signature": "u", "stage": "optimizer", "reads": [1], "writes": [0], "latency_ns": 20}
     return {
         "format": "indb-tensile step graph",
         "version": 1,
@@ -208,7 +213,7 @@ def _document() -> dict[str, Any]:
             {"id": 1, "name": "a", "size_bytes": 100, "role": "activation"},
         ],
         "operators": [
-            {**made, "workspace_bytes": 0, "flops": 0, "random": True, "splittable": False},
-            {**used, "workspace_bytes": 7, "flops": 9, "random": False, "splittable": True},
+            {**make, "workspace_bytes": 0, "flops": 0, "random": True, "splittable": False},
+            {**use, "workspace_bytes": 7, "flops": 9, "random": False, "splittable": True},
         ],
     }

@@ -1,4 +1,6 @@
-"""What is remembered of a graph: found again by the same object, bounded, and gone with it."""
+"""Check the memo of results by graph: it finds a result by the same graph object, is bounded, and ends with the
+graph.
+"""
 
 import gc
 import weakref
@@ -10,24 +12,24 @@ from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tenso
 from indb_tensile.scheduler.memo import Memo
 
 
-def test_a_result_is_made_once_for_each_graph_and_key() -> None:
+def test_result_is_computed_once_for_each_graph_and_key() -> None:
     graph, memo = _graph(), Memo[object](4)
     first, second = memo.get(graph, ("a",), object), memo.get(graph, ("b",), object)
     assert first is not second
     assert memo.get(graph, ("a",), object) is first
-    assert memo.get(replace(graph), ("a",), object) is not first, "an equal graph is another one"
+    assert memo.get(replace(graph), ("a",), object) is not first, "an equal graph is another key"
 
 
-def test_only_the_latest_are_kept() -> None:
+def test_oldest_result_is_dropped() -> None:
     graph, memo = _graph(), Memo[object](2)
     _, second, third = (memo.get(graph, (key,), object) for key in (1, 2, 3))
     assert memo.get(graph, (3,), object) is third
     assert memo.get(graph, (2,), object) is second
-    memo.get(graph, (1,), object)  # is made anew
+    memo.get(graph, (1,), object)  # is computed again
     assert memo.get(graph, (2,), object) is not second
 
 
-def test_what_fails_is_not_remembered() -> None:
+def test_failed_computation_is_not_cached() -> None:
     graph, memo = _graph(), Memo[float](2)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -35,18 +37,18 @@ def test_what_fails_is_not_remembered() -> None:
     assert memo.get(graph, (), lambda: 1.0) == 1.0
 
 
-def test_nothing_of_a_graph_outlives_it() -> None:
+def test_results_are_freed_with_their_graph() -> None:
     graph, memo = _graph(), Memo[set[int]](2)
-    made = weakref.ref(memo.get(graph, (), _Value))
+    result = weakref.ref(memo.get(graph, (), _Value))
     gc.collect()
-    assert made() is not None
+    assert result() is not None
     del graph
     gc.collect()
-    assert made() is None
+    assert result() is None
 
 
 class _Value(set[int]):
-    """Something that can be watched."""
+    """A value that can be referenced weakly."""
 
 
 def _graph() -> StepGraph:

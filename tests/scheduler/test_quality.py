@@ -1,4 +1,4 @@
-"""How good the search is, on networks so small that every set of choices can be tried."""
+"""Check how close the search comes to the optimum, on networks so small that every set of choices can be tried."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -15,17 +15,17 @@ from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.machines import latencies, machine
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 
 LINK = Link(out_bytes_per_s=5 * 10**8, in_bytes_per_s=5 * 10**8)  # 2 ns a byte
-SWAP, DROP = -1, -2  # what stands in a row in place of operators to be covered
+SWAP, DROP = -1, -2  # a choice has one of these in place of the operators at which the tensor is away
 NETWORKS = 60
 
 Case = tuple[StepGraph, tuple[int, ...], int]
 
 
 @pytest.mark.parametrize(
-    ("manner", "greedy", "improved"),
+    ("parameters", "greedy", "improved"),
     [
         (Manner(), 48, 52),
         (Manner(tried=1), 42, 52),
@@ -34,59 +34,65 @@ Case = tuple[StepGraph, tuple[int, ...], int]
     ],
     ids=["one by one", "by estimate", "many at once", "carefully"],
 )
-def test_most_networks_are_planned_as_well_as_can_be(manner: Manner, greedy: int, improved: int) -> None:
-    """Of 60: what a rival would reach is not the measure, since every choice was tried; fewer than that is a loss."""
-    first = second = 0
+def test_most_networks_get_an_optimal_plan(parameters: Manner, greedy: int, improved: int) -> None:
+    """The numbers are of 60 networks and were measured. The optimum is exact, since every set of choices was tried,
+    so a smaller number means a worse search.
+    """
+    optimal_before = optimal_after = 0
     for graph, latency_ns, limit in _networks():
         search = StepSearch(graph, latency_ns, LINK)
-        if not search.lower(limit, manner, most=200):
+        if not search.lower(limit, parameters, most=200):
             continue
         search.prune(limit, 20)
-        first += search.iteration_ns == _optimum(graph, latency_ns, limit)
-        search.improve(limit, manner, most=300, seed=1)
-        second += search.iteration_ns == _optimum(graph, latency_ns, limit)
-    assert first >= greedy
-    assert second >= improved
+        optimal_before += search.iteration_ns == _optimum(graph, latency_ns, limit)
+        search.improve(limit, parameters, most=300, seed=1)
+        optimal_after += search.iteration_ns == _optimum(graph, latency_ns, limit)
+    assert optimal_before >= greedy
+    assert optimal_after >= improved
 
 
 @pytest.mark.parametrize(
     ("effort", "optimal", "worst"), [(Effort.QUICK, 130, 2.0), (Effort.USUAL, 199, 1.15), (Effort.FULL, 200, 1.0)]
 )
 def test_more_effort_comes_closer_to_the_optimum(effort: Effort, optimal: int, worst: float) -> None:
-    slower = []
+    slowdowns = []
     for graph, latency_ns, limit in _networks(200):
-        rung = CandidatePlans(graph, latency_ns, LINK, effort=effort).best(limit)
-        assert rung.peak_bytes <= limit
-        slower.append(rung.iteration_ns / _optimum(graph, latency_ns, limit))
-    assert sum(one <= 1 for one in slower) >= optimal
-    assert max(slower) <= worst
+        candidate = CandidatePlans(graph, latency_ns, LINK, effort=effort).best(limit)
+        assert candidate.peak_bytes <= limit
+        slowdowns.append(candidate.iteration_ns / _optimum(graph, latency_ns, limit))
+    assert sum(slowdown <= 1 for slowdown in slowdowns) >= optimal
+    assert max(slowdowns) <= worst
 
 
-def test_in_stages_a_plan_is_found_where_no_manner_comes_down_at_once() -> None:
-    """A residual network at 15 % of the way up from its floor: 4.1 times the time where nearly all is swapped."""
+def test_staged_limits_find_a_plan_that_no_direct_search_finds() -> None:
+    """The limit is 15 % of the way from the floor of a residual network to its peak. A plan that swaps nearly
+    everything takes 4.1 times as long as no plan.
+    """
     graph = residual(300)
     link = Link(out_bytes_per_s=25 * 10**9, in_bytes_per_s=25 * 10**9)
-    ladder = CandidatePlans(graph, latencies(graph, machine("h200")), link)
+    candidates = CandidatePlans(graph, latencies(graph, machine("h200")), link)
     limit = floor(graph) + (liveness_peak(graph) - floor(graph)) * 15 // 100
-    rung = ladder.best(limit)
-    assert rung.peak_bytes <= limit
-    assert rung.iteration_ns < 3.5 * ladder.top.iteration_ns
+    candidate = candidates.best(limit)
+    assert candidate.peak_bytes <= limit
+    assert candidate.iteration_ns < 3.5 * candidates.top.iteration_ns
 
 
 @pytest.mark.parametrize(
-    ("sizes", "careful", "swapped", "again"),
+    ("sizes", "careful", "swapped", "recomputed"),
     [
         ((40, 44), True, [1], [0]),
         ((44, 40), True, [0], [1]),
         ((40, 44), False, [0, 1], []),
     ],
 )
-def test_with_care_no_more_is_swapped_at_once_than_the_lanes_have_room_for(
-    sizes: tuple[int, int], careful: bool, swapped: list[int], again: list[int]
+def test_careful_search_swaps_only_what_the_lanes_have_time_for(
+    sizes: tuple[int, int], careful: bool, swapped: list[int], recomputed: list[int]
 ) -> None:
-    """80 or 88 ns on each lane, for which there are 120 and 100 ns: one of the two fits, the other is made again."""
+    """The two tensors take 80 or 88 ns on each lane, and the lanes have 120 and 100 ns. One of the tensors fits, and
+    the other one is recomputed.
+    """
     first, second = sizes
-    graph = drawn(
+    graph = graph_from_rows(
         (first, Role.ACTIVATION, "w......r"),
         (second, Role.ACTIVATION, ".w....r."),
         (100, Role.ACTIVATION, "...wr..."),
@@ -96,13 +102,13 @@ def test_with_care_no_more_is_swapped_at_once_than_the_lanes_have_room_for(
     plan = search.plan("test")
     order = [execution.operator for execution in plan.executions]
     assert [swap.tensor for swap in plan.swaps] == swapped
-    assert sorted(order) == sorted([*range(8), *again] if order else [])
+    assert sorted(order) == sorted([*range(8), *recomputed] if order else [])
 
 
-def test_what_is_made_of_what_is_gone_costs_as_much_as_both() -> None:
-    """To make c takes 10 ns, but 500 more for what it is made of; d takes 100 alone."""
+def test_recomputation_cost_includes_the_sources_that_are_gone() -> None:
+    """Tensor c takes 10 ns, and its source that is gone takes 500 ns more. Tensor d takes 100 ns alone."""
     rows = ((9, "wr......"), (40, ".w.....r"), (40, "..w....r"), (60, "...wr..."))
-    graph = drawn(*((size, Role.ACTIVATION, row) for size, row in rows))
+    graph = graph_from_rows(*((size, Role.ACTIVATION, row) for size, row in rows))
     never = Link(out_bytes_per_s=1, in_bytes_per_s=1)
     search = StepSearch(graph, (500, 10, 100, 50, 50, 50, 50, 50), never)
     assert search.lower(100, Manner(tried=1), most=20)
@@ -110,7 +116,7 @@ def test_what_is_made_of_what_is_gone_costs_as_much_as_both() -> None:
 
 
 def _networks(count: int = NETWORKS) -> Iterator[Case]:
-    """Three or four layers there and back; what a layer makes is read by the next and by its own gradient."""
+    """Yield networks of three or four layers. The next layer and the layer's own gradient read a layer's output."""
     for seed in range(count):
         random = Random(seed)
         layers = random.randint(3, 4)
@@ -123,13 +129,13 @@ def _networks(count: int = NETWORKS) -> Iterator[Case]:
         backward = [((k, layers + k + 1) if k + 1 < layers else (k,), layers + k) for k in reversed(range(layers))]
         operators = tuple(
             Operator(
-                name=f"op{made}",
-                signature=f"op{made}",
+                name=f"op{output}",
+                signature=f"op{output}",
                 stage=Stage.FORWARD,
                 reads=tuple(map(TensorId, reads)),
-                writes=(TensorId(made),),
+                writes=(TensorId(output),),
             )
-            for reads, made in (*forward, *backward)
+            for reads, output in (*forward, *backward)
         )
         graph = StepGraph(tensors=tensors, operators=operators)
         latency_ns = tuple(random.randint(10, 120) for _ in operators)
@@ -139,19 +145,19 @@ def _networks(count: int = NETWORKS) -> Iterator[Case]:
 
 @cache
 def _optimum(graph: StepGraph, latency_ns: tuple[int, ...], limit: int) -> int:
-    """The least time within the limit over all choices for all gaps."""
+    """Return the least time within the limit over all choices for all gaps."""
     search = StepSearch(graph, latency_ns, LINK)
-    ways = []
+    choices_by_gap = []
     for number, gap in enumerate(gaps(graph)):
         inside = range(gap.out_after + 1, gap.needed_by)
-        covers = [(SWAP, SWAP), (DROP, DROP), *((lo, hi) for lo in inside for hi in inside if lo <= hi)]
-        ways.append([(), *(((number, lo, hi),) for lo, hi in covers)])
-    found = []
-    for choices in product(*ways):
+        choices_of_gap = [(SWAP, SWAP), (DROP, DROP), *((lo, hi) for lo in inside for hi in inside if lo <= hi)]
+        choices_by_gap.append([(), *(((number, lo, hi),) for lo, hi in choices_of_gap)])
+    times_ns = []
+    for choices in product(*choices_by_gap):
         try:
             search.choose([row for rows in choices for row in rows])
         except ValueError:
             continue
         if search.peak_bytes <= limit:
-            found.append(search.iteration_ns)
-    return min(found)
+            times_ns.append(search.iteration_ns)
+    return min(times_ns)

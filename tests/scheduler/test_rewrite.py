@@ -1,9 +1,11 @@
-"""Recompute, reorder, split: the graph that then runs, by hand; and two judges that must agree on random orders."""
+"""Check the graph that runs under a plan with recomputation, reordering and split updates: by hand, and on random
+orders against the independent judge of equivalence.
+"""
 
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import GraphError, InvariantError
@@ -24,75 +26,82 @@ from indb_tensile.scheduler.rewrite import (
     rewrite,
 )
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from tests.scheduler.plan_parts import execution_order
 from tests.scheduler.strategies import graphs
 
 A, B, C, D = (TensorId(k) for k in range(4))
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 
 
-def test_an_operator_that_runs_again_writes_a_new_tensor_that_later_ones_read() -> None:
-    """x -> a -> b -> c(b) -> d(a, c): `a` is made again before `d` and is away in between."""
+def test_rerun_operator_writes_a_new_tensor_that_later_operators_read() -> None:
+    """x -> a -> b -> c(b) -> d(a, c). `a` is recomputed before `d` and holds no memory in between."""
     graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
-    found = rewrite(graph, _order(0, 1, 2, 0, 3))
-    assert [(op.reads, op.writes) for op in found.graph.operators] == [
+    rewritten = rewrite(graph, execution_order(0, 1, 2, 0, 3))
+    assert [(op.reads, op.writes) for op in rewritten.graph.operators] == [
         ((), (A,)),
         ((A,), (B,)),
         ((B,), (C,)),
         ((), (TensorId(4),)),
         ((TensorId(4), C), (D,)),
     ]
-    assert found.source == (A, B, C, D, A)
-    assert found.reruns == frozenset({OpIndex(0)})
-    assert found.graph.tensors[4].name == "a again"
-    plan = Plan(policy="test", executions=_order(0, 1, 2, 0, 3))
-    assert load(graph, plan) == (10, 30, 50, 40, 80), "a leaves after its first reader; the second is new"
+    assert rewritten.source == (A, B, C, D, A)
+    assert rewritten.reruns == frozenset({OpIndex(0)})
+    assert rewritten.graph.tensors[4].name == "a again"
+    plan = Plan(policy="test", executions=execution_order(0, 1, 2, 0, 3))
+    assert load(graph, plan) == (10, 30, 50, 40, 80), (
+        "a is released after its first reader; the second a is a new tensor"
+    )
     assert faults(graph, plan) == ()
 
 
-def test_a_chain_is_recomputed_from_what_was_recomputed() -> None:
+def test_recomputed_tensor_is_the_source_of_the_next_recomputation() -> None:
     graph = _graph([(), (A,), (B,), (A, B, C)], [(A,), (B,), (C,), (D,)])
-    found = rewrite(graph, _order(0, 1, 2, 0, 1, 3))
-    assert found.graph.operators[4].reads == (TensorId(4),)
-    assert found.graph.operators[5].reads == (TensorId(4), TensorId(5), C)
+    rewritten = rewrite(graph, execution_order(0, 1, 2, 0, 1, 3))
+    assert rewritten.graph.operators[4].reads == (TensorId(4),)
+    assert rewritten.graph.operators[5].reads == (TensorId(4), TensorId(5), C)
 
 
-def test_recomputing_costs_the_time_of_its_operators() -> None:
+def test_recomputation_takes_the_time_of_its_operators() -> None:
     graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
     run = JobRun(
-        graph=graph, plan=Plan(policy="test", executions=_order(0, 1, 2, 0, 3)), latency_ns=(100, 200, 300, 400)
+        graph=graph,
+        plan=Plan(policy="test", executions=execution_order(0, 1, 2, 0, 3)),
+        latency_ns=(100, 200, 300, 400),
     )
     (forecast,) = simulate([run], LINK)
     assert (forecast.iteration_ns, forecast.peak_bytes) == (1100, 80)
 
 
-def test_a_plan_counts_what_it_recomputes_and_not_the_parts() -> None:
+def test_plan_counts_reruns_but_not_parts() -> None:
     parts = tuple(Execution(operator=OpIndex(3), part=p, parts=2) for p in range(2))
-    assert Plan(policy="test", executions=(*_order(0, 1, 2, 0, 1), *parts)).recomputed == 2
+    assert Plan(policy="test", executions=(*execution_order(0, 1, 2, 0, 1), *parts)).recomputed == 2
     assert Plan(policy="test").recomputed == 0
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_what_executions_took_is_folded_back_to_operators_and_foretells_itself(parts: int) -> None:
+def test_measured_executions_map_to_operator_latencies_and_back(parts: int) -> None:
     split = tuple(Execution(operator=OpIndex(1), part=p, parts=parts) for p in range(parts))
-    plan = Plan(policy="test", executions=(*_order(0), *split, *_order(0, 2)))
-    taken_ns = (70_000, *(60_000 for _ in range(parts)), 90_000, 5)
-    folded = captured_latency(taken_ns, plan)
+    plan = Plan(policy="test", executions=(*execution_order(0), *split, *execution_order(0, 2)))
+    measured_ns = (70_000, *(60_000 for _ in range(parts)), 90_000, 5)
+    folded = captured_latency(measured_ns, plan)
     assert folded == (80_000, {1: 60_000, 3: 165_000}[parts], 5)
-    assert sum(effective_latency(folded, plan)) == sum(taken_ns)
+    assert sum(effective_latency(folded, plan)) == sum(measured_ns)
     assert captured_latency((1, 2, 3), Plan(policy="test")) == (1, 2, 3)
 
 
-def test_swaps_count_in_the_rewritten_order() -> None:
+def test_swap_boundaries_are_positions_in_the_rewritten_order() -> None:
     graph = _graph([(), (A,), (A,), (A, B, C)], [(A,), (B,), (C,), (D,)])
     swap = Swap(tensor=B, out_after=OpIndex(1), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(4))
-    plan = Plan(policy="test", executions=_order(0, 1, 2, 0, 3), swaps=(swap,))
+    plan = Plan(policy="test", executions=execution_order(0, 1, 2, 0, 3), swaps=(swap,))
     assert faults(graph, plan) == ()
     assert load(graph, plan) == (10, 30, 40, 40, 100)
-    late = dataclasses.replace(plan, swaps=(dataclasses.replace(swap, in_at=OpIndex(3), needed_by=OpIndex(3)),))
-    assert "is swapped in for operator 3, which does not access it" in " ".join(faults(graph, late))
+    wrong_access = dataclasses.replace(
+        plan, swaps=(dataclasses.replace(swap, in_at=OpIndex(3), needed_by=OpIndex(3)),)
+    )
+    assert "is swapped in for operator 3, which does not access it" in " ".join(faults(graph, wrong_access))
 
 
-def test_an_update_in_parts_splits_the_state_that_it_alone_uses() -> None:
+def test_update_in_parts_splits_its_own_state_only() -> None:
     tensors = (
         _tensor(0, "w", 1024, Role.PARAMETER),
         _tensor(1, "m", 1024, Role.OPTIMIZER_STATE),
@@ -112,10 +121,10 @@ def test_an_update_in_parts_splits_the_state_that_it_alone_uses() -> None:
     )
     graph = StepGraph(tensors=tensors, operators=(grad, count, update))
     assert own_state(graph) == {2: (B,)}
-    order = (*_order(0, 1), *(Execution(operator=OpIndex(2), part=p, parts=2) for p in range(2)))
-    found = rewrite(graph, order).graph
-    assert [t.size_bytes for t in found.tensors] == [1024, 512, 4, 1024, 512]
-    assert [(op.reads, op.writes, op.flops) for op in found.operators[2:]] == [
+    order = (*execution_order(0, 1), *(Execution(operator=OpIndex(2), part=p, parts=2) for p in range(2)))
+    split_graph = rewrite(graph, order).graph
+    assert [t.size_bytes for t in split_graph.tensors] == [1024, 512, 4, 1024, 512]
+    assert [(op.reads, op.writes, op.flops) for op in split_graph.operators[2:]] == [
         ((A, B, C, D), (A, B), 4),
         ((A, TensorId(4), C, D), (A, TensorId(4)), 4),
     ]
@@ -140,11 +149,11 @@ def test_an_update_in_parts_splits_the_state_that_it_alone_uses() -> None:
 def test_orders_that_change_a_result_are_refused(order: tuple[int, ...], fault: str) -> None:
     graph = _graph([(), (A,), (B,), (A, C)], [(A,), (B,), (C,), (D,)])
     with pytest.raises(GraphError, match=fault):
-        rewrite(graph, _order(*order))
-    assert judge(graph, _order(*order)).faults != ()
+        rewrite(graph, execution_order(*order))
+    assert judge(graph, execution_order(*order)).faults != ()
 
 
-def test_what_draws_or_updates_never_runs_again() -> None:
+def test_random_operators_and_updates_never_run_twice() -> None:
     parameter = _tensor(0, "p", 10, Role.PARAMETER)
     tensors = (parameter, *(_tensor(k, f"a{k}", 10) for k in range(1, 3)))
     draw = Operator(name="draw", signature="d", stage=Stage.FORWARD, reads=(), writes=(B,), random=True)
@@ -153,19 +162,18 @@ def test_what_draws_or_updates_never_runs_again() -> None:
     graph = StepGraph(tensors=tensors, operators=(draw, update, use))
     assert repeatable(graph) == (False, False, True)
     with pytest.raises(GraphError, match="draws random numbers"):
-        rewrite(graph, _order(0, 0, 1, 2))
+        rewrite(graph, execution_order(0, 0, 1, 2))
     with pytest.raises(GraphError, match="needs p as operator -1 left it"):
-        rewrite(graph, _order(0, 1, 1, 2))
+        rewrite(graph, execution_order(0, 1, 1, 2))
     for order in ((0, 0, 1, 2), (0, 1, 1, 2), (0, 2, 1)):
-        assert judge(graph, _order(*order)).faults != ()
+        assert judge(graph, execution_order(*order)).faults != ()
 
 
-def test_a_part_is_one_of_its_parts() -> None:
+def test_part_number_is_below_the_number_of_parts() -> None:
     with pytest.raises(InvariantError, match="part 2 of 2"):
         Execution(operator=OpIndex(0), part=2, parts=2)
 
 
-@settings(max_examples=300, deadline=None)
 @given(graphs(), st.data())
 def test_rewriting_and_judge_agree_on_every_order(graph: StepGraph, data: st.DataObject) -> None:
     order = list(captured_order(graph))
@@ -177,22 +185,18 @@ def test_rewriting_and_judge_agree_on_every_order(graph: StepGraph, data: st.Dat
             order.insert(data.draw(st.integers(0, len(order))), moved)
     verdict = judge(graph, order)
     try:
-        found = rewrite(graph, order)
+        rewritten = rewrite(graph, order)
     except GraphError:
         assert verdict.faults != ()
         return
     assert verdict.faults == ()
-    plain = dataclasses.replace(found.graph, operators=verdict.graph.operators)
+    plain = dataclasses.replace(rewritten.graph, operators=verdict.graph.operators)
     assert verdict.graph == plain
     plan = Plan(policy="test", executions=tuple(order))
     assert peak(graph, plan) == walked_peak(graph, plan)
-    assert effective(graph, plan) == found.graph
-    if not found.reruns and order == list(captured_order(graph)):
+    assert effective(graph, plan) == rewritten.graph
+    if not rewritten.reruns and order == list(captured_order(graph)):
         assert peak(graph, plan) == liveness_peak(graph)
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)
 
 
 def _tensor(index: int, name: str, size_bytes: int, role: Role = Role.ACTIVATION) -> Tensor:
@@ -200,7 +204,7 @@ def _tensor(index: int, name: str, size_bytes: int, role: Role = Role.ACTIVATION
 
 
 def _graph(reads: list[tuple[TensorId, ...]], writes: list[tuple[TensorId, ...]]) -> StepGraph:
-    """Tensors a, b, c, d of 10, 20, 30, 40 bytes."""
+    """Return a graph of tensors a, b, c and d of 10, 20, 30 and 40 bytes."""
     tensors = tuple(_tensor(k, name, 10 * (k + 1)) for k, name in enumerate("abcd"))
     operators = tuple(
         Operator(name=f"op{k}", signature=f"op{k}", stage=Stage.FORWARD, reads=r, writes=w)

@@ -1,7 +1,7 @@
-"""An open transaction of one user holds up nobody else: not their cancel, claim, publication or prediction.
+"""Check that an open transaction of one user delays no other role's cancel, claim, publication or prediction.
 
-Each statement of the attack suite that PostgreSQL lets a user run stays open in a transaction, with every lock that
-it took. Meanwhile another owner and the worker do their usual work under the longest wait that is promised to them.
+Each attack that PostgreSQL lets a user run stays in an open transaction, with every lock that it took. Meanwhile
+another owner and the worker do their usual work, with the longest allowed wait as lock_timeout.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,23 +17,23 @@ from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.job import ModelVersionId
 from tests.catalog.enqueue import enqueue, publication, register
 from tests.conftest import Database
-from tests.security.estate import OWNER, VICTIM, Estate, settle
-from tests.security.siege import Outcome, State, besiege
-from tests.security.surface import Attack, attacks
+from tests.security.attack_runs import Outcome, State, run_attack
+from tests.security.attacks import Attack, attacks
+from tests.security.owned_objects import OWNER, VICTIM, OwnedObjects, create_owned_objects
 
 pytestmark = pytest.mark.postgres
 
 Connection = psycopg.Connection[Any]
-PROMISED = "2s"  # nobody waits longer for another user
-# The last: what a statement does after another one that met a lock, in the test's own transaction.
-_IN_THE_WAY = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled, psycopg.errors.InFailedSqlTransaction)
+LONGEST_WAIT = "2s"  # the longest wait for another user's locks
+# The last error is raised by a statement after another statement of the same transaction has met a lock.
+_LOCK_ERRORS = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled, psycopg.errors.InFailedSqlTransaction)
 
 
 @pytest.mark.parametrize(
     "role", [pytest.param("demo", marks=pytest.mark.nightly), pytest.param("bob", marks=pytest.mark.nightly), OWNER]
 )
-def test_no_open_transaction_of_a_user_holds_up_anybody_else(database: Database, role: str) -> None:
-    victim, estate = settle(database, VICTIM), settle(database, OWNER)
+def test_open_transaction_of_a_user_delays_no_other_role(database: Database, role: str) -> None:
+    victims_objects, owners_objects = create_owned_objects(database, VICTIM), create_owned_objects(database, OWNER)
     with (
         database.connect() as attacker,
         database.connect() as owner,
@@ -42,77 +42,77 @@ def test_no_open_transaction_of_a_user_holds_up_anybody_else(database: Database,
         before = State.now(attacker)
         owner.execute(f"set session authorization {VICTIM}")
         for connection in (owner, worker):
-            connection.execute(f"set lock_timeout = '{PROMISED}'; set statement_timeout = '{PROMISED}'")
-        deeds = _deeds(owner, worker, victim)
-        ran = [
+            connection.execute(f"set lock_timeout = '{LONGEST_WAIT}'; set statement_timeout = '{LONGEST_WAIT}'")
+        actions = _usual_actions(owner, worker, victims_objects)
+        successful = [
             a
-            for a in attacks(attacker, estate)
-            if a.kind != "select column" and _runs(attacker, role, a, before)  # it locks what `select` does
+            for a in attacks(attacker, owners_objects)
+            if a.kind != "select column" and _succeeds(attacker, role, a, before)  # takes the same locks as `select`
         ]
-        held_up = [
+        delayed = [
             (attack.statement, name)
-            for attack in (*ran, *_uncommitted(role))
-            for name in _held_up(attacker, role, attack, (owner, worker), deeds)
+            for attack in (*successful, *_uncommitted(role))
+            for name in _delayed_actions(attacker, role, attack, (owner, worker), actions)
         ]
 
-    assert len(ran) > 100  # there is something that holds locks
-    assert held_up == []
+    assert len(successful) > 100  # enough statements that hold locks
+    assert delayed == []
 
 
-def test_a_lock_that_does_stand_in_the_way_is_seen(database: Database) -> None:
-    victim = settle(database, VICTIM)
+def test_conflicting_lock_is_detected(database: Database) -> None:
+    victims_objects = create_owned_objects(database, VICTIM)
     with database.connect() as postgres, database.connect() as owner, database.connect("tensile_worker") as worker:
         for connection in (owner, worker):
             connection.execute("set lock_timeout = '50ms'")
-        deeds = _deeds(owner, worker, victim)
-        everything = Attack(kind="lock", target="tensile.jobs", statement="lock table tensile.jobs, tensile.models")
+        actions = _usual_actions(owner, worker, victims_objects)
+        full_lock = Attack(kind="lock", target="tensile.jobs", statement="lock table tensile.jobs, tensile.models")
 
-        held_up = _held_up(postgres, "postgres", everything, (owner, worker), deeds)
+        delayed = _delayed_actions(postgres, "postgres", full_lock, (owner, worker), actions)
 
-    assert {"claim", "cancel", "publish", "enqueue", "predict"} <= set(held_up)
+    assert {"claim", "cancel", "publish", "enqueue", "predict"} <= set(delayed)
 
 
-def test_a_lock_on_a_grant_keeps_no_job_from_being_rescued_or_claimed(database: Database) -> None:
-    """The owner of a name without a version can lock the grant on it, which the name's deletion would cascade to."""
-    victim = settle(database, VICTIM)
+def test_lock_on_a_grant_prevents_no_rescue_and_no_claim(database: Database) -> None:
+    """The owner of a model without a version can lock a grant on it, to which the model's deletion cascades."""
+    victims_objects = create_owned_objects(database, VICTIM)
     with (
         database.connect(OWNER) as alice,
         database.connect() as postgres,
         database.connect("tensile_worker") as worker,
     ):
         worker.execute("set lock_timeout = '100ms'")
-        doomed = enqueue(alice, "reserved", priority=9)
+        cancelled_job = enqueue(alice, "reserved", priority=9)
         alice.execute("select tensile_grant_model('reserved', 'public')")
-        claimed = jobs.claim_job(worker, victim.worker)
+        claimed = jobs.claim_job(worker, victims_objects.worker)
         assert claimed is not None
-        assert claimed.job == doomed
-        alice.execute("select tensile_cancel(%s)", (doomed,))
-        jobs.leave(worker, victim.worker)
+        assert claimed.job == cancelled_job
+        alice.execute("select tensile_cancel(%s)", (cancelled_job,))
+        jobs.leave(worker, victims_objects.worker)
         with alice.transaction():
             alice.execute("select from tensile.model_privileges for update")
-            assert set(jobs.rescue(worker, ())) == {doomed, victim.running.job}
+            assert set(jobs.rescue(worker, ())) == {cancelled_job, victims_objects.running.job}
 
         enqueue(alice, "reserved", priority=9)
         postgres.execute(f"revoke tensile_user from {OWNER}")
         try:
-            with postgres.transaction():  # what the owner locked before it lost the role
+            with postgres.transaction():  # a lock that the owner took before it lost the role
                 postgres.execute("select from tensile.model_privileges for update")
                 claimed = jobs.claim_job(worker, register(worker))
         finally:
             postgres.execute(f"grant tensile_user to {OWNER}")
         assert claimed is not None
-        assert claimed.job == victim.queued
+        assert claimed.job == victims_objects.queued
 
 
-def test_locks_on_what_was_dropped_leave_the_rest_to_be_deleted(database: Database) -> None:
-    estate, victim = settle(database, OWNER), settle(database, VICTIM)
+def test_locked_rows_do_not_stop_the_deletion_of_other_dropped_rows(database: Database) -> None:
+    owners_objects, victims_objects = create_owned_objects(database, OWNER), create_owned_objects(database, VICTIM)
     with (
         database.connect() as postgres,
         database.connect(OWNER) as alice,
         database.connect("tensile_worker") as worker,
     ):
         postgres.execute("update tensile.jobs set cancel_requested = true where state = 'queued'")
-        for job in (estate.running, victim.running):
+        for job in (owners_objects.running, victims_objects.running):
             jobs.cancelled(worker, job.job, job.claim)
         postgres.execute("update tensile.models set dropped_at = now()")
         with alice.transaction():
@@ -120,14 +120,14 @@ def test_locks_on_what_was_dropped_leave_the_rest_to_be_deleted(database: Databa
                 alice.execute(f"select from tensile.{table} for update".encode())
             for _ in range(4):
                 worker.execute("select tensile.delete_dropped()")
-            assert postgres.execute("select name from tensile.models").fetchall() == [(estate.model,)]
+            assert postgres.execute("select name from tensile.models").fetchall() == [(owners_objects.model,)]
         for _ in range(4):
             worker.execute("select tensile.delete_dropped()")
         assert postgres.execute("select name from tensile.models").fetchall() == []
 
 
 def _uncommitted(role: str) -> Iterator[Attack]:
-    """What a user may leave uncommitted on purpose."""
+    """Yield statements that a user may leave uncommitted on purpose."""
     yield Attack(
         kind="uncommitted model", target="tensile.models", statement="select tensile_create_model('uncommitted')"
     )
@@ -141,19 +141,19 @@ def _uncommitted(role: str) -> Iterator[Attack]:
     )
 
 
-def _runs(connection: Connection, role: str, attack: Attack, before: State) -> bool:
-    return besiege(connection, role, attack, before).outcome in (Outcome.ROWS, Outcome.NOTHING)
+def _succeeds(connection: Connection, role: str, attack: Attack, before: State) -> bool:
+    return run_attack(connection, role, attack, before).outcome in (Outcome.ROWS, Outcome.NOTHING)
 
 
-def _held_up(
+def _delayed_actions(
     attacker: Connection,
     role: str,
     attack: Attack,
     others: tuple[Connection, Connection],
-    deeds: Mapping[str, Callable[[], object]],
+    actions: Mapping[str, Callable[[], object]],
 ) -> list[str]:
-    """Which deeds wait longer than they may while this attack's transaction is open."""
-    waited = []
+    """Return the actions that wait longer than allowed while this attack's transaction is open."""
+    delayed_actions = []
     with attacker.transaction(force_rollback=True):
         attacker.execute(f"set local session authorization {role}")
         if attack.kind == "copy":
@@ -162,17 +162,17 @@ def _held_up(
                     pass
         else:
             attacker.execute(attack.statement.encode())
-        for name, deed in deeds.items():
-            with _undone(others):
+        for name, action in actions.items():
+            with _rolled_back(others):
                 try:
-                    deed()
-                except _IN_THE_WAY:
-                    waited.append(name)
-    return waited
+                    action()
+                except _LOCK_ERRORS:
+                    delayed_actions.append(name)
+    return delayed_actions
 
 
 @contextmanager
-def _undone(connections: tuple[Connection, Connection]) -> Iterator[None]:
+def _rolled_back(connections: tuple[Connection, Connection]) -> Iterator[None]:
     for connection in connections:
         connection.execute("begin")
     try:
@@ -182,33 +182,35 @@ def _undone(connections: tuple[Connection, Connection]) -> Iterator[None]:
             connection.execute("rollback")
 
 
-def _deeds(owner: Connection, worker: Connection, victim: Estate) -> dict[str, Callable[[], object]]:
-    """What another owner and the worker do all day; `victim` is that owner's estate."""
-    running, here = victim.running, register(worker)
+def _usual_actions(
+    owner: Connection, worker: Connection, victims_objects: OwnedObjects
+) -> dict[str, Callable[[], object]]:
+    """Return the usual actions of another owner and of the worker. They concern that owner's objects."""
+    running, worker_id = victims_objects.running, register(worker)
     use = DeviceUse(
         kind="x", capacity_bytes=9, budget_bytes=9, granted_bytes=1, used_bytes=1, high_water_bytes=1, host_bytes=0
     )
     share = JobUse(job=running.job, granted_bytes=1, used_bytes=1, high_water_bytes=1)
 
     def predict() -> None:
-        with pytest.raises(psycopg.Error) as refused:  # no service runs here: the look-up comes before it
-            owner.execute("select tensile_predict(%s, 1)", (victim.model,))
-        if isinstance(refused.value, _IN_THE_WAY):
-            raise refused.value
+        with pytest.raises(psycopg.Error) as error:  # the model is looked up before the missing service is noticed
+            owner.execute("select tensile_predict(%s, 1)", (victims_objects.model,))
+        if isinstance(error.value, _LOCK_ERRORS):
+            raise error.value
 
     return {
         "enqueue": lambda: enqueue(owner, "secret_model_dave"),
-        "cancel": lambda: owner.execute("select tensile_cancel(%s)", (victim.queued,)),
+        "cancel": lambda: owner.execute("select tensile_cancel(%s)", (victims_objects.queued,)),
         "predict": predict,
-        "claim": lambda: jobs.claim_job(worker, here),
-        "beat": lambda: jobs.beat(worker, here, {running.job: running.claim}),
+        "claim": lambda: jobs.claim_job(worker, worker_id),
+        "beat": lambda: jobs.beat(worker, worker_id, {running.job: running.claim}),
         "rescue": lambda: jobs.rescue(worker),
         "report": lambda: jobs.report_progress(
             worker, running.job, running.claim, Progress(epoch=1, epochs=2, step=2, steps=3)
         ),
         "publish": lambda: models.publish_version(
-            worker, running, publication(incumbent=ModelVersionId(victim.version_id), incumbent_metric=0.5)
+            worker, running, publication(incumbent=ModelVersionId(victims_objects.version_id), incumbent_metric=0.5)
         ),
-        "load a version": lambda: models.load_version(worker, ModelVersionId(victim.version_id)),
-        "record the device": lambda: plans.record_device(worker, here, use, [share]),
+        "load a version": lambda: models.load_version(worker, ModelVersionId(victims_objects.version_id)),
+        "record the device": lambda: plans.record_device(worker, worker_id, use, [share]),
     }

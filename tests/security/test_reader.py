@@ -1,8 +1,8 @@
-"""No function that a table's owner wrote runs while a trainer reads the table.
+"""Check that no function of a table's owner runs while a trainer reads the table.
 
-In each case an ordinary user hides a function somewhere in a table. A control runs the query by which version 0.1.0
-read tables, as `tensile_worker`, and shows that the function fires there. Then `learning.relation.read` reads the
-table as `tensile_reader`: nothing may fire, or the relation must be refused.
+In each case an ordinary user hides a function somewhere in a table. The control runs the query with which version
+0.1.0 read tables, as `tensile_worker`, and shows that the function runs then. Then `learning.relation_reader.read`
+reads the table as `tensile_reader`: the function must not run, or the relation must be refused.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.postgres
 
 Connection = psycopg.Connection[Any]
 
-# The function that is hidden writes down who runs it and what it can read, and turns the session's search_path to
+# The hidden function records the role that runs it and what the role can read, and sets the session's search_path to
 # functions of its owner.
 _SETUP = """
 create schema role_a authorization alice;
@@ -58,105 +58,107 @@ create cast (role_a.pair as text) with function role_a.pair_text(role_a.pair);
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """How alice makes `role_a.t`, the columns to read, their values, or the reason for which reading is refused.
+    """How alice creates `role_a.t`, the columns to read, and the reason with which reading is refused, if it is.
 
-    `control` is the query of version 0.1.0; it is empty where nothing fires in a query either.
+    `control` is the query of version 0.1.0. It is empty if the function does not run with that query either.
     """
 
-    made_by: str
+    create_statement: str
     control: str = "select a from role_a.t"
     columns: tuple[str, ...] = ("a",)
     refused: str = ""
 
 
 _CASES = {
-    # PostgreSQL simplifies these expressions whenever it plans a query on the table, and for that calls functions of
-    # constants.
-    "index expression": Case(made_by="create table role_a.t (a int); create index on role_a.t ((a + role_a.f(1)))"),
+    # When PostgreSQL plans a query on the table, it simplifies these expressions and calls functions of constants.
+    "index expression": Case(
+        create_statement="create table role_a.t (a int); create index on role_a.t ((a + role_a.f(1)))"
+    ),
     "index predicate": Case(
-        made_by="create table role_a.t (a int); create index on role_a.t (a) where role_a.f(1) = 1"
+        create_statement="create table role_a.t (a int); create index on role_a.t (a) where role_a.f(1) = 1"
     ),
     "statistics": Case(
-        made_by="create table role_a.t (a int); create statistics role_a.s on (a + role_a.f(1)) from role_a.t"
+        create_statement="""create table role_a.t (a int);
+                            create statistics role_a.s on (a + role_a.f(1)) from role_a.t"""
     ),
     "partition key": Case(
-        made_by="""create table role_a.t (a int) partition by range ((a + role_a.f(1)));
+        create_statement="""create table role_a.t (a int) partition by range ((a + role_a.f(1)));
                    create table role_a.t1 partition of role_a.t default"""
     ),
     "index of a partition": Case(
-        made_by="""create table role_a.t (a int) partition by range (a);
+        create_statement="""create table role_a.t (a int) partition by range (a);
                    create table role_a.t1 partition of role_a.t default;
                    create index on role_a.t1 ((a + role_a.f(1)))"""
     ),
     "cast of an enum": Case(
-        made_by="create table role_a.t (a int, m role_a.mood default 'sad')",
+        create_statement="create table role_a.t (a int, m role_a.mood default 'sad')",
         control="select m::text from role_a.t",
         columns=("a", "m"),
     ),
     "cast of an enum that is the key": Case(
-        made_by="create table role_a.t (a int, m role_a.mood default 'sad' primary key)",
+        create_statement="create table role_a.t (a int, m role_a.mood default 'sad' primary key)",
         control="select a, m::text from role_a.t",
     ),
     "cast of a composite key": Case(
-        made_by="create table role_a.t (a int, k role_a.pair default row(1, 1) primary key)",
+        create_statement="create table role_a.t (a int, k role_a.pair default row(1, 1) primary key)",
         control="select a, k::text from role_a.t",
         refused=copyable_relation.KEY_TYPE,
     ),
     "policy": Case(
-        made_by="""create table role_a.t (a int); alter table role_a.t enable row level security;
+        create_statement="""create table role_a.t (a int); alter table role_a.t enable row level security;
                    create policy p on role_a.t using (role_a.f(a) = a)""",
         refused=copyable_relation.ROW_SECURITY,
     ),
     "view": Case(
-        made_by="create table role_a.u (a int); insert into role_a.u values (7);"
+        create_statement="create table role_a.u (a int); insert into role_a.u values (7);"
         "create view role_a.t as select role_a.f(a) as a from role_a.u",
         refused=copyable_relation.VIEW,
     ),
     "materialized view": Case(
-        made_by="""create materialized view role_a.t as select 7 as a;
+        create_statement="""create materialized view role_a.t as select 7 as a;
                    create index on role_a.t ((a + role_a.f(1)))""",
         refused=copyable_relation.MATERIALIZED_VIEW,
     ),
     "generated column": Case(
-        made_by="create table role_a.t (a int, g int generated always as (role_a.f(a)) stored)",
+        create_statement="create table role_a.t (a int, g int generated always as (role_a.f(a)) stored)",
         control="",
         columns=("a", "g"),
         refused=copyable_relation.GENERATED,
     ),
     "generated column that is not used": Case(
-        made_by="create table role_a.t (a int, g int generated always as (role_a.f(a)) stored)", control=""
+        create_statement="create table role_a.t (a int, g int generated always as (role_a.f(a)) stored)", control=""
     ),
     "default": Case(
-        made_by="create table role_a.t (a int, d int default role_a.f(1))", control="", columns=("a", "d")
+        create_statement="create table role_a.t (a int, d int default role_a.f(1))", control="", columns=("a", "d")
     ),
     "constraint": Case(
-        made_by="create table role_a.t (a int check (role_a.f(1) = 1) check (role_a.f(a) = a))", control=""
+        create_statement="create table role_a.t (a int check (role_a.f(1) = 1) check (role_a.f(a) = a))", control=""
     ),
 }
 
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest, database: Database) -> Case:
-    """A table of alice's with one row, which both roles may read; what fired when it was made is forgotten."""
-    found = _CASES[request.param]
+    """A table of alice with one row, which both roles may read. Calls recorded during the set-up are deleted."""
+    definition = _CASES[request.param]
     with database.connect() as admin:
         admin.execute(_SETUP)
-        admin.execute(found.made_by.encode())
-        if found.refused not in {copyable_relation.VIEW, copyable_relation.MATERIALIZED_VIEW}:
+        admin.execute(definition.create_statement.encode())
+        if definition.refused not in {copyable_relation.VIEW, copyable_relation.MATERIALIZED_VIEW}:
             admin.execute("insert into role_a.t (a) values (7)")
         admin.execute("grant select on all tables in schema role_a to tensile_worker, tensile_reader")
         admin.execute("reset role; reset search_path; truncate loot")
-    return found
+    return definition
 
 
-def loot(database: Database) -> list[Any]:
-    """Who ran the function, and what it could read."""
+def recorded_calls(database: Database) -> list[Any]:
+    """Return the roles that ran the function, and what the function could read."""
     with database.connect() as admin:
         return admin.execute("select distinct who, secret from loot").fetchall()
 
 
 def read_as_reader(database: Database, columns: tuple[str, ...]) -> tuple[TableData, str]:
-    """What a trainer reads of the table, and its session's search_path then."""
+    """Read the table like a trainer; return the data, and the session's search_path afterwards."""
     with database.connect() as admin:
         row = admin.execute("select 'role_a.t'::regclass::oid").fetchone()
         assert row is not None
@@ -169,17 +171,17 @@ def read_as_reader(database: Database, columns: tuple[str, ...]) -> tuple[TableD
 
 
 @pytest.mark.parametrize("case", [name for name, each in _CASES.items() if each.control], indirect=True)
-def test_the_function_fires_where_the_last_version_read(case: Case, database: Database) -> None:
+def test_function_runs_with_the_query_of_version_0_1_0(case: Case, database: Database) -> None:
     with database.connect("tensile_worker") as worker:
         with worker.cursor().copy(f"copy ({case.control}) to stdout (format binary)".encode()) as copy:
             for _ in copy:
                 pass
         assert worker.execute("show search_path").fetchone() == ("role_a, pg_catalog",)
-    assert loot(database) == [("tensile_worker", "of bob")]
+    assert recorded_calls(database) == [("tensile_worker", "of bob")]
 
 
 @pytest.mark.parametrize("case", _CASES, indirect=True)
-def test_the_function_does_not_fire_where_a_trainer_reads(case: Case, database: Database) -> None:
+def test_function_does_not_run_when_a_trainer_reads(case: Case, database: Database) -> None:
     if case.refused:
         with pytest.raises(UnreadableError) as caught:
             read_as_reader(database, case.columns)
@@ -188,11 +190,11 @@ def test_the_function_does_not_fire_where_a_trainer_reads(case: Case, database: 
         table, search_path = read_as_reader(database, case.columns)
         assert table.columns["a"].values.tolist() == [7]
         assert search_path == "pg_catalog, pg_temp"
-    assert loot(database) == []
+    assert recorded_calls(database) == []
 
 
-def test_the_readers_role_has_no_right_in_the_catalog_and_is_a_member_of_nothing(database: Database) -> None:
-    """Like every role it may execute functions that begin by telling a role which membership it lacks."""
+def test_role_of_the_reader_has_no_right_in_the_catalog_and_no_membership(database: Database) -> None:
+    """Like every role, it may execute the functions that begin with an error about the missing membership."""
     with database.connect() as admin:
         row = admin.execute(
             """select pg_catalog.has_schema_privilege('tensile_reader', 'tensile', 'usage'),
@@ -207,5 +209,5 @@ def test_the_readers_role_has_no_right_in_the_catalog_and_is_a_member_of_nothing
                          from pg_roles where rolname = 'tensile_reader'),
                       (select rolpassword from pg_authid where rolname = 'tensile_reader')"""
         ).fetchone()
-    refused_by_postgresql = ["tensile_predict_batch", "tensile_version"]
-    assert row == (False, False, None, refused_by_postgresql, False, None)
+    refused_functions = ["tensile_predict_batch", "tensile_version"]
+    assert row == (False, False, None, refused_functions, False, None)

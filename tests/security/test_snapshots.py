@@ -1,4 +1,6 @@
-"""Nobody reads, fills or keeps another's snapshot, and nothing of a user's runs as the role that makes them."""
+"""Check that no user reads, fills or keeps another user's snapshot, and that no user's function runs as the role that
+makes snapshots.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +22,8 @@ pytestmark = pytest.mark.postgres
 
 Connection = psycopg.Connection[Any]
 
-# A relation whose every name needs quotes, with types of its owner's, and functions of his wherever one can be.
-TRAPS = """
+# A relation whose names all need quotes, with types of its owner, and functions of its owner wherever possible.
+TRAPPED_TABLE = """
 create table trapped (fired_by name);
 grant insert on trapped to public;
 create function spring() returns void language sql as $$ insert into public.trapped values (current_user) $$;
@@ -29,7 +31,7 @@ create function trap(value int) returns int language plpgsql immutable as $$
 begin
   perform public.spring(); return value;
 end $$;
-create function told(value text) returns boolean language plpgsql immutable as $$
+create function trap_text(value text) returns boolean language plpgsql immutable as $$
 begin
   perform public.spring(); return true;
 end $$;
@@ -38,7 +40,7 @@ create domain amount as float8 default public.trap(3) check (public.trap(1) = 1)
 create type pair as (a int, b int);
 create table "odd "" name" (
   "id "" 1" pair primary key, "a; drop table trapped" amount, mood mood default 'fine'::mood,
-  n int default trap(1), g int generated always as (trap(1)) stored, point point, check (told(mood::text)));
+  n int default trap(1), g int generated always as (trap(1)) stored, point point, check (trap_text(mood::text)));
 create index on "odd "" name" (trap(n));
 insert into "odd "" name" values ((1, 2), 1, 'fine', 1), ((3, 4), 2, 'bad', 2);
 delete from trapped;
@@ -61,7 +63,7 @@ def bob(database: Database) -> Iterator[Connection]:
 
 
 def job_on(connection: Connection, relation: str, model: str = "m") -> int:
-    """A job on that relation, inserted as tensile_train inserts it."""
+    """Insert a job on the relation, like tensile_train does."""
     row = connection.execute("select %s::regclass::oid::int8", (relation,)).fetchone()
     assert row is not None
     named = {"relation": {"oid": row[0], "schema": "public", "name": relation}}
@@ -85,7 +87,7 @@ def seal(connection: Connection, job: int) -> tuple[Any, ...]:
 
 
 def sealed_snapshot(connection: Connection, model: str = "m") -> int:
-    """A job of the connection's role with a snapshot of table t."""
+    """Enqueue a job of the connection's role with a sealed snapshot of table t; return its id."""
     with connection.transaction():
         job = job_on(connection, "t", model)
         ((table, _, _), *_) = make(connection, job, ["x", "y"])
@@ -101,7 +103,7 @@ def refused(sqlstate: str, message: str | None = None) -> Iterator[None]:
     assert caught.value.sqlstate == sqlstate, caught.value
 
 
-def test_a_snapshot_is_made_only_in_the_transaction_that_enqueued_the_job(alice: Connection) -> None:
+def test_snapshot_is_made_only_in_the_transaction_that_enqueued_the_job(alice: Connection) -> None:
     job = job_on(alice, "t")
 
     with refused("55000", f"this transaction has enqueued no job {job}"):
@@ -112,21 +114,21 @@ def test_a_snapshot_is_made_only_in_the_transaction_that_enqueued_the_job(alice:
         seal(alice, job)
 
 
-def test_anothers_job_gets_no_snapshot(alice: Connection, bob: Connection) -> None:
+def test_job_of_another_user_gets_no_snapshot(alice: Connection, bob: Connection) -> None:
     with alice.transaction():
         job = job_on(alice, "t")
         with refused("55000"):
             make(bob, job, ["x"])
         ((table, _, _), *_) = make(alice, job, ["x"])
         bob.execute("set lock_timeout = '1s'")
-        with refused("42P01"):  # not committed: bob sees no such table
+        with refused("42P01"):  # not committed, so bob does not see the table
             bob.execute(f"insert into {table} (x) values (1)")
         with refused("55000"):
             seal(bob, job)
         seal(alice, job)
 
 
-def test_a_snapshot_is_made_once_and_sealed_once(alice: Connection) -> None:
+def test_snapshot_is_made_once_and_sealed_once(alice: Connection) -> None:
     with alice.transaction():
         job = job_on(alice, "t")
         make(alice, job, ["x"])
@@ -139,7 +141,7 @@ def test_a_snapshot_is_made_once_and_sealed_once(alice: Connection) -> None:
             make(alice, job, ["x"])
 
 
-def test_a_transaction_with_an_unsealed_snapshot_does_not_commit(alice: Connection) -> None:
+def test_transaction_with_an_unsealed_snapshot_does_not_commit(alice: Connection) -> None:
     for constraints in ("select 1", "set constraints all immediate", "set constraints all deferred"):
         with refused("55000", "is not sealed"), alice.transaction():
             alice.execute(constraints)
@@ -149,7 +151,7 @@ def test_a_transaction_with_an_unsealed_snapshot_does_not_commit(alice: Connecti
     assert alice.execute("select count(*) from tensile.jobs").fetchone() == (0,)
 
 
-def test_constraints_that_are_immediate_do_not_prevent_a_snapshot(alice: Connection) -> None:
+def test_immediate_constraints_do_not_prevent_a_snapshot(alice: Connection) -> None:
     with alice.transaction():
         alice.execute("set constraints all immediate")
         job = job_on(alice, "t")
@@ -158,25 +160,30 @@ def test_constraints_that_are_immediate_do_not_prevent_a_snapshot(alice: Connect
     assert alice.execute("select sealed from tensile.snapshots").fetchall() == [(True,)]
 
 
-def test_the_owner_only_inserts_and_only_until_the_seal(alice: Connection) -> None:
+def test_owner_may_only_insert_until_the_snapshot_is_sealed(alice: Connection) -> None:
     with alice.transaction():
         job = job_on(alice, "t")
         ((table, _, _), *_) = make(alice, job, ["x", "y"])
-        for statement in DENIED:
+        for statement in DENIED_STATEMENTS:
             with refused("42501"), alice.transaction():
                 alice.execute(statement.format(table=table))
-        alice.execute(f"insert into {table} (x) values (1); grant select, insert on {table} to bob")  # only a warning
-        granted = "select has_table_privilege('bob', %s, 'select') or has_table_privilege('bob', %s, 'insert')"
-        assert alice.execute(granted, (table, table)).fetchone() == (False,)
+        # The grant only raises a warning.
+        alice.execute(f"insert into {table} (x) values (1); grant select, insert on {table} to bob")
+        bob_has_rights = "select has_table_privilege('bob', %s, 'select') or has_table_privilege('bob', %s, 'insert')"
+        assert alice.execute(bob_has_rights, (table, table)).fetchone() == (False,)
         seal(alice, job)
         with refused("42501"), alice.transaction():
             alice.execute(f"insert into {table} (x) values (2)")
-    for statement in (*DENIED, "insert into {table} (x) values (3)", "lock table {table} in access share mode"):
+    for statement in (
+        *DENIED_STATEMENTS,
+        "insert into {table} (x) values (3)",
+        "lock table {table} in access share mode",
+    ):
         with refused("42501"), alice.transaction():
             alice.execute(statement.format(table=table))
 
 
-DENIED = (
+DENIED_STATEMENTS = (
     "select * from {table}",
     "insert into {table} (x) values (1) returning x",
     "update {table} set x = 1",
@@ -204,7 +211,7 @@ DENIED = (
 )
 
 
-def test_nobody_else_reads_or_trains_on_a_snapshot(alice: Connection, bob: Connection, database: Database) -> None:
+def test_only_trainers_read_a_snapshot(alice: Connection, bob: Connection, database: Database) -> None:
     job = sealed_snapshot(alice)
     with database.connect("tensile_worker") as worker, database.connect("monitor") as monitor:
         for connection in (alice, bob, worker, monitor):
@@ -213,10 +220,10 @@ def test_nobody_else_reads_or_trains_on_a_snapshot(alice: Connection, bob: Conne
         for connection in (alice, bob):
             with refused("42501"):
                 connection.execute("select tensile_train('stolen', %s, target => 'y')", (f"tensile_data.job_{job}",))
-        seen = "select job_id, table_name, key, rows, sealed from tensile.snapshots"
+        columns_of_snapshots = "select job_id, table_name, key, rows, sealed from tensile.snapshots"
         row = (job, f"job_{job}", ["id"], 20, True)
-        assert bob.execute(seen).fetchall() == []
-        assert [c.execute(seen).fetchall() for c in (alice, worker, monitor)] == [[row]] * 3
+        assert bob.execute(columns_of_snapshots).fetchall() == []
+        assert [c.execute(columns_of_snapshots).fetchall() for c in (alice, worker, monitor)] == [[row]] * 3
     with database.connect() as postgres:
         postgres.execute("set role tensile_reader")
         assert postgres.execute(f"select count(*) from tensile_data.job_{job}").fetchone() == (20,)
@@ -226,7 +233,7 @@ def test_nobody_else_reads_or_trains_on_a_snapshot(alice: Connection, bob: Conne
             postgres.execute("select * from tensile.snapshots")
 
 
-def test_a_job_that_names_anothers_snapshot_as_its_relation_reads_nothing(
+def test_job_with_another_users_snapshot_as_its_relation_reads_nothing(
     alice: Connection, bob: Connection, database: Database
 ) -> None:
     victim = sealed_snapshot(alice)
@@ -235,29 +242,31 @@ def test_a_job_that_names_anothers_snapshot_as_its_relation_reads_nothing(
     relation = Relation(oid=row[0], schema="tensile_data", name=f"job_{victim}")
     spec = JobSpec(model="m", relation=relation, target="y", task=Task.REGRESSION, architecture={"type": "mlp"})
     with database.connect("tensile_reader") as reader, database.connect("tensile_worker") as worker:
-        for thief in (alice, bob):
+        for other_user in (alice, bob):
             job = enqueue(
-                thief,
-                f"of_{thief.info.user}",
+                other_user,
+                f"of_{other_user.info.user}",
                 relation_oid=relation.oid,
                 relation_schema=relation.schema,
                 relation_name=relation.name,
                 spec={"relation": {"oid": relation.oid, "schema": relation.schema, "name": relation.name}},
             )
             assert snapshots.find_snapshot(worker, job) is None
-            owner = thief.execute("select current_user::regrole::oid::int8").fetchone()
+            owner = other_user.execute("select current_user::regrole::oid::int8").fetchone()
             assert owner is not None
-            with pytest.raises(PrivilegeError, match=f"role {thief.info.user} may not read table"):
+            with pytest.raises(PrivilegeError, match=f"role {other_user.info.user} may not read table"):
                 prepare(reader, spec, owner_oid=owner[0])
 
 
-def test_nothing_of_the_relations_owner_runs_as_another_role(alice: Connection) -> None:
-    alice.execute(TRAPS)
+def test_functions_of_the_relations_owner_do_not_run_as_another_role(alice: Connection) -> None:
+    alice.execute(TRAPPED_TABLE)
     with alice.transaction():
         job = _odd_job(alice)
-        made = make(alice, job, ["a; drop table trapped", "mood", "n", "g", "point", "no such", "x) as select 1; --"])
+        snapshot_columns = make(
+            alice, job, ["a; drop table trapped", "mood", "n", "g", "point", "no such", "x) as select 1; --"]
+        )
         table = f"tensile_data.job_{job}"
-        assert made == [
+        assert snapshot_columns == [
             (table, 'id " 1', True),
             (table, "a; drop table trapped", False),
             (table, "mood", True),
@@ -265,13 +274,13 @@ def test_nothing_of_the_relations_owner_runs_as_another_role(alice: Connection) 
             (table, "g", False),
         ]
         alice.execute(f'insert into {table} select ("id "" 1")::text, "a; drop table trapped", mood, n, g from {ODD}')
-        fired = alice.execute("select fired_by, count(*) from trapped group by 1").fetchall()
+        calls = alice.execute("select fired_by, count(*) from trapped group by 1").fetchall()
         assert seal(alice, job)[0] == 2
-    assert [name for name, _ in fired] in (["alice"], [])
+    assert [name for name, _ in calls] in (["alice"], [])
     assert alice.execute("select distinct fired_by from trapped where fired_by <> 'alice'").fetchall() == []
-    # Nothing keeps the owner from dropping what is his.
+    # The owner can drop all objects of the relation.
     alice.execute(
-        f"drop table {ODD}; drop type mood; drop type pair; drop domain amount; drop function trap, told, spring"
+        f"drop table {ODD}; drop type mood; drop type pair; drop domain amount; drop function trap, trap_text, spring"
     )
     types = alice.execute(
         "select attname::text, format_type(atttypid, atttypmod) from pg_attribute"
@@ -296,7 +305,9 @@ def _odd_job(connection: Connection) -> int:
     return enqueue(connection, "m", relation_oid=row[0], relation_name=name, spec=spec)
 
 
-def test_a_callers_search_path_and_settings_do_not_reach_the_definers(alice: Connection, database: Database) -> None:
+def test_search_path_of_the_caller_does_not_affect_security_definer_functions(
+    alice: Connection, database: Database
+) -> None:
     with database.connect() as postgres:
         name = sql.Identifier(database.name)
         postgres.execute(sql.SQL("grant create on database {} to alice").format(name))
@@ -323,7 +334,7 @@ def test_a_callers_search_path_and_settings_do_not_reach_the_definers(alice: Con
     assert alice.execute("select by_whom from own.fired").fetchall() == []
 
 
-def test_a_rolled_back_job_leaves_nothing(alice: Connection, database: Database) -> None:
+def test_rolled_back_job_leaves_no_snapshot(alice: Connection, database: Database) -> None:
     with alice.transaction(force_rollback=True):
         job = job_on(alice, "t")
         make(alice, job, ["x"])
@@ -333,7 +344,7 @@ def test_a_rolled_back_job_leaves_nothing(alice: Connection, database: Database)
         assert _tables(postgres) == []
 
 
-def test_a_forged_specification_gives_no_right_to_the_relation(alice: Connection, bob: Connection) -> None:
+def test_forged_specification_gives_no_right_to_the_relation(alice: Connection, bob: Connection) -> None:
     with bob.transaction():
         job = job_on(bob, "t", "forged")  # bob may not read t
         ((table, _, _), *_) = make(bob, job, ["x", "y"])
@@ -343,22 +354,22 @@ def test_a_forged_specification_gives_no_right_to_the_relation(alice: Connection
 
 
 @pytest.mark.parametrize("role", ["tensile_worker", "admin"])
-def test_only_ended_jobs_lose_their_snapshots(alice: Connection, database: Database, role: str) -> None:
+def test_only_snapshots_of_ended_jobs_are_dropped(alice: Connection, database: Database, role: str) -> None:
     first, second, third = (sealed_snapshot(alice, model) for model in ("a", "b", "c"))
-    with database.connect() as postgres, database.connect(role) as dropping:
+    with database.connect() as postgres, database.connect(role) as session:
         drop = "select tensile.drop_snapshots(%s)"
-        assert dropping.execute(drop, (10,)).fetchone() == (0,)
+        assert session.execute(drop, (10,)).fetchone() == (0,)
         alice.execute("select tensile_cancel(%s), tensile_cancel(%s)", (first, second))
-        assert dropping.execute(drop, (1,)).fetchone() == (1,)
-        assert dropping.execute(drop, (10,)).fetchone() == (1,)
+        assert session.execute(drop, (1,)).fetchone() == (1,)
+        assert session.execute(drop, (10,)).fetchone() == (1,)
         assert _tables(postgres) == [f"job_{third}"]
         assert postgres.execute("select job_id from tensile.snapshots").fetchall() == [(third,)]
         postgres.execute("delete from tensile.jobs where job_id = %s", (third,))
-        assert dropping.execute(drop, (10,)).fetchone() == (1,)
+        assert session.execute(drop, (10,)).fetchone() == (1,)
         assert _tables(postgres) == []
 
 
-def test_a_locked_snapshot_is_skipped_and_does_not_hold_up_the_others(alice: Connection, database: Database) -> None:
+def test_locked_snapshot_is_skipped_and_the_others_are_dropped(alice: Connection, database: Database) -> None:
     jobs = [sealed_snapshot(alice, model) for model in ("a", "b")]
     alice.execute("select tensile_cancel(%s), tensile_cancel(%s)", jobs)
     with database.connect() as postgres, database.connect("tensile_worker") as worker:
@@ -369,7 +380,7 @@ def test_a_locked_snapshot_is_skipped_and_does_not_hold_up_the_others(alice: Con
         assert worker.execute("select tensile.drop_snapshots(10)").fetchone() == (1,)
 
 
-def test_leftovers_of_a_restored_copy_are_dropped_and_other_tables_kept(database: Database) -> None:
+def test_leftover_snapshots_of_a_restored_copy_are_dropped_and_other_tables_kept(database: Database) -> None:
     with database.connect() as postgres, database.connect("tensile_worker") as worker:
         for table in ("job_77", "predictions_1"):
             postgres.execute(
@@ -379,7 +390,7 @@ def test_leftovers_of_a_restored_copy_are_dropped_and_other_tables_kept(database
         assert _tables(postgres) == ["predictions_1"]
 
 
-def test_a_leftover_table_does_not_stand_in_a_new_jobs_way(alice: Connection, database: Database) -> None:
+def test_leftover_table_does_not_prevent_a_new_snapshot(alice: Connection, database: Database) -> None:
     with database.connect() as postgres:
         row = postgres.execute("select last_value + 1 from tensile.jobs_job_id_seq").fetchone()
         assert row is not None
@@ -400,7 +411,7 @@ def test_a_leftover_table_does_not_stand_in_a_new_jobs_way(alice: Connection, da
         ("all_snapshots_max_bytes", "all snapshots have [0-9]+ bytes, the most for all together are 10000"),
     ],
 )
-def test_a_snapshot_beyond_a_limit_is_refused_and_leaves_nothing(
+def test_snapshot_beyond_a_limit_is_refused_and_leaves_nothing(
     alice: Connection, bob: Connection, database: Database, setting: str, message: str
 ) -> None:
     with database.connect("admin") as admin:

@@ -1,4 +1,4 @@
-"""Every role against everything that the catalog offers: nobody sees, changes, locks or takes what is another's."""
+"""Check with attacks on every object of the catalog that no role reads, changes or locks objects of another role."""
 
 import logging
 from collections import Counter
@@ -7,38 +7,39 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from tests.conftest import Database
-from tests.security.estate import OWNER, VICTIM, settle
-from tests.security.siege import Outcome, Report, State, besiege
-from tests.security.surface import attacks
+from tests.nightly import nightly_unless
+from tests.security.attack_runs import AttackReport, Outcome, State, run_attack
+from tests.security.attacks import attacks
+from tests.security.owned_objects import OWNER, VICTIM, create_owned_objects
 
 log = logging.getLogger(__name__)
 
 pytestmark = pytest.mark.postgres
 
-# What every role may call.
-ANYBODY = {"tensile_require_role(name)": "nothing, or an error where the caller is no member of the role"}
-# What an ordinary user may read or call although none of it is the user's own, and why.
-SHARED = ANYBODY | {
+# What every role may call, and why.
+PUBLIC = {"tensile_require_role(name)": "returns nothing, or an error if the caller is not a member of the role"}
+# What an ordinary user may read or call although it belongs to nobody or to others, and why.
+SHARED = PUBLIC | {
     "tensile.active_jobs()": "counts of jobs by controller, without names: why a job waits",
-    "tensile.bridge(text,jsonb,jsonb[])": "checks privileges itself; the errors of its requests are answers",
-    "tensile.catalog_digest()": "which source the catalog was made from",
-    "tensile.catalog_version()": "which version the catalog has",
+    "tensile.bridge(text,jsonb,jsonb[])": "checks privileges itself, and returns errors as answers",
+    "tensile.catalog_digest()": "a digest of the catalog's source",
+    "tensile.catalog_version()": "the catalog's version",
     "tensile.check_row_size(anycompatible,bigint)": "measures the caller's own argument",
     "tensile.current_role_oid()": "the caller's own oid",
-    "tensile.devices": "memory of devices, all jobs together: whether a training would start now",
-    "tensile.follow_job(bigint,text)": "nothing of a job that the caller does not see",
-    "tensile.installation()": "which database this is",
-    "tensile.intake()": "how many controllers, places and jobs there are, and what the next job waits for",
-    "tensile.key_text(anyelement)": "writes the caller's own argument",
+    "tensile.devices": "memory of devices for all jobs together, to see whether a training would start now",
+    "tensile.follow_job(bigint,text)": "returns nothing about a job that the caller does not see",
+    "tensile.installation()": "the id of the database",
+    "tensile.intake()": "the numbers of controllers, slots and jobs, and what the next job waits for",
+    "tensile.key_text(anyelement)": "formats the caller's own argument",
     "tensile.known_settings()": "names and defaults of settings",
-    "tensile.models": "a model of the caller's own can be made",
+    "tensile.models": "the caller may create a model of its own",
     "tensile.numbers_of(jsonb)": "reads the caller's own argument",
     "tensile.owners_at_limit(integer,oid)": "counts the jobs that the caller sees",
-    "tensile.queue_positions(bigint[])": "how many jobs are before a job, without names",
+    "tensile.queue_positions(bigint[])": "the number of jobs before a job, without names",
     "tensile.quota_of(oid)": "defaults, and the quota of the caller's own role",
     "tensile.row_bytes(anyelement)": "measures the caller's own argument",
-    "tensile.row_form(regtype)": "tells of the caller's own argument",
-    "tensile.row_json(anyelement)": "writes the caller's own argument",
+    "tensile.row_form(regtype)": "describes the caller's own argument",
+    "tensile.row_json(anyelement)": "formats the caller's own argument",
     "tensile.setting(text)": "a setting's value",
     "tensile.setting_list": "all settings: how long rows are kept, how large snapshots may be",
     "tensile.spec_fault(jsonb)": "checks the caller's own argument",
@@ -46,19 +47,19 @@ SHARED = ANYBODY | {
     "tensile.stat_workers": "see tensile.workers",
     "tensile.training_request": "puts its arguments into one JSON object",
     "tensile.try_commit(boolean)": "commits the caller's own transaction",
-    "tensile.workers": "controllers and their services: where predictions are asked for",
+    "tensile.workers": "controllers and their services, to which prediction requests go",
     "tensile_check()": "what is missing for trainings and predictions",
-    "tensile_version()": "which version the catalog has",
+    "tensile_version()": "the catalog's version",
 }
-# What a grant to predict adds.
+# What a grant to predict with a model adds.
 GRANTED = {
     "tensile.model_list": "the model's name, its versions and their metrics",
     "tensile.model_privileges": "the grant itself",
-    "tensile.model_versions": "what a prediction is made with: task, target, metrics",
+    "tensile.model_versions": "the data that predictions need: task, target, metrics",
     "tensile.models": "the model's name and owner",
     "tensile_training_info(text)": "the versions of a model",
 }
-# What monitors read: everything of jobs and models, except what is made of training data.
+# What monitors read: everything about jobs and models, except data that is made from training data.
 MONITORED = dict.fromkeys(
     (
         *("tensile.checkpoints", "tensile.device_jobs", "tensile.devices", "tensile.job_events"),
@@ -74,70 +75,73 @@ MONITORED = dict.fromkeys(
     ),
     "monitors see every job, model, plan and device",
 )
-ANSWERED: Mapping[str, Mapping[str, str]] = {
-    "stranger": ANYBODY,
-    "tensile_reader": ANYBODY,
+READABLE: Mapping[str, Mapping[str, str]] = {
+    "stranger": PUBLIC,
+    "tensile_reader": PUBLIC,
     "demo": SHARED,
     "bob": SHARED | GRANTED,
     "monitor": MONITORED,
 }
-# Kinds of secrets that a role may read of others. Nothing that is made of training data is among them.
-SEEN: Mapping[str, frozenset[str]] = {
+# Kinds of secrets of other roles that a role may read. None of them is made from training data.
+VISIBLE_SECRETS: Mapping[str, frozenset[str]] = {
     "bob": frozenset({"model"}),
     "monitor": frozenset({"model", "error", "event", "figure", "key", "plan", "position"}),
 }
 
 
-def test_the_owner_sees_all_that_the_attacks_look_for(database: Database) -> None:
+@pytest.mark.nightly
+def test_attacks_by_the_owner_read_every_kind_of_secret(database: Database) -> None:
     seen = {kind for report in _reports(database, OWNER) for kind, owner in report.leaked if owner == OWNER}
 
     assert seen == {"bundle", "error", "event", "figure", "key", "model", "plan", "report", "weights"}
 
 
-@pytest.mark.parametrize("role", ANSWERED)
-def test_nobody_gets_an_answer_beyond_what_the_role_is_for(database: Database, role: str) -> None:
+@pytest.mark.parametrize("role", nightly_unless(lambda role: role == "bob", READABLE))
+def test_role_reads_and_calls_only_what_it_is_for(database: Database, role: str) -> None:
     reports = _reports(database, role)
 
     answered = {_subject(report) for report in reports if report.outcome is Outcome.ROWS}
     leaks = {(kind, _subject(report)) for report in reports for kind, _ in report.leaked}
-    assert answered == set(ANSWERED[role])
-    assert {leak for leak in leaks if leak[0] not in SEEN.get(role, frozenset())} == set()
+    assert answered == set(READABLE[role])
+    assert {leak for leak in leaks if leak[0] not in VISIBLE_SECRETS.get(role, frozenset())} == set()
     _assert_harmless(reports)
     assert [name for report in reports for name in report.lost] == []
 
 
-def test_an_owner_changes_and_reads_only_what_is_its_own(database: Database) -> None:
-    reports = _reports(database, OWNER, others=True)
+def test_owner_changes_and_reads_only_its_own_rows(database: Database) -> None:
+    reports = _reports(database, OWNER, only_victims_losses=True)
 
     assert {owner for report in reports for _, owner in report.leaked} <= {OWNER}
     assert [(_subject(report), report.lost) for report in reports if report.lost] == []
     _assert_harmless(reports)
 
 
-def _reports(database: Database, role: str, *, others: bool = False) -> list[Report]:
-    """What comes of every attack by the role. `others`: only losses of the victim's rows count."""
-    settle(database, VICTIM)
+def _reports(database: Database, role: str, *, only_victims_losses: bool = False) -> list[AttackReport]:
+    """Run every attack as the role and return the reports. With `only_victims_losses`, only changes of the victim's
+    rows count.
+    """
+    create_owned_objects(database, VICTIM)
     with database.connect() as connection:
         before = State.now(connection)
-        estate = settle(database, OWNER)
-        if not others:
+        objects = create_owned_objects(database, OWNER)
+        if not only_victims_losses:
             before = State.now(connection)
-        reports = [besiege(connection, role, attack, before) for attack in attacks(connection, estate)]
+        reports = [run_attack(connection, role, attack, before) for attack in attacks(connection, objects)]
     count = Counter(report.outcome.value for report in reports)
-    told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(count.items()))
-    log.info("%s: %d statements, %s", role, len(reports), told)  # pytest --log-cli-level=info shows it
+    summary = ", ".join(f"{number} {outcome}" for outcome, number in sorted(count.items()))
+    log.info("%s: %d statements, %s", role, len(reports), summary)  # shown by pytest --log-cli-level=info
     return reports
 
 
-def _assert_harmless(reports: Iterable[Report]) -> None:
-    """No statement locks a shared table, gives a row to another role, or changes a definition or a grant."""
+def _assert_harmless(reports: Iterable[AttackReport]) -> None:
+    """Check that no statement locked a shared table, gave a row to another role, or changed a definition or grant."""
     assert {(report.attack.statement, name) for report in reports for name in report.locks} == set()
-    assert {(report.attack.statement, name) for report in reports for name in report.strangers} == set()
+    assert {(report.attack.statement, name) for report in reports for name in report.given_away} == set()
     assert {report.attack.statement for report in reports if report.redefined} == set()
 
 
-def _subject(report: Report) -> str:
-    """The table, view or function, without the column."""
+def _subject(report: AttackReport) -> str:
+    """Return the attacked table, view or function, without the column."""
     target = report.attack.target
     if report.attack.kind in ("select column", "insert column", "update column"):
         target = target.rpartition(".")[0]

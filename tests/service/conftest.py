@@ -1,4 +1,4 @@
-"""A service as a controller starts it, beside a real database that holds a model."""
+"""Fixtures: a service process, started like a controller starts it, and a real database with a published model."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ from tests.conftest import Database, fresh_database
 from tests.learning.tables import bundle
 from worker.serving.identity import DatabaseIdentity, read_identity, socket_name
 
-from .fakes import DEADLINE_S, Client, eventually
+from .fakes import DEADLINE_S, Client, wait_until
 
 MODULE = "indb_tensile.worker.service"
 
@@ -34,7 +34,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).reso
 
 @dataclass(slots=True)
 class Service:
-    """The process, and how a test reaches it."""
+    """A service process of a registered worker, and clients of it."""
 
     database: Database
     directory: Path
@@ -60,7 +60,7 @@ class Service:
             "TENSILE_SERVICE_DIRECTORY": str(self.directory),
             **{
                 f"TENSILE_LINK_{way}_BYTES_PER_S": "400000000" for way in ("OUT", "IN")
-            },  # a controller's hand them on
+            },  # a controller passes these settings to its service
             "TENSILE_DEVICE": "emulated",
             "TENSILE_TORCH_THREADS": "1",
             "TENSILE_WORKER_ID": str(self.worker),
@@ -68,17 +68,17 @@ class Service:
         }
 
     def run(self, peer_uid: int | None) -> None:
-        """Have it run, and answer this user."""
+        """Start the service, unless it already runs, so that it answers clients of this user."""
         if self.process is None or self.peer_uid != peer_uid:
             self.stop()
             self.peer_uid = peer_uid
             self.start()
 
     def start(self) -> None:
-        self.socket.unlink(missing_ok=True)  # of a killed service: what appears is the new one's
-        with errors_to(self.log):  # the fork server's, and so its copies'
+        self.socket.unlink(missing_ok=True)  # a killed service leaves its socket file
+        with redirect_standard_error(self.log):  # the fork server and its children inherit it
             self.process = self.forks.ask(MODULE, environment=self.settings, descriptors={})
-        eventually(self.answers)
+        wait_until(self.answers)
 
     def answers(self) -> bool:
         self.forks.receive()
@@ -102,63 +102,63 @@ class Service:
 
 @pytest.fixture(scope="module")
 def database(cluster: Cluster, template: str) -> Iterator[Database]:
-    """One database for all tests of a module: a service takes seconds to start."""
-    with fresh_database(cluster, template) as made:
-        yield made
+    """One database for all tests of a module, because a service takes seconds to start."""
+    with fresh_database(cluster, template) as database:
+        yield database
 
 
 @pytest.fixture(scope="module")
 def _service(database: Database) -> Iterator[Service]:
     with tempfile.TemporaryDirectory(prefix="tensile-service-") as name:
         Path(name).chmod(0o755)
-        with service_of(database, Path(name) / "sockets") as made:
-            yield made
+        with service_of(database, Path(name) / "sockets") as service:
+            yield service
 
 
 @contextmanager
 def service_of(database: Database, directory: Path) -> Iterator[Service]:
-    """A service of the database's first worker, which does not run yet; its log is beside the directory."""
+    """Register a worker, and yield its service, which is not started yet. Its log is beside the directory."""
     with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
         worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
     with database.connect() as connection:
         connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
     with closing(ForkServer(ENVIRONMENT)) as forks:
         log = directory.parent / f"{database.name}.log"
-        made = Service(database=database, directory=directory, worker=worker, log=log, forks=forks)
-        yield made
-        made.stop()
+        service = Service(database=database, directory=directory, worker=worker, log=log, forks=forks)
+        yield service
+        service.stop()
 
 
 @contextmanager
-def errors_to(path: Path) -> Iterator[None]:
-    """What is started meanwhile has this file as its standard error output."""
-    kept = os.dup(2)
+def redirect_standard_error(path: Path) -> Iterator[None]:
+    """Redirect the standard error output of processes that are started in this context to this file."""
+    standard_error = os.dup(2)
     with path.open("ab") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(standard_error, 2)
+        os.close(standard_error)
 
 
 @pytest.fixture
 def service(_service: Service) -> Service:
-    """A running service of a registered worker, which answers the database's server."""
+    """A running service that answers only the system user of the database's server."""
     _service.run(peer_uid=None)
     return _service
 
 
 @pytest.fixture
 def open_service(_service: Service) -> Service:
-    """The same, but it answers the suite's own user, as it would a server that runs as that user."""
+    """A running service that answers only the system user of the tests."""
     _service.run(peer_uid=os.geteuid())
     return _service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A version in the catalog, untrained, and what it must answer."""
+    """A version in the catalog with initial weights, and a predictor of the answers that are expected of it."""
 
     version: ModelVersionId
     prepared: Prepared
@@ -166,7 +166,7 @@ class Published:
 
 
 def publish(database: Database, model: str, relation: str) -> Published:
-    """Enqueue a training as demo, and publish the network as it was initialised: predicting needs no more."""
+    """Enqueue a training as demo, and publish the network with its initial weights, which is enough to predict."""
     with database.connect(user="demo") as connection:
         connection.execute("select tensile_train(%s, %s::regclass, deploy => 'always')", [model, relation])
     with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
@@ -193,7 +193,7 @@ def publish(database: Database, model: str, relation: str) -> Published:
 
 
 def fill(connection: psycopg.Connection, table: str, target: str, value: str) -> None:
-    """A table of 60 rows with two features, readable by trainers."""
+    """Create a table of 60 rows with two features, which trainers may read."""
     connection.execute(
         f"create table {table} (id bigint primary key, a double precision, b text, {target} {value.split(':')[0]})"
     )

@@ -1,4 +1,6 @@
-"""Answers `{"do": "echo"}` with its process id; dies of `{"do": "die"}`; never answers `{"do": "hang"}`."""
+"""A fake analyst process: it answers `{"do": "echo"}` with its process id and the request, ends with code 7 at
+`{"do": "die"}`, and never answers `{"do": "hang"}`.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Small stand-ins for what the service is made of, and a client of it."""
+"""A fake model, and a client of the service."""
 
 import json
 import socket
@@ -19,16 +19,16 @@ DEADLINE_S = 120.0
 IDENTITY = DatabaseIdentity(installation="01234567-89ab-cdef-0123-456789abcdef", server_start="1")
 
 
-def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until it is so; fail after DEADLINE_S."""
-    end = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < end, "it did not come to pass in time"
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition is true; fail after DEADLINE_S."""
+    end_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end_s, f"not within {DEADLINE_S} s"
         threading.Event().wait(0.005)
 
 
 class Echo:
-    """A model that gives each row back, refuses the row `bad`, and computes only while its gate is open."""
+    """A model that returns each row, refuses the row `bad`, and computes only while `gate` is set."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -51,7 +51,7 @@ class Echo:
 
 
 class Client:
-    """A blocking client of the service, as the bridge is one: `identity` is the database for which it asks."""
+    """A blocking client of the service, like the bridge. `identity` is the database that sends the requests."""
 
     def __init__(self, path: Path, identity: DatabaseIdentity = IDENTITY) -> None:
         self._identity = {"installation": identity.installation, "server_start": identity.server_start}
@@ -62,7 +62,7 @@ class Client:
         self.greeting: dict[str, Any] | None = None
 
     def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
-        """The whole answer."""
+        """Send a request and return the answer."""
         self.request(verb, **fields)
         return self.receive()
 
@@ -71,7 +71,7 @@ class Client:
         self.send(self.body(verb, **fields))
 
     def body(self, verb: str, **fields: Any) -> bytes:
-        """A request's body."""
+        """Return the body of a request."""
         return json.dumps({"verb": verb, **self._identity, **fields}).encode()
 
     def send(self, body: bytes) -> None:
@@ -81,13 +81,13 @@ class Client:
         self._socket.sendall(data)
 
     def greet(self) -> dict[str, Any]:
-        """What the service says first."""
+        """Return the service's greeting."""
         if self.greeting is None:
             self.greeting = self._receive()
         return self.greeting
 
     def receive(self) -> dict[str, Any]:
-        """The next answer."""
+        """Return the next answer."""
         self.greet()
         return self._receive()
 
@@ -101,7 +101,7 @@ class Client:
         return answer
 
     def ended(self) -> bool:
-        """Whether the service has closed the connection; blocks until it says something beyond its greeting."""
+        """Return whether the service has closed the connection. Blocks until it closes it or sends an answer."""
         try:
             self.greet()
             return self._socket.recv(1) == b""

@@ -1,4 +1,4 @@
-"""The second process, with a small one in the analyst's place."""
+"""Check how the service runs its second process, with a fake analyst."""
 
 import asyncio
 import json
@@ -15,40 +15,41 @@ from indb_tensile.errors import UnavailableError
 from tests.controller.fakes import children
 from worker.serving.analyst_process import AnalystProcess
 
-from .fakes import DEADLINE_S, eventually
+from .fakes import DEADLINE_S, wait_until
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[ForkServer]:
-    with closing(ForkServer(ENVIRONMENT)) as made:
-        yield made
+    with closing(ForkServer(ENVIRONMENT)) as forks:
+        yield forks
 
 
 def run(
     forks: ForkServer,
-    scene: Callable[[AnalystProcess], Awaitable[None]],
+    scenario: Callable[[AnalystProcess], Awaitable[None]],
     *,
     module: str = "tests.service.fake_analyst",
     limit_s: float = DEADLINE_S,
 ) -> None:
-    async def whole() -> None:
+    async def run_scenario() -> None:
         analyst = AnalystProcess(forks, module, limit_s=limit_s)
         try:
-            await scene(analyst)
+            await scenario(analyst)
         finally:
             analyst.stop()
 
-    asyncio.run(whole())
+    asyncio.run(run_scenario())
 
 
-async def running(analyst: AnalystProcess) -> int:
-    """The process that answers now."""
+async def pid_of_answer(analyst: AnalystProcess) -> int:
+    """Send a request, and return the id of the process that answers it."""
     return int(json.loads(await analyst.ask(b'{"do": "echo"}'))[0])
 
 
-def alive(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Return whether the process exists, be it as a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -56,104 +57,104 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_requests_take_turns_in_one_process(forks: ForkServer) -> None:
-    async def scene(analyst: AnalystProcess) -> None:
+def test_concurrent_requests_are_answered_in_turn_by_one_process(forks: ForkServer) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
         bodies = [json.dumps({"do": "echo", "number": n}).encode() for n in range(20)]
         answers = [json.loads(answer) for answer in await asyncio.gather(*map(analyst.ask, bodies))]
         assert [body for _, body in answers] == [json.loads(body) for body in bodies]
         assert {pid for pid, _ in answers} == {analyst.pid}
 
-    run(forks, scene)
+    run(forks, scenario)
 
 
-def test_one_that_dies_under_a_request_is_told_and_another_takes_its_place(forks: ForkServer) -> None:
-    async def scene(analyst: AnalystProcess) -> None:
-        first = await running(analyst)
+def test_process_that_dies_during_a_request_is_reported_and_replaced(forks: ForkServer) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
+        first = await pid_of_answer(analyst)
         with pytest.raises(UnavailableError, match="ended with code 7"):
             await analyst.ask(b'{"do": "die"}')
         await analyst.ask(b'{"do": "echo"}')
         assert analyst.pid not in (None, first)
 
-    run(forks, scene)
+    run(forks, scenario)
 
 
-def test_one_that_was_killed_between_requests_is_replaced_without_anybody_noticing(forks: ForkServer) -> None:
-    async def scene(analyst: AnalystProcess) -> None:
-        first = await running(analyst)
+def test_process_killed_between_requests_is_replaced_silently(forks: ForkServer) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
+        first = await pid_of_answer(analyst)
         os.kill(first, signal.SIGKILL)
         os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
-        pid = await running(analyst)
+        pid = await pid_of_answer(analyst)
         assert pid != first
 
-    run(forks, scene)
+    run(forks, scenario)
 
 
-def test_a_request_that_is_given_up_ends_with_its_process_and_the_next_is_served(forks: ForkServer) -> None:
-    async def scene(analyst: AnalystProcess) -> None:
-        first = await running(analyst)
+def test_cancelled_request_ends_its_process_and_the_next_request_is_answered(forks: ForkServer) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
+        first = await pid_of_answer(analyst)
         hanging = asyncio.ensure_future(analyst.ask(b'{"do": "hang"}'))
-        next_one = asyncio.ensure_future(analyst.ask(b'{"do": "echo"}'))
+        next_request = asyncio.ensure_future(analyst.ask(b'{"do": "echo"}'))
         await asyncio.sleep(0)
         hanging.cancel()
-        pid, _ = json.loads(await next_one)
+        pid, _ = json.loads(await next_request)
         assert pid != first
-        eventually(lambda: not alive(first))
+        wait_until(lambda: not exists(first))
 
-    run(forks, scene)
+    run(forks, scenario)
 
 
-def test_one_that_is_stopped_before_it_has_begun_does_not_stay(forks: ForkServer) -> None:
+def test_process_that_is_stopped_before_its_start_ends(forks: ForkServer) -> None:
     before = children() - {forks.pid}
 
-    async def scene(analyst: AnalystProcess) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
         await analyst.start()
         assert analyst.stop() is None
-        assert {await running(analyst), forks.pid} == children() - before
+        assert {await pid_of_answer(analyst), forks.pid} == children() - before
 
-    run(forks, scene)
+    run(forks, scenario)
 
 
-def test_when_what_it_is_forked_from_dies_it_stays_and_the_next_comes_from_another(forks: ForkServer) -> None:
-    async def scene(analyst: AnalystProcess) -> None:
-        first = await running(analyst)
+def test_process_survives_its_fork_server_and_the_next_process_gets_a_new_server(forks: ForkServer) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
+        first = await pid_of_answer(analyst)
         killed = forks.pid
         assert killed is not None
         os.kill(killed, signal.SIGKILL)
-        assert await running(analyst) == first
+        assert await pid_of_answer(analyst) == first
         os.kill(first, signal.SIGKILL)
         os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
-        assert await running(analyst) != first
+        assert await pid_of_answer(analyst) != first
         assert forks.pid not in (None, killed)
 
-    run(forks, scene)
+    run(forks, scenario)
 
 
-def test_one_that_cannot_be_started_is_told(forks: ForkServer) -> None:
-    async def scene(analyst: AnalystProcess) -> None:
+def test_process_that_cannot_start_is_reported(forks: ForkServer) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
         with pytest.raises(UnavailableError, match="second process could not be started"):
             await analyst.ask(b'{"do": "echo"}')
         assert analyst.pid is None
 
-    run(forks, scene, module="tests.service.absent")
+    run(forks, scenario, module="tests.service.absent")
 
 
-def test_stopping_ends_the_process(forks: ForkServer) -> None:
-    async def scene(analyst: AnalystProcess) -> None:
-        pid = await running(analyst)
+def test_stop_ends_the_process(forks: ForkServer) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
+        pid = await pid_of_answer(analyst)
         assert analyst.stop() == -signal.SIGKILL
-        assert not alive(pid)
+        assert not exists(pid)
         assert analyst.stop() is None
 
-    run(forks, scene)
+    run(forks, scenario)
 
 
-def test_a_request_that_takes_too_long_is_given_up(forks: ForkServer) -> None:
+def test_request_that_takes_too_long_is_cancelled(forks: ForkServer) -> None:
     before = children() - {forks.pid}
 
-    async def scene(analyst: AnalystProcess) -> None:
+    async def scenario(analyst: AnalystProcess) -> None:
         with pytest.raises(UnavailableError, match=r"cancelled this request after 0.1 s"):
             await analyst.ask(b'{"do": "hang"}')
         assert analyst.pid is None
         assert children() - before == {forks.pid}
 
-    run(forks, scene, limit_s=0.1)
+    run(forks, scenario, limit_s=0.1)

@@ -1,3 +1,5 @@
+"""Check the service's socket file: who may connect, and that no other service takes it over."""
+
 import os
 import socket
 import stat
@@ -21,7 +23,7 @@ def connects(path: Path) -> bool:
         return client.connect_ex(str(path)) == 0
 
 
-def test_the_directory_can_be_entered_and_the_socket_written_by_everybody_whatever_the_umask(directory: Path) -> None:
+def test_every_user_can_connect_to_the_socket_whatever_the_umask(directory: Path) -> None:
     before = os.umask(0o077)
     try:
         endpoint = Endpoint(directory, "worker-1")
@@ -33,12 +35,12 @@ def test_the_directory_can_be_entered_and_the_socket_written_by_everybody_whatev
     endpoint.close()
 
 
-def test_nothing_is_left_when_it_closes(directory: Path) -> None:
+def test_closed_endpoint_leaves_no_file(directory: Path) -> None:
     Endpoint(directory, "worker-1").close()
     assert list(directory.iterdir()) == []
 
 
-def test_a_socket_left_by_a_dead_service_is_replaced(directory: Path) -> None:
+def test_socket_of_a_dead_service_is_replaced(directory: Path) -> None:
     directory.mkdir(mode=0o755)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(directory / "worker-1.sock"))
@@ -49,16 +51,16 @@ def test_a_socket_left_by_a_dead_service_is_replaced(directory: Path) -> None:
     endpoint.close()
 
 
-def test_one_that_closes_late_leaves_its_successors_socket_in_place(directory: Path) -> None:
+def test_late_close_does_not_remove_the_successors_socket(directory: Path) -> None:
     old = Endpoint(directory, "worker-1")
-    old.socket.close()  # it listens no more, and has not yet removed its file
+    old.socket.close()  # no longer listens, and has not removed its file yet
     new = Endpoint(directory, "worker-1")
     old.close()
     assert connects(new.path)
     new.close()
 
 
-def test_a_name_that_a_living_service_has_is_never_taken_over(directory: Path) -> None:
+def test_name_of_a_living_service_is_refused(directory: Path) -> None:
     old = Endpoint(directory, "worker-1")
     inode = old.path.stat().st_ino
     with pytest.raises(UnavailableError, match=r"another service listens on .*worker-1\.sock") as caught:
@@ -69,7 +71,7 @@ def test_a_name_that_a_living_service_has_is_never_taken_over(directory: Path) -
     old.close()
 
 
-def test_a_service_that_is_too_busy_to_accept_keeps_its_name(directory: Path) -> None:
+def test_name_of_a_service_with_a_full_accept_queue_is_refused(directory: Path) -> None:
     directory.mkdir(mode=0o755)
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
         busy.bind(str(directory / "worker-1.sock"))
@@ -79,7 +81,7 @@ def test_a_service_that_is_too_busy_to_accept_keeps_its_name(directory: Path) ->
             Endpoint(directory, "worker-1")
 
 
-_TAKES = """
+_LISTEN = """
 import sys
 from pathlib import Path
 from indb_tensile.errors import UnavailableError
@@ -94,27 +96,27 @@ except UnavailableError:
 """
 
 
-def test_of_services_that_start_at_once_one_gets_a_name_that_a_dead_one_left(directory: Path) -> None:
+def test_only_one_of_several_starting_services_gets_the_name_of_a_dead_service(directory: Path) -> None:
     directory.mkdir(mode=0o755)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(directory / "worker-1.sock"))
-    command = [sys.executable, "-c", _TAKES, str(directory)]
+    command = [sys.executable, "-c", _LISTEN, str(directory)]
     started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
     for process in started:
         assert process.stdin is not None
         process.stdin.write(b"go\n")
         process.stdin.flush()
-    told = []
+    replies = []
     for process in started:
         assert process.stdout is not None
-        told.append(process.stdout.readline())
+        replies.append(process.stdout.readline())
     for process in started:
         process.communicate()
-    assert sorted(told) == [b"refused\n"] * 3 + [b"taken\n"]
+    assert sorted(replies) == [b"refused\n"] * 3 + [b"taken\n"]
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o777, 0o1777])
-def test_a_directory_that_others_may_write_to_is_refused(directory: Path, mode: int) -> None:
+def test_directory_that_others_may_write_to_is_refused(directory: Path, mode: int) -> None:
     directory.mkdir()
     directory.chmod(mode)
     with pytest.raises(UnavailableError, match="others could put their own socket there") as caught:
@@ -124,19 +126,19 @@ def test_a_directory_that_others_may_write_to_is_refused(directory: Path, mode: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
-def test_a_directory_of_another_user_is_refused(directory: Path) -> None:
+def test_directory_of_another_user_is_refused(directory: Path) -> None:
     directory.mkdir(mode=0o755)
     os.chown(directory, 65534, -1)
     with pytest.raises(UnavailableError, match=r"belongs to .*, who could replace the socket"):
         Endpoint(directory, "worker-1")
 
 
-def test_a_path_that_is_too_long_is_refused_by_name(tmp_path: Path) -> None:
+def test_too_long_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="the system allows 107"):
         Endpoint(tmp_path / ("d" * 100), "worker-1")
 
 
-def test_a_directory_that_cannot_be_made_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UnavailableError, match=r"file/below cannot be created: Not a directory"):
         Endpoint(tmp_path / "file" / "below", "worker-1")

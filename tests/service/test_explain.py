@@ -1,3 +1,5 @@
+"""Check the figures that the service reports for a training before it is enqueued."""
+
 import resource
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,22 +30,22 @@ COLUMNS = [
 ]
 
 
-class Catalog:
-    """Remembers nothing, or one latency for every operator that is asked for."""
+class FakeCatalog:
+    """A catalog with the same measured latency for every operator, or without measurements."""
 
     def __init__(self, latency_ns: int | None = None) -> None:
         self.latency_ns = latency_ns
-        self.asked: frozenset[str] = frozenset()
+        self.signatures: frozenset[str] = frozenset()
 
     def measured(self, signatures: Iterable[str]) -> dict[str, tuple[int, int]]:
-        self.asked = frozenset(signatures)
-        return {} if self.latency_ns is None else dict.fromkeys(self.asked, (self.latency_ns, 0))
+        self.signatures = frozenset(signatures)
+        return {} if self.latency_ns is None else dict.fromkeys(self.signatures, (self.latency_ns, 0))
 
 
 def explain(
     spec: JobSpec = SPEC,
     *,
-    catalog: Catalog | None = None,
+    catalog: FakeCatalog | None = None,
     limit_bytes: int | None = None,
     budget_bytes: int | None = GIB,
     rows: int = 20_000,
@@ -52,12 +54,12 @@ def explain(
     settings = Settings(
         capacity_bytes=GIB, budget_bytes=GIB, link_out_bytes_per_s=400_000_000, link_in_bytes_per_s=400_000_000
     )
-    explainer = Explainer((catalog or Catalog()).measured, lambda: predictor, settings)
+    explainer = Explainer((catalog or FakeCatalog()).measured, lambda: predictor, settings)
     request = Explain(spec=spec, columns=COLUMNS, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
     return explainer.explain(request)
 
 
-def test_each_policy_has_a_row_and_planning_needs_no_more_than_liveness() -> None:
+def test_each_policy_has_a_row_and_planning_needs_at_most_the_memory_of_liveness() -> None:
     rows = explain()
     assert [row["policy"] for row in rows] == ["vanilla", "liveness", "tensile+"]
     vanilla, liveness, tensile = (row["peak_bytes"] for row in rows)
@@ -69,7 +71,7 @@ def test_each_policy_has_a_row_and_planning_needs_no_more_than_liveness() -> Non
     assert all(row["iteration_ms"] > 0 for row in rows)
 
 
-def test_with_less_free_memory_than_liveness_needs_the_plan_swaps_and_starts_now() -> None:
+def test_plan_swaps_and_starts_now_if_liveness_does_not_fit_the_free_memory() -> None:
     liveness_bytes = explain()[1]["peak_bytes"]
     free_bytes = int(liveness_bytes * 0.85) // MIB * MIB
     _, liveness, tensile = explain(budget_bytes=free_bytes)
@@ -84,14 +86,14 @@ def test_with_less_free_memory_than_liveness_needs_the_plan_swaps_and_starts_now
     assert "waits" in liveness["note"]
 
 
-def test_with_less_free_memory_than_any_plan_needs_it_is_planned_for_the_whole_device_and_waits() -> None:
+def test_training_waits_and_is_planned_for_the_whole_device_if_no_plan_fits_the_free_memory() -> None:
     tensile = explain(budget_bytes=MIB)[-1]
     assert tensile["starts_now"] is False
     assert tensile["peak_bytes"] == explain()[-1]["peak_bytes"]
     assert "1.0 MB are free now" in tensile["note"]
 
 
-def test_a_limit_below_the_floor_is_said_to_be_impossible() -> None:
+def test_limit_below_the_floor_is_reported_as_impossible() -> None:
     rows = explain(limit_bytes=MIB)
     assert [row["starts_now"] for row in rows] == [False, False, False]
     unknown = ("iteration_ms", "overhead", "saved", "stall_ms", "swaps", "swapped_bytes", "recomputed")
@@ -100,20 +102,20 @@ def test_a_limit_below_the_floor_is_said_to_be_impossible() -> None:
     assert "more than its memory limit of 1.0 MB" in rows[-1]["note"]
 
 
-def test_whether_it_starts_is_unknown_while_nobody_says_what_is_free() -> None:
+def test_start_is_unknown_if_the_free_memory_is_unknown() -> None:
     assert [row["starts_now"] for row in explain(budget_bytes=None)] == [None, None, None]
 
 
 def test_measured_operators_replace_the_estimate() -> None:
-    catalog = Catalog(latency_ns=7_000_000)
+    catalog = FakeCatalog(latency_ns=7_000_000)
     rows = explain(catalog=catalog)
-    assert len(catalog.asked) > 10
+    assert len(catalog.signatures) > 10
     assert rows[-1]["note"] == "operator times as measured on this kind of device"
-    assert rows[1]["iteration_ms"] > 7 * len(catalog.asked) / 2
+    assert rows[1]["iteration_ms"] > 7 * len(catalog.signatures) / 2
     assert "the others estimated" in explain()[-1]["note"]
 
 
-def test_what_is_not_measured_is_predicted_where_a_predictor_is_trained() -> None:
+def test_trained_predictor_predicts_operators_without_a_measurement() -> None:
     slow = train(
         [
             MeasuredOperator(description=elementwise(1 << k, name), latency_ns=1_000_000 << k)
@@ -125,25 +127,27 @@ def test_what_is_not_measured_is_predicted_where_a_predictor_is_trained() -> Non
     rows = explain(predictor=slow)
     assert rows[-1]["note"].endswith("measured on this kind of device, the others predicted")
     assert rows[1]["iteration_ms"] > 100 * explain()[1]["iteration_ms"]
-    catalog = Catalog(latency_ns=7_000_000)
-    assert _foretold(explain(catalog=catalog, predictor=slow)) == _foretold(explain(catalog=catalog))
+    catalog = FakeCatalog(latency_ns=7_000_000)
+    assert _without_planning_time(explain(catalog=catalog, predictor=slow)) == _without_planning_time(
+        explain(catalog=catalog)
+    )
 
 
-def _foretold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All but what planning itself took."""
+def _without_planning_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows without the planning time, which differs from run to run."""
     return [{name: value for name, value in row.items() if name != "planning_ms"} for row in rows]
 
 
-def test_a_training_of_many_gigabytes_is_explained_without_taking_them() -> None:
+def test_training_of_many_gigabytes_is_explained_without_allocating_them() -> None:
     wide = replace(SPEC, architecture={"type": "mlp", "hidden": [20_000, 20_000, 20_000]})
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     rows = explain(wide)
-    grown_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) * 1024
+    growth_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) * 1024
     assert rows[1]["peak_bytes"] > 10 * GIB
-    assert grown_bytes < GIB // 4
+    assert growth_bytes < GIB // 4
     assert "more than the device's budget" in rows[-1]["note"]
 
 
-def test_what_could_not_be_trained_cannot_be_explained() -> None:
+def test_training_that_is_impossible_is_not_explained() -> None:
     with pytest.raises(RequestError, match="unknown architecture"):
         explain(replace(SPEC, architecture={"type": "rnn"}))

@@ -1,3 +1,5 @@
+"""Check how the service combines requests into batches and divides them into passes of the compute thread."""
+
 import asyncio
 import threading
 from typing import Any
@@ -15,11 +17,11 @@ V1, V2 = ModelVersionId(1), ModelVersionId(2)
 
 
 def untimed() -> Batches:
-    """Passes take no time on its clock: however busy the machine, no batch is cut short because the last was slow."""
+    """Return batches with a clock that stands still, so that no pass counts as slow on a busy machine."""
     return Batches(lambda: 0)
 
 
-class Broken:
+class FailingModel:
     def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
         raise ValueError("shapes do not match")
 
@@ -27,7 +29,7 @@ class Broken:
         return {}
 
 
-class Short:
+class ShortModel:
     def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
         return []
 
@@ -35,44 +37,44 @@ class Short:
         return {}
 
 
-async def blocked(batches: Batches, model: Echo) -> asyncio.Task[list[Any]]:
-    """A request that the compute thread has begun and cannot end until the model's gate opens."""
+async def occupy_thread(batches: Batches, model: Echo) -> asyncio.Task[list[Any]]:
+    """Start a request that occupies the compute thread until the model's gate is set."""
     model.gate.clear()
     first = asyncio.ensure_future(batches.predict(V1, model, [0], Kind.VALUE))
     await asyncio.to_thread(model.entered.wait)
     return first
 
 
-async def queued(
+async def enqueue(
     batches: Batches, *requests: tuple[ModelVersionId, Any, list[Any], Kind]
 ) -> list[asyncio.Task[list[Any]]]:
     tasks = [asyncio.ensure_future(batches.predict(*request)) for request in requests]
-    await asyncio.sleep(0)  # one turn of the loop: each has put itself into the queue
+    await asyncio.sleep(0)  # after one turn of the event loop, each request is in the queue
     return tasks
 
 
-def test_what_arrives_while_the_thread_computes_is_one_batch() -> None:
-    async def scene() -> tuple[list[Any], Counters, list[list[Any]]]:
+def test_requests_that_arrive_while_the_thread_computes_are_one_batch() -> None:
+    async def scenario() -> tuple[list[Any], Counters, list[list[Any]]]:
         batches, model = untimed(), Echo()
-        first = await blocked(batches, model)
-        later = await queued(batches, *((V1, model, [n], Kind.VALUE) for n in range(1, 11)))
+        first = await occupy_thread(batches, model)
+        later = await enqueue(batches, *((V1, model, [n], Kind.VALUE) for n in range(1, 11)))
         model.gate.set()
         values = await asyncio.gather(first, *later)
         batches.close()
         return values, batches.counters, model.passes
 
-    values, counters, passes = asyncio.run(scene())
+    values, counters, passes = asyncio.run(scenario())
     assert values == [[n] for n in range(11)]
     assert counters == Counters(requests=11, batches=2, rows=11)
     assert passes == [[0], list(range(1, 11))]
 
 
-def test_a_batch_holds_one_model_and_one_kind_and_the_others_keep_their_order() -> None:
-    async def scene() -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
+def test_batch_contains_one_model_and_kind_and_the_order_of_requests_is_kept() -> None:
+    async def scenario() -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
         batches, model, other = untimed(), Echo(), Echo()
-        await batches.predict(V2, other, [0], Kind.VALUE)  # until a row's time is known, a pass has one row
-        first = await blocked(batches, model)
-        later = await queued(
+        await batches.predict(V2, other, [0], Kind.VALUE)  # a pass has one row until the time of a row is known
+        first = await occupy_thread(batches, model)
+        later = await enqueue(
             batches,
             (V2, other, [1], Kind.VALUE),
             (V1, model, [2], Kind.LABEL),
@@ -85,75 +87,77 @@ def test_a_batch_holds_one_model_and_one_kind_and_the_others_keep_their_order() 
         batches.close()
         return values, model.passes, other.passes
 
-    values, passes, other_passes = asyncio.run(scene())
+    values, passes, other_passes = asyncio.run(scenario())
     assert values == [[0], [1], ["label 2"], [3], [4], ["label 5"]]
     assert other_passes == [[0], [1, 4]]
     assert passes == [[0], [2, 5], [3]]
 
 
-def test_the_fault_of_one_request_is_not_that_of_those_it_was_batched_with() -> None:
-    async def scene() -> list[list[Any] | BaseException]:
+def test_error_of_one_request_does_not_affect_the_rest_of_its_batch() -> None:
+    async def scenario() -> list[list[Any] | BaseException]:
         batches, model = untimed(), Echo()
-        first = await blocked(batches, model)
-        later = await queued(batches, *((V1, model, [row], Kind.VALUE) for row in (1, "bad", 3)))
+        first = await occupy_thread(batches, model)
+        later = await enqueue(batches, *((V1, model, [row], Kind.VALUE) for row in (1, "bad", 3)))
         model.gate.set()
         values: list[list[Any] | BaseException] = await asyncio.gather(first, *later, return_exceptions=True)
         batches.close()
         return values
 
-    values = asyncio.run(scene())
+    values = asyncio.run(scenario())
     fault = values.pop(2)
     assert values == [[0], [1], [3]]
     assert isinstance(fault, RequestError)
     assert fault.message == "column a: 'bad' is not a number"
 
 
-@pytest.mark.parametrize("model", [Broken(), Short()])
-def test_a_model_that_fails_answers_with_an_error_and_the_thread_goes_on(model: Any) -> None:
-    async def scene() -> tuple[Any, Any]:
+@pytest.mark.parametrize("model", [FailingModel(), ShortModel()])
+def test_failing_model_answers_with_an_error_and_the_thread_continues(model: Any) -> None:
+    async def scenario() -> tuple[Any, Any]:
         batches = untimed()
         broken = await asyncio.gather(batches.predict(V1, model, [1], Kind.VALUE), return_exceptions=True)
         sound = await batches.predict(V2, Echo(), [1], Kind.VALUE)
         batches.close()
         return broken[0], sound
 
-    broken, sound = asyncio.run(scene())
+    broken, sound = asyncio.run(scenario())
     assert isinstance(broken, InvariantError)
     assert "version 1" in broken.message
     assert sound == [1]
 
 
-def test_a_request_whose_client_has_gone_is_not_computed() -> None:
-    async def scene() -> list[list[Any]]:
+def test_cancelled_request_is_not_computed() -> None:
+    async def scenario() -> list[list[Any]]:
         batches, model = untimed(), Echo()
-        first = await blocked(batches, model)
-        gone, stays = await queued(batches, (V1, model, ["gone"], Kind.VALUE), (V1, model, ["stays"], Kind.VALUE))
-        gone.cancel()
+        first = await occupy_thread(batches, model)
+        cancelled_request, kept_request = await enqueue(
+            batches, (V1, model, ["gone"], Kind.VALUE), (V1, model, ["stays"], Kind.VALUE)
+        )
+        cancelled_request.cancel()
         await asyncio.sleep(0)
         model.gate.set()
-        assert [await first, await stays] == [[0], ["stays"]]
+        assert [await first, await kept_request] == [[0], ["stays"]]
         batches.close()
         return model.passes
 
-    assert asyncio.run(scene()) == [[0], ["stays"]]
+    assert asyncio.run(scenario()) == [[0], ["stays"]]
 
 
-def test_many_rows_go_in_passes_the_first_of_them_small() -> None:
-    async def scene() -> tuple[list[Any], list[int]]:
+def test_many_rows_are_computed_in_passes_and_the_first_pass_is_small() -> None:
+    async def scenario() -> tuple[list[Any], list[int]]:
         batches, model = untimed(), Echo()
         values = await batches.predict(V1, model, list(range(2 * MAX_BATCH_ROWS + 1)), Kind.VALUE)
         batches.close()
         return values, [len(rows) for rows in model.passes]
 
-    values, sizes = asyncio.run(scene())
+    values, sizes = asyncio.run(scenario())
     assert values == list(range(2 * MAX_BATCH_ROWS + 1))
     assert sizes == [1, MAX_BATCH_ROWS, MAX_BATCH_ROWS]
 
 
-def test_between_two_passes_of_one_owner_everybody_else_has_a_turn() -> None:
-    async def scene() -> list[Any]:
+def test_other_owners_have_a_pass_between_two_passes_of_one_owner() -> None:
+    async def scenario() -> list[Any]:
         batches, model = untimed(), Echo()
-        first = await blocked(batches, model)
+        first = await occupy_thread(batches, model)
         later = [
             asyncio.ensure_future(batches.predict(ModelVersionId(10 + n), model, [row], f"kind {n}", owner=owner))
             for n, (row, owner) in enumerate((("a1", 1), ("a2", 1), ("a3", 1), ("b1", 2), ("c1", 3), ("b2", 2)))
@@ -164,11 +168,11 @@ def test_between_two_passes_of_one_owner_everybody_else_has_a_turn() -> None:
         batches.close()
         return [row for passed in model.passes for row in passed]
 
-    assert asyncio.run(scene()) == [0, "a1", "b1", "c1", "a2", "b2", "a3"]
+    assert asyncio.run(scenario()) == [0, "a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-class Timed:
-    """A model that takes as long for each row, on a clock that it moves itself."""
+class TimedModel:
+    """A model that takes the same time for each row, on a clock that it advances itself."""
 
     def __init__(self, row_ns: int) -> None:
         self.now_ns = 0
@@ -188,28 +192,28 @@ class Timed:
 
 
 @pytest.mark.parametrize(("row_ns", "passes"), [(PASS_NS // 20, [1, 7, 20, 20, 2]), (2 * PASS_NS, [1] * 50)])
-def test_a_pass_of_a_slow_model_takes_about_as_long_as_one_may(row_ns: int, passes: list[int]) -> None:
-    async def scene() -> list[int]:
-        model = Timed(row_ns)
+def test_rows_of_a_pass_are_limited_by_the_time_of_a_row(row_ns: int, passes: list[int]) -> None:
+    async def scenario() -> list[int]:
+        model = TimedModel(row_ns)
         batches = Batches(model.clock_ns)
         for begin, end in ((0, 8), (8, 50)):
             await batches.predict(V1, model, list(range(begin, end)), Kind.VALUE)
-            await idle(batches)
+            await wait_until_idle(batches)
         batches.close()
         return model.passes
 
-    assert asyncio.run(scene()) == passes
+    assert asyncio.run(scenario()) == passes
 
 
-def test_a_request_of_few_rows_goes_before_the_next_pass_of_many_and_the_two_take_turns() -> None:
-    async def scene() -> list[list[Any]]:
+def test_small_requests_and_passes_of_large_requests_take_turns() -> None:
+    async def scenario() -> list[list[Any]]:
         batches, model, other = untimed(), Echo(), Echo()
         await batches.predict(V2, other, ["known"] * 9, Kind.VALUE)
-        await idle(batches)
-        first = await blocked(batches, model)
+        await wait_until_idle(batches)
+        first = await occupy_thread(batches, model)
         many = [(V2, other, [kind] * 9, kind) for kind in (Kind.VALUE, Kind.VECTOR)]
         few = [(V1, model, [kind], kind) for kind in (Kind.VALUE, Kind.LABEL)]
-        later = await queued(batches, *many, *few)
+        later = await enqueue(batches, *many, *few)
         passes: list[list[Any]] = []
         other.passes = model.passes = passes
         model.gate.set()
@@ -217,41 +221,41 @@ def test_a_request_of_few_rows_goes_before_the_next_pass_of_many_and_the_two_tak
         batches.close()
         return passes
 
-    assert asyncio.run(scene()) == [[0], ["value"] * 9, ["value"], ["vector"] * 9, ["label"]]
+    assert asyncio.run(scenario()) == [[0], ["value"] * 9, ["value"], ["vector"] * 9, ["label"]]
 
 
-def test_a_fault_is_told_with_the_rows_place_in_the_whole_request() -> None:
-    class Picky(Echo):
+def test_error_names_the_rows_position_in_the_whole_request() -> None:
+    class PickyModel(Echo):
         def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
             if "bad" in rows:
                 raise RowError(RequestError("no"), rows.index("bad"))
             return rows
 
-    async def scene() -> int:
+    async def scenario() -> int:
         batches = untimed()
         with pytest.raises(RowError) as caught:
-            await batches.predict(V1, Picky(), [*range(20), "bad", *range(20)], Kind.VALUE)
+            await batches.predict(V1, PickyModel(), [*range(20), "bad", *range(20)], Kind.VALUE)
         batches.close()
         return caught.value.row
 
-    assert asyncio.run(scene()) == 20
+    assert asyncio.run(scenario()) == 20
 
 
-def test_no_rows_need_no_model() -> None:
-    async def scene() -> list[Any]:
+def test_request_without_rows_needs_no_model() -> None:
+    async def scenario() -> list[Any]:
         batches = untimed()
-        values = await batches.predict(V1, Broken(), [], Kind.VALUE)
+        values = await batches.predict(V1, FailingModel(), [], Kind.VALUE)
         batches.close()
         return values
 
-    assert asyncio.run(scene()) == []
+    assert asyncio.run(scenario()) == []
 
 
-def test_when_it_closes_what_waits_is_computed_and_what_comes_later_is_refused() -> None:
-    async def scene() -> list[Any]:
+def test_close_computes_waiting_requests_and_refuses_later_ones() -> None:
+    async def scenario() -> list[Any]:
         batches, model = untimed(), Echo()
-        first = await blocked(batches, model)
-        (waiting,) = await queued(batches, (V1, model, [1], Kind.VALUE))
+        first = await occupy_thread(batches, model)
+        (waiting,) = await enqueue(batches, (V1, model, [1], Kind.VALUE))
         closing = asyncio.ensure_future(asyncio.to_thread(batches.close))
         model.gate.set()
         values = [await first, await waiting]
@@ -260,11 +264,11 @@ def test_when_it_closes_what_waits_is_computed_and_what_comes_later_is_refused()
             await batches.predict(V1, model, [2], Kind.VALUE)
         return values
 
-    assert asyncio.run(scene()) == [[0], [1]]
+    assert asyncio.run(scenario()) == [[0], [1]]
 
 
-class Placed:
-    """A model that says which thread computes it, on a clock that it moves itself."""
+class ThreadNamingModel:
+    """A model that returns the name of the computing thread, on a clock that it advances itself."""
 
     def __init__(self, pass_ns: int) -> None:
         self.now_ns = 0
@@ -281,59 +285,65 @@ class Placed:
         return {}
 
 
-async def idle(batches: Batches) -> None:
+async def wait_until_idle(batches: Batches) -> None:
     async with asyncio.timeout(30):
         while batches._busy:
             await asyncio.sleep(0)
 
 
-def places(model: Placed, *sizes: int) -> list[str]:
-    """The thread that computes each of these requests, one after the other."""
+def threads_of(model: ThreadNamingModel, *sizes: int) -> list[str]:
+    """Send requests of these sizes one after another, and return the name of the thread that computes each."""
 
-    async def scene() -> list[str]:
+    async def scenario() -> list[str]:
         batches = Batches(model.clock_ns)
         values = []
         for size in sizes:
             values += (await batches.predict(V1, model, [0] * size, Kind.VALUE))[:1]
-            await idle(batches)  # the thread answers first and notes afterwards how long it took
+            await wait_until_idle(batches)  # the thread records its time after it has answered
         batches.close()
         return values
 
-    return asyncio.run(scene())
+    return asyncio.run(scenario())
 
 
-def test_a_lone_request_of_few_rows_to_a_model_known_to_be_quick_is_computed_where_it_arrived() -> None:
-    here = threading.current_thread().name
-    assert places(Placed(QUICK_NS - 1), 1, 1, 8, 9, 1) == ["compute", here, here, "compute", here]
+def test_single_small_request_to_a_quick_model_is_computed_in_the_event_loop() -> None:
+    own_thread = threading.current_thread().name
+    assert threads_of(ThreadNamingModel(QUICK_NS - 1), 1, 1, 8, 9, 1) == [
+        "compute",
+        own_thread,
+        own_thread,
+        "compute",
+        own_thread,
+    ]
 
 
-def test_a_model_that_is_not_quick_never_holds_up_the_event_loop() -> None:
-    assert places(Placed(QUICK_NS), 1, 1, 1) == ["compute", "compute", "compute"]
+def test_slow_model_is_never_computed_in_the_event_loop() -> None:
+    assert threads_of(ThreadNamingModel(QUICK_NS), 1, 1, 1) == ["compute", "compute", "compute"]
 
 
-def test_requests_that_arrive_together_are_one_batch_even_of_a_quick_model() -> None:
-    async def scene() -> tuple[Any, Counters]:
-        model = Placed(1)
+def test_concurrent_requests_to_a_quick_model_are_one_batch() -> None:
+    async def scenario() -> tuple[Any, Counters]:
+        model = ThreadNamingModel(1)
         batches = Batches(model.clock_ns)
         await batches.predict(V1, model, [0], Kind.VALUE)
         values = await asyncio.gather(*(batches.predict(V1, model, [n], Kind.VALUE) for n in range(5)))
         batches.close()
         return values, batches.counters
 
-    values, counters = asyncio.run(scene())
+    values, counters = asyncio.run(scenario())
     assert values == [["compute"]] * 5
     assert counters == Counters(requests=6, batches=2, rows=6)
 
 
-def test_a_quick_model_is_not_computed_twice_at_once() -> None:
-    async def scene() -> list[Any]:
-        batches, slow, quick = untimed(), Echo(), Placed(1)
+def test_quick_model_is_not_computed_in_the_event_loop_while_the_thread_computes() -> None:
+    async def scenario() -> list[Any]:
+        batches, slow, quick = untimed(), Echo(), ThreadNamingModel(1)
         await batches.predict(V2, quick, [0], Kind.VALUE)
-        first = await blocked(batches, slow)
-        (second,) = await queued(batches, (V2, quick, [0], Kind.VALUE))
+        first = await occupy_thread(batches, slow)
+        (second,) = await enqueue(batches, (V2, quick, [0], Kind.VALUE))
         slow.gate.set()
         values = [await first, await second]
         batches.close()
         return values
 
-    assert asyncio.run(scene()) == [[0], ["compute"]]
+    assert asyncio.run(scenario()) == [[0], ["compute"]]

@@ -1,3 +1,5 @@
+"""Check how requests are parsed and answers encoded."""
+
 import json
 import math
 from contextlib import suppress
@@ -37,7 +39,7 @@ SPEC = JobSpec(
 
 
 @pytest.mark.parametrize(
-    ("written", "request_"),
+    ("fields", "request_"),
     [
         ({"verb": "ping"}, Ping()),
         (
@@ -55,8 +57,8 @@ SPEC = JobSpec(
         ),
     ],
 )
-def test_each_verb_is_read_into_its_request(written: dict[str, Any], request_: AnyRequest) -> None:
-    assert parse(json.dumps(written).encode()) == request_
+def test_each_verb_is_parsed_into_its_request(fields: dict[str, Any], request_: AnyRequest) -> None:
+    assert parse(json.dumps(fields).encode()) == request_
 
 
 @pytest.mark.parametrize(
@@ -75,31 +77,31 @@ def test_each_verb_is_read_into_its_request(written: dict[str, Any], request_: A
         (b'{"verb": "\xff\xfe"}', "is not understood"),
     ],
 )
-def test_what_is_not_a_request_is_refused_with_what_is_wrong(body: bytes, fault: str) -> None:
+def test_malformed_request_is_refused_with_the_reason(body: bytes, fault: str) -> None:
     with pytest.raises(ProtocolError, match=fault):
         parse(body)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_whatever_do_more_than_raise_a_protocol_error(body: bytes) -> None:
+def test_any_bytes_are_parsed_or_raise_a_protocol_error(body: bytes) -> None:
     with suppress(ProtocolError):
         parse(body)
 
 
-def test_an_unknown_verb_is_told_the_known_ones() -> None:
+def test_error_for_an_unknown_verb_names_the_known_verbs() -> None:
     with pytest.raises(ProtocolError) as caught:
         parse(b'{"verb": "?"}')
     assert caught.value.hint == "The verbs are dataset, evaluate, explain, ping, predict."
     assert VERBS == ("dataset", "evaluate", "explain", "ping", "predict")
 
 
-def test_a_prediction_that_is_not_finite_stays_what_it_is() -> None:
+def test_predictions_that_are_not_finite_are_encoded() -> None:
     values = json.loads(success([math.nan, math.inf, 1.5]))["result"]
     assert math.isnan(values[0])
     assert values[1:] == [math.inf, 1.5]
 
 
-def test_an_error_is_told_with_sqlstate_detail_and_hint() -> None:
+def test_error_is_encoded_with_sqlstate_detail_and_hint() -> None:
     answer = json.loads(failure(DataError("row 3: no", detail="a is missing", hint="give a")))
     assert answer == {
         "ok": False,
@@ -108,16 +110,16 @@ def test_an_error_is_told_with_sqlstate_detail_and_hint() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400 + ".5", "1" + "0" * 5000])
-def test_a_number_beyond_double_precision_is_infinite(number: str) -> None:
+def test_number_beyond_double_precision_is_infinite(number: str) -> None:
     for verb in ("predict", "evaluate"):
         request = parse(f'{{"verb": "{verb}", "version": 3, "rows": [{{"a": {number}, "b": -{number}}}]}}'.encode())
         assert isinstance(request, Predict | Evaluate)
         assert request.rows == [{"a": math.inf, "b": -math.inf}]
 
 
-def test_records_are_told_from_objects() -> None:
+def test_rows_of_unnamed_columns_are_records() -> None:
     rows = '"rows": [{"f1": 1}, [2], 3]'
-    for told, kinds in ((', "unnamed": true', (SqlRecord, list, int)), ("", (dict, list, int))):
-        request = parse(f'{{"verb": "predict", "version": 3, {rows}{told}}}'.encode())
+    for suffix, kinds in ((', "unnamed": true', (SqlRecord, list, int)), ("", (dict, list, int))):
+        request = parse(f'{{"verb": "predict", "version": 3, {rows}{suffix}}}'.encode())
         assert isinstance(request, Predict)
         assert tuple(map(type, request.marked_rows)) == kinds

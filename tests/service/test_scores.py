@@ -1,4 +1,4 @@
-"""What an evaluation keeps on disk, and the metrics that are computed of it."""
+"""Check the scores that an evaluation stores on disk, and the metrics that are computed from them."""
 
 from pathlib import Path
 
@@ -11,9 +11,7 @@ from worker.serving.answers import Scored
 from worker.serving.scores import ScoreFiles
 
 
-def test_rows_come_back_in_their_order_from_a_file_without_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_read_back_in_order_from_an_unnamed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     scores = ScoreFiles()
     rng = np.random.default_rng(0)
@@ -30,7 +28,7 @@ def test_rows_come_back_in_their_order_from_a_file_without_a_name(
     assert [array.dtype for array in mapped] == [np.float32, np.int64]
 
 
-def test_values_of_a_regression_keep_their_shape() -> None:
+def test_scores_of_a_regression_keep_their_shape() -> None:
     scores = ScoreFiles()
     scores.add([Scored(np.ones(1, np.float32), np.full(1, 2.0, np.float32)) for _ in range(5)])
 
@@ -41,16 +39,16 @@ def test_values_of_a_regression_keep_their_shape() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-def test_metrics_computed_in_blocks_are_those_of_the_whole(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_computed_in_blocks_equal_those_of_the_whole(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(classes)
     outputs = rng.normal(0, 30, (5000, classes)).astype(np.float32)
     targets = rng.integers(0, classes, 5000)
     whole = model_metrics._classification(outputs, targets)
-    chance = model_metrics.probabilities(outputs)
+    probabilities = model_metrics.probabilities(outputs)
 
     monkeypatch.setattr(model_metrics, "_METRIC_BLOCK_NUMBERS", 700)
     monkeypatch.setattr(model_metrics, "_MOST_IN_MEMORY", 900)
 
     assert model_metrics._classification(outputs, targets) == whole
-    assert np.array_equal(model_metrics.probabilities(outputs), chance)
-    assert whole["log_loss"] == metrics.log_loss(targets, chance, labels=np.arange(classes))
+    assert np.array_equal(model_metrics.probabilities(outputs), probabilities)
+    assert whole["log_loss"] == metrics.log_loss(targets, probabilities, labels=np.arange(classes))

@@ -1,123 +1,30 @@
-"""The server alone, on a thread of its own, with blocking clients."""
+"""Check the service's server in a thread of its own, with blocking clients, a fake model and a fake analyst."""
 
-import asyncio
 import logging
 import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from indb_tensile.errors import DataError
-from indb_tensile.job import ModelVersionId
 from worker.serving import evaluation_requests
-from worker.serving.dispatch import RequestDispatcher
-from worker.serving.endpoint import Endpoint
-from worker.serving.identity import DatabaseIdentity, IdentityCheck
-from worker.serving.model_cache import CachedModel, ModelCache
-from worker.serving.prediction_batches import Batches
-from worker.serving.requests import VERBS, greeting
-from worker.serving.server import Server
+from worker.serving.identity import DatabaseIdentity
+from worker.serving.requests import VERBS
 from worker.serving.service_frames import MAX_FRAME_BYTES, PROTOCOL, frame
 
-from .fakes import DEADLINE_S, IDENTITY, Client, Echo, eventually
-
-
-class Slow:
-    """An analyst that answers when its gate opens, and knows who gave up waiting."""
-
-    pid = 4711
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.asked: list[bytes] = []
-        self.abandoned = 0
-
-    async def ask(self, body: bytes) -> bytes:
-        self.asked.append(body)
-        if b'"fault"' in body:
-            raise DataError("row 3: no", detail="a is missing", hint="give a")
-        if b'"crash"' in body:
-            raise ZeroDivisionError("one by nought")
-        try:
-            while not self.gate.is_set():
-                await asyncio.sleep(0.001)
-        except asyncio.CancelledError:
-            self.abandoned += 1
-            raise
-        return b'{"ok":true,"result":"slow"}'
-
-
-class Running:
-    """A server with an echoing model and a slow analyst."""
-
-    def __init__(self, directory: Path, allowed_uid: int) -> None:
-        self.model = Echo()
-        self.analyst = Slow()
-        self.database = IDENTITY
-        self.looks = 0  # how often it looked which database it is
-        self.path = directory / "worker-1.sock"
-        self._directory = directory
-        self._allowed_uid = allowed_uid
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
-        self._thread.start()
-        assert self._started.wait(DEADLINE_S)
-
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        self.batches = Batches(lambda: 0)
-        self.front = RequestDispatcher(
-            gate=IdentityCheck(IDENTITY, self._identity),
-            residents=ModelCache(self._load, 100),
-            batches=self.batches,
-            analyst=self.analyst,
-            code_version="1.2",
-        )
-        self.server = Server(
-            Endpoint(self._directory, "worker-1"),
-            allowed_uid=self._allowed_uid,
-            greeting=greeting(IDENTITY.installation, "1.2"),
-            handle=self.front.handle,
-            forget=self.front.forget,
-        )
-        await self.server.start()
-        self._started.set()
-        await self._stopping.wait()
-        await self.server.stop(grace_s=0.5)
-        self.batches.close()
-        self.front.close()
-
-    async def _identity(self) -> DatabaseIdentity:
-        self.looks += 1
-        return self.database
-
-    async def _load(self, version: ModelVersionId) -> CachedModel:
-        if version == 404:
-            raise DataError("there is no version 404")
-        return CachedModel(model=self.model, size_bytes=10)
-
-    def begin_stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-
-    def stop(self) -> None:
-        self.model.gate.set()
-        with suppress(RuntimeError):  # the test has stopped it already: its loop is closed
-            self.begin_stop()
-        self._thread.join(DEADLINE_S)
+from .fakes import DEADLINE_S, IDENTITY, Client, wait_until
+from .server_thread import ServerThread, predict
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    made = Running(tmp_path / "sockets", os.geteuid())
-    yield made
-    made.stop()
+def running(tmp_path: Path) -> Iterator[ServerThread]:
+    server = ServerThread(tmp_path / "sockets", os.geteuid())
+    yield server
+    server.stop()
 
 
 SPEC = {
@@ -129,11 +36,7 @@ SPEC = {
 }
 
 
-def predict(client: Client, *rows: Any) -> Any:
-    return client.ask("predict", version=1, rows=list(rows), kind="value")
-
-
-def test_a_client_asks_again_and_again_on_one_connection(running: Running) -> None:
+def test_client_sends_several_requests_on_one_connection(running: ServerThread) -> None:
     with Client(running.path) as client:
         assert predict(client, 1) == {"ok": True, "result": {"values": [1]}}
         assert client.ask("predict", version=1, rows=[2], kind="label")["result"] == {"values": ["label 2"]}
@@ -151,7 +54,7 @@ def test_a_client_asks_again_and_again_on_one_connection(running: Running) -> No
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b"[]", b'{"verb": "shutdown"}', b'{"verb": "predict"}'])
-def test_a_malformed_body_is_answered_and_the_connection_goes_on(running: Running, body: bytes) -> None:
+def test_malformed_body_is_answered_and_the_connection_stays_open(running: ServerThread, body: bytes) -> None:
     with Client(running.path) as client:
         client.send(body)
         answer = client.receive()
@@ -160,16 +63,16 @@ def test_a_malformed_body_is_answered_and_the_connection_goes_on(running: Runnin
         assert predict(client, 1)["ok"]
 
 
-def test_a_frame_that_is_too_long_is_answered_and_the_connection_ends(running: Running) -> None:
+def test_too_long_frame_is_answered_and_the_connection_closed(running: ServerThread) -> None:
     with Client(running.path) as client:
         client.send_raw((MAX_FRAME_BYTES + 1).to_bytes(4, "big") + b"x" * 1000)
         assert client.receive()["error"]["sqlstate"] == "08P01"
         assert client.ended()
-    with Client(running.path) as another:
-        assert predict(another, 1)["ok"]
+    with Client(running.path) as other_client:
+        assert predict(other_client, 1)["ok"]
 
 
-def test_requests_sent_ahead_are_answered_in_their_order(running: Running) -> None:
+def test_pipelined_requests_are_answered_in_order(running: ServerThread) -> None:
     with Client(running.path) as client:
         bodies = [client.body("predict", version=1, rows=[n]) for n in range(50)]
         client.send_raw(b"".join(frame(body) for body in bodies))
@@ -178,16 +81,17 @@ def test_requests_sent_ahead_are_answered_in_their_order(running: Running) -> No
 
 
 OTHER = DatabaseIdentity(installation="ffffffff-89ab-cdef-0123-456789abcdef", server_start="1")
+
 RESTARTED = replace(IDENTITY, server_start="2")
 
 
-def test_it_greets_with_its_database_its_version_and_its_protocol(running: Running) -> None:
+def test_greeting_names_database_version_and_protocol(running: ServerThread) -> None:
     with Client(running.path) as client:
         assert client.greet() == {"protocol": PROTOCOL, "version": "1.2", "installation": IDENTITY.installation}
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_request_of_another_database_is_refused_whatever_it_asks(running: Running, verb: str) -> None:
+def test_every_request_of_another_database_is_refused(running: ServerThread, verb: str) -> None:
     fields = {"version": 1, "rows": [], "name": "digits", "columns": [], "spec": SPEC}
     for other in (OTHER, DatabaseIdentity(installation="", server_start="")):
         with Client(running.path, other) as client:
@@ -196,21 +100,21 @@ def test_a_request_of_another_database_is_refused_whatever_it_asks(running: Runn
                 "57P03",
                 "this service belongs to another database",
             )
-    assert (running.model.passes, running.analyst.asked, running.looks) == ([], [], 0)
+    assert (running.model.passes, running.analyst.requests, running.identity_reads) == ([], [], 0)
 
 
-def test_a_request_from_a_copy_of_the_data_directory_is_refused(running: Running) -> None:
+def test_request_from_a_copy_of_the_data_directory_is_refused(running: ServerThread) -> None:
     with Client(running.path, RESTARTED) as copy, Client(running.path) as own:
         assert "one is a copy" in predict(copy, 1)["error"]["detail"]
         assert predict(own, 1)["ok"]
 
 
-def test_after_a_restart_of_the_database_it_answers_its_new_sessions_only(running: Running) -> None:
+def test_only_sessions_after_a_restart_of_the_database_are_answered(running: ServerThread) -> None:
     with Client(running.path) as before, Client(running.path, RESTARTED) as after:
         assert predict(before, 1)["ok"]
         running.database = RESTARTED
         assert [predict(after, n)["ok"] for n in range(3)] == [True] * 3
-        assert running.looks == 1
+        assert running.identity_reads == 1
         assert not predict(before, 1)["ok"]
 
 
@@ -219,7 +123,7 @@ def evaluate(client: Client, part: int, count: int, *, last: bool, evaluation: i
     return client.ask("evaluate", version=1, rows=rows, evaluation=evaluation, part=part, last=last)
 
 
-def test_an_evaluation_comes_in_parts_and_its_last_answer_has_the_metrics_of_all(running: Running) -> None:
+def test_last_part_of_an_evaluation_is_answered_with_the_metrics_of_all_parts(running: ServerThread) -> None:
     with Client(running.path) as client:
         assert evaluate(client, 0, 20, last=False)["result"] == {"rows": 20}
         assert predict(client, 7)["result"] == {"values": [7]}
@@ -228,7 +132,7 @@ def test_an_evaluation_comes_in_parts_and_its_last_answer_has_the_metrics_of_all
         assert evaluate(client, 2, 1, last=True)["result"] == {"metrics": {"rows": 51.0, "error": 32.0}}
 
 
-def test_an_evaluation_ends_with_its_connection_and_no_part_is_taken_for_anothers(running: Running) -> None:
+def test_evaluation_belongs_to_its_connection_and_ends_with_it(running: ServerThread) -> None:
     with Client(running.path) as client:
         evaluate(client, 0, 3, last=False)
         with Client(running.path) as other:
@@ -237,11 +141,11 @@ def test_an_evaluation_ends_with_its_connection_and_no_part_is_taken_for_another
         assert evaluate(client, 1, 3, last=True)["error"]["sqlstate"] == "57P03"
         evaluate(client, 0, 3, last=False)
         assert len(running.front._evaluations) == 1
-    eventually(lambda: len(running.front._evaluations) == 0)
+    wait_until(lambda: len(running.front._evaluations) == 0)
 
 
-def test_an_evaluation_that_would_take_too_much_memory_is_refused_with_numbers(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+def test_too_large_evaluation_is_refused_with_the_limit(
+    running: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation_requests, "MOST_NUMBERS", 30)
     with Client(running.path) as client:
@@ -254,7 +158,7 @@ def test_an_evaluation_that_would_take_too_much_memory_is_refused_with_numbers(
     assert error["hint"].startswith("Name a sample of it with relation => '...'")
 
 
-def test_a_row_that_is_nested_too_deep_is_refused(running: Running) -> None:
+def test_too_deeply_nested_row_is_refused(running: ServerThread) -> None:
     with Client(running.path) as client:
         for depth in (990, 100_000):
             body = client.body("predict", version=1).removesuffix(b"}")
@@ -267,7 +171,7 @@ def test_a_row_that_is_nested_too_deep_is_refused(running: Running) -> None:
         assert predict(client, 1)["ok"]
 
 
-def test_an_error_carries_sqlstate_detail_and_hint_to_the_client(running: Running) -> None:
+def test_error_has_sqlstate_detail_and_hint(running: ServerThread) -> None:
     with Client(running.path) as client:
         assert client.ask("dataset", name="fault")["error"] == {
             "sqlstate": "22000",
@@ -278,8 +182,8 @@ def test_an_error_carries_sqlstate_detail_and_hint_to_the_client(running: Runnin
         assert client.ask("predict", version=404, rows=[1])["error"]["message"] == "there is no version 404"
 
 
-def test_a_fault_of_ours_is_told_and_logged_and_the_service_goes_on(
-    running: Running, caplog: pytest.LogCaptureFixture
+def test_internal_fault_is_reported_and_logged_and_the_service_continues(
+    running: ServerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Client(running.path) as client:
         error = client.ask("dataset", name="crash")["error"]
@@ -292,46 +196,46 @@ def test_a_fault_of_ours_is_told_and_logged_and_the_service_goes_on(
     assert record.exc_info is not None
 
 
-def test_a_prediction_is_answered_while_the_analyst_works(running: Running) -> None:
-    with Client(running.path) as patient, Client(running.path) as quick:
-        patient.request("dataset", name="digits")
-        eventually(lambda: running.analyst.asked != [])
-        assert predict(quick, 1)["ok"]
+def test_prediction_is_answered_while_the_analyst_works(running: ServerThread) -> None:
+    with Client(running.path) as waiting_client, Client(running.path) as quick_client:
+        waiting_client.request("dataset", name="digits")
+        wait_until(lambda: running.analyst.requests != [])
+        assert predict(quick_client, 1)["ok"]
         running.analyst.gate.set()
-        assert patient.receive()["result"] == "slow"
+        assert waiting_client.receive()["result"] == "slow"
 
 
-def test_a_client_that_leaves_takes_its_request_with_it(running: Running) -> None:
+def test_request_is_cancelled_when_its_client_disconnects(running: ServerThread) -> None:
     client = Client(running.path)
     client.request("dataset", name="digits")
-    eventually(lambda: running.analyst.asked != [])
+    wait_until(lambda: running.analyst.requests != [])
     client.close()
-    eventually(lambda: running.analyst.abandoned == 1)
-    eventually(lambda: running.server.connection_count == 0)
+    wait_until(lambda: running.analyst.abandoned == 1)
+    wait_until(lambda: running.server.connection_count == 0)
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing(running: Running) -> None:
+def test_client_that_disconnects_within_a_frame_leaves_no_connection(running: ServerThread) -> None:
     client = Client(running.path)
     client.send_raw(frame(b'{"verb": "ping"}')[:9])
-    eventually(lambda: running.server.connection_count == 1)
+    wait_until(lambda: running.server.connection_count == 1)
     client.close()
-    eventually(lambda: running.server.connection_count == 0)
+    wait_until(lambda: running.server.connection_count == 0)
 
 
-def test_a_client_that_leaves_during_its_prediction_disturbs_nobody(running: Running) -> None:
+def test_client_that_disconnects_during_a_prediction_disturbs_no_other_client(running: ServerThread) -> None:
     running.model.gate.clear()
-    leaving = Client(running.path)
-    leaving.request("predict", version=1, rows=["leaving"])
+    leaving_client = Client(running.path)
+    leaving_client.request("predict", version=1, rows=["leaving"])
     assert running.model.entered.wait(DEADLINE_S)
-    with Client(running.path) as staying:
-        staying.request("predict", version=1, rows=["staying"])
-        leaving.close()
-        eventually(lambda: running.server.connection_count == 1)
+    with Client(running.path) as staying_client:
+        staying_client.request("predict", version=1, rows=["staying"])
+        leaving_client.close()
+        wait_until(lambda: running.server.connection_count == 1)
         running.model.gate.set()
-        assert staying.receive()["result"] == {"values": ["staying"]}
+        assert staying_client.receive()["result"] == {"values": ["staying"]}
 
 
-def test_sixty_four_clients_at_once_get_their_own_answers_in_fewer_batches(running: Running) -> None:
+def test_64_concurrent_clients_get_their_own_answers_in_fewer_batches(running: ServerThread) -> None:
     clients = [Client(running.path) for _ in range(64)]
     barrier = threading.Barrier(len(clients))
 
@@ -344,7 +248,7 @@ def test_sixty_four_clients_at_once_get_their_own_answers_in_fewer_batches(runni
         first.request("predict", version=1, rows=["first"])
         assert running.model.entered.wait(DEADLINE_S)
         answers = [pool.submit(ask, number) for number in range(len(clients))]
-        eventually(lambda: len(running.batches) == len(clients))
+        wait_until(lambda: len(running.batches) == len(clients))
         running.model.gate.set()
         assert first.receive()["result"] == {"values": ["first"]}
         assert [answer.result() for answer in answers] == [
@@ -353,16 +257,16 @@ def test_sixty_four_clients_at_once_get_their_own_answers_in_fewer_batches(runni
         state = first.ask("ping")["result"]
     for client in clients:
         client.close()
-    # The first request of each client came before a row's time was known, and went in two parts.
+    # The first request of each client arrived before the time of a row was known, and was computed in two parts.
     assert (state["requests"], state["rows"]) == (1 + 64 * 6, 1 + 64 * 5 * 2)
-    assert state["batches"] <= 1 + 2 + 64 * 5  # of the 64 first parts, 4 were one batch and the others another
+    assert state["batches"] <= 1 + 2 + 64 * 5  # of the 64 first parts, 4 were one batch and the rest another
 
 
-def test_another_system_users_connection_is_refused_and_logged(
+def test_connection_of_another_system_user_is_refused_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    other = Running(tmp_path / "sockets", os.geteuid() + 1)
+    other = ServerThread(tmp_path / "sockets", os.geteuid() + 1)
     try:
         for _ in range(5):
             with Client(other.path) as client:
@@ -374,22 +278,22 @@ def test_another_system_users_connection_is_refused_and_logged(
     assert counts == [1, 2, 4]
 
 
-def test_when_it_stops_a_request_in_work_is_still_answered(running: Running) -> None:
+def test_stop_lets_a_running_request_finish(running: ServerThread) -> None:
     running.model.gate.clear()
     with Client(running.path) as client:
         client.request("predict", version=1, rows=[1])
         assert running.model.entered.wait(DEADLINE_S)
         running.begin_stop()
-        eventually(lambda: not running.path.exists())
+        wait_until(lambda: not running.path.exists())
         running.model.gate.set()
         assert client.receive()["result"] == {"values": [1]}
         assert client.ended()
 
 
-def test_when_it_stops_a_request_that_does_not_end_is_given_up(running: Running) -> None:
+def test_stop_cancels_a_request_that_does_not_end(running: ServerThread) -> None:
     with Client(running.path) as client:
         client.request("dataset", name="digits")
-        eventually(lambda: running.analyst.asked != [])
+        wait_until(lambda: running.analyst.requests != [])
         running.begin_stop()
         assert client.ended()
     assert not running.path.exists()

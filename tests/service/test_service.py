@@ -1,4 +1,4 @@
-"""The whole service beside a real database: asked from SQL, and by clients of its own."""
+"""Check the whole service with a real database, from SQL and from clients of its own."""
 
 import os
 import signal
@@ -20,14 +20,14 @@ from tests.conftest import Database, fresh_database
 from worker import service as program
 
 from .conftest import ENVIRONMENT, MODULE, Published, Service, fill, publish, service_of
-from .fakes import DEADLINE_S, Client, eventually
+from .fakes import DEADLINE_S, Client, wait_until
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module")
 def houses(database: Database) -> Published:
-    """A model of a number, over columns a and b."""
+    """A regression model with the features a and b."""
     with database.connect(user="demo") as connection:
         fill(connection, "houses", "target", "double precision: cos(n)")
     return publish(database, "houses", "houses")
@@ -35,7 +35,7 @@ def houses(database: Database) -> Published:
 
 @pytest.fixture(scope="module")
 def flowers(database: Database) -> Published:
-    """A model of a text label."""
+    """A classification model with a text label."""
     with database.connect(user="demo") as connection:
         fill(connection, "flowers", "label", "text: (array['red', 'blue'])[n % 2 + 1]")
     return publish(database, "flowers", "flowers")
@@ -46,56 +46,60 @@ def rows_of(database: Database, table: str) -> list[dict[str, Any]]:
         return [row for (row,) in connection.execute(f"select to_jsonb(t) from {table} as t order by id")]
 
 
-def one(connection: psycopg.Connection, statement: str) -> Any:
-    found = connection.execute(statement).fetchone()
-    assert found is not None
-    return found[0]
+def scalar(connection: psycopg.Connection, statement: str) -> Any:
+    result = connection.execute(statement).fetchone()
+    assert result is not None
+    return result[0]
 
 
 # --- predictions -----------------------------------------------------------------------------------------------
 
 
-def test_a_row_an_array_and_json_are_predicted_alike_from_sql(
+def test_row_and_json_get_the_same_prediction_from_sql(
     database: Database, service: Service, houses: Published
 ) -> None:
     row = rows_of(database, "houses")[4]
     (expected,) = houses.predictor.predict_rows([row])
     with database.connect(user="demo") as connection:
-        of_row = one(connection, "select tensile_predict('houses', t) from houses as t where id = 5")
-        of_json = one(
+        of_row = scalar(connection, "select tensile_predict('houses', t) from houses as t where id = 5")
+        of_json = scalar(
             connection, f"""select tensile_predict('houses', '{{"a": {row["a"]}, "b": "{row["b"]}"}}'::jsonb)"""
         )
     assert of_row == pytest.approx(expected.value)
     assert of_json == of_row
 
 
-def test_predictions_of_many_rows_are_those_of_each_row(
-    database: Database, service: Service, houses: Published
-) -> None:
+def test_batch_gets_the_predictions_of_its_rows(database: Database, service: Service, houses: Published) -> None:
     expected = [p.value for p in houses.predictor.predict_rows(rows_of(database, "houses"))]
     with database.connect(user="demo") as connection:
-        singly = connection.execute("select tensile_predict('houses', t) from houses as t order by id").fetchall()
-        at_once = one(connection, "select tensile_predict_batch('houses', array_agg(t order by id)) from houses as t")
-    assert [value for (value,) in singly] == pytest.approx(expected)
-    assert at_once == pytest.approx(expected)
+        single_rows = connection.execute(
+            "select tensile_predict('houses', t) from houses as t order by id"
+        ).fetchall()
+        batch = scalar(
+            connection, "select tensile_predict_batch('houses', array_agg(t order by id)) from houses as t"
+        )
+    assert [value for (value,) in single_rows] == pytest.approx(expected)
+    assert batch == pytest.approx(expected)
 
 
-def test_a_text_label_is_given_as_text_with_probabilities_and_outputs(
+def test_text_label_is_predicted_with_probabilities_and_outputs(
     database: Database, service: Service, flowers: Published
 ) -> None:
     (expected,) = flowers.predictor.predict_rows(rows_of(database, "flowers")[:1])
     with database.connect(user="demo") as connection:
-        label = one(connection, "select tensile_predict_label('flowers', t) from flowers as t where id = 1")
-        chances = connection.execute(
+        label = scalar(connection, "select tensile_predict_label('flowers', t) from flowers as t where id = 1")
+        probabilities = connection.execute(
             "select p.* from flowers as t, tensile_predict_proba('flowers', t) as p where id = 1"
         ).fetchall()
-        outputs = one(connection, "select tensile_predict_vector('flowers', t) from flowers as t where id = 1")
+        outputs = scalar(connection, "select tensile_predict_vector('flowers', t) from flowers as t where id = 1")
     assert label == expected.label
-    assert dict(chances) == pytest.approx(dict(zip(flowers.predictor.labels, expected.probabilities, strict=True)))
+    assert dict(probabilities) == pytest.approx(
+        dict(zip(flowers.predictor.labels, expected.probabilities, strict=True))
+    )
     assert outputs == pytest.approx(list(expected.vector))
 
 
-def test_a_number_asked_of_a_text_label_is_refused_with_the_function_to_use(
+def test_numeric_prediction_of_a_text_label_is_refused_with_a_hint(
     database: Database, service: Service, flowers: Published
 ) -> None:
     with (
@@ -107,7 +111,7 @@ def test_a_number_asked_of_a_text_label_is_refused_with_the_function_to_use(
     assert "tensile_predict_label" in (caught.value.diag.message_hint or "")
 
 
-def test_a_row_without_a_feature_is_refused_by_the_columns_name(
+def test_row_without_a_feature_is_refused_with_the_columns_name(
     database: Database, service: Service, houses: Published
 ) -> None:
     with database.connect(user="demo") as connection:
@@ -117,44 +121,42 @@ def test_a_row_without_a_feature_is_refused_by_the_columns_name(
             connection.execute("""select tensile_predict('houses', '{"a": "much", "b": "x"}'::jsonb)""")
 
 
-def test_an_evaluation_from_sql_gives_the_models_metrics(
+def test_evaluation_from_sql_returns_the_models_metrics(
     database: Database, service: Service, flowers: Published
 ) -> None:
     expected = flowers.predictor.evaluate_rows(rows_of(database, "flowers"))
     with database.connect(user="demo") as connection:
-        found: dict[str, float] = dict(
+        result: dict[str, float] = dict(
             connection.execute("select * from tensile_evaluate('flowers', 'flowers')").fetchall()
         )
-    assert found == pytest.approx(expected)
-    assert "accuracy" in found
+    assert result == pytest.approx(expected)
+    assert "accuracy" in result
 
 
-# --- what the analyst does -------------------------------------------------------------------------------------
+# --- requests to the analyst -----------------------------------------------------------------------------------
 
 
-def test_a_training_is_explained_from_sql_without_a_job(
-    database: Database, service: Service, houses: Published
-) -> None:
+def test_explain_from_sql_enqueues_no_job(database: Database, service: Service, houses: Published) -> None:
     with database.connect(user="demo") as connection:
-        before = one(connection, "select count(*) from tensile.jobs")
+        before = scalar(connection, "select count(*) from tensile.jobs")
         rows = connection.execute(
             "select policy, peak_bytes, floor_bytes from tensile_explain('m', 'houses')"
         ).fetchall()
-        assert one(connection, "select count(*) from tensile.jobs") == before
+        assert scalar(connection, "select count(*) from tensile.jobs") == before
     assert [policy for policy, _, _ in rows] == ["vanilla", "liveness", "tensile+"]
     assert rows[0][1] >= rows[1][1] >= rows[2][1] >= rows[2][2] > 0
 
 
 @pytest.mark.parametrize(("name", "count"), [("breast_cancer", 569), ("digits", 1797)])
-def test_a_sample_data_set_becomes_a_table_of_the_callers(
+def test_sample_data_set_becomes_a_table_of_the_caller(
     database: Database, service: Service, name: str, count: int
 ) -> None:
     with database.connect(user="demo") as connection:
-        assert one(connection, f"select tensile_load_dataset('{name}')") == count
-        assert one(connection, f"select count(distinct id) from {name}") == count
+        assert scalar(connection, f"select tensile_load_dataset('{name}')") == count
+        assert scalar(connection, f"select count(distinct id) from {name}") == count
 
 
-# --- who is answered -------------------------------------------------------------------------------------------
+# --- which clients are answered --------------------------------------------------------------------------------
 
 _INTRUDER = """
 import socket, sys
@@ -172,7 +174,7 @@ print(len(answer))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process as another system user")
-def test_another_system_users_connection_is_refused(service: Service) -> None:
+def test_connection_of_another_system_user_is_refused(service: Service) -> None:
     for user in ("nobody", "root"):
         done = subprocess.run(
             ["/usr/bin/env", "python3", "-c", _INTRUDER, str(service.socket)],
@@ -182,17 +184,18 @@ def test_another_system_users_connection_is_refused(service: Service) -> None:
         assert f"refused a connection of system user {user}" in service.log.read_text()
 
 
-def test_the_database_servers_own_user_is_answered(database: Database, service: Service) -> None:
+def test_system_user_of_the_database_server_is_answered(database: Database, service: Service) -> None:
     with database.connect(user="demo") as connection:
-        told = one(connection, "select tensile.call('ping', '{}')")
+        answer = scalar(connection, "select tensile.call('ping', '{}')")
     assert service.process is not None
-    assert told["pid"] == service.process.pid
+    assert answer["pid"] == service.process.pid
 
 
-def test_two_databases_that_share_a_socket_directory_never_answer_for_each_other(
+@pytest.mark.nightly
+def test_services_of_two_databases_in_one_socket_directory_answer_their_own_database(
     database: Database, service: Service, houses: Published, cluster: Cluster, template: str
 ) -> None:
-    """Workers, versions and models have the same numbers and names in both."""
+    """Workers, versions and models have the same ids and names in both databases."""
     with fresh_database(cluster, template) as second, service_of(second, service.directory) as other:
         with second.connect(user="demo") as connection:
             fill(connection, "houses", "target", "double precision: cos(n) + 1000")
@@ -200,72 +203,75 @@ def test_two_databases_that_share_a_socket_directory_never_answer_for_each_other
         assert (other.worker, published.version) == (service.worker, houses.version)
         other.run(peer_uid=None)
         assert len(list(service.directory.iterdir())) == 2
-        asked = "select tensile_predict('houses', t) from houses as t where id = 5"
-        for place, expected in ((database, houses), (second, published)):
-            with place.connect(user="demo") as connection:
-                assert one(connection, asked) == pytest.approx(
-                    expected.predictor.predict_rows(rows_of(place, "houses")[4:5])[0].value
+        statement = "select tensile_predict('houses', t) from houses as t where id = 5"
+        for queried_database, expected in ((database, houses), (second, published)):
+            with queried_database.connect(user="demo") as connection:
+                assert scalar(connection, statement) == pytest.approx(
+                    expected.predictor.predict_rows(rows_of(queried_database, "houses")[4:5])[0].value
                 )
-        # A name that is registered in the wrong database leads to a service that refuses.
+        # With the first service's name in the second database, the first service gets the request and refuses it.
         with second.connect() as connection:
             connection.execute("update tensile.workers set service_name = %s", (service.socket.stem,))
         with second.connect(user="demo") as connection, pytest.raises(psycopg.errors.CannotConnectNow) as caught:
-            connection.execute(asked)
+            connection.execute(statement)
         assert "it belongs to another database" in (caught.value.diag.message_detail or "")
 
 
-# --- coming and going ------------------------------------------------------------------------------------------
+# --- start and end ---------------------------------------------------------------------------------------------
 
 
-def test_a_session_goes_on_when_the_service_was_killed_and_started_again(
+def test_session_continues_after_a_restart_of_a_killed_service(
     database: Database, service: Service, houses: Published
 ) -> None:
     with database.connect(user="demo") as connection:
-        before = one(connection, "select tensile_predict('houses', t) from houses as t where id = 1")
+        before = scalar(connection, "select tensile_predict('houses', t) from houses as t where id = 1")
         service.stop(signal.SIGKILL)
-        assert service.socket.exists()  # nobody was there to remove it
+        assert service.socket.exists()  # a killed process cannot remove its socket
         with pytest.raises(psycopg.errors.CannotConnectNow) as caught:
             connection.execute("select tensile_predict('houses', t) from houses as t where id = 1")
         assert caught.value.diag.message_hint
         service.start()
-        after = one(connection, "select tensile_predict('houses', t) from houses as t where id = 1")
+        after = scalar(connection, "select tensile_predict('houses', t) from houses as t where id = 1")
     assert after == before
 
 
-def test_told_to_stop_it_leaves_nothing(database: Database, service: Service) -> None:
+def test_stopped_service_leaves_no_socket_name_or_process(database: Database, service: Service) -> None:
     with database.connect() as connection:
-        asked = "select tensile.call('ping', '{}')"
-        eventually(lambda: one(connection, asked)["analyst_pid"] is not None)
-        told = one(connection, asked)
-        named = f"select service_name from tensile.workers where worker_id = {service.worker}"
-        assert one(connection, named) == service.socket.stem
+        statement = "select tensile.call('ping', '{}')"
+        wait_until(lambda: scalar(connection, statement)["analyst_pid"] is not None)
+        answer = scalar(connection, statement)
+        query = f"select service_name from tensile.workers where worker_id = {service.worker}"
+        assert scalar(connection, query) == service.socket.stem
         assert service.stop() == 0
-        assert one(connection, named) is None
+        assert scalar(connection, query) is None
     assert list(service.directory.iterdir()) == []
-    eventually(lambda: not Path(f"/proc/{told['analyst_pid']}").exists())
+    wait_until(lambda: not Path(f"/proc/{answer['analyst_pid']}").exists())
 
 
-def test_it_ends_with_the_process_that_started_it(service: Service) -> None:
+@pytest.mark.nightly
+def test_service_ends_with_its_parent_process(service: Service) -> None:
     assert service.stop() == 0
     command = f"import subprocess, sys; subprocess.Popen([sys.executable, '-m', {MODULE!r}]).wait()"
     with service.log.open("ab") as log:
         environment = ENVIRONMENT | service.settings
         parent = subprocess.Popen([sys.executable, "-c", command], env=environment, cwd="/", stderr=log)
-    eventually(service.socket.exists)
+    wait_until(service.socket.exists)
     parent.kill()
     parent.wait()
-    eventually(lambda: not service.socket.exists())
+    wait_until(lambda: not service.socket.exists())
 
 
-def test_a_model_is_loaded_after_the_database_has_crashed_and_come_back(
+def test_model_is_loaded_after_a_crash_of_the_database(
     database: Database, service: Service, houses: Published
 ) -> None:
     database.cluster.restart(mode="immediate")
     with database.connect(user="demo") as connection:
-        assert isinstance(one(connection, "select tensile_predict('houses', t) from houses as t where id = 1"), float)
+        assert isinstance(
+            scalar(connection, "select tensile_predict('houses', t) from houses as t where id = 1"), float
+        )
 
 
-def test_where_the_environment_is_incomplete_it_says_what_is_missing(
+def test_missing_environment_variable_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("TENSILE_SERVICE_DIRECTORY", raising=False)
@@ -276,7 +282,7 @@ def test_where_the_environment_is_incomplete_it_says_what_is_missing(
 # --- clients of its own ----------------------------------------------------------------------------------------
 
 
-def test_sixty_four_clients_at_once_get_their_own_rows_back(
+def test_64_concurrent_clients_get_the_predictions_of_their_own_rows(
     database: Database, open_service: Service, houses: Published
 ) -> None:
     rows = rows_of(database, "houses")
@@ -292,8 +298,8 @@ def test_sixty_four_clients_at_once_get_their_own_rows_back(
         return [answer["result"]["values"][0] for answer in answers]
 
     with ThreadPoolExecutor(64) as pool:
-        found = list(pool.map(ask, range(64)))
-    for number, values in enumerate(found):
+        result = list(pool.map(ask, range(64)))
+    for number, values in enumerate(result):
         assert values == pytest.approx([expected[(number + turn) % 60] for turn in range(5)])
     with open_service.client() as client:
         state = client.ask("ping")["result"]
@@ -301,7 +307,7 @@ def test_sixty_four_clients_at_once_get_their_own_rows_back(
     assert state["batches"] < state["requests"]
 
 
-def test_an_unknown_version_and_an_unknown_data_set_are_named(open_service: Service) -> None:
+def test_error_names_an_unknown_version_and_an_unknown_data_set(open_service: Service) -> None:
     with open_service.client() as client:
         error = client.ask("predict", version=4711, rows=[1])["error"]
         assert error["sqlstate"] == "42704"
@@ -311,7 +317,7 @@ def test_an_unknown_version_and_an_unknown_data_set_are_named(open_service: Serv
         assert "digits" in error["hint"]
 
 
-def test_a_data_set_comes_in_pages(open_service: Service) -> None:
+def test_data_set_is_sent_in_pages(open_service: Service) -> None:
     with open_service.client() as client:
         pages = [
             client.ask("dataset", name="diabetes", offset=begin, limit=200)["result"] for begin in (0, 200, 400, 600)
@@ -322,7 +328,7 @@ def test_a_data_set_comes_in_pages(open_service: Service) -> None:
     assert (pages[0]["primary_key"], pages[0]["target"]) == ("id", "target")
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_request_disturbs_nobody(
+def test_clients_that_disconnect_during_a_request_disturb_no_other_client(
     database: Database, open_service: Service, houses: Published
 ) -> None:
     rows = rows_of(database, "houses")
@@ -341,7 +347,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_request_disturbs_nobody(
 
 
 @pytest.mark.parametrize(("model", "numeric"), [("houses", True), ("flowers", False)])
-def test_the_benchmark_measures_single_rows_and_bulk(
+def test_benchmark_measures_single_rows_and_batches(
     database: Database, service: Service, houses: Published, flowers: Published, model: str, numeric: bool
 ) -> None:
     with connect(database.dsn(user="demo"), application_name="test") as connection:
@@ -353,7 +359,7 @@ def test_the_benchmark_measures_single_rows_and_bulk(
     assert (figures["batch_rows_per_s"] is not None) == numeric
 
 
-def test_the_benchmark_says_when_there_is_no_model(database: Database) -> None:
+def test_benchmark_of_an_unknown_model_is_refused(database: Database) -> None:
     with (
         connect(database.dsn(user="demo"), application_name="test") as connection,
         pytest.raises(MissingError, match="no deployed model nobody"),

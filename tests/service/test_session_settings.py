@@ -1,4 +1,4 @@
-"""Bits of predictions and of features: those of any session, and those of the training."""
+"""Check that predictions have the same bits in any session, and features the same bits as in the training."""
 
 import re
 from typing import Any
@@ -40,13 +40,14 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def mixed(database: Database) -> Published:
-    """A model of columns of many types."""
+    """A model with columns of many types."""
     with database.connect(user="demo") as demo:
         demo.execute(TABLE)
     return publish(database, "mixed", "mixed")
 
 
-def test_a_setting_changes_no_bit_of_a_prediction(database: Database, service: Service, mixed: Published) -> None:
+@pytest.mark.nightly
+def test_settings_change_no_bit_of_a_prediction(database: Database, service: Service, mixed: Published) -> None:
     answers = []
     for settings in ("", *SETTINGS):
         with database.connect(user="demo") as demo:
@@ -57,19 +58,22 @@ def test_a_setting_changes_no_bit_of_a_prediction(database: Database, service: S
     assert len(answers[0]) == 121
 
 
-def test_features_are_those_of_the_training_bit_for_bit(database: Database, mixed: Published) -> None:
-    """Except for `real`, whose shortest digits JSON has: 0.1 is another double than the nearest float."""
+@pytest.mark.nightly
+def test_features_equal_those_of_the_training_bit_for_bit(database: Database, mixed: Published) -> None:
+    """Columns of type real are excepted. JSON has their shortest digits, and 0.1 as a double differs from 0.1 as a
+    float.
+    """
     preprocessor = mixed.predictor.preprocessor
     with database.connect(user="demo") as demo:
         demo.execute("set time zone 'Asia/Kathmandu'")
         rows = [row for (row,) in demo.execute("select tensile.row_json(m) from mixed as m order by id").fetchall()]
-        found = demo.execute("select 'mixed'::regclass::oid::bigint").fetchone()
-    assert found is not None
-    asked = Relation(oid=found[0], schema="public", name="mixed")
+        oid_row = demo.execute("select 'mixed'::regclass::oid::bigint").fetchone()
+    assert oid_row is not None
+    relation = Relation(oid=oid_row[0], schema="public", name="mixed")
     with open_reader(database.dsn("tensile_reader"), application_name="test") as reader:
-        table = read(reader, asked, lambda described: tuple(column.name for column in described))
+        table = read(reader, relation, lambda described: tuple(column.name for column in described))
     trained = preprocessor.transform(table.take(table.columns["id"].values.argsort()))
     sent = preprocessor.transform_rows(rows)
-    kept = [place for place, name in enumerate(preprocessor.outputs) if not re.match("single", name)]
-    assert sent[:, kept].tolist() == trained[:, kept].tolist()
+    exact_columns = [place for place, name in enumerate(preprocessor.outputs) if not re.match("single", name)]
+    assert sent[:, exact_columns].tolist() == trained[:, exact_columns].tolist()
     assert sent == pytest.approx(trained, rel=1e-6)

@@ -1,3 +1,5 @@
+"""Check the service's settings, which it reads from its environment."""
+
 from pathlib import Path
 
 import pytest
@@ -13,15 +15,21 @@ ENVIRONMENT = {
 }
 
 
-def test_the_environment_of_a_controller_is_enough() -> None:
-    found = settings.load(ENVIRONMENT)
-    assert (found.directory, found.worker, found.peer_uid) == (Path("/run/tensile"), 7, None)
-    assert (found.shared.dsn, found.resident_bytes) == ("dbname=x", GIB)
+def test_environment_of_a_controller_is_sufficient() -> None:
+    loaded = settings.load(ENVIRONMENT)
+    assert (loaded.directory, loaded.worker, loaded.peer_uid) == (
+        Path("/run/tensile"),
+        7,
+        None,
+    )
+    assert (loaded.shared.dsn, loaded.resident_bytes) == ("dbname=x", GIB)
 
 
-def test_who_is_answered_and_how_much_is_kept_can_be_set() -> None:
-    found = settings.load({**ENVIRONMENT, "TENSILE_SERVICE_PEER_UID": "0", "TENSILE_SERVICE_RESIDENT_BYTES": "512MB"})
-    assert (found.peer_uid, found.resident_bytes) == (0, GIB // 2)
+def test_user_and_cache_size_can_be_set() -> None:
+    loaded = settings.load(
+        {**ENVIRONMENT, "TENSILE_SERVICE_PEER_UID": "0", "TENSILE_SERVICE_RESIDENT_BYTES": "512MB"}
+    )
+    assert (loaded.peer_uid, loaded.resident_bytes) == (0, GIB // 2)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +42,7 @@ def test_who_is_answered_and_how_much_is_kept_can_be_set() -> None:
         ("TENSILE_SERVICE_RESIDENT_BYTES", "much"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, value: str) -> None:
+def test_error_names_the_invalid_variable(name: str, value: str) -> None:
     with pytest.raises(RequestError) as caught:
         settings.load({**ENVIRONMENT, name: value})
     assert name in caught.value.message + caught.value.hint

@@ -1,4 +1,4 @@
-"""What a service says of versions that it cannot read now."""
+"""Check which error the service raises for a version that it cannot read."""
 
 from contextlib import closing
 from pathlib import Path
@@ -15,9 +15,7 @@ from worker.serving.store import Store
 pytestmark = pytest.mark.postgres
 
 
-def test_a_version_is_unavailable_while_the_service_does_not_reach_its_database(
-    database: Database, tmp_path: Path
-) -> None:
+def test_version_is_unavailable_while_the_database_is_unreachable(database: Database, tmp_path: Path) -> None:
     dsn = make_conninfo(database.dsn("tensile_worker"), host=str(tmp_path))
     with (
         closing(Forwarder(tmp_path / ".s.PGSQL.5432", database.cluster.run / ".s.PGSQL.5432")) as forwarder,

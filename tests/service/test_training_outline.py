@@ -1,3 +1,5 @@
+"""Check the outline of a training that the service derives from column statistics, without reading the table."""
+
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +34,7 @@ def data(kind: ColumnKind, values: npt.NDArray[Any]) -> ColumnData:
 
 
 @pytest.mark.parametrize("options", [{}, {"missing": dict.fromkeys("nbdwv", "indicator")}, {"categories": 2}])
-def test_a_column_is_as_wide_as_the_encoders_make_it(options: dict[str, Any]) -> None:
+def test_width_of_a_column_equals_that_of_its_encoder(options: dict[str, Any]) -> None:
     columns = {
         "n": data(ColumnKind.FLOAT, np.arange(9.0)),
         "b": data(ColumnKind.BOOLEAN, np.arange(9) % 2 == 0),
@@ -56,17 +58,17 @@ def test_a_column_is_as_wide_as_the_encoders_make_it(options: dict[str, Any]) ->
     assert sum(width(column, parsed) for column in statistics) == len(fitted.outputs)
 
 
-def test_the_network_and_its_batches_follow_from_columns_and_rows() -> None:
+def test_network_and_batches_are_derived_from_columns_and_rows() -> None:
     columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
-    found = outline(SPEC, [*columns, LABEL], rows=1000)
-    assert (found.input_shape, found.outputs) == ((3,), 3)
-    assert found.batches == (32, 700 % 32)
-    x, y = found.batch(5)
+    training = outline(SPEC, [*columns, LABEL], rows=1000)
+    assert (training.input_shape, training.outputs) == ((3,), 3)
+    assert training.batches == (32, 700 % 32)
+    x, y = training.batch(5)
     assert (x.shape, y.shape, x.device.type, y.dtype) == ((5, 3), (5,), "meta", torch.int64)
-    assert {parameter.device.type for parameter in found.module.parameters()} == {"meta"}
+    assert {parameter.device.type for parameter in training.module.parameters()} == {"meta"}
 
 
-def test_rows_train_as_time_or_a_column_divides_them() -> None:
+def test_split_by_time_or_column_determines_the_training_rows() -> None:
     columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
 
     def batches(split: dict[str, Any], shares: Shares | None = None) -> tuple[int, ...]:
@@ -77,18 +79,18 @@ def test_rows_train_as_time_or_a_column_divides_them() -> None:
     assert batches({"column": "part", "valid_size": 0.5}, Shares(test=0.3, valid=0.0)) == (32, 350 % 32)
 
 
-def test_images_keep_their_shape_for_a_cnn_and_become_one_for_auto() -> None:
+def test_image_columns_keep_their_shape_for_cnn_and_auto() -> None:
     for architecture in ({"type": "cnn"}, {"type": "auto"}):
-        found = outline(replace(SPEC, architecture=architecture), [PIXELS, LABEL], rows=500)
-        assert found.input_shape == (1, 8, 8)
+        training = outline(replace(SPEC, architecture=architecture), [PIXELS, LABEL], rows=500)
+        assert training.input_shape == (1, 8, 8)
 
 
-def test_a_regression_has_one_output_and_float_targets() -> None:
+def test_regression_has_one_output_and_float_targets() -> None:
     spec = replace(SPEC, task=Task.REGRESSION, target="value")
     columns = [ColumnStatistics(name="a", kind="integer"), ColumnStatistics(name="value", kind="float")]
-    found = outline(spec, columns, rows=100)
-    assert found.outputs == 1
-    assert found.batch(4)[1].shape == (4, 1)
+    training = outline(spec, columns, rows=100)
+    assert training.outputs == 1
+    assert training.batch(4)[1].shape == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_a_regression_has_one_output_and_float_targets() -> None:
         ),
     ],
 )
-def test_what_could_not_be_trained_is_refused(
+def test_training_that_is_impossible_is_refused(
     spec: JobSpec, columns: list[ColumnStatistics], rows: int, error: type[RequestError], fault: str
 ) -> None:
     with pytest.raises(error, match=fault):

@@ -1,4 +1,4 @@
-"""A table to train on, a published version to predict with, and a service that says what the test wants."""
+"""Fixtures: users with a table to train on, a deployed model version, and a fake service with scripted answers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
@@ -14,7 +14,7 @@ from tests.sql.fakes import Answer, FakeService
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What a client is told of an error."""
+    """The fields of an error that a client receives."""
 
     sqlstate: str
     message: str
@@ -29,15 +29,15 @@ Connection = psycopg.Connection[Any]
 
 
 def refused(connection: Connection, statement: str, *arguments: object) -> Refused:
-    """The error of a statement that must fail."""
+    """Execute a statement that must fail, and return its error."""
     with pytest.raises(psycopg.Error) as caught:
         connection.execute(statement.encode(), arguments or None)
-    told = caught.value.diag
-    return Refused(told.sqlstate or "", told.message_primary or "", told.message_detail, told.message_hint)
+    error = caught.value.diag
+    return Refused(error.sqlstate or "", error.message_primary or "", error.message_detail, error.message_hint)
 
 
 def value(connection: Connection, statement: str, *arguments: object) -> Any:
-    """The first column of the first row."""
+    """Return the first column of the statement's first row."""
     row = connection.execute(statement.encode(), arguments or None).fetchone()
     assert row is not None
     return row[0]
@@ -45,8 +45,11 @@ def value(connection: Connection, statement: str, *arguments: object) -> Any:
 
 @pytest.fixture
 def alice(database: Database) -> Iterator[Connection]:
-    """An ordinary user who owns the table `iris`, which the worker may read."""
+    """An ordinary user who owns the table `iris`, which trainers may read."""
     with database.connect("alice") as connection:
+        if value(connection, "select to_regclass('iris') is not null"):  # the database is shared by tests of a module
+            yield connection
+            return
         connection.execute(
             """create table iris (id bigint generated always as identity primary key, petal real, sepal real,
                  species text not null, kind int not null, label_known boolean);
@@ -77,7 +80,7 @@ Serve = Callable[[Answer], FakeService]
 
 @pytest.fixture
 def serve(admin: Connection) -> Iterator[Serve]:
-    """Start a fake service and register it as the only one."""
+    """A function that starts a fake service and registers it as the only service."""
     started: list[FakeService] = []
 
     def start(answer: Answer) -> FakeService:
@@ -101,7 +104,9 @@ def serve(admin: Connection) -> Iterator[Serve]:
 
 @pytest.fixture
 def published(admin: Connection, alice: Connection) -> int:
-    """The version of alice's model `flowers`, deployed; its id is far from its number, which is 1."""
+    """The id of the deployed version of alice's model `flowers`. The id is 700, so that it differs from the version's
+    number, which is 1.
+    """
     admin.execute("alter sequence tensile.model_versions_version_id_seq restart with 700")
     alice.execute("select tensile_create_model('flowers')")
     return int(

@@ -1,4 +1,4 @@
-"""A service that only speaks the protocol: it answers each request with what the test says."""
+"""A fake service: it speaks the service's protocol, and a function of the test answers each request."""
 
 import contextlib
 import json
@@ -13,16 +13,17 @@ from typing import Any
 
 from indb_tensile.sql_api.service_connection import PROTOCOL
 
-Answer = Callable[[dict[str, Any]], dict[str, Any] | None]  # None: says nothing and keeps the connection
+# Returns the answer to a request. None: the service sends no answer and keeps the connection open.
+Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
 
-
-INSTALLATION = "01234567-89ab-cdef-0123-456789abcdef"  # of a database that only a test has
+INSTALLATION = "01234567-89ab-cdef-0123-456789abcdef"  # the installation id of no real database
 
 
 class FakeService:
-    """Listens at `<directory>/<name>.sock` until closed; keeps what it was asked, and which database asked.
+    """Listens at `<directory>/<name>.sock` until closed, and records the requests.
 
-    `greeting` is what it says first; None: nothing.
+    `requests` are the requests without the database's identity, `clients` the installation and server start of each
+    request's database. `greeting` is the first message on each connection; None: no message.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class FakeService:
     ) -> None:
         self.answer = answer
         self.greeting: Any = {"protocol": PROTOCOL, "version": "0", "installation": installation}
-        self.asking: list[tuple[str, str]] = []
+        self.clients: list[tuple[str, str]] = []
         self.name = name
         self.requests: list[dict[str, Any]] = []
         self.connections: list[socket.socket] = []
@@ -83,11 +84,18 @@ class FakeService:
                 _send(connection, self.greeting)
             while header := stream.read(4):
                 request = json.loads(stream.read(struct.unpack(">I", header)[0]))
-                self.asking.append((request.pop("installation"), request.pop("server_start")))
+                self.clients.append((request.pop("installation"), request.pop("server_start")))
                 self.requests.append(request)
                 answer = self.answer(request)
                 if answer is not None:
                     _send(connection, answer)
+
+
+def echo(request: dict[str, Any]) -> dict[str, Any]:
+    """Answer each row of a prediction with the row's position plus 0.5."""
+    if request["verb"] == "ping":
+        return result({"version": "0"})
+    return result({"values": [place + 0.5 for place, _ in enumerate(request["rows"])]})
 
 
 def _send(connection: socket.socket, value: Any) -> None:
@@ -96,5 +104,5 @@ def _send(connection: socket.socket, value: Any) -> None:
 
 
 def result(value: Any) -> dict[str, Any]:
-    """The answer to a request that was done."""
+    """Return the answer to a request that succeeded."""
     return {"ok": True, "result": value}

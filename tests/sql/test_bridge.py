@@ -1,4 +1,4 @@
-"""The bridge within a real session: what a fault tells, and what a new version changes."""
+"""Check the bridge function in a real session: how faults are reported, and that a new version takes effect."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.mark.usefixtures("published")
-def test_a_fault_tells_where_it_happened_and_the_session_goes_on(alice: Connection, serve: Serve) -> None:
+def test_fault_reports_its_place_and_the_session_continues(alice: Connection, serve: Serve) -> None:
     service = serve(lambda _: result({"predictions": [1.0]}))
 
     error = refused(alice, "select tensile_predict('flowers', 1)")
@@ -24,7 +24,7 @@ def test_a_fault_tells_where_it_happened_and_the_session_goes_on(alice: Connecti
     assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
 
 
-def test_a_session_follows_a_new_version_of_the_bridge(admin: Connection) -> None:
+def test_session_uses_a_new_version_of_the_bridge(admin: Connection) -> None:
     def message() -> Any:
         return value(admin, "select tensile.bridge('nothing', '{}') #>> '{error,message}'")
 
@@ -38,7 +38,7 @@ def test_a_session_follows_a_new_version_of_the_bridge(admin: Connection) -> Non
     assert (before, message()) == ("the bridge has no such verb", "the bridge is new")
 
 
-def test_a_number_that_no_float_can_hold_is_refused(alice: Connection) -> None:
+def test_number_beyond_double_precision_is_refused(alice: Connection) -> None:
     error = refused(
         alice, """select tensile_train('m', 'iris', target => 'species', hyperparams => '{"clip_norm": 1e400}')"""
     )
@@ -47,7 +47,7 @@ def test_a_number_that_no_float_can_hold_is_refused(alice: Connection) -> None:
     assert error.message.startswith('hyperparams: "clip_norm" is 1000')
 
 
-def test_a_request_nested_too_deep_for_python_is_refused(alice: Connection) -> None:
-    found = value(alice, "select tensile.bridge('ping', (repeat('[', 5000) || repeat(']', 5000))::jsonb)")
+def test_request_nested_too_deep_for_python_is_refused(alice: Connection) -> None:
+    answer = value(alice, "select tensile.bridge('ping', (repeat('[', 5000) || repeat(']', 5000))::jsonb)")
 
-    assert found["error"]["sqlstate"] == "22023"
+    assert answer["error"]["sqlstate"] == "22023"

@@ -1,4 +1,4 @@
-"""What a client prints around an error: one line of CONTEXT, and for a role without rights the way to get them."""
+"""Check the CONTEXT and HINT of errors: few lines of context, and for a role without rights how to get them."""
 
 import psycopg
 import pytest
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.postgres
         ("call tensile_train_and_wait('m', 'iris', target => 'nosuch')", 2),
     ],
 )
-def test_an_error_is_followed_by_few_lines_of_context(alice: Connection, statement: str, lines: int) -> None:
+def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines: int) -> None:
     with pytest.raises(psycopg.Error) as caught:
         alice.execute(statement.encode())
     context = (caught.value.diag.context or "").splitlines()
@@ -28,6 +28,7 @@ def test_an_error_is_followed_by_few_lines_of_context(alice: Connection, stateme
     assert context[0].startswith("PL/pgSQL function tensile.call(text,jsonb,jsonb[]) line ")
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     "statement",
     [
@@ -52,7 +53,7 @@ def test_an_error_is_followed_by_few_lines_of_context(alice: Connection, stateme
         "select * from tensile_check()",
     ],
 )
-def test_a_role_that_may_not_use_tensile_is_told_what_it_lacks(database: Database, statement: str) -> None:
+def test_error_names_the_role_that_the_caller_lacks(database: Database, statement: str) -> None:
     with database.connect("monitor") as monitor:
         assert refused(monitor, statement) == Refused(
             "42501",
@@ -62,10 +63,11 @@ def test_a_role_that_may_not_use_tensile_is_told_what_it_lacks(database: Databas
         )
 
 
+@pytest.mark.shares_database
 @pytest.mark.parametrize(
     "statement", ["select tensile_set_setting('retain_jobs', '5')", "select tensile_set_quota('alice', 1)"]
 )
-def test_a_user_is_told_what_only_an_administrator_may_do(alice: Connection, statement: str) -> None:
+def test_error_names_the_role_that_an_administrators_function_needs(alice: Connection, statement: str) -> None:
     assert refused(alice, statement) == Refused(
         "42501",
         'role "alice" is not a member of tensile_admin',
@@ -74,7 +76,7 @@ def test_a_user_is_told_what_only_an_administrator_may_do(alice: Connection, sta
     )
 
 
-def test_a_stranger_reaches_nothing_by_the_functions_that_answer_it(database: Database, admin: Connection) -> None:
+def test_role_without_membership_can_call_no_inner_function(database: Database, admin: Connection) -> None:
     admin.execute("create role passer_by login")
     try:
         admin.execute("grant create on schema public to passer_by")

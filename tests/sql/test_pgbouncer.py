@@ -1,4 +1,4 @@
-"""Through PgBouncer: clients work in transaction mode, and a controller refuses to start there, with the way out."""
+"""Check the work through PgBouncer: clients work in transaction mode, and a controller refuses to start there."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from tests.conftest import Database
 from tests.pgbouncer import Pooled, pooled
 
 from .conftest import Connection, Serve, value
-from .test_predict import echo
+from .fakes import echo
 
 pytestmark = pytest.mark.postgres
 
@@ -26,10 +26,10 @@ DEADLINE_S = 120.0
 
 
 @pytest.fixture
-def in_transactions(database: Database) -> Iterator[Pooled]:
+def transaction_pool(database: Database) -> Iterator[Pooled]:
     """PgBouncer in transaction mode."""
-    with pooled(database, "transaction") as made:
-        yield made
+    with pooled(database, "transaction") as pool:
+        yield pool
 
 
 @pytest.mark.parametrize(
@@ -42,32 +42,32 @@ def in_transactions(database: Database) -> Iterator[Pooled]:
         ("statement", ""),
     ],
 )
-def test_shared_sessions_are_refused_whatever_the_pool(database: Database, mode: str, settings: str) -> None:
-    with pooled(database, mode, settings) as through:
+def test_pools_that_share_sessions_are_refused(database: Database, mode: str, settings: str) -> None:
+    with pooled(database, mode, settings) as pool:
         with pytest.raises(DatabaseError, match="a pooler runs each transaction in another session") as caught:
-            refuse_pooled_sessions(through.dsn("tensile_worker"))
+            refuse_pooled_sessions(pool.dsn("tensile_worker"))
         assert "pool_mode = session" in caught.value.hint
 
 
-def test_the_server_itself_and_a_pooler_in_session_mode_are_not_refused(database: Database) -> None:
+def test_server_and_pooler_in_session_mode_are_accepted(database: Database) -> None:
     refuse_pooled_sessions(database.dsn("tensile_worker"))
-    with pooled(database, "session") as through:
-        refuse_pooled_sessions(through.dsn("tensile_worker"))
-        with connect(through.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100) as connection:
+    with pooled(database, "session") as pool:
+        refuse_pooled_sessions(pool.dsn("tensile_worker"))
+        with connect(pool.dsn("tensile_worker"), application_name="test", lock_timeout_ms=100) as connection:
             assert connection.execute("show search_path").fetchone() == ("pg_catalog, pg_temp",)
 
 
-def test_a_pooler_that_others_use_at_the_same_time_is_refused_too(in_transactions: Pooled) -> None:
-    with in_transactions.connect("tensile_worker") as another, another.transaction():
-        another.execute("select 1")
-        with in_transactions.connect("tensile_worker") as idle:
+def test_pooler_that_other_clients_use_at_the_same_time_is_refused(transaction_pool: Pooled) -> None:
+    with transaction_pool.connect("tensile_worker") as other_session, other_session.transaction():
+        other_session.execute("select 1")
+        with transaction_pool.connect("tensile_worker") as idle:
             idle.execute("select 1")
             with pytest.raises(DatabaseError):
-                refuse_pooled_sessions(in_transactions.dsn("tensile_worker"))
+                refuse_pooled_sessions(transaction_pool.dsn("tensile_worker"))
 
 
-def test_a_controller_ends_at_once_with_the_way_out(in_transactions: Pooled) -> None:
-    environment = os.environ | Settings(dsn=in_transactions.dsn("tensile_worker")).environment()
+def test_controller_behind_a_pooler_ends_at_once_with_a_hint(transaction_pool: Pooled) -> None:
+    environment = os.environ | Settings(dsn=transaction_pool.dsn("tensile_worker")).environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-m", "indb_tensile.worker.controller"],
@@ -78,11 +78,11 @@ def test_a_controller_ends_at_once_with_the_way_out(in_transactions: Pooled) -> 
 
 @pytest.mark.usefixtures("published")
 def test_clients_train_predict_and_cancel_in_transaction_mode(
-    alice: Connection, serve: Serve, in_transactions: Pooled
+    alice: Connection, serve: Serve, transaction_pool: Pooled
 ) -> None:
     serve(echo)
-    del alice  # its table and its model
-    with in_transactions.connect("alice") as first, in_transactions.connect("alice") as second:
+    del alice  # the fixture created the table and the model
+    with transaction_pool.connect("alice") as first, transaction_pool.connect("alice") as second:
         for client in (first, second) * 4:
             job = value(client, "select tensile_train('flowers', 'iris', target => 'species')")
             assert value(client, "select tensile_predict('flowers', i) from iris as i where id = %s", 1) == 0.5
@@ -90,9 +90,9 @@ def test_clients_train_predict_and_cancel_in_transaction_mode(
             assert value(client, "select state::text from tensile.jobs where job_id = %s", job) == "cancelled"
 
 
-def test_the_command_line_goes_through_it_as_well(in_transactions: Pooled) -> None:
-    tensile = Tensile({"TENSILE_DSN": in_transactions.dsn("demo")})
-    with in_transactions.connect("demo") as demo:
+def test_command_line_trains_and_cancels_in_transaction_mode(transaction_pool: Pooled) -> None:
+    tensile = Tensile({"TENSILE_DSN": transaction_pool.dsn("demo")})
+    with transaction_pool.connect("demo") as demo:
         demo.execute("create table t as select x, 2 * x as y from generate_series(1, 40) as x")
         demo.execute("grant select on t to tensile_reader")
     for number in (1, 2, 3):
@@ -102,9 +102,9 @@ def test_the_command_line_goes_through_it_as_well(in_transactions: Pooled) -> No
     assert (listed.code, listed.out.count("cancelled")) == (0, 3)
 
 
-def test_a_users_session_prepares_and_sets_nothing_on_the_server(in_transactions: Pooled) -> None:
+def test_session_of_the_client_library_prepares_no_statement_on_the_server(transaction_pool: Pooled) -> None:
     for _ in range(3):
-        with connect(in_transactions.dsn("demo"), application_name="test") as connection:
+        with connect(transaction_pool.dsn("demo"), application_name="test") as connection:
             for _ in range(10):
                 assert connection.execute("select %s::int", (1,)).fetchone() == (1,)
             assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)

@@ -1,4 +1,6 @@
-"""Who may do what: another user sees, stops, overwrites and predicts with nothing; the bridge gives no more."""
+"""Check privileges: another user can neither see, cancel, replace nor use a user's jobs and models, also not through
+the bridge function.
+"""
 
 from typing import Any
 
@@ -22,7 +24,7 @@ def bridge(connection: Connection, verb: str, rows: list[Jsonb] | None = None, *
 
 
 @pytest.mark.usefixtures("published")
-def test_another_user_sees_nothing(alice: Connection, bob: Connection) -> None:
+def test_another_user_sees_no_row(alice: Connection, bob: Connection) -> None:
     alice.execute(TRAIN)
 
     views = ("stat_jobs", "stat_queue", "stat_progress_train", "stat_plan", "stat_device_jobs", "model_list")
@@ -30,17 +32,17 @@ def test_another_user_sees_nothing(alice: Connection, bob: Connection) -> None:
 
 
 @pytest.mark.usefixtures("published")
-def test_another_user_can_do_nothing_to_it(alice: Connection, bob: Connection, serve: Serve) -> None:
+def test_another_user_can_neither_cancel_predict_nor_drop(alice: Connection, bob: Connection, serve: Serve) -> None:
     service = serve(lambda _: result({"values": [1.0]}))
     job = value(alice, TRAIN)
 
-    def told(statement: str) -> tuple[str, str]:
+    def error_of(statement: str) -> tuple[str, str]:
         error = refused(bob, statement)
         return error.sqlstate, error.message
 
     no_job = ("42704", f"there is no job {job}")
-    assert told(f"select tensile_cancel({job})") == no_job
-    assert told(f"select tensile_wait({job})") == no_job
+    assert error_of(f"select tensile_cancel({job})") == no_job
+    assert error_of(f"select tensile_wait({job})") == no_job
     for call in (
         "tensile_predict('flowers', 1)",
         "tensile_predict_label('flowers', 1)",
@@ -51,13 +53,13 @@ def test_another_user_can_do_nothing_to_it(alice: Connection, bob: Connection, s
         "tensile_grant_model('flowers', 'bob')",
         "tensile_revoke_model('flowers', 'alice')",
     ):
-        assert told(f"select {call}") == NO_MODEL
+        assert error_of(f"select {call}") == NO_MODEL
     assert service.requests == []
     assert value(alice, "select (state, cancel_requested)::text from tensile.jobs") == "(queued,f)"
 
 
 @pytest.mark.usefixtures("published")
-def test_the_bridge_called_directly_gives_no_more(alice: Connection, bob: Connection, serve: Serve) -> None:
+def test_direct_call_of_the_bridge_gives_no_more_rights(alice: Connection, bob: Connection, serve: Serve) -> None:
     service = serve(lambda _: result({"values": [1.0]}))
     iris = value(alice, "select 'iris'::regclass::oid::bigint")
 
@@ -98,13 +100,13 @@ def test_the_bridge_called_directly_gives_no_more(alice: Connection, bob: Connec
     ],
 )
 @pytest.mark.usefixtures("published")
-def test_a_request_of_the_wrong_shape_is_refused(alice: Connection, verb: str, request_: dict[str, Any]) -> None:
+def test_malformed_request_is_refused(alice: Connection, verb: str, request_: dict[str, Any]) -> None:
     answer = bridge(alice, verb, **request_)
 
     assert answer["error"]["sqlstate"] == "22023"
 
 
-def test_a_request_holds_no_address(alice: Connection, published: int, serve: Serve) -> None:
+def test_request_cannot_name_a_service_address(alice: Connection, published: int, serve: Serve) -> None:
     service = serve(lambda _: result({"values": [1.0]}))
 
     answer = bridge(
@@ -123,7 +125,7 @@ def test_a_request_holds_no_address(alice: Connection, published: int, serve: Se
 
 
 @pytest.mark.usefixtures("published")
-def test_a_granted_model_can_be_predicted_with_and_no_more(alice: Connection, bob: Connection, serve: Serve) -> None:
+def test_granted_model_can_only_be_predicted_with(alice: Connection, bob: Connection, serve: Serve) -> None:
     serve(lambda _: result({"values": [1.0]}))
     alice.execute("select tensile_grant_model('flowers', 'bob'); grant select on iris to bob")
 
@@ -137,7 +139,7 @@ def test_a_granted_model_can_be_predicted_with_and_no_more(alice: Connection, bo
 
 
 @pytest.mark.usefixtures("published")
-def test_what_was_revoked_can_be_granted_again_and_is_deleted_otherwise(
+def test_revoked_model_can_be_granted_again_or_else_the_grant_is_deleted(
     alice: Connection, bob: Connection, admin: Connection
 ) -> None:
     sees = "select count(*) from tensile.model_list"
@@ -150,7 +152,7 @@ def test_what_was_revoked_can_be_granted_again_and_is_deleted_otherwise(
 
 
 @pytest.mark.usefixtures("published")
-def test_public_means_everybody(alice: Connection, bob: Connection, serve: Serve) -> None:
+def test_grant_to_public_is_for_every_user(alice: Connection, bob: Connection, serve: Serve) -> None:
     serve(lambda _: result({"values": [1.0]}))
 
     alice.execute("select tensile_grant_model('flowers', 'public')")
@@ -159,7 +161,7 @@ def test_public_means_everybody(alice: Connection, bob: Connection, serve: Serve
     assert refused(alice, "select tensile_grant_model('flowers', 'nobody')").message == 'there is no role "nobody"'
 
 
-def test_only_an_administrator_sets_where_sockets_are(alice: Connection, database: Database) -> None:
+def test_only_an_administrator_sets_the_socket_directory(alice: Connection, database: Database) -> None:
     error = refused(alice, """select tensile_set_setting('socket_directory', '"/tmp"')""")
     with database.connect("admin") as admin:
         admin.execute("""select tensile_set_setting('socket_directory', '"/tmp"')""")
@@ -169,7 +171,7 @@ def test_only_an_administrator_sets_where_sockets_are(alice: Connection, databas
     assert value(alice, "select (value #>> '{}', changed_by)::text from tensile.settings") == "(/run,admin)"
 
 
-def test_an_administrator_cancels_anybodys_job(alice: Connection, database: Database) -> None:
+def test_administrator_cancels_any_users_job(alice: Connection, database: Database) -> None:
     job = value(alice, TRAIN)
     with database.connect("admin") as admin:
         assert value(admin, "select tensile_cancel(%s)", job) is True
@@ -177,7 +179,7 @@ def test_an_administrator_cancels_anybodys_job(alice: Connection, database: Data
     assert value(alice, "select state::text from tensile.jobs") == "cancelled"
 
 
-def test_a_monitor_sees_everything_and_calls_nothing(alice: Connection, database: Database) -> None:
+def test_monitor_sees_every_row_and_calls_no_function(alice: Connection, database: Database) -> None:
     job = value(alice, TRAIN)
     with database.connect("monitor") as monitor:
         assert value(monitor, "select job_id from tensile.stat_queue") == job
@@ -185,7 +187,7 @@ def test_a_monitor_sees_everything_and_calls_nothing(alice: Connection, database
         assert refused(monitor, "select tensile.bridge('ping', '{}')").sqlstate == "42501"
 
 
-def test_a_stranger_reaches_nothing(database: Database, admin: Connection) -> None:
+def test_role_without_membership_reads_and_calls_nothing(database: Database, admin: Connection) -> None:
     admin.execute("grant tensile_user to demo; revoke tensile_user from bob")
     try:
         with database.connect("bob") as stranger:
@@ -193,10 +195,10 @@ def test_a_stranger_reaches_nothing(database: Database, admin: Connection) -> No
             assert refused(stranger, "select tensile_check()").sqlstate == "42501"
             assert refused(stranger, "select * from tensile.model_list").sqlstate == "42501"
     finally:
-        admin.execute("grant tensile_user to bob")  # roles are the cluster's, not this test's
+        admin.execute("grant tensile_user to bob")  # roles belong to the whole cluster
 
 
-def test_every_function_of_users_runs_with_their_own_rights(admin: Connection) -> None:
+def test_no_function_for_users_is_security_definer(admin: Connection) -> None:
     definers = admin.execute(
         """select proname from pg_proc
             where prosecdef
@@ -206,7 +208,7 @@ def test_every_function_of_users_runs_with_their_own_rights(admin: Connection) -
     assert definers == []
 
 
-def test_an_operator_of_the_callers_own_does_not_widen_a_drop(alice: Connection, admin: Connection) -> None:
+def test_operator_of_the_caller_does_not_widen_a_drop(alice: Connection, admin: Connection) -> None:
     name = value(admin, "select current_database()")
     admin.execute(f"grant create on database {name} to alice")
     alice.execute(
@@ -222,48 +224,48 @@ def test_an_operator_of_the_callers_own_does_not_widen_a_drop(alice: Connection,
     assert value(alice, "select count(*) from tensile.model_list") == 2
 
 
-def test_the_name_of_a_model_in_training_is_not_taken_by_another_user(alice: Connection, bob: Connection) -> None:
+def test_name_of_a_model_in_training_is_reserved_for_its_owner(alice: Connection, bob: Connection) -> None:
     job = value(alice, TRAIN)
     bob.execute("select tensile_create_model('another')")
 
-    taken = ("42501", 'model "flowers" belongs to another role')
+    name_taken = ("42501", 'model "flowers" belongs to another role')
     for statement in (
         "select tensile_create_model('flowers')",
         "insert into tensile.models (name) values ('flowers')",
         "update tensile.models set name = 'flowers' where name = 'another'",
     ):
-        assert (refused(bob, statement).sqlstate, refused(bob, statement).message) == taken
+        assert (refused(bob, statement).sqlstate, refused(bob, statement).message) == name_taken
     alice.execute("select tensile_cancel(%s)", (job,))
     bob.execute("select tensile_create_model('flowers')")
 
 
-def test_the_queue_counts_everybody_and_shows_only_ones_own(alice: Connection, bob: Connection) -> None:
+def test_queue_counts_every_users_jobs_and_shows_only_own_jobs(alice: Connection, bob: Connection) -> None:
     alice.execute(TRAIN)
     alice.execute("grant select on iris to bob")
-    low = value(bob, "select tensile_train('b', 'iris', target => 'species', priority => -1)")
-    high = value(bob, "select tensile_train('b', 'iris', target => 'species', priority => 1)")
+    low_job = value(bob, "select tensile_train('b', 'iris', target => 'species', priority => -1)")
+    high_job = value(bob, "select tensile_train('b', 'iris', target => 'species', priority => 1)")
 
     rows = bob.execute("select position, job_id, waits_for from tensile.stat_queue").fetchall()
 
     none = "a controller: none is alive"
-    assert rows == [(1, high, none), (3, low, none)]
+    assert rows == [(1, high_job, none), (3, low_job, none)]
 
 
-def test_a_wrong_error_is_not_hidden_by_the_way_back(alice: Connection) -> None:
+def test_raised_error_may_contain_a_percent_sign(alice: Connection) -> None:
     assert refused(alice, "select tensile.raise_error('22023', '50% of it', '', null)") == Refused(
         "22023", "50% of it"
     )
 
 
-def test_a_grantee_is_a_role_that_exists(alice: Connection) -> None:
+def test_grantee_must_be_an_existing_role(alice: Connection) -> None:
     alice.execute("select tensile_create_model('mine')")
-    way = "Name a role, or public for all roles."
+    hint = "Name a role, or public for all roles."
 
     for verb, to in (("grant", "to"), ("revoke", "from")):
         missing = refused(alice, f"select tensile_{verb}_model('mine', 'nosuchrole')")
         unnamed = refused(alice, f"select tensile_{verb}_model('mine', null)")
 
-        assert (missing.sqlstate, missing.message, missing.hint) == ("42704", 'there is no role "nosuchrole"', way)
-        assert (unnamed.sqlstate, unnamed.hint) == ("22004", way)
+        assert (missing.sqlstate, missing.message, missing.hint) == ("42704", 'there is no role "nosuchrole"', hint)
+        assert (unnamed.sqlstate, unnamed.hint) == ("22004", hint)
         assert unnamed.message == f'no role is named to {verb} model "mine" {to}'
     alice.execute("select tensile_revoke_model('mine', 'bob'), tensile_revoke_model('mine', 'public')")

@@ -1,4 +1,4 @@
-"""Text that runs under a caller's search_path names functions, operators, types and relations with their schema."""
+"""Check that SQL which runs under a caller's search_path qualifies all functions, operators, types and relations."""
 
 import re
 
@@ -30,11 +30,11 @@ _KEYWORDS = {
     "when",
 }
 _KEYWORDS |= {"coalesce", "greatest", "least", "nullif", "operator", "select", "from", "where", "within", "filter"}
-_KEYWORDS |= {"all", "any", "extract", "then"}  # grammar: extract is pg_catalog's whatever the path
+_KEYWORDS |= {"all", "any", "extract", "then"}  # the grammar resolves `extract` to pg_catalog for any path
 
 
 def unqualified(text: str) -> list[str]:
-    """What of the text a search_path decides about."""
+    """Return the names and operators in the text that the search_path resolves."""
     text = re.sub(r"--[^\n]*", " ", text)
     text = re.sub(r"'(?:[^']|'')*'", "?", text)
     text = re.sub(r"%\(\w+\)s|\$\d+|\{\w+\}", "?", text)
@@ -55,7 +55,7 @@ def unqualified(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("select pg_catalog.now()", []),
         ("select now()", ["now"]),
@@ -68,12 +68,12 @@ def unqualified(text: str) -> list[str]:
         ("select 'now() = 1'", []),
     ],
 )
-def test_the_linter_finds_what_a_search_path_decides_about(text: str, found: list[str]) -> None:
-    assert unqualified(text) == found
+def test_linter_finds_unqualified_names(text: str, expected: list[str]) -> None:
+    assert unqualified(text) == expected
 
 
 @pytest.mark.parametrize("name", ["train", "check"])
-def test_statements_of_the_command_line_under_the_users_path_are_qualified(name: str) -> None:
+def test_command_line_statements_under_the_users_path_are_qualified(name: str) -> None:
     assert unqualified(statement(name)) == []
 
 
@@ -101,16 +101,17 @@ def test_statements_on_a_callers_relation_are_qualified() -> None:
     data_warnings._first_rows(plpy, table, columns)
     bases = ("int4", "numeric", "bool", "uuid", "date", "timestamp", "timestamptz", "_float4", "_float8")
     described = {f"c{place}": {"base": base} for place, base in enumerate(bases)}
-    read = split_listing._statement(plpy, described, list(described), "c0", "c1")
-    for text in (*(text for text, _ in plpy.executed), f"{read} from public.t as t"):
-        plain = text.replace('"', "").replace("collate pg_catalog.C", "").replace("epoch from", "")
-        assert unqualified(plain) == [], text
+    select = split_listing._statement(plpy, described, list(described), "c0", "c1")
+    for text in (*(text for text, _ in plpy.executed), f"{select} from public.t as t"):
+        unquoted = text.replace('"', "").replace("collate pg_catalog.C", "").replace("epoch from", "")
+        assert unqualified(unquoted) == [], text
 
 
 @pytest.mark.postgres
-def test_every_function_pins_its_path_or_was_parsed_when_it_was_created_or_qualifies_every_name(
+def test_every_function_is_independent_of_the_callers_search_path(
     database: Database,
 ) -> None:
+    # It pins its path, or its body was parsed when it was created, or, as a procedure, it qualifies every name.
     with database.connect() as connection:
         rows = connection.execute(
             """select p.oid::regprocedure::text, p.proconfig, p.prosqlbody is not null, p.prokind, p.prosrc

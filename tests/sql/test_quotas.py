@@ -1,4 +1,4 @@
-"""Quotas: what one role may have of the queue and of the workers, and who may say so."""
+"""Check quotas: how many jobs and slots one role may use, and who may set them."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.conftest import Database
 pytestmark = pytest.mark.postgres
 
 
-def test_one_owner_never_takes_the_last_slot_and_anothers_job_gets_it_at_once(database: Database) -> None:
+def test_last_slot_is_left_for_another_owners_job(database: Database) -> None:
     with (
         database.connect("alice") as alice,
         database.connect("bob") as bob,
@@ -27,50 +27,50 @@ def test_one_owner_never_takes_the_last_slot_and_anothers_job_gets_it_at_once(da
         assert first == [1, 2]
         assert jobs.claim_job(connection, worker) is None
         waits = "select waits_for from tensile.stat_queue"
-        told = alice.execute(waits).fetchall()
-        assert told == [("one of its owner's jobs to end: at most 2 run at once",)] * 2
-        mine = enqueue(bob, "b")
+        waits_for = alice.execute(waits).fetchall()
+        assert waits_for == [("one of its owner's jobs to end: at most 2 run at once",)] * 2
+        own_job = enqueue(bob, "b")
         assert bob.execute(waits).fetchall() == [("its turn: 2 before it",)]
-        assert claim(connection, worker).job == mine
+        assert claim(connection, worker).job == own_job
 
 
-def test_with_one_slot_its_owner_does_not_matter(database: Database) -> None:
+def test_only_slot_can_be_taken_by_any_owner(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = _register(connection, slots=1)
         job = enqueue(alice, "a")
         assert claim(connection, worker).job == job
 
 
-def test_the_slots_of_all_living_workers_are_what_is_divided(database: Database) -> None:
+def test_slots_of_all_living_workers_count(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
-        here, there = _register(connection, slots=1), _register(connection, slots=1)
+        first_worker, second_worker = _register(connection, slots=1), _register(connection, slots=1)
         enqueue(alice, "a")
         enqueue(alice, "b")
-        claim(connection, here)
-        assert jobs.claim_job(connection, there) is None
-        jobs.leave(connection, here)
+        claim(connection, first_worker)
+        assert jobs.claim_job(connection, second_worker) is None
+        jobs.leave(connection, first_worker)
         jobs.rescue(connection)
-        assert claim(connection, there).job == 2
+        assert claim(connection, second_worker).job == 2
 
 
-def test_two_workers_that_claim_at_once_do_not_both_get_an_owners_last_place(database: Database) -> None:
+def test_concurrent_claims_of_two_workers_do_not_exceed_an_owners_limit(database: Database) -> None:
     with (
         database.connect("alice") as alice,
-        database.connect("tensile_worker") as one,
-        database.connect("tensile_worker") as other,
+        database.connect("tensile_worker") as first_session,
+        database.connect("tensile_worker") as second_session,
     ):
-        here, there = _register(one, slots=1), _register(other, slots=1)
+        first_worker, second_worker = _register(first_session, slots=1), _register(second_session, slots=1)
         enqueue(alice, "a")
         enqueue(alice, "b")
-        with one.transaction():
-            claim(one, here)  # not committed: the other worker does not see it
-            other.execute("set lock_timeout = '200ms'")
+        with first_session.transaction():
+            claim(first_session, first_worker)  # not committed, so invisible to the second worker
+            second_session.execute("set lock_timeout = '200ms'")
             with pytest.raises(psycopg.errors.LockNotAvailable):
-                jobs.claim_job(other, there)
-        assert jobs.claim_job(other, there) is None
+                jobs.claim_job(second_session, second_worker)
+        assert jobs.claim_job(second_session, second_worker) is None
 
 
-def test_an_administrators_quota_says_otherwise_for_one_role_and_for_every_role(database: Database) -> None:
+def test_administrator_sets_the_quota_of_one_role_and_of_every_role(database: Database) -> None:
     with (
         database.connect("admin") as admin,
         database.connect("alice") as alice,
@@ -95,7 +95,7 @@ def test_an_administrators_quota_says_otherwise_for_one_role_and_for_every_role(
         assert claim(connection, worker).job == 4
 
 
-def test_owners_that_the_worker_passes_over_wait_for_those_of_others(database: Database) -> None:
+def test_jobs_of_owners_that_the_worker_passes_over_wait(database: Database) -> None:
     with (
         database.connect("alice") as alice,
         database.connect("bob") as bob,
@@ -106,12 +106,12 @@ def test_owners_that_the_worker_passes_over_wait_for_those_of_others(database: D
         enqueue(bob, "b", priority=1)
         enqueue(bob, "c", priority=2)
         owner = _oid(connection, "alice")
-        passed = [jobs.claim_job(connection, worker, [owner]) for _ in range(3)]
-        assert [job and job.job for job in passed] == [3, 2, None]
+        claims = [jobs.claim_job(connection, worker, [owner]) for _ in range(3)]
+        assert [job and job.job for job in claims] == [3, 2, None]
         assert claim(connection, worker).job == 1
 
 
-def test_more_jobs_than_the_quota_are_refused_with_the_way_out(database: Database) -> None:
+def test_more_jobs_than_the_quota_are_refused_with_a_hint(database: Database) -> None:
     with database.connect("admin") as admin, database.connect("alice") as alice, database.connect("bob") as bob:
         admin.execute("select tensile_set_quota('alice', jobs_queued => 3)")
         for _ in range(3):
@@ -134,7 +134,7 @@ def test_more_jobs_than_the_quota_are_refused_with_the_way_out(database: Databas
             )
 
 
-def test_the_queued_jobs_of_others_between_ones_own_do_not_count(database: Database) -> None:
+def test_queued_jobs_of_other_owners_do_not_count(database: Database) -> None:
     with database.connect("admin") as admin, database.connect("alice") as alice, database.connect("bob") as bob:
         admin.execute("select tensile_set_quota('alice', jobs_queued => 2)")
         enqueue(alice, "a")
@@ -145,7 +145,7 @@ def test_the_queued_jobs_of_others_between_ones_own_do_not_count(database: Datab
             enqueue(alice, "a")
 
 
-def test_a_priority_above_the_quota_is_refused_at_enqueue_and_later(database: Database) -> None:
+def test_priority_above_the_quota_is_refused_at_enqueue_and_later(database: Database) -> None:
     with database.connect("admin") as admin, database.connect("alice") as alice:
         admin.execute("select tensile_set_quota('alice', highest_priority => 10)")
         with pytest.raises(psycopg.errors.InsufficientPrivilege) as caught:
@@ -168,7 +168,7 @@ def test_only_an_administrator_sets_quotas(database: Database, role: str) -> Non
             connection.execute("insert into tensile.role_quotas (role_oid, role_name) values (0, '-')")
 
 
-def test_the_view_shows_use_beside_quota_and_other_roles_only_to_monitors(database: Database) -> None:
+def test_view_shows_own_use_and_quota_and_other_roles_only_to_monitors(database: Database) -> None:
     with (
         database.connect("admin") as admin,
         database.connect("alice") as alice,
@@ -190,7 +190,7 @@ def test_the_view_shows_use_beside_quota_and_other_roles_only_to_monitors(databa
 
 
 @pytest.mark.parametrize("statistics", ["none", "before anything was queued", "while all was queued"])
-def test_a_queue_of_an_owner_at_its_limit_costs_others_claims_nothing(database: Database, statistics: str) -> None:
+def test_long_queue_of_an_owner_at_the_limit_slows_no_other_claim(database: Database, statistics: str) -> None:
     with (
         database.connect("bob") as bob,
         database.connect("tensile_worker") as connection,
@@ -213,17 +213,17 @@ def test_a_queue_of_an_owner_at_its_limit_costs_others_claims_nothing(database: 
         if statistics == "while all was queued":
             postgres.execute("analyze tensile.jobs")
         claim(connection, worker)
-        mine = enqueue(bob, "b")
+        own_job = enqueue(bob, "b")
     with database.connect() as postgres, postgres.transaction():
         before = rows_read(postgres)
         claimed = jobs.claim_job(postgres, worker)
         assert isinstance(claimed, ClaimedJob)
-        assert claimed.job == mine
-        read = postgres.execute(
+        assert claimed.job == own_job
+        scanned_indexes = postgres.execute(
             "select indexrelid::regclass::text, pg_stat_get_xact_tuples_fetched(indexrelid) from pg_index"
             " where indrelid = 'tensile.jobs'::regclass and pg_stat_get_xact_tuples_fetched(indexrelid) > 10"
         ).fetchall()
-        assert read == []
+        assert scanned_indexes == []
         assert rows_read(postgres) - before < 20
 
 

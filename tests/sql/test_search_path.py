@@ -1,4 +1,4 @@
-"""Functions that other roles wrote, found by no statement of ours: whatever they are called, nothing runs them."""
+"""Check that no statement of the package runs a function of another role, whatever the function's name."""
 
 from collections.abc import Iterator
 
@@ -10,56 +10,28 @@ from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cli.statements import statement
 from tests.conftest import Database
+from tests.sql.traps import set_traps, trap_calls
 
 from .conftest import Connection, Serve, refused, value
 from .fakes import result
 
 pytestmark = pytest.mark.postgres
 
-# Each fits its call better than PostgreSQL's own function of that name, which takes any type: so it would be chosen
-# although pg_catalog is searched first.
-TRAPS = {
-    "to_jsonb": ("text", "jsonb"),
-    "format": ("text, regprocedure", "text"),
-    "format (": ("text, name", "text"),
-    "format  (": ("text, text, text", "text"),
-    "jsonb_build_object": ("text, text, text, int, text, bigint", "jsonb"),
-    "jsonb_build_object (": ("text, text, text, text", "jsonb"),
-    "jsonb_build_array": ("jsonb", "jsonb"),
-    "concat_ws": ("text, text, text", "text"),
-}
-
-
-def set_traps(role: Connection, schema: str) -> None:
-    """Functions of the role's that write down as whom they ran."""
-    role.execute(
-        "create table if not exists public.ran (name text, as_role name); grant insert on public.ran to public"
-    )
-    for name, (arguments, returns) in TRAPS.items():
-        role.execute(
-            f"""create function {schema}.{name.strip(" (")}({arguments}) returns {returns} language plpgsql
-                as $$ begin insert into public.ran values ('{name}', current_user); return null; end $$""".encode()
-        )
-
-
-def ran(connection: Connection) -> list[tuple[str, str]]:
-    return connection.execute("select distinct name, as_role from public.ran order by 1, 2").fetchall()
-
 
 @pytest.fixture
-def trapped(alice: Connection) -> Connection:
-    """Alice has put her functions into schema public."""
+def with_traps(alice: Connection) -> Connection:
+    """Alice, who has created trap functions in schema public."""
     set_traps(alice, "public")
     return alice
 
 
-def test_the_functions_do_run_where_nothing_is_pinned(trapped: Connection, bob: Connection) -> None:
+def test_trap_functions_run_under_an_unpinned_path(with_traps: Connection, bob: Connection) -> None:
     bob.execute("select to_jsonb('a'::text), format('%s', 'b'::name), jsonb_build_object('a', 'b', 'c', 'd')")
-    assert ran(trapped) == [("format (", "bob"), ("jsonb_build_object (", "bob"), ("to_jsonb", "bob")]
+    assert trap_calls(with_traps) == [("format (", "bob"), ("jsonb_build_object (", "bob"), ("to_jsonb", "bob")]
 
 
-def test_statements_of_tensile_up_run_no_function_of_an_ordinary_role(
-    trapped: Connection, admin: Connection, database: Database
+def test_tensile_up_runs_no_function_of_an_ordinary_role(
+    with_traps: Connection, admin: Connection, database: Database
 ) -> None:
     with connect(database.dsn(), application_name="tensile up") as connection:
         install.install(connection)
@@ -67,10 +39,10 @@ def test_statements_of_tensile_up_run_no_function_of_an_ordinary_role(
         connection.execute(statement("bury_worker"), {"pid": 1, "host": "here"})
         connection.execute(statement("worker_is_ready"), {"pid": 1})
     assert value(admin, "select value #>> '{}' from tensile.settings") == "/run/tensile"
-    assert ran(trapped) == []
+    assert trap_calls(with_traps) == []
 
 
-def test_an_installation_runs_no_function_of_an_ordinary_role(database: Database) -> None:
+def test_installation_runs_no_function_of_an_ordinary_role(database: Database) -> None:
     with database.connect() as postgres:
         postgres.execute("create database trapped")
     try:
@@ -79,13 +51,13 @@ def test_an_installation_runs_no_function_of_an_ordinary_role(database: Database
             with psycopg.connect(database.cluster.dsn(user="alice", database="trapped"), autocommit=True) as alice:
                 set_traps(alice, "public")
             install.install(postgres)
-            assert ran(postgres) == []
+            assert trap_calls(postgres) == []
     finally:
         with database.connect() as postgres:
             postgres.execute("drop database trapped with (force)")
 
 
-def test_a_schema_with_the_name_of_the_workers_role_is_not_searched(
+def test_schema_with_the_name_of_the_workers_role_is_not_searched(
     alice: Connection, admin: Connection, database: Database
 ) -> None:
     admin.execute(sql.SQL("grant create on database {} to alice").format(sql.Identifier(database.name)))
@@ -96,10 +68,10 @@ def test_a_schema_with_the_name_of_the_workers_role_is_not_searched(
         assert worker.execute("show search_path").fetchone() == ("pg_catalog, pg_temp",)
 
 
-def test_a_users_call_runs_no_function_of_another_user(
-    trapped: Connection, bob: Connection, admin: Connection, serve: Serve
+def test_call_of_a_user_runs_no_function_of_another_user(
+    with_traps: Connection, bob: Connection, admin: Connection, serve: Serve
 ) -> None:
-    trapped.execute("grant select on iris to bob")
+    with_traps.execute("grant select on iris to bob")
 
     def answer(request: dict[str, object]) -> dict[str, object]:
         if request["verb"] == "dataset":
@@ -124,13 +96,13 @@ def test_a_users_call_runs_no_function_of_another_user(
     error = refused(bob, "call tensile_train_and_wait('mine', 'iris', target => 'species')")
     assert error.message == "canceling statement due to statement timeout"
     bob.execute("reset statement_timeout")
-    assert ran(trapped) == []
+    assert trap_calls(with_traps) == []
     assert value(bob, "select count(*) from sample") == 1
     assert value(bob, "show search_path") == '"$user", public'
 
 
 @pytest.mark.usefixtures("published")
-def test_a_view_is_evaluated_under_the_callers_path_and_the_path_is_as_before(
+def test_view_is_evaluated_under_the_callers_path_and_the_path_is_restored(
     alice: Connection, admin: Connection, serve: Serve
 ) -> None:
     service = serve(lambda _: result({"metrics": {"accuracy": 1.0}}))
@@ -148,7 +120,7 @@ def test_a_view_is_evaluated_under_the_callers_path_and_the_path_is_as_before(
     assert value(alice, "show search_path") == '"$user", public'
 
 
-def test_a_data_set_goes_into_the_schema_that_the_callers_path_names_first(
+def test_data_set_is_loaded_into_the_first_schema_of_the_callers_path(
     alice: Connection, admin: Connection, database: Database, serve: Serve
 ) -> None:
     page = {"columns": [["id", "int"]], "primary_key": "id"}
@@ -163,7 +135,7 @@ def test_a_data_set_goes_into_the_schema_that_the_callers_path_names_first(
     assert database.name
 
 
-def test_the_embedded_databases_user_creates_in_a_schema_of_its_own_and_not_in_public(
+def test_user_of_the_embedded_database_creates_in_its_own_schema_and_not_in_public(
     database: Database, embedded: None
 ) -> None:
     with database.connect("demo") as demo:
@@ -176,7 +148,7 @@ def test_the_embedded_databases_user_creates_in_a_schema_of_its_own_and_not_in_p
 
 @pytest.fixture
 def embedded(database: Database) -> Iterator[None]:
-    """The roles of this database are prepared as those of the embedded one; roles belong to the cluster."""
+    """Prepare the roles as in the embedded database. Roles belong to the whole cluster."""
     with connect(database.dsn(), application_name="tensile up") as connection:
         connection.execute(statement("prepare_embedded_roles"))
         connection.execute(statement("prepare_embedded_roles"))

@@ -1,4 +1,6 @@
-"""What happens between a session and the service: none, a dead one, one that does not answer."""
+"""Check how a session works with the service: no service, a dead service, a service that does not answer, and the
+requests for data sets, explanations and checks.
+"""
 
 import contextlib
 import time
@@ -16,12 +18,12 @@ pytestmark = pytest.mark.postgres
 HINT = "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
 
 
-def answer(_: dict[str, Any]) -> dict[str, Any]:
+def answer_one(_: dict[str, Any]) -> dict[str, Any]:
     return result({"values": [1.0]})
 
 
 @pytest.mark.usefixtures("published")
-def test_without_a_directory_no_service_answers(alice: Connection) -> None:
+def test_missing_socket_directory_is_reported(alice: Connection) -> None:
     assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
         "57P03",
         "no service answers: the setting socket_directory is not set",
@@ -31,7 +33,7 @@ def test_without_a_directory_no_service_answers(alice: Connection) -> None:
 
 
 @pytest.mark.usefixtures("published")
-def test_without_a_worker_no_service_answers(alice: Connection, admin: Connection) -> None:
+def test_missing_worker_is_reported(alice: Connection, admin: Connection) -> None:
     admin.execute("""select tensile_set_setting('socket_directory', '"/nowhere"')""")
 
     assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
@@ -40,8 +42,8 @@ def test_without_a_worker_no_service_answers(alice: Connection, admin: Connectio
 
 
 @pytest.mark.usefixtures("published")
-def test_a_service_that_is_gone_does_not_answer(alice: Connection, serve: Serve) -> None:
-    serve(answer).close()
+def test_closed_service_is_reported(alice: Connection, serve: Serve) -> None:
+    serve(answer_one).close()
 
     assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
         "57P03", "no service answers", "Tried worker-1: No such file or directory.", HINT
@@ -49,35 +51,35 @@ def test_a_service_that_is_gone_does_not_answer(alice: Connection, serve: Serve)
 
 
 @pytest.mark.usefixtures("published")
-def test_one_connection_serves_a_session_until_it_breaks(alice: Connection, serve: Serve) -> None:
-    service = serve(answer)
+def test_session_uses_one_connection_until_the_connection_breaks(alice: Connection, serve: Serve) -> None:
+    service = serve(answer_one)
     for _ in range(3):
         assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
-    first = len(service.connections)
+    connections = len(service.connections)
 
     service.drop_connections()
 
     assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
-    assert (first, len(service.connections)) == (1, 1)  # the dropped one is no longer counted
+    assert (connections, len(service.connections)) == (1, 1)  # the fake does not count the dropped connection
 
 
 @pytest.mark.usefixtures("published")
 def test_statement_timeout_ends_a_wait_for_the_service(alice: Connection, serve: Serve) -> None:
     service = serve(lambda _: None)
     alice.execute("set statement_timeout = '300 ms'")
-    begun = time.monotonic()
+    started_s = time.monotonic()
 
     error = refused(alice, "select tensile_predict('flowers', 1)")
 
     assert (error.sqlstate, error.message) == ("57014", "canceling statement due to statement timeout")
-    assert time.monotonic() - begun < 30  # without slices it would wait for ever
-    # The abandoned answer must not be taken for the next one's.
-    service.answer = answer
+    assert time.monotonic() - started_s < 30  # a wait in one piece would never end
+    # The abandoned request's answer must not be taken for the answer to the next request.
+    service.answer = answer_one
     assert value(alice, "select tensile_predict('flowers', 1)") == 1.0
 
 
 @pytest.mark.usefixtures("published")
-def test_a_user_ends_a_wait_for_the_service(alice: Connection, serve: Serve) -> None:
+def test_cancel_ends_a_wait_for_the_service(alice: Connection, serve: Serve) -> None:
     def cancel(_: dict[str, Any]) -> None:
         alice.cancel_safe()
 
@@ -88,9 +90,12 @@ def test_a_user_ends_a_wait_for_the_service(alice: Connection, serve: Serve) -> 
 
 
 @pytest.mark.usefixtures("published")
-def test_the_service_that_was_alive_last_is_asked_first(alice: Connection, admin: Connection, serve: Serve) -> None:
-    old = serve(answer)
-    new = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=old.directory, **who(old))
+def test_service_with_the_latest_heartbeat_is_asked_first(alice: Connection, admin: Connection, serve: Serve) -> None:
+    old = serve(answer_one)
+    installation = old.greeting["installation"]
+    new = FakeService(
+        lambda _: result({"values": [2.0]}), name="worker-2", directory=old.directory, installation=installation
+    )
     admin.execute(
         """insert into tensile.workers (host, pid, device, version, service_name, lease_s, heartbeat_at)
            values ('here', 2, 'none', '0', 'worker-2', 3600, now() + interval '1 second')"""
@@ -99,19 +104,15 @@ def test_the_service_that_was_alive_last_is_asked_first(alice: Connection, admin
         assert value(alice, "select tensile_predict('flowers', 1)") == 2.0
 
 
-def who(service: FakeService) -> dict[str, str]:
-    return {"installation": service.greeting["installation"]}
-
-
 @pytest.mark.usefixtures("published")
-def test_each_request_names_the_database_that_asks(alice: Connection, admin: Connection, serve: Serve) -> None:
-    service = serve(answer)
+def test_each_request_names_its_database(alice: Connection, admin: Connection, serve: Serve) -> None:
+    service = serve(answer_one)
     for _ in range(2):
         value(alice, "select tensile_predict('flowers', 1)")
 
     own = value(admin, "select tensile.installation()::text")
     start = value(admin, "select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint::text")
-    assert service.asking == [(own, start)] * 2
+    assert service.clients == [(own, start)] * 2
 
 
 @pytest.mark.parametrize(
@@ -123,10 +124,10 @@ def test_each_request_names_the_database_that_asks(alice: Connection, admin: Con
     ],
 )
 @pytest.mark.usefixtures("published")
-def test_a_service_that_is_not_this_databases_is_told_nothing(
+def test_service_of_another_database_gets_no_request(
     alice: Connection, serve: Serve, greeting: Any, fault: str
 ) -> None:
-    service = serve(answer)
+    service = serve(answer_one)
     service.greeting = service.greeting | greeting if isinstance(greeting, dict) else greeting
 
     assert refused(alice, "select tensile_predict('flowers', 1)") == Refused(
@@ -136,10 +137,10 @@ def test_a_service_that_is_not_this_databases_is_told_nothing(
 
 
 @pytest.mark.usefixtures("published")
-def test_the_next_service_is_asked_where_one_is_another_databases(
+def test_next_service_is_asked_after_a_service_of_another_database(
     alice: Connection, admin: Connection, serve: Serve
 ) -> None:
-    own = serve(answer)
+    own = serve(answer_one)
     other = FakeService(lambda _: result({"values": [2.0]}), name="worker-2", directory=own.directory)
     admin.execute(
         """insert into tensile.workers (host, pid, device, version, service_name, lease_s, heartbeat_at)
@@ -151,18 +152,18 @@ def test_the_next_service_is_asked_where_one_is_another_databases(
 
 
 @pytest.mark.usefixtures("published")
-def test_a_service_that_hangs_can_be_waited_for_no_longer_than_the_user_wishes(
-    alice: Connection, serve: Serve
-) -> None:
-    serve(answer).greeting = None
+def test_statement_timeout_ends_a_wait_for_the_greeting(alice: Connection, serve: Serve) -> None:
+    serve(answer_one).greeting = None  # no greeting: the service hangs
     alice.execute("set statement_timeout = '300 ms'")
 
     assert refused(alice, "select tensile_predict('flowers', 1)").sqlstate == "57014"
 
 
 @pytest.mark.usefixtures("published")
-def test_a_lock_on_the_catalog_bounds_a_predictions_wait(alice: Connection, admin: Connection, serve: Serve) -> None:
-    serve(answer)
+def test_prediction_waits_a_limited_time_for_a_catalog_lock(
+    alice: Connection, admin: Connection, serve: Serve
+) -> None:
+    serve(answer_one)
     with admin.transaction():
         admin.execute("lock table tensile.models in access exclusive mode")
 
@@ -175,8 +176,8 @@ def test_a_lock_on_the_catalog_bounds_a_predictions_wait(alice: Connection, admi
 
 
 @pytest.mark.usefixtures("published")
-def test_a_registered_name_is_never_a_path(alice: Connection, admin: Connection, serve: Serve) -> None:
-    service = serve(answer)
+def test_service_name_is_never_a_path(alice: Connection, admin: Connection, serve: Serve) -> None:
+    service = serve(answer_one)
     admin.execute("alter table tensile.workers drop constraint workers_service_name_is_a_name")
     admin.execute("update tensile.workers set service_name = %s", (f"../{service.directory.name}/worker-1",))
 
@@ -186,13 +187,13 @@ def test_a_registered_name_is_never_a_path(alice: Connection, admin: Connection,
 
 
 @pytest.mark.parametrize("directory", ["relative", 7, None])
-def test_only_an_absolute_path_is_a_socket_directory(admin: Connection, directory: Any) -> None:
+def test_socket_directory_must_be_an_absolute_path(admin: Connection, directory: Any) -> None:
     error = refused(admin, "select tensile_set_setting('socket_directory', %s)", Jsonb(directory))
 
     assert error.sqlstate == "22023"
 
 
-def test_an_unknown_setting_is_refused(admin: Connection) -> None:
+def test_unknown_setting_is_refused(admin: Connection) -> None:
     assert refused(admin, "select tensile_set_setting('speed', '9')") == Refused(
         "42704",
         'there is no setting "speed"',
@@ -212,7 +213,7 @@ def dataset(request: dict[str, Any]) -> dict[str, Any]:
     return result({"columns": columns, "primary_key": "id", "rows": PAGES[place], "total": 3})
 
 
-def test_a_sample_data_set_becomes_a_table_of_the_caller(alice: Connection, serve: Serve) -> None:
+def test_sample_data_set_becomes_a_table_of_the_caller(alice: Connection, serve: Serve) -> None:
     serve(dataset)
 
     assert value(alice, "select tensile_load_dataset('letters')") == 3
@@ -228,7 +229,7 @@ def test_a_sample_data_set_becomes_a_table_of_the_caller(alice: Connection, serv
     assert (owner, reader_reads, key) == ("alice", True, 1)
 
 
-def test_a_sample_data_set_can_have_another_name(alice: Connection, serve: Serve) -> None:
+def test_sample_data_set_can_have_another_name(alice: Connection, serve: Serve) -> None:
     serve(dataset)
 
     alice.execute("select tensile_load_dataset('letters', 'My Letters')")
@@ -236,7 +237,7 @@ def test_a_sample_data_set_can_have_another_name(alice: Connection, serve: Serve
     assert value(alice, """select count(*) from "My Letters" """) == 3
 
 
-def test_a_name_with_a_dot_is_a_schema_and_a_table(alice: Connection, admin: Connection, serve: Serve) -> None:
+def test_table_name_with_a_dot_is_a_schema_and_a_table(alice: Connection, admin: Connection, serve: Serve) -> None:
     serve(dataset)
     admin.execute("create schema lab authorization alice; create schema closed")
 
@@ -246,8 +247,8 @@ def test_a_name_with_a_dot_is_a_schema_and_a_table(alice: Connection, admin: Con
     assert value(alice, """select count(*) from lab."a.b" """) == 3
 
     missing = refused(alice, "select tensile_load_dataset('letters', 'nosuch.letters')")
-    way = "Ask an administrator for: create schema nosuch authorization alice;"
-    assert missing == Refused("3F000", 'schema "nosuch" does not exist', None, way)
+    hint = "Ask an administrator for: create schema nosuch authorization alice;"
+    assert missing == Refused("3F000", 'schema "nosuch" does not exist', None, hint)
     owned = refused(admin, "select tensile_load_dataset('letters', 'nosuch.letters')")
     assert owned.hint == "Run: create schema nosuch;"
     closed = refused(alice, "select tensile_load_dataset('letters', 'closed.letters')")
@@ -263,7 +264,7 @@ def test_a_name_with_a_dot_is_a_schema_and_a_table(alice: Connection, admin: Con
         assert (error.sqlstate, error.message) == ("22023", fault)
 
 
-def test_a_table_that_is_there_is_not_overwritten(alice: Connection, serve: Serve) -> None:
+def test_existing_table_is_not_overwritten(alice: Connection, serve: Serve) -> None:
     serve(dataset)
 
     error = refused(alice, "select tensile_load_dataset('letters', 'iris')")
@@ -271,7 +272,7 @@ def test_a_table_that_is_there_is_not_overwritten(alice: Connection, serve: Serv
     assert (error.sqlstate, error.message) == ("42P07", 'relation "iris" already exists')
 
 
-def test_a_type_that_is_no_plain_type_is_not_run(alice: Connection, serve: Serve) -> None:
+def test_malformed_column_type_of_a_data_set_is_not_executed(alice: Connection, serve: Serve) -> None:
     serve(lambda _: result({"columns": [["id", "int); drop table iris; --"]], "primary_key": "id", "rows": []}))
 
     error = refused(alice, "select tensile_load_dataset('letters')")
@@ -279,7 +280,7 @@ def test_a_type_that_is_no_plain_type_is_not_run(alice: Connection, serve: Serve
     assert (error.sqlstate, value(alice, "select count(*) from iris")) == ("08P01", 60)
 
 
-def test_an_explanation_is_asked_with_statistics_of_the_columns(alice: Connection, serve: Serve) -> None:
+def test_explain_request_contains_statistics_of_the_columns(alice: Connection, serve: Serve) -> None:
     row = {
         "policy": "tensile",
         "peak_bytes": 1 << 33,
@@ -300,17 +301,17 @@ def test_an_explanation_is_asked_with_statistics_of_the_columns(alice: Connectio
     alice.execute("create table v (a real[], b text, target int); grant select on v to tensile_reader")
     alice.execute("insert into v select array[[1, 2, 3], [4, 5, 6]], i % 4, i % 2 from generate_series(1, 20) as i")
 
-    found = alice.execute("select * from tensile_explain('m', 'v', memory_limit => '1 MB')").fetchall()
+    rows = alice.execute("select * from tensile_explain('m', 'v', memory_limit => '1 MB')").fetchall()
 
-    assert found == [tuple(row.values())]
-    asked = service.requests[0]
-    assert (asked["verb"], asked["rows"], asked["limit_bytes"], asked["budget_bytes"]) == (
+    assert rows == [tuple(row.values())]
+    request = service.requests[0]
+    assert (request["verb"], request["rows"], request["limit_bytes"], request["budget_bytes"]) == (
         "explain",
         20,
         1 << 20,
         None,
     )
-    assert asked["columns"] == [
+    assert request["columns"] == [
         {"name": "a", "type": "real[]", "kind": "array", "distinct": None, "ndims": 2, "shape": [2, 3]},
         {"name": "b", "type": "text", "kind": "text", "distinct": 4, "ndims": 0, "shape": []},
         {"name": "target", "type": "integer", "kind": "integer", "distinct": 2, "ndims": 0, "shape": []},
@@ -318,7 +319,7 @@ def test_an_explanation_is_asked_with_statistics_of_the_columns(alice: Connectio
     assert value(alice, "select count(*) from tensile.jobs") == 0
 
 
-def test_the_check_says_what_is_missing_and_what_mends_it(alice: Connection, serve: Serve) -> None:
+def test_check_names_missing_parts(alice: Connection, serve: Serve) -> None:
     before = dict(alice.execute("select item, ok from tensile_check()").fetchall())
     serve(lambda _: result({"version": "9.9"}))
     after = alice.execute("select item, ok, detail, hint from tensile_check()").fetchall()
@@ -328,7 +329,7 @@ def test_the_check_says_what_is_missing_and_what_mends_it(alice: Connection, ser
     assert after[-1] == ("service", True, "version 9.9", None)
 
 
-def test_a_broken_answer_is_no_answer(database: Any, published: int, serve: Serve) -> None:
+def test_too_long_answer_counts_as_no_answer(database: Any, published: int, serve: Serve) -> None:
     serve(lambda _: {"ok": True, "result": {"values": ["x" * (70 << 20)]}})
 
     with database.connect("alice") as alice, pytest.raises(psycopg.Error) as caught:

@@ -1,4 +1,4 @@
-"""No setting of a session changes what is sent for a prediction or an evaluation, nor what is told of a training."""
+"""Check that no setting of a session changes a prediction's or evaluation's request, or a training's NOTICEs."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ SETTINGS = (
 )
 ROW = """single, twice, exact, part, whole, yes, word, fixed, feeling, day, moment, instant, singles, exacts, span,
          bytes"""
-ASKED = (
+STATEMENTS = (
     "select public.tensile_predict('flowers', m) from public.mixed as m",
     "select public.tensile_predict('flowers', m.*) from public.seen as m",
     f"select public.tensile_predict('flowers', row({ROW})) from public.mixed",
@@ -101,30 +101,30 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("published")
-@pytest.mark.nightly  # it takes minutes: each setting with each statement
-def test_every_session_sends_the_same_values(alice: Connection, database: Database, serve: Serve) -> None:
+@pytest.mark.nightly  # takes minutes, because it runs each statement with each setting
+def test_session_settings_change_no_request_or_notice(alice: Connection, database: Database, serve: Serve) -> None:
     service = serve(answer)
     alice.execute(TABLE)
-    usual = None
+    expected = None
     for settings in ("", *SETTINGS):
         service.requests.clear()
         notices: list[str] = []
         with database.connect("alice") as session:
-            session.add_notice_handler(lambda told: notices.append(told.message_primary or ""))  # noqa: B023
+            session.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))  # noqa: B023
             session.execute(settings.encode())
-            for asked in ASKED:
-                session.execute(asked.encode())
+            for statement in STATEMENTS:
+                session.execute(statement.encode())
         for request in service.requests:
             request.pop("evaluation", None)
-        sent = (service.requests[:], [told for told in notices if "column" in told or "target" in told])
-        usual = usual or sent
-        assert sent == usual, settings
-    assert usual is not None
-    assert len(usual[0]) > 8 * 30
-    assert usual[0][0]["rows"][0]["instant"] == "2001-02-06T05:07:09.789016+00:00"
+        sent = (service.requests[:], [notice for notice in notices if "column" in notice or "target" in notice])
+        expected = expected or sent
+        assert sent == expected, settings
+    assert expected is not None
+    assert len(expected[0]) > 8 * 30
+    assert expected[0][0]["rows"][0]["instant"] == "2001-02-06T05:07:09.789016+00:00"
 
 
-def test_a_snapshot_has_the_same_keys_whatever_the_settings(alice: Connection, admin: Connection) -> None:
+def test_session_settings_change_no_key_of_a_snapshot(alice: Connection, admin: Connection) -> None:
     alice.execute(TABLE)
     digests = set()
     for settings in ("", *(setting for setting in SETTINGS if "read_only" not in setting)):
@@ -139,7 +139,7 @@ def test_a_snapshot_has_the_same_keys_whatever_the_settings(alice: Connection, a
     assert len(digests) == 1
 
 
-def test_a_target_whose_values_differ_in_their_last_digits_is_told_as_such(alice: Connection) -> None:
+def test_target_values_that_differ_in_their_last_digits_count_as_different(alice: Connection) -> None:
     alice.execute(
         """create table close as select i as a, (1000000 + i / 16.0)::float4 as y from generate_series(1, 50) as i;
            create table alike as select i as a, 0.1::float4 as y from generate_series(1, 50) as i;
@@ -153,7 +153,7 @@ def test_a_target_whose_values_differ_in_their_last_digits_is_told_as_such(alice
 
 
 @pytest.mark.usefixtures("published")
-def test_a_wide_row_of_texts_is_measured_in_every_client_encoding(alice: Connection, serve: Serve) -> None:
+def test_long_text_is_sent_in_every_client_encoding(alice: Connection, serve: Serve) -> None:
     service = serve(answer)
     alice.execute("create table words as select 'a' as species, repeat('\u0436\u20ac', 20000) as note")
     alice.execute("set client_encoding = 'LATIN1'")

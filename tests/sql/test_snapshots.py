@@ -1,4 +1,4 @@
-"""Relations that trainers cannot read are trained on through a snapshot, with the same rows in each part."""
+"""Check that a training of a relation which trainers cannot read uses a snapshot, with the same rows in each part."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from .fakes import result
 
 pytestmark = pytest.mark.postgres
 
-# Enough rows that some fall to every part, and one column of each kind.
+# Enough rows for every part of the split, and one column of each kind.
 ROWS = """
 select i as id, (i * 37 % 101)::float8 / 7 as x, (i % 9)::numeric(6, 2) as exact, 'w' || i % 4 as word,
        i % 5 = 0 as flag, date '2024-01-01' + i as day, array[i, i * 2]::real[] as pair, i % 3 as y
@@ -28,7 +28,7 @@ select i as id, (i * 37 % 101)::float8 / 7 as x, (i % 9)::numeric(6, 2) as exact
 
 @pytest.fixture
 def owner(database: Database) -> Iterator[Connection]:
-    """Alice, with table `t` (a primary key) and its copy `loose` (none), which trainers may read."""
+    """Alice, who has table `t` with a primary key and its copy `loose` without one. Trainers may read both."""
     with database.connect("alice") as connection:
         connection.execute(
             f"""create table t as {ROWS}; alter table t add primary key (id);
@@ -43,23 +43,23 @@ def train(connection: Connection, relation: str, arguments: str = "") -> JobId:
     return JobId(value(connection, call))
 
 
-def found_snapshot(database: Database, job: JobId) -> Snapshot | None:
+def find_snapshot(database: Database, job: JobId) -> Snapshot | None:
     with database.connect("tensile_worker") as worker:
         return snapshots.find_snapshot(worker, job)
 
 
 def prepared(database: Database, job: JobId) -> dict[str, Any]:
-    """Everything that a trainer of this job starts with, comparable."""
+    """Return everything that a trainer of this job starts with, as comparable values."""
     with database.connect() as postgres, database.connect("tensile_reader") as reader:
         spec = msgspec.convert(value(postgres, "select spec from tensile.jobs where job_id = %s", job), JobSpec)
-        made = prepare(reader, spec, snapshot=found_snapshot(database, job))
-    parts = {"train": made.train, "valid": made.valid, "test": made.test}
+        data = prepare(reader, spec, snapshot=find_snapshot(database, job))
+    parts = {"train": data.train, "valid": data.valid, "test": data.test}
     assert all(part.rows for part in parts.values())
     return {
         **{name: (part.x.numpy().tobytes(), part.y.numpy().tobytes(), part.x.shape) for name, part in parts.items()},
-        "preprocessor": made.preprocessor.to_json(),
-        "weights": {name: tensor.numpy().tobytes() for name, tensor in made.module.state_dict().items()},
-        "digest": made.data_digest,
+        "preprocessor": data.preprocessor.to_json(),
+        "weights": {name: tensor.numpy().tobytes() for name, tensor in data.module.state_dict().items()},
+        "digest": data.data_digest,
     }
 
 
@@ -88,35 +88,35 @@ SAME_AS_T = {
 
 
 @pytest.mark.parametrize("name", SAME_AS_LOOSE)
-def test_a_relation_without_a_key_trains_as_a_table_without_one(
+def test_relation_without_a_key_trains_like_a_table_without_a_key(
     owner: Connection, database: Database, name: str
 ) -> None:
     owner.execute(SAME_AS_LOOSE[name].encode())
-    snapped, plain = train(owner, "s"), train(owner, "loose")
+    job_with_snapshot, job_without_snapshot = train(owner, "s"), train(owner, "loose")
 
-    found = found_snapshot(database, snapped)
-    assert found is not None
-    assert (found.key, found.rows, set(found.columns)) == (
+    snapshot = find_snapshot(database, job_with_snapshot)
+    assert snapshot is not None
+    assert (snapshot.key, snapshot.rows, set(snapshot.columns)) == (
         (),
         200,
         {"id", "x", "exact", "word", "flag", "day", "pair", "y"},
     )
-    assert found_snapshot(database, plain) is None
-    assert prepared(database, snapped) == prepared(database, plain)
+    assert find_snapshot(database, job_without_snapshot) is None
+    assert prepared(database, job_with_snapshot) == prepared(database, job_without_snapshot)
 
 
 @pytest.mark.parametrize("name", SAME_AS_T)
-def test_a_relation_with_a_key_keeps_each_row_in_its_part(owner: Connection, database: Database, name: str) -> None:
+def test_relation_with_a_key_keeps_each_row_in_its_part(owner: Connection, database: Database, name: str) -> None:
     owner.execute(SAME_AS_T[name].encode())
-    snapped, plain = train(owner, "s", ", snapshot => true"), train(owner, "t")
+    job_with_snapshot, job_without_snapshot = train(owner, "s", ", snapshot => true"), train(owner, "t")
 
-    found = found_snapshot(database, snapped)
-    assert found is not None
-    assert found.key == ("id",)
-    assert prepared(database, snapped) == prepared(database, plain)
+    snapshot = find_snapshot(database, job_with_snapshot)
+    assert snapshot is not None
+    assert snapshot.key == ("id",)
+    assert prepared(database, job_with_snapshot) == prepared(database, job_without_snapshot)
 
 
-def test_a_partitioned_table_with_a_policy_is_read_as_its_owner_reads_it(
+def test_partitioned_table_with_a_policy_is_read_with_the_callers_rights(
     owner: Connection, database: Database
 ) -> None:
     owner.execute(
@@ -127,15 +127,18 @@ def test_a_partitioned_table_with_a_policy_is_read_as_its_owner_reads_it(
            grant select on plain to tensile_reader"""
     )
 
-    snapped, plain = train(owner, "s", ", features => array['x']"), train(owner, "plain", ", features => array['x']")
+    job_with_snapshot, job_without_snapshot = (
+        train(owner, "s", ", features => array['x']"),
+        train(owner, "plain", ", features => array['x']"),
+    )
 
-    found = found_snapshot(database, snapped)
-    assert found is not None
-    assert (found.key, set(found.columns)) == (("id", "y"), {"id", "x", "y"})
-    assert prepared(database, snapped) == prepared(database, plain)
+    snapshot = find_snapshot(database, job_with_snapshot)
+    assert snapshot is not None
+    assert (snapshot.key, set(snapshot.columns)) == (("id", "y"), {"id", "x", "y"})
+    assert prepared(database, job_with_snapshot) == prepared(database, job_without_snapshot)
 
 
-def test_a_foreign_table_is_read_by_the_callers_session(
+def test_foreign_table_is_read_by_the_callers_session(
     owner: Connection, admin: Connection, database: Database
 ) -> None:
     if not value(admin, "select count(*) from pg_available_extensions where name = 'file_fdw'"):
@@ -149,13 +152,13 @@ def test_a_foreign_table_is_read_by_the_callers_session(
                     pair real[], y int) server files options (filename '{path}', format 'csv');
                 grant select on s to alice""".encode()
         )
-        snapped, plain = train(owner, "s"), train(owner, "loose")
-        assert prepared(database, snapped) == prepared(database, plain)
+        job_with_snapshot, job_without_snapshot = train(owner, "s"), train(owner, "loose")
+        assert prepared(database, job_with_snapshot) == prepared(database, job_without_snapshot)
     finally:
         path.unlink(missing_ok=True)
 
 
-def test_a_key_whose_type_trainers_cannot_read_is_stored_as_its_text(owner: Connection, database: Database) -> None:
+def test_key_of_a_type_that_trainers_cannot_read_is_stored_as_text(owner: Connection, database: Database) -> None:
     owner.execute(
         """create type pair_of as (a int, b text);
            create table s as select row(id, 'k')::pair_of as k, x, y from t;
@@ -164,21 +167,19 @@ def test_a_key_whose_type_trainers_cannot_read_is_stored_as_its_text(owner: Conn
            grant select on s, plain to tensile_reader"""
     )
 
-    snapped, plain = train(owner, "s"), train(owner, "plain")
+    job_with_snapshot, job_without_snapshot = train(owner, "s"), train(owner, "plain")
 
-    found = found_snapshot(database, snapped)
-    assert found is not None
-    assert found.key == ("k",)
-    assert prepared(database, snapped) == prepared(database, plain)
+    snapshot = find_snapshot(database, job_with_snapshot)
+    assert snapshot is not None
+    assert snapshot.key == ("k",)
+    assert prepared(database, job_with_snapshot) == prepared(database, job_without_snapshot)
 
 
-def test_an_ordinary_table_gets_a_snapshot_on_request_and_is_free_to_change(
-    owner: Connection, database: Database
-) -> None:
+def test_ordinary_table_gets_a_snapshot_on_request_and_can_be_dropped(owner: Connection, database: Database) -> None:
     direct = prepared(database, train(owner, "t"))
-    owner.execute("revoke select on t from tensile_reader")  # only the caller reads it
-    told: list[str] = []
-    owner.add_notice_handler(lambda notice: told.append(notice.message_primary or ""))
+    owner.execute("revoke select on t from tensile_reader")  # only the caller can read the table
+    notices: list[str] = []
+    owner.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
 
     job = train(owner, "t", ", snapshot => true")
     owner.execute("drop table t")
@@ -187,7 +188,7 @@ def test_an_ordinary_table_gets_a_snapshot_on_request_and_is_free_to_change(
     assert re.fullmatch(
         r'table "public\.t" is trained on as it is now: '
         "a snapshot of 200 rows, [0-9]+ bytes, was written in [0-9.]+ s",
-        told[-1],
+        notices[-1],
     )
 
 
@@ -199,12 +200,12 @@ def test_enums_and_domains_can_be_dropped_while_a_job_waits(owner: Connection, d
     job = train(owner, "s")
     owner.execute("drop view s; drop type mood; drop domain amount")
 
-    ours, plain = prepared(database, job), prepared(database, train(owner, "loose"))
+    with_types, job_without_snapshot = prepared(database, job), prepared(database, train(owner, "loose"))
 
-    assert ours == plain
+    assert with_types == job_without_snapshot
 
 
-def test_an_open_transaction_with_a_snapshot_delays_nobody_elses(owner: Connection, bob: Connection) -> None:
+def test_open_transaction_with_a_snapshot_delays_no_other_snapshot(owner: Connection, bob: Connection) -> None:
     owner.execute(
         """create table long as
              select i as id, repeat(md5(i::text), 1 + (i * 7919) % 60) as word, i % 3 as y
@@ -236,28 +237,28 @@ def test_rows_of_any_length_keep_the_order_of_the_query(owner: Connection, datab
     assert prepared(database, jobs[0]) == prepared(database, train(owner, "long"))
 
 
-def test_what_is_not_used_is_not_copied(owner: Connection, database: Database) -> None:
+def test_snapshot_contains_only_used_columns(owner: Connection, database: Database) -> None:
     owner.execute("create view s as select t.*, point(1, 2) as place, repeat('x', 10000) as large from t")
 
     job = train(owner, "s", ", exclude => array['place', 'large', 'id']")
 
-    found = found_snapshot(database, job)
-    assert found is not None
-    assert set(found.columns) == {"x", "exact", "word", "flag", "day", "pair", "y"}
+    snapshot = find_snapshot(database, job)
+    assert snapshot is not None
+    assert set(snapshot.columns) == {"x", "exact", "word", "flag", "day", "pair", "y"}
     assert prepared(database, job)["train"][2][0] > 0
 
 
-def test_a_key_of_idempotency_makes_one_snapshot(owner: Connection) -> None:
+def test_one_idempotency_key_makes_one_snapshot(owner: Connection) -> None:
     owner.execute("create view s as select * from t")
 
-    once = train(owner, "s", ", idempotency_key => 'k'")
-    again = train(owner, "s", ", idempotency_key => 'k'")
+    first_job = train(owner, "s", ", idempotency_key => 'k'")
+    second_job = train(owner, "s", ", idempotency_key => 'k'")
 
-    assert once == again
-    assert value(owner, "select array_agg(job_id) from tensile.snapshots") == [once]
+    assert first_job == second_job
+    assert value(owner, "select array_agg(job_id) from tensile.snapshots") == [first_job]
 
 
-def test_only_the_rows_that_the_caller_sees_are_copied(
+def test_snapshot_contains_only_rows_that_the_caller_sees(
     owner: Connection, bob: Connection, database: Database
 ) -> None:
     owner.execute(
@@ -267,12 +268,12 @@ def test_only_the_rows_that_the_caller_sees_are_copied(
 
     job = train(bob, "t")
 
-    found = found_snapshot(database, job)
-    assert found is not None
-    assert found.rows == 100
+    snapshot = find_snapshot(database, job)
+    assert snapshot is not None
+    assert snapshot.rows == 100
 
 
-def test_a_views_functions_run_under_the_callers_search_path_and_ours_do_not(
+def test_functions_of_a_view_run_under_the_callers_search_path_and_ours_do_not(
     owner: Connection, bob: Connection, admin: Connection, database: Database, serve: Serve
 ) -> None:
     serve(lambda _: result({"rows": []}))
@@ -285,7 +286,7 @@ def test_a_views_functions_run_under_the_callers_search_path_and_ours_do_not(
              $$ begin return value * (select factor from factors); end $$;
            create view own.s as select id, own.scaled(x) as x, exact, word, flag, day, pair, y from public.t;
            grant select on own.s, t to public;
-           -- Each of these would run as bob, were a name of ours looked up on his path.
+           -- Each of these functions would run as bob if a name in our statements were resolved on bob's path.
            create table own.fired (what text, by_whom name); grant insert on own.fired to public;
            create function own.fire(what text) returns void language sql volatile as
              $$ insert into own.fired values (what, current_user) $$;
@@ -315,7 +316,7 @@ def test_a_views_functions_run_under_the_callers_search_path_and_ours_do_not(
     assert prepared(database, job) == prepared(database, train(owner, "loose"))
 
 
-def test_explaining_a_training_on_a_view_makes_no_snapshot(owner: Connection, serve: Serve) -> None:
+def test_explain_of_a_view_makes_no_snapshot(owner: Connection, serve: Serve) -> None:
     service = serve(lambda _: result({"rows": []}))
     owner.execute("create view s as select * from t")
 
@@ -324,7 +325,7 @@ def test_explaining_a_training_on_a_view_makes_no_snapshot(owner: Connection, se
     assert value(owner, "select count(*) from tensile.snapshots") == 0
 
 
-def test_a_read_only_transaction_is_refused(owner: Connection) -> None:
+def test_read_only_transaction_is_refused(owner: Connection) -> None:
     owner.execute("create view s as select * from t")
     for relation in ("s", "t"):
         with owner.transaction():
@@ -340,7 +341,7 @@ def test_a_read_only_transaction_is_refused(owner: Connection) -> None:
             owner.execute("begin")
 
 
-def test_a_snapshot_that_is_too_large_is_refused_with_its_size_and_leaves_nothing(
+def test_too_large_snapshot_is_refused_with_its_size_and_leaves_nothing(
     owner: Connection, database: Database
 ) -> None:
     owner.execute(
@@ -362,25 +363,26 @@ def test_a_snapshot_that_is_too_large_is_refused_with_its_size_and_leaves_nothin
     assert measured.detail is not None
     assert measured.detail.startswith("The snapshot of 200 rows has ")
 
-    foreseen = refused(owner, "select tensile_train('m', 'kept', target => 'y')")
-    assert foreseen.sqlstate == "54000"
-    assert re.search(r'kept" would have about [0-9]+ bytes, the most for one are 9000', foreseen.message)
+    estimated = refused(owner, "select tensile_train('m', 'kept', target => 'y')")
+    assert estimated.sqlstate == "54000"
+    assert re.search(r'kept" would have about [0-9]+ bytes, the most for one are 9000', estimated.message)
     assert value(owner, "select count(*) from tensile.jobs") == 0
     assert value(owner, "select count(*) from tensile.snapshots") == 0
 
 
 @pytest.mark.parametrize("setting", ["snapshot_max_bytes", "role_snapshots_max_bytes", "all_snapshots_max_bytes"])
-@pytest.mark.parametrize("wrong", ["many", -1, 1.5, None, True])
-def test_a_limit_is_a_number_of_bytes(database: Database, setting: str, wrong: Any) -> None:
+@pytest.mark.shares_database
+@pytest.mark.parametrize("invalid", ["many", -1, 1.5, None, True])
+def test_snapshot_limit_must_be_a_number_of_bytes(database: Database, setting: str, invalid: Any) -> None:
     with database.connect("admin") as admin:
-        error = refused(admin, "select tensile_set_setting(%s, %s)", setting, Jsonb(wrong))
+        error = refused(admin, "select tensile_set_setting(%s, %s)", setting, Jsonb(invalid))
     assert (error.sqlstate, error.hint) == (
         "22023",
         f"Give a number of bytes from 1: select tensile_set_setting('{setting}', '8589934592');",
     )
 
 
-def test_a_snapshot_whose_rows_a_restore_left_out_is_not_trained_on(
+def test_snapshot_that_lost_its_rows_in_a_restore_is_not_trained_on(
     owner: Connection, admin: Connection, database: Database
 ) -> None:
     owner.execute("create view s as select * from t")
@@ -394,7 +396,7 @@ def test_a_snapshot_whose_rows_a_restore_left_out_is_not_trained_on(
         prepared(database, job)
 
 
-def test_the_types_that_a_snapshot_keeps_are_those_that_models_learn_from(admin: Connection) -> None:
+def test_snapshot_keeps_the_types_that_models_learn_from(admin: Connection) -> None:
     from indb_tensile.request.column_types import KIND_OF_TYPE
 
     body = value(admin, "select prosrc from pg_proc where proname = 'snapshot_columns'")

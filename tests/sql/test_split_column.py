@@ -1,4 +1,4 @@
-"""Splits by time and by a column as `tensile_train` takes them, and what it says of doubtful columns."""
+"""Check which splits by time and by a column `tensile_train` accepts, and its NOTICEs about doubtful columns."""
 
 from typing import Any
 
@@ -11,7 +11,9 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def orders(alice: Connection) -> Connection:
-    """Alice's orders: rows in order of time, a key that a copy has lost, a column that says which rows test."""
+    """Alice's table `orders`: rows in order of time, ids without a primary key, and columns for a split. The table
+    `visits` has a second timestamp.
+    """
     alice.execute(
         """create table orders as
              select i as id, timestamptz '2024-01-01' + i * interval '1 hour' as created_at, i % 6 = 0 as is_test,
@@ -27,39 +29,39 @@ def orders(alice: Connection) -> Connection:
 def enqueue(
     connection: Connection, arguments: str = "", relation: str = "orders"
 ) -> tuple[dict[str, Any], list[str]]:
-    """The specification, and the NOTICEs."""
-    told: list[str] = []
+    """Enqueue a training; return its specification and its NOTICEs."""
+    notices: list[str] = []
 
-    def tell(notice: Any) -> None:
-        told.append(notice.message_primary or "")
+    def collect(notice: Any) -> None:
+        notices.append(notice.message_primary or "")
 
-    connection.add_notice_handler(tell)
-    given = f", {arguments}" if arguments else ""
-    job = value(connection, f"select tensile_train('m', '{relation}', 'price'{given})")
-    connection.remove_notice_handler(tell)
-    found: dict[str, Any] = value(connection, "select spec from tensile.jobs where job_id = %s", job)
-    return found, told
+    connection.add_notice_handler(collect)
+    suffix = f", {arguments}" if arguments else ""
+    job = value(connection, f"select tensile_train('m', '{relation}', 'price'{suffix})")
+    connection.remove_notice_handler(collect)
+    spec: dict[str, Any] = value(connection, "select spec from tensile.jobs where job_id = %s", job)
+    return spec, notices
 
 
-def test_a_split_by_time_leaves_its_column_out_of_the_features(orders: Connection) -> None:
-    spec, told = enqueue(orders, """split => '{"last": 0.2, "by": "created_at"}'""")
+def test_split_by_time_leaves_its_column_out_of_the_features(orders: Connection) -> None:
+    spec, notices = enqueue(orders, """split => '{"last": 0.2, "by": "created_at"}'""")
 
     assert spec["split"] == {"last": 0.2, "by": "created_at"}
     assert (
         "left out of the features, as the split is by it: created_at (name it in features => array[...] to learn "
         "from it)"
-    ) in told
-    assert not [message for message in told if "orders the rows in time" in message]
+    ) in notices
+    assert not [message for message in notices if "orders the rows in time" in message]
 
 
-def test_the_only_date_or_timestamp_is_taken(orders: Connection) -> None:
-    spec, told = enqueue(orders, """split => '{"last": 0.2}'""")
+def test_split_by_time_uses_the_only_date_or_timestamp(orders: Connection) -> None:
+    spec, notices = enqueue(orders, """split => '{"last": 0.2}'""")
 
     assert spec["split"] == {"last": 0.2, "by": "created_at"}
-    assert 'split is by "created_at", the only date or timestamp of table "public.orders"' in told
+    assert 'split is by "created_at", the only date or timestamp of table "public.orders"' in notices
 
 
-def test_a_split_by_a_column(orders: Connection) -> None:
+def test_split_by_a_column_is_enqueued(orders: Connection) -> None:
     assert enqueue(orders, """split => '{"column": "is_test"}'""")[0]["split"] == {"column": "is_test"}
     assert enqueue(orders, """split => '{"column": "part", "seed": 3}'""")[0]["split"] == {
         "column": "part",
@@ -140,7 +142,7 @@ def test_a_split_by_a_column(orders: Connection) -> None:
         ),
     ],
 )
-def test_what_cannot_divide_the_rows_is_refused(orders: Connection, arguments: str, error: Refused) -> None:
+def test_invalid_split_is_refused(orders: Connection, arguments: str, error: Refused) -> None:
     assert refused(orders, f"select tensile_train('m', 'visits', 'price', {arguments})") == error
 
 
@@ -152,7 +154,7 @@ def test_what_cannot_divide_the_rows_is_refused(orders: Connection, arguments: s
         ("is_test = false", "is_test", "names no row of the test part"),
     ],
 )
-def test_rows_of_no_part_are_refused_by_their_count(
+def test_rows_without_a_part_are_refused_with_their_number(
     orders: Connection, change: str, column: str, message: str
 ) -> None:
     orders.execute(f"update orders set {change}".encode())
@@ -164,7 +166,7 @@ def test_rows_of_no_part_are_refused_by_their_count(
     )
 
 
-def test_a_split_is_inherited_and_its_column_must_be_there(orders: Connection, admin: Connection) -> None:
+def test_split_is_inherited_and_its_column_must_exist(orders: Connection, admin: Connection) -> None:
     enqueue(orders, """split => '{"last": 0.2, "by": "created_at"}'""")
     admin.execute(
         "update tensile.models set last_spec = (select spec from tensile.jobs order by job_id desc limit 1)"
@@ -180,36 +182,36 @@ def test_a_split_is_inherited_and_its_column_must_be_there(orders: Connection, a
     assert enqueue(orders, "split => '{}'")[0]["split"] == {}
 
 
-def test_a_column_that_looks_like_a_key_is_named(orders: Connection) -> None:
-    told = enqueue(orders)[1]
+def test_notice_names_a_column_that_looks_like_a_key(orders: Connection) -> None:
+    notices = enqueue(orders)[1]
 
     assert (
         "features that look like keys, with a different value in each of 300 rows: id (leave them out with "
         "exclude => array['id'])"
-    ) in told
+    ) in notices
     assert (
         '"created_at" orders the rows in time, and a random split tests between rows that it trains on (to test on '
         """the latest rows: split => '{"last": 0.15, "by": "created_at"}')"""
-    ) in told
+    ) in notices
     assert not [message for message in enqueue(orders, "features => array['id', 'amount']")[1] if "keys" in message]
 
 
-def test_a_column_that_gives_the_target_away_is_named(orders: Connection) -> None:
+def test_notice_names_a_column_that_determines_the_target(orders: Connection) -> None:
     orders.execute("create table graded as select *, price > 16 as dear, round(price * 100) as cents from orders")
     orders.execute("grant select on graded to tensile_reader")
-    told = enqueue(orders, "exclude => array['id', 'created_at']", relation="graded")[1]
+    notices = enqueue(orders, "exclude => array['id', 'created_at']", relation="graded")[1]
     assert (
         "features that give target \"price\" away in 300 rows: cents (leave them out with exclude => array['cents'], "
         "unless they are known when a row is to be predicted)"
-    ) in told
+    ) in notices
 
 
-def test_a_numeric_beyond_double_precision_is_left_to_the_job(orders: Connection) -> None:
+def test_numeric_beyond_double_precision_is_left_to_the_job(orders: Connection) -> None:
     orders.execute("alter table orders alter amount type numeric; update orders set amount = '1e400' where id = 3")
     assert enqueue(orders)[0]["target"] == "price"
 
 
-def test_a_snapshot_has_the_column_that_divides_the_rows(orders: Connection, admin: Connection) -> None:
+def test_snapshot_contains_the_column_of_the_split(orders: Connection, admin: Connection) -> None:
     orders.execute("create view recent as select * from orders")
     spec, _ = enqueue(orders, """split => '{"column": "is_test"}', features => array['amount']""", relation="recent")
     assert spec["features"] == ["amount"]

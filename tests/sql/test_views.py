@@ -1,4 +1,4 @@
-"""What the views show of what the tables hold."""
+"""Check the rows that the catalog's views show."""
 
 from decimal import Decimal
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def running(alice: Connection, admin: Connection) -> int:
-    """A job of alice in the middle of its training, on a device that has other jobs too."""
+    """A running job of alice, on a device with other jobs."""
     job = int(value(alice, "select tensile_train('flowers', 'iris', target => 'species')"))
     admin.execute(
         """insert into tensile.workers (host, pid, device, version, lease_s) values ('h', 1, 'emulated', '0', 3600);
@@ -31,7 +31,7 @@ def running(alice: Connection, admin: Connection) -> int:
     return job
 
 
-def test_progress_counts_epochs_and_steps(alice: Connection, running: int) -> None:
+def test_progress_view_counts_epochs_and_steps(alice: Connection, running: int) -> None:
     row = alice.execute(
         """select job_id, model, owner, state::text, phase::text, epoch, epochs, percent, loss, used_bytes,
                   granted_bytes, device_budget_bytes from tensile.stat_progress_train"""
@@ -40,7 +40,7 @@ def test_progress_counts_epochs_and_steps(alice: Connection, running: int) -> No
     assert row == [(running, "flowers", "alice", "running", "training", 3, 4, Decimal("62.5"), 0.5, 20, 30, 100)]
 
 
-def test_the_device_is_shown_as_a_whole_and_by_job(alice: Connection, bob: Connection, running: int) -> None:
+def test_device_views_show_the_device_and_own_jobs(alice: Connection, bob: Connection, running: int) -> None:
     whole = "select alive, jobs, budget_bytes, granted_bytes, used_bytes, percent_used from tensile.stat_device"
     by_job = "select job_id, granted_bytes, used_bytes, high_water_bytes from tensile.stat_device_jobs"
 
@@ -51,7 +51,7 @@ def test_the_device_is_shown_as_a_whole_and_by_job(alice: Connection, bob: Conne
     assert bob.execute(by_job).fetchall() == []
 
 
-def test_plans_and_latencies_are_in_readable_units(alice: Connection, running: int) -> None:
+def test_plan_and_latency_views_use_milliseconds_and_microseconds(alice: Connection, running: int) -> None:
     plan = alice.execute("select job_id, reason, predicted_iteration_ms, swaps from tensile.stat_plan").fetchall()
     latency = alice.execute("select operator, measured_us, predicted_us, error from tensile.stat_latency").fetchall()
 
@@ -60,7 +60,7 @@ def test_plans_and_latencies_are_in_readable_units(alice: Connection, running: i
 
 
 @pytest.mark.usefixtures("running")
-def test_a_job_that_waits_for_memory_is_in_the_queue(alice: Connection, admin: Connection) -> None:
+def test_queue_contains_a_job_that_waits_for_memory(alice: Connection, admin: Connection) -> None:
     admin.execute("update tensile.jobs set state = 'starting', phase = 'waiting for memory', waits_for = '3 MB'")
     second = value(alice, "select tensile_train('flowers', 'iris', target => 'species')")
     third = value(
@@ -74,7 +74,7 @@ def test_a_job_that_waits_for_memory_is_in_the_queue(alice: Connection, admin: C
     assert rows[2][2].startswith("not before 2090-01-01")
 
 
-def _worker(admin: Connection, *, slots: int = 8, entering: int = 2, holdup: str | None = None) -> int:
+def _register_worker(admin: Connection, *, slots: int = 8, entering: int = 2, holdup: str | None = None) -> int:
     row = admin.execute(
         """insert into tensile.workers (host, pid, device, version, lease_s, slots, entering, holdup)
            values ('h', 1, 'emulated', '0', 3600, %s, %s, %s) returning worker_id""",
@@ -84,7 +84,7 @@ def _worker(admin: Connection, *, slots: int = 8, entering: int = 2, holdup: str
     return int(row[0])
 
 
-def _give(admin: Connection, job: int, worker: int, state: str = "running") -> None:
+def _assign_job(admin: Connection, job: int, worker: int, state: str = "running") -> None:
     admin.execute(
         "update tensile.jobs set state = %s, claim = job_id, started_at = now(), worker_id = %s where job_id = %s",
         (state, worker, job),
@@ -95,30 +95,30 @@ TRAIN = "select tensile_train('flowers', 'iris', target => 'species')"
 WAITS = "select waits_for from tensile.stat_queue where state = 'queued' order by position"
 
 
-def test_a_queued_job_says_what_holds_it_up(alice: Connection, bob: Connection, admin: Connection) -> None:
+def test_queue_names_the_reason_why_a_job_waits(alice: Connection, bob: Connection, admin: Connection) -> None:
     first = value(alice, TRAIN)
     assert value(alice, WAITS) == "a controller: none is alive"
-    worker = _worker(admin, holdup="a trainer to start")
+    worker = _register_worker(admin, holdup="a trainer to start")
     assert value(alice, WAITS) == "a trainer to start"
     admin.execute("update tensile.workers set holdup = null")
     assert value(alice, WAITS) == "a controller to look at the queue: each does so at least every poll_s seconds"
-    other = _worker(admin, holdup="a device that works")
+    other = _register_worker(admin, holdup="a device that works")
     assert value(alice, WAITS) == "a controller to look at the queue: each does so at least every poll_s seconds", (
-        "the first takes it"
+        "the first worker can take the job"
     )
     admin.execute("update tensile.workers set stopped_at = now() where worker_id = %s", (other,))
 
-    _give(admin, first, worker, "starting")
+    _assign_job(admin, first, worker, "starting")
     second, third = value(alice, TRAIN), value(alice, TRAIN)
     assert alice.execute(WAITS).fetchall()[0] == (
         "a controller to look at the queue: each does so at least every poll_s seconds",
     )
-    _give(admin, second, worker, "starting")
+    _assign_job(admin, second, worker, "starting")
     assert value(alice, WAITS) == (
         "one of the 2 jobs of its owner that are being read and captured to begin training: a controller prepares at "
         "most 2 of one owner at once"
     )
-    _give(admin, second, worker)
+    _assign_job(admin, second, worker)
     admin.execute("update tensile.workers set slots = 2")
     admin.execute("select tensile_set_quota('alice', jobs_running => 10)")
     fourth = value(alice, TRAIN)
@@ -131,18 +131,18 @@ def test_a_queued_job_says_what_holds_it_up(alice: Connection, bob: Connection, 
     assert third < fourth
 
 
-def test_a_job_of_a_copied_queue_says_that_nobody_takes_it(alice: Connection, admin: Connection) -> None:
+def test_queue_of_a_copied_database_says_that_no_job_is_claimed(alice: Connection, admin: Connection) -> None:
     value(alice, TRAIN)
-    _worker(admin)
+    _register_worker(admin)
     admin.execute("update tensile.jobs set installation = gen_random_uuid()")
-    told = admin.execute("select waits_for from tensile.stat_queue").fetchall()
-    assert told == [
+    waits_for = admin.execute("select waits_for from tensile.stat_queue").fetchall()
+    assert waits_for == [
         ("nothing: it came with a copy of another database, and no controller of this database claims it",)
     ]
 
 
 @pytest.mark.usefixtures("published")
-def test_a_model_is_listed_with_its_deployed_version(alice: Connection) -> None:
+def test_model_list_contains_the_deployed_version(alice: Connection) -> None:
     alice.execute("select tensile_create_model('empty')")
 
     rows = alice.execute(
@@ -155,14 +155,14 @@ def test_a_model_is_listed_with_its_deployed_version(alice: Connection) -> None:
     ]
 
 
-def test_a_worker_that_does_not_beat_is_not_alive(alice: Connection, admin: Connection, running: int) -> None:
+def test_worker_without_recent_heartbeats_is_not_alive(alice: Connection, admin: Connection, running: int) -> None:
     admin.execute("update tensile.workers set heartbeat_at = now() - interval '2 hours'")
 
     assert alice.execute("select alive, jobs from tensile.stat_workers").fetchall() == [(False, 1)]
     assert running in {job for (job,) in alice.execute("select job_id from tensile.stat_jobs").fetchall()}
 
 
-def test_every_view_and_function_is_commented_and_bound_to_its_reader(admin: Connection) -> None:
+def test_every_view_and_function_has_a_comment_and_every_view_is_security_invoker(admin: Connection) -> None:
     columns = admin.execute(
         """select c.relname, a.attname
              from pg_class as c join pg_attribute as a on a.attrelid = c.oid and a.attnum > 0

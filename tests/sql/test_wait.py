@@ -1,4 +1,4 @@
-"""Waiting for a job and stopping it."""
+"""Check how sessions wait for a job and cancel it."""
 
 import threading
 import time
@@ -18,13 +18,13 @@ DEADLINE_S = 180.0
 
 
 @contextmanager
-def in_the_background(database: Database, *statements: str, once: str) -> Iterator[None]:
-    """As a worker would, run the statements as soon as the query `once` gives true."""
+def run_in_background(database: Database, *statements: str, condition: str) -> Iterator[None]:
+    """Execute the statements in another session, like a worker, as soon as the query `condition` returns true."""
 
     def work() -> None:
         with database.connect("postgres") as connection:
             deadline = time.monotonic() + DEADLINE_S
-            while not value(connection, once) and time.monotonic() < deadline:
+            while not value(connection, condition) and time.monotonic() < deadline:
                 connection.execute("select pg_sleep(0.02)")
             for statement in statements:
                 connection.execute(statement.encode())
@@ -42,23 +42,23 @@ FAIL = """update tensile.jobs set state = 'failed', finished_at = now(), error_s
 ENDED = "select exists (select from tensile.jobs where state = 'queued')"
 
 
-def test_waiting_ends_with_the_job(alice: Connection, database: Database) -> None:
+def test_wait_ends_with_the_job(alice: Connection, database: Database) -> None:
     job = value(alice, TRAIN)
     polled = (
         "select exists (select from pg_stat_activity where query like 'select tensile_wait%' and state = 'active')"
     )
 
-    with in_the_background(database, FAIL, once=polled):
+    with run_in_background(database, FAIL, condition=polled):
         assert value(alice, f"select tensile_wait({job}, '50 s')::text") == "failed"
 
 
-def test_waiting_ends_when_the_time_is_over(alice: Connection) -> None:
+def test_wait_ends_after_its_timeout(alice: Connection) -> None:
     job = value(alice, TRAIN)
 
     assert value(alice, "select tensile_wait(%s, '50 ms')::text", job) == "queued"
 
 
-def test_waiting_in_the_transaction_that_enqueued_is_refused(alice: Connection) -> None:
+def test_wait_in_the_transaction_that_enqueued_the_job_is_refused(alice: Connection) -> None:
     alice.autocommit = False
     alice.execute("savepoint before")  # a subtransaction has an id of its own
     job = value(alice, TRAIN)
@@ -74,7 +74,7 @@ def test_waiting_in_the_transaction_that_enqueued_is_refused(alice: Connection) 
     )
 
 
-def test_waiting_within_one_snapshot_is_refused(alice: Connection) -> None:
+def test_wait_in_repeatable_read_is_refused(alice: Connection) -> None:
     job = value(alice, TRAIN)
     alice.autocommit = False
     alice.execute("set transaction isolation level repeatable read")
@@ -97,83 +97,87 @@ def test_statement_timeout_ends_a_wait(alice: Connection) -> None:
     assert refused(alice, "select tensile_wait(%s)", job).sqlstate == "57014"
 
 
-def test_waiting_without_a_limit_naps_between_its_looks(alice: Connection, database: Database) -> None:
+def test_wait_without_a_timeout_sleeps_between_its_polls(alice: Connection, database: Database) -> None:
     job = value(alice, TRAIN)
-    looks = "select pg_stat_get_xact_numscans('tensile.jobs_pkey'::regclass)"
-    before = value(alice, looks)
+    index_scans = "select pg_stat_get_xact_numscans('tensile.jobs_pkey'::regclass)"
+    before = value(alice, index_scans)
     started_s = time.monotonic()
-    naps = "select exists (select from pg_stat_activity where wait_event = 'PgSleep' and query like '%tensile_wait%')"
-    with in_the_background(database, FAIL, once=naps):
+    sleeping = (
+        "select exists (select from pg_stat_activity where wait_event = 'PgSleep' and query like '%tensile_wait%')"
+    )
+    with run_in_background(database, FAIL, condition=sleeping):
         assert value(alice, "select tensile_wait(%s, null)::text", job) == "failed"
-    # Naps grow from 10 to 200 ms.
-    assert value(alice, looks) - before <= 10 + 100 * (time.monotonic() - started_s)
+    # The pauses between polls grow from 10 to 200 ms.
+    assert value(alice, index_scans) - before <= 10 + 100 * (time.monotonic() - started_s)
 
 
-def test_waiting_for_no_job_is_refused(alice: Connection) -> None:
+def test_wait_for_an_unknown_job_is_refused(alice: Connection) -> None:
     assert refused(alice, "select tensile_wait(77)") == Refused(
         "42704", "there is no job 77", None, "See your jobs: select * from tensile.stat_jobs;"
     )
 
 
-def test_training_and_waiting_raises_the_jobs_own_error(alice: Connection, database: Database) -> None:
-    with in_the_background(database, FAIL, once=ENDED):
+def test_train_and_wait_raises_the_jobs_error(alice: Connection, database: Database) -> None:
+    with run_in_background(database, FAIL, condition=ENDED):
         error = refused(alice, "call tensile_train_and_wait('flowers', 'iris', target => 'species')")
 
     assert error == Refused("53200", "the budget is below the floor", "5 < 6", "give more")
 
 
-def test_training_and_waiting_returns_the_job(alice: Connection, database: Database) -> None:
+def test_train_and_wait_returns_the_job(alice: Connection, database: Database) -> None:
     succeed = "update tensile.jobs set state = 'succeeded', finished_at = now()"
-    with in_the_background(database, succeed, once=ENDED):
+    with run_in_background(database, succeed, condition=ENDED):
         row = alice.execute("call tensile_train_and_wait('flowers', 'iris', target => 'species')").fetchone()
 
     assert row == (value(alice, "select job_id from tensile.jobs"),)
 
 
-def test_training_and_waiting_tells_why_a_version_is_not_deployed(alice: Connection, database: Database) -> None:
+def test_train_and_wait_says_why_a_version_is_not_deployed(alice: Connection, database: Database) -> None:
     publish = """insert into tensile.model_versions (model_id, number, task, target, architecture, parameters,
                      weights_bytes, not_deployed)
                  select model_id, 2, 'classification', 'species', '{"type": "mlp"}', 1, 4, 'deploy is never'
                    from tensile.models where name = 'flowers'"""
     succeed = """update tensile.jobs set state = 'succeeded', finished_at = now(),
                      version_id = (select max(version_id) from tensile.model_versions)"""
-    told: list[tuple[str | None, str | None]] = []
-    alice.add_notice_handler(lambda notice: told.append((notice.message_primary, notice.message_hint)))
+    notices: list[tuple[str | None, str | None]] = []
+    alice.add_notice_handler(lambda notice: notices.append((notice.message_primary, notice.message_hint)))
 
-    with in_the_background(database, publish, succeed, once=ENDED):
+    with run_in_background(database, publish, succeed, condition=ENDED):
         alice.execute("call tensile_train_and_wait('flowers', 'iris', target => 'species')")
 
-    assert told[-1] == (
+    assert notices[-1] == (
         f"job {value(alice, 'select job_id from tensile.jobs')}: version 2 is not deployed: deploy is never",
         "With deploy => 'always' a training deploys its version without a comparison.",
     )
 
 
-def test_training_and_waiting_tells_of_a_cancellation(alice: Connection, database: Database) -> None:
-    with in_the_background(database, "update tensile.jobs set cancel_requested = true", once=ENDED):
+def test_train_and_wait_raises_an_error_after_a_cancel(alice: Connection, database: Database) -> None:
+    with run_in_background(database, "update tensile.jobs set cancel_requested = true", condition=ENDED):
         error = refused(alice, "call tensile_train_and_wait('flowers', 'iris', target => 'species')")
 
     assert (error.sqlstate, error.message.split()[2:]) == ("57014", ["was", "cancelled"])
 
 
-def test_the_procedure_begins_a_transaction_for_each_poll(alice: Connection, database: Database) -> None:
-    begun = "select xact_start from pg_stat_activity where datname = current_database() and query like 'call%'"
-    remember = f"create table seen as {begun}"
-    moved = f"""do $$ begin
-                  while exists (select from seen where xact_start in ({begun})) loop
+def test_train_and_wait_begins_a_transaction_for_each_poll(alice: Connection, database: Database) -> None:
+    transaction_start = (
+        "select xact_start from pg_stat_activity where datname = current_database() and query like 'call%'"
+    )
+    record_start = f"create table seen as {transaction_start}"
+    next_transaction = f"""do $$ begin
+                  while exists (select from seen where xact_start in ({transaction_start})) loop
                     perform pg_sleep(0.02), pg_stat_clear_snapshot();
                   end loop;
                 end $$"""
     succeed = "update tensile.jobs set state = 'succeeded', finished_at = now()"
 
-    with in_the_background(database, remember, moved, succeed, once=ENDED):
+    with run_in_background(database, record_start, next_transaction, succeed, condition=ENDED):
         alice.execute("set statement_timeout = '60 s'")
         alice.execute("call tensile_train_and_wait('flowers', 'iris', target => 'species')")
 
     assert value(alice, "select state::text from tensile.jobs") == "succeeded"
 
 
-def test_a_queued_job_is_cancelled_at_once(alice: Connection) -> None:
+def test_queued_job_is_cancelled_at_once(alice: Connection) -> None:
     job = value(alice, TRAIN)
 
     assert value(alice, "select tensile_cancel(%s)", job) is True
@@ -181,7 +185,7 @@ def test_a_queued_job_is_cancelled_at_once(alice: Connection) -> None:
     assert value(alice, "select tensile_cancel(%s)", job) is False
 
 
-def test_a_running_job_is_asked_to_stop(alice: Connection, admin: Connection) -> None:
+def test_cancel_of_a_running_job_is_requested(alice: Connection, admin: Connection) -> None:
     job = value(alice, TRAIN)
     admin.execute(
         """with w as (insert into tensile.workers (host, pid, device, version, lease_s) values ('h', 1, 'd', '0', 9)
@@ -193,7 +197,7 @@ def test_a_running_job_is_asked_to_stop(alice: Connection, admin: Connection) ->
     assert value(alice, "select (state, cancel_requested)::text from tensile.jobs") == "(running,t)"
 
 
-def test_a_model_in_training_is_not_dropped(alice: Connection) -> None:
+def test_model_in_training_is_not_dropped(alice: Connection) -> None:
     alice.execute("select tensile_create_model('flowers')")
     job = value(alice, TRAIN)
     busy = refused(alice, "select tensile_drop_model('flowers')")
@@ -218,7 +222,7 @@ def test_a_model_in_training_is_not_dropped(alice: Connection) -> None:
         "select own_call()",
     ],
 )
-def test_waiting_where_nothing_can_be_committed_says_so(alice: Connection, statement: str) -> None:
+def test_train_and_wait_is_refused_where_it_cannot_commit(alice: Connection, statement: str) -> None:
     alice.execute(
         """create function own_call() returns void language plpgsql as $$
            declare j bigint;

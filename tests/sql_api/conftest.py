@@ -1,4 +1,4 @@
-"""Each test is a session of its own; a service says what the test wants."""
+"""Fixtures: a fresh session of the bridge for each test, and a fake service with scripted answers."""
 
 from collections.abc import Callable, Iterator
 
@@ -22,7 +22,7 @@ def _fresh_session(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Start a fake service, and a database that knows it and a deployed version."""
+    """A function that starts a fake service, and returns it with a fake database that has a deployed version."""
     started: list[FakeService] = []
 
     def start(answer: Answer) -> tuple[FakeService, FakePlpy]:

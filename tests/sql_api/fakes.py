@@ -1,4 +1,4 @@
-"""PL/Python's module without PL/Python: rows made up per statement."""
+"""A fake of PL/Python's module `plpy`, with scripted rows for each statement."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,10 +20,10 @@ Json = dict[str, Any]
 
 
 class FakePlpy:
-    """A statement that is not among `rows` gives none. `cancelled` stands for a cancel that has arrived."""
+    """Returns the scripted rows of a statement, or none. While `cancelled` is set, a cancel request is pending."""
 
     class SPIError(Exception):
-        """What PL/Python raises for an error of SQL."""
+        """The exception that PL/Python raises for an SQL error."""
 
         sqlstate = "57014"
         spidata = ("57014", None, "be patient")
@@ -54,7 +54,7 @@ class FakePlpy:
 
 
 class FakeCursor:
-    """Gives rows that are there already."""
+    """A cursor over rows that exist already."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = iter(rows)
@@ -64,7 +64,7 @@ class FakeCursor:
 
 
 def address_of(service: FakeService) -> Row:
-    """What the database says of the only service."""
+    """Return the row with the address of the only service."""
     return {
         "directory": str(service.directory),
         "names": [service.name],
@@ -87,16 +87,16 @@ COLUMNS = [
     {"name": "petal", "type": "real", "base": "float4", "key": False, "primary_key": False} | _ORDINARY,
     {"name": "label", "type": "text", "base": "text", "key": False, "primary_key": False} | _ORDINARY,
 ]
-LOOK = {"rows": 60, "known": 60, "value": "a", "last_value": "b", "infinite": 0}
+TABLE_STATISTICS = {"rows": 60, "known": 60, "value": "a", "last_value": "b", "infinite": 0}
 
 
 def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
-    """A database in which `m` can be trained on the table with oid 5, as job 7."""
+    """Return a database in which `m` can be trained on the table with oid 5, as job 7."""
     rows: dict[str, Sequence[Row]] = {
         "relation": [RELATION],
         "family": FAMILY,
         "columns": COLUMNS,
-        "look": [LOOK],
+        "look": [TABLE_STATISTICS],
         "first_rows": [{"c0": [1.5, 2.5], "c1": [3, 4]}],
         "enqueue": [{"job_id": 7}],
         "path": [{"path": "pg_catalog, pg_temp"}],
@@ -121,4 +121,4 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "named": snapshot_copy.NAMED_NOW,
         "sealed": snapshot_copy.SEAL,
     }
-    return FakePlpy({texts[name]: found for name, found in rows.items()})
+    return FakePlpy({texts[name]: rows_of_name for name, rows_of_name in rows.items()})

@@ -1,4 +1,4 @@
-"""The caller's search_path holds for one block, and never longer."""
+"""Check that the caller's search_path is set for one block and restored after it."""
 
 import pytest
 
@@ -9,7 +9,7 @@ PINNED = (CURRENT_PATH, ()), (SET_PATH, ("own, public",))
 RESTORED = (SET_PATH, ("pg_catalog, pg_temp",))
 
 
-def test_the_callers_path_is_set_before_the_block_and_the_former_one_after_it() -> None:
+def test_callers_path_is_set_before_the_block_and_restored_after_it() -> None:
     plpy = plpy_with()
 
     with callers_path(plpy, "own, public"):
@@ -18,7 +18,7 @@ def test_the_callers_path_is_set_before_the_block_and_the_former_one_after_it() 
     assert plpy.executed == [*PINNED, ("select 2", ()), RESTORED]
 
 
-def test_an_error_in_the_block_restores_the_path_and_passes_on() -> None:
+def test_error_in_the_block_restores_the_path_and_is_raised() -> None:
     plpy = plpy_with()
 
     with pytest.raises(plpy.SPIError, match="no such table"), callers_path(plpy, "own, public"):
@@ -27,7 +27,7 @@ def test_an_error_in_the_block_restores_the_path_and_passes_on() -> None:
     assert plpy.executed == [*PINNED, RESTORED]
 
 
-def test_without_a_path_nothing_is_set() -> None:
+def test_no_path_is_set_without_a_callers_path() -> None:
     plpy = plpy_with()
 
     with callers_path(plpy, None):

@@ -1,4 +1,4 @@
-"""One call: a verb, a request, and an answer that holds the result or says what went wrong and where."""
+"""Check one call of the bridge: a verb and a request, and an answer with the result or the error."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from tests.sql_api.conftest import Serve
 from tests.sql_api.fakes import Row, plpy_with
 
 
-def test_an_unknown_verb_is_told_which_are_known() -> None:
+def test_error_of_an_unknown_verb_names_the_known_verbs() -> None:
     assert sql_api.handle(plpy_with(), "nothing", {}) == {
         "ok": False,
         "error": {
@@ -25,14 +25,14 @@ def test_an_unknown_verb_is_told_which_are_known() -> None:
 
 
 @pytest.mark.parametrize("request_", [[], "train", 7, None])
-def test_a_request_is_a_json_object(request_: Any) -> None:
+def test_request_that_is_no_object_is_refused(request_: Any) -> None:
     for verb in sql_api.VERBS:
         error = sql_api.handle(plpy_with(), verb, request_)["error"]
 
         assert (error["sqlstate"], error["message"]) == ("22023", "the request is not a JSON object")
 
 
-def test_an_error_of_sql_keeps_its_parts() -> None:
+def test_sql_error_keeps_its_fields() -> None:
     plpy = plpy_with()
 
     def execute(plan: Any, arguments: Sequence[object] = ()) -> Iterable[Row]:
@@ -48,19 +48,19 @@ def test_an_error_of_sql_keeps_its_parts() -> None:
     }
 
 
-def test_a_fault_names_the_module_and_the_line_that_it_came_from(serve: Serve) -> None:
+def test_fault_names_its_module_and_line(serve: Serve) -> None:
     _, plpy = serve(lambda _: result({"predictions": []}))
 
     error = sql_api.handle(plpy, "predict", {"model": "m", "rows": [b"1"]})["error"]
 
     assert (error["sqlstate"], error["message"]) == ("XX000", "the bridge failed: KeyError: 'values'")
-    last = error["detail"].splitlines()
+    lines = error["detail"].splitlines()
     assert "predictions.py" in error["detail"]
-    assert any('answer["values"]' in line for line in last)
+    assert any('answer["values"]' in line for line in lines)
 
 
 @pytest.mark.parametrize("text", ["[" * 5000 + "]" * 5000, '{"a":' * 5000 + "0" + "}" * 5000, "1" * 5000])
-def test_a_request_that_python_cannot_read_is_refused(text: str) -> None:
+def test_request_that_python_cannot_read_is_refused(text: str) -> None:
     error = json.loads(sql_api.answer(plpy_with(), "train", text))["error"]
 
     assert error["sqlstate"] == "22023"
@@ -78,7 +78,7 @@ def test_a_request_that_python_cannot_read_is_refused(text: str) -> None:
         ),
     ],
 )
-def test_a_session_that_can_only_read_is_told_why_and_the_way_out(standby: bool, message: str, hint: str) -> None:
+def test_read_only_session_is_refused_with_the_reason_and_a_hint(standby: bool, message: str, hint: str) -> None:
     plpy = plpy_with()
 
     class ReadOnlyError(plpy.SPIError):  # type: ignore[name-defined, misc]
@@ -111,7 +111,7 @@ def test_a_session_that_can_only_read_is_told_why_and_the_way_out(standby: bool,
         ),
     ],
 )
-def test_names_and_keys_are_short_and_printable(request_: dict[str, Any], message: str) -> None:
+def test_long_or_unprintable_names_and_keys_are_refused(request_: dict[str, Any], message: str) -> None:
     error = sql_api.handle(plpy_with(), "train", {"model": "m", "relation": 5, "target": "label"} | request_)["error"]
 
     assert (error["sqlstate"], error["message"]) == ("22023", message)

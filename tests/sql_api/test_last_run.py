@@ -1,4 +1,6 @@
-"""What a model's last run left for the next: its owner can write anything there."""
+"""Check which arguments a training inherits from the model's last run. The model's owner can write anything into the
+stored specification.
+"""
 
 import json
 from typing import Any
@@ -9,8 +11,8 @@ from indb_tensile import sql_api
 from tests.sql_api.fakes import FakePlpy, plpy_with
 
 
-def remembering(last: str, kind: str | None = None) -> FakePlpy:
-    """A database whose model `m` last ran, as job 5, with this specification and a target of this kind."""
+def plpy_with_last_run(last: str, kind: str | None = None) -> FakePlpy:
+    """Return a database in which the last run of model `m`, job 5, had this specification and this kind of target."""
     return plpy_with(
         model=[{"own": True, "definition": None, "last_spec": last, "last_job_id": 5, "target_kind": kind}]
     )
@@ -26,8 +28,8 @@ def remembering(last: str, kind: str | None = None) -> FakePlpy:
     ],
     ids=lambda last: last[:40],
 )
-def test_what_is_no_argument_is_no_default(last: str) -> None:
-    plpy = remembering(last)
+def test_invalid_argument_of_the_last_run_is_no_default(last: str) -> None:
+    plpy = plpy_with_last_run(last)
 
     assert sql_api.handle(plpy, "train", {"model": "m", "relation": 5}) == {"ok": True, "result": {"job": 7}}
     spec = json.loads(str(plpy.executed[-1][1][4]))
@@ -44,15 +46,15 @@ def test_what_is_no_argument_is_no_default(last: str) -> None:
         ({"split": {"last": 0.2, "by": [1]}}, {"split": {}}),
     ],
 )
-def test_an_object_of_the_last_run_is_checked_as_if_given_now(last: Any, explicit: Any) -> None:
-    plpy, request = remembering(json.dumps(last)), {"model": "m", "relation": 5}
+def test_object_of_the_last_run_is_checked_like_an_argument(last: Any, explicit: Any) -> None:
+    plpy, request = plpy_with_last_run(json.dumps(last)), {"model": "m", "relation": 5}
 
     assert sql_api.handle(plpy, "train", request)["error"]["sqlstate"] == "22023"
     assert sql_api.handle(plpy, "train", request | explicit)["ok"]
 
 
-def test_a_target_that_was_inherited_says_so() -> None:
-    answer = sql_api.handle(remembering('{"target": "digit"}'), "train", {"model": "m", "relation": 5})
+def test_error_of_an_inherited_target_names_the_last_run() -> None:
+    answer = sql_api.handle(plpy_with_last_run('{"target": "digit"}'), "train", {"model": "m", "relation": 5})
 
     assert answer["error"] == {
         "sqlstate": "42703",
@@ -66,15 +68,15 @@ PETAL = {"model": "m", "relation": 5, "target": "petal"}
 LABEL = {"model": "m", "relation": 5, "target": "label"}
 
 
-def trained(plpy: FakePlpy, request: dict[str, Any]) -> dict[str, Any]:
-    """The specification that a request is enqueued with."""
+def train_spec(plpy: FakePlpy, request: dict[str, Any]) -> dict[str, Any]:
+    """Train, and return the specification that is enqueued."""
     answer = sql_api.handle(plpy, "train", request)
     assert answer["ok"], answer
     spec: dict[str, Any] = json.loads(str(plpy.executed[-1][1][4]))
     return spec
 
 
-def test_what_is_inherited_is_named_with_its_value_in_one_notice() -> None:
+def test_one_notice_names_inherited_arguments_with_their_values() -> None:
     last = {
         "target": "label",
         "task": "classification",
@@ -86,9 +88,9 @@ def test_what_is_inherited_is_named_with_its_value_in_one_notice() -> None:
         "metric": "log_loss",
         "early_stop": None,
     }
-    plpy = remembering(json.dumps(last), "text")
+    plpy = plpy_with_last_run(json.dumps(last), "text")
 
-    spec = trained(plpy, {"model": "m", "relation": 5, "split": {"seed": 8}})
+    spec = train_spec(plpy, {"model": "m", "relation": 5, "split": {"seed": 8}})
 
     assert spec | last == spec | {"split": {"seed": 7}}
     assert plpy.notices == [
@@ -97,34 +99,34 @@ def test_what_is_inherited_is_named_with_its_value_in_one_notice() -> None:
     ]
 
 
-def test_a_definition_is_no_run_and_is_not_told() -> None:
+def test_arguments_of_the_definition_are_not_named_as_inherited() -> None:
     definition = json.dumps({"architecture": {"type": "mlp"}, "hyperparams": {"epochs": 2}})
     row = {"own": True, "definition": definition, "last_spec": None, "last_job_id": None, "target_kind": None}
     plpy = plpy_with(model=[row])
 
-    assert trained(plpy, LABEL)["architecture"] == {"type": "mlp"}
+    assert train_spec(plpy, LABEL)["architecture"] == {"type": "mlp"}
     assert not any("arguments left out" in notice for notice in plpy.notices)
 
 
 @pytest.mark.parametrize("kind", ["text", "integer", None])
-def test_a_task_is_not_inherited_by_a_target_whose_type_has_changed(kind: str | None) -> None:
-    plpy = remembering('{"target": "petal", "task": "classification", "metric": "accuracy"}', kind)
+def test_task_is_not_inherited_if_the_targets_type_has_changed(kind: str | None) -> None:
+    plpy = plpy_with_last_run('{"target": "petal", "task": "classification", "metric": "accuracy"}', kind)
 
-    spec = trained(plpy, {"model": "m", "relation": 5})
+    spec = train_spec(plpy, {"model": "m", "relation": 5})
 
-    then = f" and had values of kind {kind} then" if kind else ""
+    kind_note = f" and had values of kind {kind} then" if kind else ""
     assert (spec["target"], spec["task"], spec["metric"]) == ("petal", "regression", None)
     assert plpy.notices[:3] == [
-        f'task "classification" of job 5 is not taken over, as target "petal" has type real{then}',
+        f'task "classification" of job 5 is not taken over, as target "petal" has type real{kind_note}',
         'task is regression, as target "petal" has type real',
         'metric "accuracy" of job 5 is not taken over, as regression has no such metric',
     ]
 
 
-def test_a_task_that_was_asked_for_is_inherited_by_the_same_target() -> None:
-    plpy = remembering('{"target": "petal", "task": "classification"}', "float")
+def test_task_is_inherited_for_an_unchanged_target() -> None:
+    plpy = plpy_with_last_run('{"target": "petal", "task": "classification"}', "float")
 
-    assert trained(plpy, {"model": "m", "relation": 5})["task"] == "classification"
+    assert train_spec(plpy, {"model": "m", "relation": 5})["task"] == "classification"
 
 
 @pytest.mark.parametrize(
@@ -149,9 +151,9 @@ def test_a_task_that_was_asked_for_is_inherited_by_the_same_target() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_the_relation_is_not_inherited_and_that_is_told(last: Any, notice: str) -> None:
-    plpy = remembering(json.dumps(last))
+def test_notice_names_an_argument_that_does_not_fit_the_relation(last: Any, notice: str) -> None:
+    plpy = plpy_with_last_run(json.dumps(last))
 
-    trained(plpy, LABEL)
+    train_spec(plpy, LABEL)
 
     assert notice in plpy.notices

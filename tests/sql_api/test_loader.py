@@ -1,4 +1,4 @@
-"""The bridge function's body: it carries its modules and the rules of requests, and needs nothing else."""
+"""Check the body of the bridge function, which contains the packages `sql_api` and `request` as literals."""
 
 import ast
 import json
@@ -23,14 +23,14 @@ PREFIX = "tensile_bridge_"
 CARRIED = sorted(carried_paths())
 
 
-def body() -> str:
-    """As PL/Python makes a function of the text: each line further in, and the arguments in the globals."""
+def bridge_body() -> str:
+    """Return the body as PL/Python makes a function of it: each line is indented, and the arguments are globals."""
     text = install.script(extension=False).split("$bridge$")[1]
     return "def procedure():" + text.replace("\n", "\n\t")
 
 
 def bridge(session: dict[str, Any], plpy: FakePlpy, text: str) -> Bridge:
-    """The function in a session that has `session` as GD."""
+    """Return the function in a session whose GD is `session`."""
     names: dict[str, Any] = {"SD": {}, "GD": session, "plpy": plpy}
     exec(text, names)
 
@@ -49,7 +49,7 @@ def _leave_no_package() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("path", CARRIED, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_imports_what_the_bridge_carries_and_the_standard_library(path: Path) -> None:
+def test_module_imports_only_what_the_bridge_carries_and_the_standard_library(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             assert {alias.name.partition(".")[0] for alias in node.names} <= sys.stdlib_module_names
@@ -61,36 +61,36 @@ def test_a_module_imports_what_the_bridge_carries_and_the_standard_library(path:
                 assert folder.joinpath(*name.split(".")).with_suffix(".py") in CARRIED
 
 
-def test_an_interpreter_that_has_nothing_installed_runs_it() -> None:
-    program = (
-        f"{body()}\nSD, GD, plpy, verb, request, rows = {{}}, {{}}, None, 'nothing', None, None\nprint(procedure())"
-    )
+def test_interpreter_without_packages_runs_the_bridge() -> None:
+    names = "SD, GD, plpy, verb, request, rows = {}, {}, None, 'nothing', None, None"
+    program = f"{bridge_body()}\n{names}\nprint(procedure())"
 
-    # -I -S: no environment, no current directory, no site-packages. From stdin, as an argument has 128 kB at most.
+    # -I -S: no environment, no current directory, no site-packages. The program is read from stdin, because an
+    # argument has at most 128 kB.
     command = [sys.executable, "-I", "-S", "-"]
-    done = subprocess.run(command, input=program, capture_output=True, text=True, check=True)
+    completed = subprocess.run(command, input=program, capture_output=True, text=True, check=True)
 
-    assert json.loads(done.stdout)["error"]["message"] == "the bridge has no such verb"
+    assert json.loads(completed.stdout)["error"]["message"] == "the bridge has no such verb"
 
 
-def test_it_does_what_the_package_does() -> None:
-    here, there = plpy_with(), plpy_with()
+def test_bridge_behaves_like_the_package() -> None:
+    direct_plpy, bridge_plpy = plpy_with(), plpy_with()
     request = {"model": "m", "relation": 5, "hyperparams": {"epochs": 2}}
 
-    answer = bridge({}, there, body())("train", json.dumps(request))
+    answer = bridge({}, bridge_plpy, bridge_body())("train", json.dumps(request))
 
-    assert answer == sql_api.handle(here, "train", request) == {"ok": True, "result": {"job": 7}}
-    assert there.executed == here.executed
-    assert there.notices == here.notices
+    assert answer == sql_api.handle(direct_plpy, "train", request) == {"ok": True, "result": {"job": 7}}
+    assert bridge_plpy.executed == direct_plpy.executed
+    assert bridge_plpy.notices == direct_plpy.notices
 
 
-def test_a_session_compiles_it_once_and_finds_its_modules_nowhere_else() -> None:
+def test_session_compiles_the_package_once_and_adds_no_finder() -> None:
     session: dict[str, Any] = {}
     finders = list(sys.meta_path)
-    bridge(session, plpy_with(), body())("nothing", "{}")
+    bridge(session, plpy_with(), bridge_body())("nothing", "{}")
     ((name, package),) = session.items()
 
-    bridge(session, plpy_with(), body())("nothing", "{}")  # the function was replaced by the same
+    bridge(session, plpy_with(), bridge_body())("nothing", "{}")  # the function was created again unchanged
 
     assert session == {name: package}
     assert sys.modules[f"{name}.sql_api"] is package
@@ -100,26 +100,26 @@ def test_a_session_compiles_it_once_and_finds_its_modules_nowhere_else() -> None
     assert imported == {"", *("." + str(path).replace("/", ".").removesuffix(".__init__") for path in paths)}
 
 
-def test_two_versions_in_one_session_never_mix() -> None:
+def test_two_versions_in_one_session_are_independent() -> None:
     session: dict[str, Any] = {}
-    old = bridge(session, plpy_with(), body())
+    old = bridge(session, plpy_with(), bridge_body())
     old("nothing", "{}")
-    new = bridge(session, plpy_with(), body().replace("not a list of column names", "not names"))
+    new = bridge(session, plpy_with(), bridge_body().replace("not a list of column names", "not names"))
     request = json.dumps({"model": "m", "relation": 5, "features": 7})
 
-    told = [call("train", request)["error"]["message"] for call in (old, new, old)]
+    messages = [call("train", request)["error"]["message"] for call in (old, new, old)]
 
     before = "features is 7, not a list of column names"
-    assert told == [before, "features is 7, not names", before]
+    assert messages == [before, "features is 7, not names", before]
     assert len(session) == 2
 
 
-def test_a_fault_shows_the_lines_that_it_came_through() -> None:
+def test_fault_shows_source_lines_of_its_traceback() -> None:
     fake = FakeService(lambda _: result({}))
     version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}"}
     session: dict[str, Any] = {}
     try:
-        call = bridge(session, plpy_with(services=[address_of(fake)], version=[version]), body())
+        call = bridge(session, plpy_with(services=[address_of(fake)], version=[version]), bridge_body())
         error = call("predict", '{"model": "m"}', ["1"])["error"]
     finally:
         fake.close()
@@ -129,8 +129,6 @@ def test_a_fault_shows_the_lines_that_it_came_through() -> None:
     (name,) = session
     source = (FOLDER / "predictions.py").read_text(encoding="utf-8").splitlines()
     line = next(number for number, text in enumerate(source, start=1) if 'answer["values"]' in text)
-    assert (
-        f'File "{name}/sql_api/predictions.py", line {line}, in predict\n    {source[line - 1].strip()}'
-        in error["detail"]
-    )
+    frame = f'File "{name}/sql_api/predictions.py", line {line}, in predict\n    {source[line - 1].strip()}'
+    assert frame in error["detail"]
     assert (error["sqlstate"], error["message"]) == ("XX000", "the bridge failed: KeyError: 'values'")

@@ -1,4 +1,4 @@
-"""Rows as the service reads them, and answers as PostgreSQL can hold them."""
+"""Check how the bridge sends rows to the service, and returns answers that PostgreSQL's JSON can hold."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from tests.sql_api.conftest import Serve
         ("1" + "0" * 5000, "Infinity"),
     ],
 )
-def test_a_literal_is_json_or_an_array(serve: Serve, text: str, row: Any) -> None:
+def test_literal_is_json_or_an_array(serve: Serve, text: str, row: Any) -> None:
     service, plpy = serve(lambda _: result({"values": [0]}))
 
     answer = json.loads(sql_api.answer(plpy, "predict", '{"model": "m", "form": "literal"}', [json.dumps(text)]))
@@ -32,7 +32,7 @@ def test_a_literal_is_json_or_an_array(serve: Serve, text: str, row: Any) -> Non
     assert service.requests[0]["rows"] == [row]
 
 
-def test_a_text_of_a_value_is_no_literal(serve: Serve) -> None:
+def test_text_of_a_value_is_no_literal(serve: Serve) -> None:
     service, plpy = serve(lambda _: result({"values": [0]}))
 
     assert json.loads(sql_api.answer(plpy, "predict", '{"model": "m"}', ['"NaN"']))["ok"]
@@ -40,7 +40,7 @@ def test_a_text_of_a_value_is_no_literal(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("rows", [None, "1", [1], ['1], "version": 2, "rows": [1']])
-def test_rows_that_postgresql_did_not_write_are_never_sent(serve: Serve, rows: Any) -> None:
+def test_rows_outside_the_rows_argument_are_never_sent(serve: Serve, rows: Any) -> None:
     service, plpy = serve(lambda _: result({"values": [0]}))
 
     request = {"model": "m"} | ({} if rows is None else {"rows": rows})
@@ -50,7 +50,7 @@ def test_rows_that_postgresql_did_not_write_are_never_sent(serve: Serve, rows: A
     assert service.requests == []
 
 
-def test_a_prediction_keeps_the_places_of_nulls(serve: Serve) -> None:
+def test_predictions_keep_the_positions_of_nulls(serve: Serve) -> None:
     service, plpy = serve(lambda request: result({"values": [row * 10 for row in request["rows"]]}))
 
     request = '{"model": "m", "kind": "value"}'
@@ -60,9 +60,9 @@ def test_a_prediction_keeps_the_places_of_nulls(serve: Serve) -> None:
     assert service.requests == [{"verb": "predict", "version": 700, "rows": [1, 3], "kind": "value"}]
 
 
-def test_what_json_in_postgresql_cannot_hold_becomes_text() -> None:
-    given = {"a": [math.nan, math.inf, -math.inf, 1.5, None], "b": True}
+def test_numbers_that_postgresqls_json_cannot_hold_become_text() -> None:
+    answer = {"a": [math.nan, math.inf, -math.inf, 1.5, None], "b": True}
 
-    stored = predictions.storable(given)
+    storable = predictions.storable(answer)
 
-    assert json.dumps(stored, allow_nan=False) == '{"a": ["NaN", "Infinity", "-Infinity", 1.5, null], "b": true}'
+    assert json.dumps(storable, allow_nan=False) == '{"a": ["NaN", "Infinity", "-Infinity", 1.5, null], "b": true}'

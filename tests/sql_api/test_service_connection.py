@@ -1,4 +1,4 @@
-"""The session's talk with a service: one connection, whole frames, a cancel in between."""
+"""Check how the bridge exchanges frames with a service: one connection, large frames, and a cancel."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def error_of(answer: dict[str, Any]) -> tuple[str, str]:
     return answer["error"]["sqlstate"], answer["error"]["message"]
 
 
-def test_a_connection_that_broke_is_opened_once_more(serve: Serve) -> None:
+def test_broken_connection_is_opened_again_once(serve: Serve) -> None:
     fake, plpy = serve(lambda _: result({"values": [1, 2]}))
     sql_api.handle(plpy, "predict", PREDICT)
     fake.drop_connections()
@@ -27,7 +27,7 @@ def test_a_connection_that_broke_is_opened_once_more(serve: Serve) -> None:
     assert error_of(sql_api.handle(plpy, "predict", PREDICT)) == ("57P03", "no service answers")
 
 
-def test_a_large_request_and_a_large_answer_arrive_whole(serve: Serve) -> None:
+def test_large_request_and_large_answer_arrive_whole(serve: Serve) -> None:
     _, plpy = serve(lambda request: result({"values": [[len(request["rows"][0]), "y" * 5_000_000]]}))
 
     answer = sql_api.handle(plpy, "predict", {"model": "m", "rows": [b'["%b"]' % (b"x" * 5_000_000)]})
@@ -35,9 +35,7 @@ def test_a_large_request_and_a_large_answer_arrive_whole(serve: Serve) -> None:
     assert answer["result"] == {"values": [[1, "y" * 5_000_000]], "version": 1}
 
 
-def test_a_request_beyond_one_frame_is_refused_before_it_is_sent(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_request_is_refused_before_it_is_sent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_connection, "_MAX_FRAME_BYTES", 400)
     fake, plpy = serve(lambda _: None)
 
@@ -45,7 +43,7 @@ def test_a_request_beyond_one_frame_is_refused_before_it_is_sent(
     assert fake.requests == []
 
 
-def test_a_cancel_ends_the_wait_and_its_answer_is_never_taken_for_anothers(serve: Serve) -> None:
+def test_cancel_ends_the_wait_and_the_late_answer_is_dropped(serve: Serve) -> None:
     fake, plpy = serve(lambda _: None)
     plpy.cancelled = True
 

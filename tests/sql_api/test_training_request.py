@@ -1,4 +1,4 @@
-"""What is enqueued, and which table is refused."""
+"""Check what a training enqueues, how its snapshot is made, and which requests are refused."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -8,10 +8,10 @@ import msgspec
 from indb_tensile import sql_api
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.sql_api import snapshot_copy, spi, training_request
-from tests.sql_api.fakes import LOOK, Row, plpy_with
+from tests.sql_api.fakes import TABLE_STATISTICS, Row, plpy_with
 
 
-def test_an_enqueued_specification_is_a_job_spec() -> None:
+def test_enqueued_specification_is_a_job_spec() -> None:
     plpy = plpy_with()
 
     answer = sql_api.handle(plpy, "train", {"model": "m", "relation": 5, "hyperparams": {"epochs": 2, "eps": None}})
@@ -31,13 +31,13 @@ def test_an_enqueued_specification_is_a_job_spec() -> None:
     )
 
 
-def test_a_key_that_another_session_took_meanwhile_gives_its_job() -> None:
+def test_key_that_another_session_used_meanwhile_returns_its_job() -> None:
     plpy = plpy_with(enqueue=[])
-    taken: Iterator[list[Row]] = iter([[], [{"job_id": 9}]])
-    found = plpy.execute
+    job_rows: Iterator[list[Row]] = iter([[], [{"job_id": 9}]])
+    default_execute = plpy.execute
 
     def execute(plan: Any, arguments: Sequence[object] = ()) -> Iterable[Row]:
-        return next(taken) if plan == training_request.JOB_OF_KEY else found(plan, arguments)
+        return next(job_rows) if plan == training_request.JOB_OF_KEY else default_execute(plan, arguments)
 
     plpy.execute = execute  # type: ignore[method-assign]
 
@@ -46,8 +46,8 @@ def test_a_key_that_another_session_took_meanwhile_gives_its_job() -> None:
     assert answer["result"] == {"job": 9}
 
 
-def test_a_long_table_is_not_judged_by_its_first_rows() -> None:
-    sorted_by_class = LOOK | {"rows": 10_000, "last_value": LOOK["value"], "known": 0}
+def test_long_table_is_not_refused_because_of_its_first_rows() -> None:
+    sorted_by_class = TABLE_STATISTICS | {"rows": 10_000, "last_value": TABLE_STATISTICS["value"], "known": 0}
 
     assert sql_api.handle(plpy_with(look=[sorted_by_class]), "train", {"model": "m", "relation": 5})["ok"]
 
@@ -70,9 +70,9 @@ def test_only_the_insert_of_a_snapshot_runs_under_the_callers_path() -> None:
 
     assert sql_api.handle(plpy, "train", REQUEST)["ok"]
 
-    since = [statement for statement, _ in plpy.executed].index(snapshot_copy.MAKE)
-    paths = [arguments for statement, arguments in plpy.executed[since:] if statement == spi.SET_PATH]
-    statements = [statement for statement, _ in plpy.executed[since:] if statement != spi.CURRENT_PATH]
+    start = [statement for statement, _ in plpy.executed].index(snapshot_copy.MAKE)
+    paths = [arguments for statement, arguments in plpy.executed[start:] if statement == spi.SET_PATH]
+    statements = [statement for statement, _ in plpy.executed[start:] if statement != spi.CURRENT_PATH]
     rows = 'select tensile.key_text("id"), "petal" from "public"."iris"'
     assert statements == [
         snapshot_copy.MAKE,
@@ -87,7 +87,7 @@ def test_only_the_insert_of_a_snapshot_runs_under_the_callers_path() -> None:
     assert paths == [("own, public",), ("pg_catalog, pg_temp",)]
 
 
-def test_a_relation_that_was_replaced_while_it_was_copied_is_refused() -> None:
+def test_relation_replaced_during_its_copy_is_refused() -> None:
     answer = sql_api.handle(plpy_with(**(SNAPSHOT | {"named": [{"oid": 6}]})), "train", REQUEST)
 
     assert answer["error"] == {
@@ -98,7 +98,7 @@ def test_a_relation_that_was_replaced_while_it_was_copied_is_refused() -> None:
     }
 
 
-def test_a_standby_names_the_primary_server() -> None:
+def test_hint_of_a_standby_names_the_primary_server() -> None:
     standby = plpy_with(transaction=[{"read_only": True, "standby": True}])
 
     assert sql_api.handle(standby, "train", {"model": "m", "relation": 5})["error"] == {

@@ -1,4 +1,4 @@
-"""The best epoch's weights come back as they were kept, whether from memory or from a file without a name."""
+"""The best epoch's weights are read back as they were stored, from memory or from a file without a name."""
 
 import logging
 import resource
@@ -21,22 +21,24 @@ WEIGHTS: Weights = {
 }
 
 
-def of(weights: Weights, names: Collection[str]) -> Weights:
+def copy_of(weights: Weights, names: Collection[str]) -> Weights:
     return {name: weights[name].clone() for name in names}
 
 
-def same(found: Weights, wanted: Weights) -> bool:
-    alike = [found[n].dtype == w.dtype and found[n].shape == w.shape and found[n].equal(w) for n, w in wanted.items()]
-    return list(found) == list(wanted) and all(alike)
+def same(actual: Weights, expected: Weights) -> bool:
+    return list(actual) == list(expected) and all(
+        actual[name].dtype == weight.dtype and actual[name].shape == weight.shape and actual[name].equal(weight)
+        for name, weight in expected.items()
+    )
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_what_is_kept_last_is_read(tmp_path: Path, in_file: bool) -> None:
+def test_the_weights_stored_last_are_read(tmp_path: Path, in_file: bool) -> None:
     best = BestWeights(WEIGHTS.keys(), tmp_path / "swap" if in_file else None)
     assert not best
     assert best.read() == {}
-    best.keep(lambda names: of({name: weight * 0 for name, weight in WEIGHTS.items()}, names))
-    best.keep(lambda names: of(WEIGHTS, names))
+    best.keep(lambda names: copy_of({name: weight * 0 for name, weight in WEIGHTS.items()}, names))
+    best.keep(lambda names: copy_of(WEIGHTS, names))
     assert best
     assert same(best.read(), WEIGHTS)
     assert same(best.read(), WEIGHTS)
@@ -44,19 +46,19 @@ def test_what_is_kept_last_is_read(tmp_path: Path, in_file: bool) -> None:
     assert not best
 
 
-def test_a_file_holds_a_large_copy_and_has_no_name(tmp_path: Path) -> None:
+def test_a_large_copy_is_in_a_file_without_a_name(tmp_path: Path) -> None:
     best = BestWeights(WEIGHTS.keys(), tmp_path)
     most_bytes = 0
 
     def export(names: Collection[str]) -> Weights:
         nonlocal most_bytes
-        found = of(WEIGHTS, names)
-        most_bytes = max(most_bytes, sum(weight.nbytes for weight in found.values()))
-        return found
+        exported = copy_of(WEIGHTS, names)
+        most_bytes = max(most_bytes, sum(weight.nbytes for weight in exported.values()))
+        return exported
 
     best.keep(export)
     assert list(tmp_path.iterdir()) == []
-    assert most_bytes == WEIGHTS["0.weight"].nbytes  # never more of them at once than the largest
+    assert most_bytes == WEIGHTS["0.weight"].nbytes  # at no time more than the largest weight
     assert best._file is not None
     best.close()
     small = BestWeights(["1.mask"], tmp_path)
@@ -64,24 +66,22 @@ def test_a_file_holds_a_large_copy_and_has_no_name(tmp_path: Path) -> None:
     assert small._file is None
 
 
-def test_where_no_file_can_be_written_the_copy_stays_in_memory(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_copy_stays_in_memory_if_no_file_can_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     taken = tmp_path / "taken"
     taken.write_text("not a directory")
     best = BestWeights(WEIGHTS.keys(), taken)
     with caplog.at_level(logging.WARNING):
-        best.keep(lambda names: of(WEIGHTS, names))
+        best.keep(lambda names: copy_of(WEIGHTS, names))
     assert same(best.read(), WEIGHTS)
     assert str(taken) in caplog.text
 
 
-def test_a_file_that_grows_no_further_leaves_the_copy_in_memory(tmp_path: Path) -> None:
+def test_a_file_that_cannot_grow_leaves_the_copy_in_memory(tmp_path: Path) -> None:
     best = BestWeights(WEIGHTS.keys(), tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, limits[1]))  # Python ignores SIGXFSZ
     try:
-        best.keep(lambda names: of(WEIGHTS, names))
+        best.keep(lambda names: copy_of(WEIGHTS, names))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert same(best.read(), WEIGHTS)

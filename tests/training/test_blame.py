@@ -1,4 +1,4 @@
-"""Whose fault it is that a training ended: only the job's own counts."""
+"""A training's end is blamed on the job or on others. Only a job's own failures count against it."""
 
 import psycopg
 import pytest
@@ -40,5 +40,5 @@ from worker.trainer import blame_of
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
-def test_what_ended_a_training_is_put_down_to_the_job_or_to_others(error: Exception, blame: Blame) -> None:
+def test_an_error_is_blamed_on_the_job_or_on_others(error: Exception, blame: Blame) -> None:
     assert blame_of(error) is blame

@@ -1,4 +1,4 @@
-"""When checkpoints are taken, in which store, and which of them a job goes on from."""
+"""When checkpoints are taken, where they are stored, and from which of them a job resumes."""
 
 import shutil
 from collections.abc import Callable
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.postgres
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Trainer:
-    """One claimed job on one host, whose checkpoints take `cost_s`."""
+    """A claimed job on one host. Each checkpoint takes `cost_s`."""
 
     def __init__(self, database: Database, session: Session, state_dir: Path, **settings: Any) -> None:
         self.clock = Clock()
@@ -59,7 +59,7 @@ class Trainer:
 
     def stores(self) -> set[tuple[str, str, int]]:
         stored = self.session.run(lambda c: stored_checkpoints.checkpoints(c, self.claimed.job))
-        return {(one.store.value, one.host, one.position["epochs_done"]) for one in stored}
+        return {(row.store.value, row.host, row.position["epochs_done"]) for row in stored}
 
     def events(self) -> list[tuple[str, Any]]:
         with self.database.connect() as connection:
@@ -94,65 +94,65 @@ def epochs_done(checkpoint: Checkpoint | None) -> int | None:
     return None if checkpoint is None else int(checkpoint.position["epochs_done"])
 
 
-def test_at_most_a_tenth_of_the_time_goes_into_checkpoints(make: Callable[..., Trainer]) -> None:
+def test_at_most_a_tenth_of_the_time_is_spent_on_checkpoints(make: Callable[..., Trainer]) -> None:
     trainer = make(checkpoint_s=2.0, checkpoint_store="local")
-    kept = trainer.on("host")
-    assert not kept.due()
+    checkpointing = trainer.on("host")
+    assert not checkpointing.due()
     trainer.clock.now_s += 2.0
-    assert kept.due()
-    kept.save(trainer.take(1, cost_s=4.0))
+    assert checkpointing.due()
+    checkpointing.save(trainer.take(1, cost_s=4.0))
     trainer.clock.now_s += 35.9
-    assert not kept.due()
+    assert not checkpointing.due()
     trainer.clock.now_s += 0.1
-    assert kept.due()
-    kept.save(trainer.take(2, cost_s=60.0))
+    assert checkpointing.due()
+    checkpointing.save(trainer.take(2, cost_s=60.0))
     trainer.clock.now_s += 36.0
-    assert kept.due(), "one that waited for the database is no measure of the next"
-    kept.save(trainer.take(3, cost_s=60.0))
+    assert checkpointing.due(), "a single slow checkpoint, which may have waited for the database, does not count"
+    checkpointing.save(trainer.take(3, cost_s=60.0))
     trainer.clock.now_s += 539.9
-    assert not kept.due(), "two of the same cost are"
-    kept.save(trainer.take(4, cost_s=0.0))
+    assert not checkpointing.due(), "two checkpoints of the same cost count"
+    checkpointing.save(trainer.take(4, cost_s=0.0))
     trainer.clock.now_s += 2.0
-    assert kept.due()
+    assert checkpointing.due()
 
 
-def test_auto_keeps_files_and_nothing_in_the_catalog_where_nobody_else_could_take_over(
+def test_auto_stores_only_files_if_no_other_host_can_take_over(
     make: Callable[..., Trainer],
 ) -> None:
     trainer = make()
-    kept = trainer.on("host")
+    checkpointing = trainer.on("host")
     trainer.clock.now_s += 601.0
-    kept.save(trainer.take(1))
+    checkpointing.save(trainer.take(1))
     assert trainer.stores() == {("local", "host", 1)}
 
 
-def test_auto_writes_to_the_catalog_as_well_but_seldom_while_another_host_has_a_controller(
+def test_auto_also_writes_to_the_catalog_but_seldom_while_another_host_has_a_controller(
     make: Callable[..., Trainer],
 ) -> None:
     trainer = make()
-    kept = trainer.on("mine")  # the registered controller is on "host"
-    kept.save(trainer.take(1))
+    checkpointing = trainer.on("mine")  # the registered controller is on "host"
+    checkpointing.save(trainer.take(1))
     assert trainer.stores() == {("local", "mine", 1)}
     trainer.clock.now_s += 600.0
-    kept.save(trainer.take(2))
+    checkpointing.save(trainer.take(2))
     trainer.clock.now_s += 599.0
-    kept.save(trainer.take(3))
+    checkpointing.save(trainer.take(3))
     assert trainer.stores() == {("local", "mine", 3), ("catalog", "", 2)}
 
 
-@pytest.mark.parametrize(("store", "kept"), [("local", ("local", "mine", 1)), ("catalog", ("catalog", "", 1))])
-def test_a_store_that_is_set_is_the_only_one(
-    make: Callable[..., Trainer], store: str, kept: tuple[str, str, int]
+@pytest.mark.parametrize(("store", "expected"), [("local", ("local", "mine", 1)), ("catalog", ("catalog", "", 1))])
+def test_an_explicit_store_is_the_only_store(
+    make: Callable[..., Trainer], store: str, expected: tuple[str, str, int]
 ) -> None:
     trainer = make(checkpoint_store=store, checkpoint_catalog_s=0.0)
     trainer.on("mine").save(trainer.take(1))
-    assert trainer.stores() == {kept}
+    assert trainer.stores() == {expected}
 
 
-def test_a_job_goes_on_from_the_newest_checkpoint_that_this_host_can_read(make: Callable[..., Trainer]) -> None:
+def test_a_job_resumes_from_the_newest_checkpoint_that_its_host_can_read(make: Callable[..., Trainer]) -> None:
     trainer = make(checkpoint_catalog_s=0.0)
     trainer.on("mine").save(trainer.take(4))  # in a file and in the catalog
-    trainer.on("host").save(trainer.take(5))  # in a file of another host alone
+    trainer.on("host").save(trainer.take(5))  # only in a file of the other host
     assert epochs_done(trainer.on("host").load("rows")) == 5
     assert epochs_done(trainer.on("mine").load("rows")) == 4
     kinds = [(kind, detail.get("host"), detail["epochs_done"]) for kind, detail in trainer.events()]
@@ -162,7 +162,7 @@ def test_a_job_goes_on_from_the_newest_checkpoint_that_this_host_can_read(make: 
 
 
 @pytest.mark.parametrize("fault", ["lost", "damaged"])
-def test_a_file_that_cannot_be_used_gives_way_to_the_catalog_and_then_to_the_start(
+def test_without_a_usable_file_a_job_resumes_from_the_catalog_and_else_starts_again(
     make: Callable[..., Trainer], tmp_path: Path, fault: str
 ) -> None:
     trainer = make(checkpoint_catalog_s=0.0)
@@ -182,15 +182,15 @@ def test_a_file_that_cannot_be_used_gives_way_to_the_catalog_and_then_to_the_sta
     assert skipped == [("local", 6), ("local", 6), ("catalog", 4)]
 
 
-def test_where_no_file_can_be_written_auto_keeps_it_in_the_catalog_when_that_is_due_and_else_says_so(
+def test_if_no_file_can_be_written_auto_uses_the_catalog_when_it_is_due_and_else_raises(
     make: Callable[..., Trainer], tmp_path: Path
 ) -> None:
     (tmp_path / "state").write_text("no directory")
     trainer = make(checkpoint_s=0.0)
-    kept = trainer.on("host")
+    checkpointing = trainer.on("host")
     with pytest.raises(StorageError, match="cannot be written"):
-        kept.save(trainer.take(1, cost_s=1.0))
-    assert not kept.due(), "the failure cost time, too"
+        checkpointing.save(trainer.take(1, cost_s=1.0))
+    assert not checkpointing.due(), "a failed attempt counts as spent time"
     trainer.clock.now_s += 600.0
-    kept.save(trainer.take(2))
+    checkpointing.save(trainer.take(2))
     assert trainer.stores() == {("catalog", "", 2)}

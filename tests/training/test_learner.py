@@ -1,4 +1,4 @@
-"""The learner trains a predictor where there is none, again when jobs have measured more, and otherwise not."""
+"""The learner trains a predictor if there is none, and again when jobs have measured many more operators."""
 
 import os
 import subprocess
@@ -25,38 +25,32 @@ from worker.learner import learn
 pytestmark = pytest.mark.postgres
 
 KIND = "a device"
-DRAWN = [
+SAMPLES = [
     MeasuredOperator(description=elementwise(k * k * 1000, "aten.relu.default"), latency_ns=k * 5_000)
     for k in range(1, 61)
 ]
 
 
 class Survey:
-    """Gives the same operators every time, and counts how often it is asked."""
+    """Returns the same operators every time, and counts its calls."""
 
     def __init__(self, samples: list[MeasuredOperator] | None = None) -> None:
-        self.samples = DRAWN if samples is None else samples
-        self.asked = 0
+        self.samples = SAMPLES if samples is None else samples
+        self.calls = 0
 
     def __call__(self) -> Iterator[MeasuredOperator]:
-        self.asked += 1
+        self.calls += 1
         return iter(self.samples)
 
 
-@pytest.fixture
-def session(database: Database) -> Iterator[Session]:
-    with Session(database.dsn("tensile_worker"), application_name="test") as made:
-        yield made
-
-
 def _stored(session: Session) -> StoredPredictor:
-    found = session.run(lambda c: predictors.load_predictor(c, KIND))
-    assert found is not None
-    return found
+    predictor = session.run(lambda c: predictors.load_predictor(c, KIND))
+    assert predictor is not None
+    return predictor
 
 
 def _jobs_measure(session: Session, count: int, kind: str = KIND) -> None:
-    """A job runs so many matrix products, each of which takes 3 ms."""
+    """Record this number of matrix products as a job's measurements of 3 ms each."""
     described = {f"mm {k}": write_description(dense(k + 1, 64, 64)) for k in range(count)}
     rows = [OpMeasurement(signature=s, name="mm", latency_ns=3_000_000, workspace_bytes=0) for s in described]
 
@@ -67,44 +61,44 @@ def _jobs_measure(session: Session, count: int, kind: str = KIND) -> None:
     session.run(remember)
 
 
-def test_the_first_time_it_surveys_the_device_and_then_has_nothing_to_do(session: Session) -> None:
+def test_the_first_call_surveys_the_device_and_the_next_has_nothing_to_do(session: Session) -> None:
     survey = Survey()
     assert learn(session, KIND, survey)
     stored = _stored(session)
     assert (stored.samples, stored.history) == (60, 0)
     assert Predictor.from_bytes(stored.model).kinds == ("aten.relu.default",)
     assert not learn(session, KIND, survey)
-    assert survey.asked == 1
+    assert survey.calls == 1
     assert learn(session, "another device", survey)
 
 
-def test_when_jobs_have_measured_much_more_it_learns_from_them_without_another_survey(session: Session) -> None:
+def test_many_new_measurements_of_jobs_are_learned_without_another_survey(session: Session) -> None:
     survey = Survey()
     learn(session, KIND, survey)
     _jobs_measure(session, 199)
     assert not learn(session, KIND, survey)
     _jobs_measure(session, 200)
     assert learn(session, KIND, survey)
-    assert survey.asked == 1
+    assert survey.calls == 1
     stored = _stored(session)
     assert (stored.samples, stored.history) == (260, 200)
-    found = Predictor.from_bytes(stored.model).predict([dense(80, 64, 64)])
-    assert 1_500_000 < found[0] < 6_000_000
+    predicted_ns = Predictor.from_bytes(stored.model).predict([dense(80, 64, 64)])
+    assert 1_500_000 < predicted_ns[0] < 6_000_000
     assert not learn(session, KIND, survey)
 
 
 @pytest.mark.parametrize("damaged", [{"model": b"garbage"}, {"survey": b"garbage"}])
-def test_what_cannot_be_read_any_more_is_made_anew(session: Session, damaged: dict[str, bytes]) -> None:
+def test_an_unreadable_predictor_or_survey_is_replaced(session: Session, damaged: dict[str, bytes]) -> None:
     learn(session, KIND, Survey())
     whole = _stored(session)
     session.run(lambda c: predictors.save_predictor(c, KIND, replace(whole, **damaged)))  # type: ignore[arg-type]
     survey = Survey()
     assert learn(session, KIND, survey)
-    assert survey.asked == 1
+    assert survey.calls == 1
     assert _stored(session) == whole
 
 
-def test_descriptions_of_another_version_are_passed_over(session: Session) -> None:
+def test_descriptions_of_another_version_are_ignored(session: Session) -> None:
     session.run(lambda c: predictors.describe(c, {"old": '{"shape": [1]}'}))
     row = OpMeasurement(signature="old", name="old", latency_ns=1, workspace_bytes=0)
     session.run(lambda c: plans.record_latencies(c, KIND, [row]))
@@ -112,13 +106,13 @@ def test_descriptions_of_another_version_are_passed_over(session: Session) -> No
     assert (_stored(session).samples, _stored(session).history) == (60, 1)
 
 
-def test_a_device_on_which_nothing_could_be_measured_gets_no_predictor(session: Session) -> None:
+def test_a_device_without_measured_operators_gets_no_predictor(session: Session) -> None:
     with pytest.raises(DataError, match="0 measured operators are too few"):
         learn(session, KIND, Survey([]))
     assert session.run(lambda c: predictors.load_predictor(c, KIND)) is None
 
 
-# The real process, but for the priority with which it would wait until nothing else runs on the machine.
+# The real program, without the low priority with which it would wait until the machine is idle.
 PROGRAM = (
     "import os, sys\n"
     "os.sched_setscheduler = lambda *_: None\n"
@@ -127,7 +121,8 @@ PROGRAM = (
 )
 
 
-def test_its_process_learns_for_this_machines_device_from_a_survey_and_its_jobs(
+@pytest.mark.nightly
+def test_the_learners_process_learns_from_a_survey_and_from_jobs_on_this_machine(
     session: Session, database: Database
 ) -> None:
     _jobs_measure(session, 60, emulated_kind())
@@ -135,12 +130,12 @@ def test_its_process_learns_for_this_machines_device_from_a_survey_and_its_jobs(
     subprocess.run([sys.executable, "-c", PROGRAM], env=os.environ | settings.environment(), check=True)
     stored = session.run(lambda c: predictors.load_predictor(c, emulated_kind()))
     assert stored is not None
-    drawn = read_samples(zlib.decompress(stored.survey).decode())
-    assert (stored.samples, stored.history) == (60 + len(drawn), 60)
+    surveyed = read_samples(zlib.decompress(stored.survey).decode())
+    assert (stored.samples, stored.history) == (60 + len(surveyed), 60)
     assert Predictor.from_bytes(stored.model).samples == stored.samples
 
 
-def test_its_process_says_what_is_wrong_and_ends(database: Database) -> None:
+def test_the_learners_process_prints_its_error_and_ends(database: Database) -> None:
     settings = Settings(dsn=database.dsn("tensile_worker"), survey_s=1e-9)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=os.environ | settings.environment(), stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The mean loss of an epoch."""
+"""The mean loss of an epoch is computed with one read of each loss."""
 
 import math
 from typing import Any, cast
@@ -7,7 +7,7 @@ from worker.training.losses import Losses
 
 
 class Counted:
-    """A loss that counts how often it is read."""
+    """A loss that counts its reads."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -18,13 +18,13 @@ class Counted:
         return self.value
 
 
-def test_each_loss_is_read_once_however_often_the_mean_is_asked_for() -> None:
+def test_each_loss_is_read_once_for_any_number_of_means() -> None:
     losses, counted, means = Losses(), [Counted(float(n)) for n in range(50)], []
-    for one in counted:
-        losses.add(cast("Any", one), 4)
+    for loss in counted:
+        losses.add(cast("Any", loss), 4)
         means.append(losses.mean())
     assert means == [n / 2 for n in range(50)]
-    assert {one.reads for one in counted} == {1}
+    assert {loss.reads for loss in counted} == {1}
 
 
 def test_an_epoch_without_batches_has_no_mean() -> None:

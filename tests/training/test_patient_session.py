@@ -1,4 +1,4 @@
-"""A trainer's connection waits for the database, whatever keeps it from its work."""
+"""A trainer's session waits while the database is unavailable, and then repeats its work."""
 
 from collections.abc import Callable
 
@@ -14,17 +14,17 @@ from worker.training.patient_session import LONGEST_PAUSE_S, PatientSession
 pytestmark = pytest.mark.postgres
 
 
-def steady(database: Database, pause: Callable[[float], None] = lambda _: None) -> PatientSession:
+def patient_session(database: Database, pause: Callable[[float], None] = lambda _: None) -> PatientSession:
     return PatientSession(database.dsn("tensile_worker"), application_name="test", pause=pause)
 
 
-def one(connection: Connection) -> int:
+def select_one(connection: Connection) -> int:
     row = connection.execute("select 1").fetchone()
     assert row is not None
     return int(row[0])
 
 
-def test_a_connection_that_is_refused_at_first_is_made_later(database: Database) -> None:
+def test_a_connection_refused_at_first_is_made_later(database: Database) -> None:
     with database.connect() as postgres:
         postgres.execute("alter role tensile_worker connection limit 0")
         pauses: list[float] = []
@@ -35,22 +35,22 @@ def test_a_connection_that_is_refused_at_first_is_made_later(database: Database)
                 postgres.execute("alter role tensile_worker connection limit -1")
 
         try:
-            with steady(database, lift) as session:
-                assert session.run(one) == 1
+            with patient_session(database, lift) as session:
+                assert session.run(select_one) == 1
         finally:
             postgres.execute("alter role tensile_worker connection limit -1")
     assert pauses == [0.1, 0.2, 0.4]
 
 
-def test_a_connection_that_breaks_is_made_anew_and_the_work_done_again(database: Database) -> None:
-    with steady(database) as session, database.connect() as postgres:
+def test_after_a_broken_connection_a_new_one_repeats_the_work(database: Database) -> None:
+    with patient_session(database) as session, database.connect() as postgres:
         pid = session.run(lambda c: c.info.backend_pid)
         postgres.execute("select pg_terminate_backend(%s)", (pid,))
-        assert session.run(one) == 1
+        assert session.run(select_one) == 1
 
 
 class Failing:
-    """Raises these, one after another, and then does its work."""
+    """Raises these errors one after another, and then does its work."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -58,10 +58,10 @@ class Failing:
     def __call__(self, connection: Connection) -> int:
         if self.errors:
             raise self.errors.pop(0)
-        return one(connection)
+        return select_one(connection)
 
 
-def test_what_may_pass_is_waited_for_with_growing_pauses_and_signs_of_life(database: Database) -> None:
+def test_temporary_errors_are_waited_out_with_growing_pauses_and_signs_of_life(database: Database) -> None:
     pauses: list[float] = []
     signs: list[None] = []
     session = PatientSession(
@@ -85,17 +85,17 @@ def test_what_may_pass_is_waited_for_with_growing_pauses_and_signs_of_life(datab
     "error",
     [LostClaimError("lost"), psycopg.errors.UndefinedColumn("no such column"), DatabaseError("bytes are missing")],
 )
-def test_what_will_not_pass_is_raised_at_once(database: Database, error: Exception) -> None:
+def test_a_permanent_error_is_raised_at_once(database: Database, error: Exception) -> None:
     with (
-        steady(database, lambda _: pytest.fail("there is nothing to wait for")) as session,
+        patient_session(database, lambda _: pytest.fail("a permanent error must not be waited for")) as session,
         pytest.raises(type(error)),
     ):
         session.run(Failing(error))
 
 
-def test_once_tries_once_on_the_same_connection(database: Database) -> None:
-    with steady(database, lambda _: pytest.fail("it shall not wait")) as session:
-        assert session.once.run(one) == 1
+def test_once_makes_one_attempt_on_the_same_connection(database: Database) -> None:
+    with patient_session(database, lambda _: pytest.fail("a single attempt must not wait")) as session:
+        assert session.once.run(select_one) == 1
         assert session.once.run(lambda c: c.info.backend_pid) == session.run(lambda c: c.info.backend_pid)
         with pytest.raises(psycopg.errors.DiskFull):
             session.once.run(Failing(psycopg.errors.DiskFull("full")))
@@ -123,7 +123,7 @@ def test_once_tries_once_on_the_same_connection(database: Database) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-def test_faults_of_the_database_are_told_from_those_of_the_job(
+def test_faults_of_the_database_are_distinguished_from_faults_of_the_job(
     error: Exception, passes: bool, databases: bool
 ) -> None:
     assert (may_pass(error), is_database_fault(error)) == (passes, databases)

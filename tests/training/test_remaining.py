@@ -1,4 +1,4 @@
-"""How long a training still takes is said from what its steps and its epochs took so far."""
+"""The remaining time of a training is predicted from the durations of its steps and epochs so far."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ counts = st.integers(1, 20)
 
 
 def walk(work: Work, step_s: list[float], end_s: list[float]) -> Iterator[tuple[float, Remaining, Position]]:
-    """A training whose steps and ends of epochs take this long: the time since its start, and where it is then."""
+    """Yield the time since the start, the prediction and the position after each step and epoch of a training."""
     remaining, at_s = Remaining(work), 0.0
     for epoch in range(work.epochs):
         for step in range(work.steps):
@@ -29,13 +29,13 @@ def walk(work: Work, step_s: list[float], end_s: list[float]) -> Iterator[tuple[
         yield at_s, remaining, Position(epochs=epoch + 1)
 
 
-def test_nothing_is_said_before_the_first_step() -> None:
+def test_without_a_step_there_is_no_prediction() -> None:
     remaining = Remaining(Work(epochs=3, steps=2, valid_batches=1, test_batches=1))
     assert remaining.seconds(Position(epochs=0)) is None
 
 
 @given(counts, counts, seconds, seconds)
-def test_where_every_step_and_every_end_take_the_same_it_is_exact_from_the_first_epoch_on(
+def test_with_equal_steps_and_epochs_the_prediction_is_exact_after_the_first_epoch(
     epochs: int, steps: int, step_s: float, end_s: float
 ) -> None:
     work = Work(epochs=epochs, steps=steps, valid_batches=4, test_batches=0)
@@ -46,16 +46,14 @@ def test_where_every_step_and_every_end_take_the_same_it_is_exact_from_the_first
 
 
 @given(counts, counts, seconds)
-def test_a_validation_that_was_not_seen_yet_is_foretold_from_the_steps(
-    epochs: int, steps: int, step_s: float
-) -> None:
+def test_a_validation_not_yet_measured_is_predicted_from_the_steps(epochs: int, steps: int, step_s: float) -> None:
     work = Work(epochs=epochs, steps=steps, valid_batches=6, test_batches=2, evaluation_share=0.5)
     _, remaining, position = next(walk(work, [step_s] * epochs * steps, [3 * step_s] * epochs))
     assert remaining.seconds(position) == pytest.approx(step_s * (epochs * steps - 1 + 3 * epochs + 1))
 
 
 @given(seconds)
-def test_a_slow_first_step_is_forgotten_at_the_second(step_s: float) -> None:
+def test_a_slow_first_step_is_ignored_from_the_second_step_on(step_s: float) -> None:
     work = Work(epochs=1, steps=10, valid_batches=0, test_batches=0)
     remaining = Remaining(work)
     remaining.stepped(100 * step_s)
@@ -64,7 +62,7 @@ def test_a_slow_first_step_is_forgotten_at_the_second(step_s: float) -> None:
     assert remaining.seconds(Position(epochs=0, steps=2)) == pytest.approx(8 * step_s)
 
 
-def test_where_another_job_halves_the_pace_the_rest_is_foretold_at_the_new_pace() -> None:
+def test_after_another_job_halves_the_pace_the_prediction_follows_the_new_pace() -> None:
     work = Work(epochs=1, steps=10_000, valid_batches=0, test_batches=0)
     remaining = Remaining(work)
     for _ in range(2_000):
@@ -76,7 +74,7 @@ def test_where_another_job_halves_the_pace_the_rest_is_foretold_at_the_new_pace(
 
 
 @given(counts, counts, st.lists(seconds, min_size=400, max_size=400), st.integers(1, 40))
-def test_it_is_never_negative_and_fewer_epochs_never_take_longer(
+def test_the_prediction_is_never_negative_and_fewer_epochs_never_take_longer(
     epochs: int, steps: int, durations_s: list[float], fewer: int
 ) -> None:
     work = Work(epochs=epochs, steps=steps, valid_batches=1, test_batches=1)
@@ -88,13 +86,16 @@ def test_it_is_never_negative_and_fewer_epochs_never_take_longer(
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_of_recorded_trainings_the_time_left_was_foretold_within_a_quarter(name: str) -> None:
-    """At 25, 50 and 75 % of the time. `publish_s` is from the last end of an epoch to the published version."""
-    one = RECORDED[name]
-    whole_s = sum(one["step_s"]) + sum(one["end_s"]) + one["publish_s"]
+def test_the_remaining_time_of_recorded_trainings_is_predicted_within_a_quarter(name: str) -> None:
+    """Predict at 25, 50 and 75 % of the time.
+
+    `publish_s` lasts from the last epoch's end to the published version.
+    """
+    recorded = RECORDED[name]
+    whole_s = sum(recorded["step_s"]) + sum(recorded["end_s"]) + recorded["publish_s"]
     ratios = []
     shares = [0.25, 0.5, 0.75]
-    for at_s, remaining, position in walk(Work(**one["work"]), one["step_s"], one["end_s"]):
+    for at_s, remaining, position in walk(Work(**recorded["work"]), recorded["step_s"], recorded["end_s"]):
         if shares and at_s >= shares[0] * whole_s:
             del shares[0]
             left_s = remaining.seconds(position)

@@ -1,4 +1,4 @@
-"""What a trainer tells of its own choices, and of columns that are little use."""
+"""The events of a training state the settings that the trainer chose, and warn about columns of little use."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ from worker.training.training_events import in_words, tell_columns, tell_setting
 IRIS = sample("iris")
 
 
-class Kept:
-    """A diary that keeps what is told."""
+class RecordedEvents:
+    """Records the events of a training."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.events: list[tuple[str, Any]] = []
 
     def tell(self, kind: str, detail: Any) -> None:
-        self.told.append((kind, detail))
+        self.events.append((kind, detail))
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "sentence"),
     [
         (
             {},
@@ -46,16 +46,16 @@ class Kept:
         ),
     ],
 )
-def test_settings_are_told_in_one_sentence(given: dict[str, Any], words: str) -> None:
-    prepared = assemble(IRIS, spec("target", **given))
-    assert in_words(prepared) == words.format(rows=prepared.train.rows)
+def test_the_settings_are_described_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    prepared = assemble(IRIS, spec("target", **options))
+    assert in_words(prepared) == sentence.format(rows=prepared.train.rows)
 
 
-def test_what_was_chosen_is_told_and_repeats_the_training_when_given() -> None:
+def test_the_chosen_settings_are_recorded_and_repeat_the_training_as_a_request() -> None:
     prepared = assemble(IRIS, spec("target"))
-    diary = Kept()
-    tell_settings(diary, prepared)
-    ((kind, detail),) = diary.told
+    record = RecordedEvents()
+    tell_settings(record, prepared)
+    ((kind, detail),) = record.events
     assert (kind, detail["train_rows"], detail["chosen"]) == (
         "settings", prepared.train.rows, ["batch_size", "epochs", "early_stop"],
     )  # fmt: skip
@@ -64,18 +64,18 @@ def test_what_was_chosen_is_told_and_repeats_the_training_when_given() -> None:
     assert (again.settings, again.early_stop) == (prepared.settings, prepared.early_stop)
 
 
-def test_columns_of_too_many_texts_are_warned_about_by_name() -> None:
+def test_text_columns_with_too_many_values_are_warned_about_by_name() -> None:
     described = [("id", "bigint"), ("many", "text"), ("own", "text"), ("few", "text"), ("y", "double precision")]
-    drawn = np.random.default_rng(0).integers(0, 50, 600)
-    rows = [[i, f"m{drawn[i]}", f"own {i}", f"f{i % 3}", float(drawn[i])] for i in range(600)]
+    numbers = np.random.default_rng(0).integers(0, 50, 600)
+    rows = [[i, f"m{numbers[i]}", f"own {i}", f"f{i % 3}", float(numbers[i])] for i in range(600)]
     prepared = assemble(table(described, rows), spec("y", Task.REGRESSION))
-    diary = Kept()
-    tell_columns(diary, prepared)
-    assert [(kind, detail["column"], detail["distinct"]) for kind, detail in diary.told] == [
+    record = RecordedEvents()
+    tell_columns(record, prepared)
+    assert [(kind, detail["column"], detail["distinct"]) for kind, detail in record.events] == [
         ("warning", "many", 50), ("warning", "own", prepared.train.rows),
     ]  # fmt: skip
-    many, own = (detail["message"] for _, detail in diary.told)
+    many, own = (detail["message"] for _, detail in record.events)
     assert many.startswith('column "many" has 50 different texts, more than the 32 categories of preprocess: ')
     assert many.endswith(" of its rows count as (other)")
     assert "nothing can be learned" in own
-    assert 0.2 < diary.told[0][1]["other_share"] < 0.6
+    assert 0.2 < record.events[0][1]["other_share"] < 0.6

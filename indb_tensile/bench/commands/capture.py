@@ -1,10 +1,10 @@
-"""How long capturing a training step takes, by the number of its operators, and how much of that is torch's tracing.
+"""Measure the processor time of capturing a training step, by its number of operators, and torch's share of it.
 
     python -m indb_tensile.bench capture [--cells 2 8 24] [--rounds 3] [--json]
 
-The networks are NASNet-A's cells (bench/harness/convolutional.py), some 200 operators each; 24 of them are 5,000
-operators. Seconds are of the processor and medians of the rounds; in each round a network is traced alone and
-captured whole, one right after the other. Nothing of the size of its tensors is allocated.
+The networks consist of NASNet-A cells (bench/harness/convolutional.py) of some 200 operators each. 24 cells have
+5,000 operators. In each round a network is first traced alone and then captured. The figures are medians of the
+rounds, in seconds of processor time. The networks are on the meta device, so no tensor memory is allocated.
 """
 
 import argparse
@@ -29,18 +29,18 @@ from indb_tensile.executor.capture.trace import trace_alone
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each network."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--cells", type=whole(), nargs="+", default=[2, 8, 24], help="of each network")
+    parser.add_argument("--cells", type=whole(), nargs="+", default=[2, 8, 24], help="cells of each network")
     parser.add_argument("--rounds", type=whole(), default=3)
-    parser.add_argument("--json", action="store_true", help="one object a line")
-    given = parser.parse_args(arguments)
-    measure(1, 1)  # what torch imports and remembers when it traces for the first time is no part of a capture
-    for cells in given.cells:
-        row = measure(cells, given.rounds)
-        print(json.dumps(row) if given.json else _line(row), flush=True)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per network")
+    options = parser.parse_args(arguments)
+    measure(1, 1)  # torch's imports and caches at its first tracing are not part of a capture
+    for cells in options.cells:
+        row = measure(cells, options.rounds)
+        print(json.dumps(row) if options.json else _line(row), flush=True)
 
 
 def measure(cells: int, rounds: int) -> dict[str, Any]:
-    """Seconds of the processor to capture a network of so many cells, and to trace it alone."""
+    """Return the processor time of capturing a network of this number of cells, and of tracing it alone."""
     with torch.device("meta"):
         module, x, y = Cells(cells), torch.empty(4, 3, 16, 16), torch.empty(4, dtype=torch.int64)
     traced, captured, operators = [], [], 0
@@ -63,7 +63,7 @@ def measure(cells: int, rounds: int) -> dict[str, Any]:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Without searches for garbage, which a capture turns off itself."""
+    """Return the processor time of this work without garbage collection, which a capture turns off too."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What test_script.py looks at: the models of the suite, calibrated where tensors are served from an arena."""
+"""A process that answers test_allocation_script.py: it calibrates the suite's models in an arena of their own."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ KINDS = ("mlp", "cnn", "transformer", "lstm", "regression")
 
 
 def models() -> dict[str, Any]:
-    """By model and step what was measured, and whether it is the same in a second calibration."""
+    """Return for each model and step what was measured, and whether a second calibration gives the same."""
     torch.set_num_threads(1)
     return {kind: _calibrated(make_job(kind).steps) for kind in KINDS}
 
@@ -39,21 +39,21 @@ def _calibrated(captured: tuple[CapturedStep, ...]) -> list[dict[str, Any]]:
 
 
 def setting_up() -> dict[str, Any]:
-    """Of an operator that repeats, that keeps what its first run made, and that never repeats."""
+    """Record an operator that repeats, one that keeps memory of its first run, and one that never repeats."""
     serving = private()
     (step, *_) = make_job("mlp").steps
-    call = next(one.kernel for one in step.steps if one.kernel.makes and one.kernel.single)
-    found = {}
-    for name, kept_lengths in (("repeats", ()), ("sets up", (1000,)), ("never", (1, 2, 3))):
-        lengths = iter(kept_lengths)
-        kept: list[torch.Tensor] = []
-        script = record_script(serving, call, partial(_run, kept, lengths))
-        found[name] = (script.steady, [one.size_bytes for one in script.allocations], len(kept))
-    return found
+    call = next(entry.kernel for entry in step.steps if entry.kernel.makes and entry.kernel.single)
+    answers = {}
+    for name, retained_lengths in (("repeats", ()), ("sets up", (1000,)), ("never", (1, 2, 3))):
+        lengths = iter(retained_lengths)
+        retained: list[torch.Tensor] = []
+        script = record_script(serving, call, partial(_run, retained, lengths))
+        answers[name] = (script.steady, [made.size_bytes for made in script.allocations], len(retained))
+    return answers
 
 
-def _run(kept: list[torch.Tensor], lengths: Iterator[int]) -> torch.Tensor:
-    kept.extend(torch.empty(length) for length in islice(lengths, 1))
+def _run(retained: list[torch.Tensor], lengths: Iterator[int]) -> torch.Tensor:
+    retained.extend(torch.empty(length) for length in islice(lengths, 1))
     return torch.empty(500)
 
 

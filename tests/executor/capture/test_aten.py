@@ -1,4 +1,4 @@
-"""Operators are called as fast as torch lets one, and as strictly as it has to be asked."""
+"""Operators are called with little overhead, and deterministically where they need a request for it."""
 
 from collections.abc import Iterator
 
@@ -19,14 +19,14 @@ def _attention(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture
-def settled() -> Iterator[None]:
+def deterministic_with_warnings() -> Iterator[None]:
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(mode=False)
 
 
-@pytest.mark.usefixtures("settled")
-def test_attentions_gradients_are_asked_for_in_their_deterministic_form_and_nothing_else_is() -> None:
+@pytest.mark.usefixtures("deterministic_with_warnings")
+def test_only_the_backward_of_attention_is_called_in_its_deterministic_form() -> None:
     operators = torch.ops.tensile_test
     x = torch.zeros(1)
     warned = [
@@ -37,7 +37,7 @@ def test_attentions_gradients_are_asked_for_in_their_deterministic_form_and_noth
     assert torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def test_where_nobody_asks_for_bits_an_operator_is_called_past_what_describes_it() -> None:
+def test_without_deterministic_algorithms_an_operator_is_called_directly() -> None:
     target = torch.ops.tensile_test.attention_backward.default
     assert entry_point(target) is target._op
     assert entry_point(len) is len

@@ -1,4 +1,4 @@
-"""What a captured graph says of a step: storages, roles, stages, signatures; and that capturing takes no memory."""
+"""A captured graph states the storages, roles, stages and signatures of a step. Capturing allocates no memory."""
 
 import subprocess
 import sys
@@ -15,9 +15,9 @@ from indb_tensile.executor.capture.capture import capture_evaluation, capture_tr
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.scheduler.graph import Role, Stage
 from tests.executor.conftest import prepared
-from tests.executor.models import LOSS, SHAPES, Constant, make_job
+from tests.executor.models import DAILY_KINDS, LOSS, SHAPES, Constant, make_job
 
-HUGE = 1_000_000  # a square layer of it has 4 TB: more than any machine would give
+HUGE = 1_000_000  # the weight of a square layer of this size has 4 TB, more than any machine has
 _VIEWS = ("aten.view", "aten.t.", "aten.transpose", "aten.expand", "aten.detach", "aten.split", "aten.unsqueeze")
 
 
@@ -49,20 +49,20 @@ def test_a_model_larger_than_any_memory_is_captured_from_shapes_alone(
     assert {p.device.type for p in module.parameters()} == {next(module.parameters()).device.type}
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_shapes_alone_give_the_graph_of_the_real_model(kind: str) -> None:
     job = make_job(kind)
     x, y = job.batches[0]
     with torch.device("meta"):
         module = SHAPES[kind][0]()
     if isinstance(module, Constant):
-        module.scale = (torch.ones(6),)  # no parameter: its values are part of the program, not of the graph
+        module.scale = (torch.ones(6),)  # not a parameter: its values belong to the program, not to the graph
     shapes = capture_training(module, job.loss, x.to("meta"), y.to("meta"), job.settings)
     assert shapes.graph.signature == job.steps[0].graph.signature
 
 
-@pytest.mark.parametrize("kind", SHAPES)
-def test_all_steps_of_a_job_number_the_same_persistent_tensors_alike(kind: str) -> None:
+@pytest.mark.parametrize("kind", DAILY_KINDS)
+def test_all_steps_of_a_job_give_the_same_ids_to_the_same_persistent_tensors(kind: str) -> None:
     training, tail, evaluation = make_job(kind).steps
     check_same_persistent((training, tail, evaluation))
     count = len(training.persistent)
@@ -71,8 +71,8 @@ def test_all_steps_of_a_job_number_the_same_persistent_tensors_alike(kind: str) 
     assert not any(t.role is Role.OPTIMIZER_STATE for t in evaluation.graph.tensors if t.id in accessed)
 
 
-@pytest.mark.parametrize("kind", SHAPES)
-def test_capturing_leaves_the_model_the_batch_and_the_random_numbers_alone(kind: str) -> None:
+@pytest.mark.parametrize("kind", DAILY_KINDS)
+def test_capturing_leaves_the_model_the_batch_and_the_random_number_generator_unchanged(kind: str) -> None:
     job = make_job(kind)
     job.module.eval()
     before = {name: value.clone() for name, value in job.module.state_dict().items()}
@@ -84,7 +84,7 @@ def test_capturing_leaves_the_model_the_batch_and_the_random_numbers_alone(kind:
     assert all(p.grad is None for p in job.module.parameters())
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_views_are_no_operators_and_stages_are_in_order(kind: str) -> None:
     graph = make_job(kind).steps[0].graph
     assert not [o.name for o in graph.operators if o.name.startswith(_VIEWS)]
@@ -112,18 +112,18 @@ def test_running_statistics_are_copied_into_their_buffers() -> None:
     assert sorted(copies) == ["1.num_batches_tracked", "1.running_mean", "1.running_var"]
 
 
-def test_an_operator_that_draws_random_numbers_says_so() -> None:
+def test_an_operator_that_draws_random_numbers_is_marked_random() -> None:
     graph = make_job("cnn").steps[0].graph
     assert [o.name for o in graph.operators if o.random] == ["aten.native_dropout.default"]
 
 
-def test_the_backward_of_a_grouped_convolution_is_counted_as_its_forward_once_for_each_gradient() -> None:
+def test_the_flops_of_a_grouped_convolutions_backward_are_its_forwards_for_each_gradient() -> None:
     module = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(32, 5))
     x, y = torch.empty(2, 8, 6, 6), torch.empty(2, dtype=torch.int64)
     graph = capture_training(module, LOSS, x, y, OptimizerSettings()).graph
     flops = [(o.stage, o.flops) for o in graph.operators if "convolution" in o.name]
     dense, grouped = 2 * 2 * 8 * 8 * 9 * 16, 2 * 2 * 8 * 9 * 4
-    # The first one's input is the batch, which needs no gradient.
+    # The first convolution's input is the batch, which needs no gradient.
     assert flops == [
         (Stage.FORWARD, dense),
         (Stage.FORWARD, grouped),
@@ -132,14 +132,14 @@ def test_the_backward_of_a_grouped_convolution_is_counted_as_its_forward_once_fo
     ]
 
 
-def test_flops_are_counted_for_products_and_elements_for_the_rest() -> None:
+def test_flops_count_two_for_each_multiplication_of_a_product_and_one_for_each_element_of_other_operators() -> None:
     graph = make_job("mlp").steps[0].graph
     flops = [(o.name, o.flops) for o in graph.operators if o.stage is Stage.FORWARD]
     assert flops[0] == ("aten.addmm.default", 2 * 8 * 6 * 16)
     assert flops[1] == ("aten.relu.default", 8 * 16)
 
 
-def test_what_a_model_closes_over_is_uploaded_with_the_batch() -> None:
+def test_a_constant_that_a_model_closes_over_is_uploaded_with_the_batch() -> None:
     step = make_job("constant").steps[0]
     uploads = [o for o in step.graph.operators if o.stage is Stage.UPLOAD]
     assert [step.graph.tensors[o.writes[0]].size_bytes for o in uploads] == [8 * 6 * 4, 8 * 8, 6 * 4]
@@ -185,13 +185,13 @@ def test_signatures_are_the_same_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    here = "".join(
+    own_output = "".join(
         " ".join([step.graph.signature, *sorted(step.signatures)]) + "\n" for step in make_job("cnn").steps
     )
-    assert outputs == {here}
+    assert outputs == {own_output}
 
 
-def test_a_loss_that_is_no_number_is_refused() -> None:
+def test_a_loss_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(RequestError, match=r"the loss has shape \(2,\)"):
         capture_training(
             nn.Linear(3, 2),
@@ -219,13 +219,13 @@ class _Branches(nn.Module):
         return hidden if hidden.detach().sum() > 0 else -hidden
 
 
-def test_a_model_that_looks_at_its_values_is_refused() -> None:
+def test_a_model_that_branches_on_its_values_is_refused() -> None:
     batch = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
     with pytest.raises(RequestError, match="depends on the values"):
         capture_training(_Branches(), LOSS, *batch, OptimizerSettings())
 
 
-def test_steps_of_different_optimizers_do_not_go_together() -> None:
+def test_steps_of_different_optimizers_are_refused_together() -> None:
     job, _ = prepared("mlp")
     bare = capture_evaluation(job.module, LOSS, *job.held_out)
     assert all(t.role is Role.PARAMETER for t in bare.persistent)

@@ -1,4 +1,4 @@
-"""Results of equal calls are made without running on fakes again; and capturing takes time by the network's size."""
+"""Results of equal calls are made without running on fakes again. Capturing takes time linear in the network."""
 
 import sys
 from collections.abc import Callable
@@ -44,8 +44,8 @@ def test_an_equal_call_gives_equal_results_in_storages_of_their_own(run: Callabl
         again = known.get(mode, "called")
     assert type(again) is type(first)
     pairs = [(first, again)] if isinstance(first, torch.Tensor) else list(zip(first, again, strict=True))
-    assert [layout(one) for one, _ in pairs] == [layout(other) for _, other in pairs]
-    assert all(one.untyped_storage()._cdata != other.untyped_storage()._cdata for one, other in pairs)
+    assert [layout(first) for first, _ in pairs] == [layout(second) for _, second in pairs]
+    assert all(a.untyped_storage()._cdata != b.untyped_storage()._cdata for a, b in pairs)
     assert known.get(mode, "called otherwise") is None
 
 
@@ -60,7 +60,7 @@ def test_an_equal_call_gives_equal_results_in_storages_of_their_own(run: Callabl
         lambda x: (x + 1, 7),
     ],
 )
-def test_views_and_results_that_share_are_not_remembered(run: Callable[[torch.Tensor], Any]) -> None:
+def test_views_and_results_that_share_a_storage_are_not_cached(run: Callable[[torch.Tensor], Any]) -> None:
     mode, known = fake_mode(), FreshResults()
     with mode:
         x = torch.empty(3, 4)
@@ -69,7 +69,7 @@ def test_views_and_results_that_share_are_not_remembered(run: Callable[[torch.Te
 
 
 @pytest.mark.parametrize("stride", [(4, 1), (1, 3), (9, 2), (0, 0)])
-def test_a_fake_made_directly_is_as_one_that_torch_makes(stride: tuple[int, int]) -> None:
+def test_a_fake_made_directly_equals_a_fake_made_by_torch(stride: tuple[int, int]) -> None:
     mode = fake_mode()
     made = fake_strided(mode, (3, 4), stride, torch.bfloat16, torch.device("cpu"))
     with mode:
@@ -78,14 +78,14 @@ def test_a_fake_made_directly_is_as_one_that_torch_makes(stride: tuple[int, int]
     assert layout(made) == layout(expected)
 
 
-@pytest.mark.nightly  # it captures large networks
-def test_the_packages_own_work_of_a_capture_grows_with_the_network_and_no_faster() -> None:
+@pytest.mark.nightly  # captures large networks
+def test_the_packages_own_calls_in_a_capture_grow_no_faster_than_the_network() -> None:
     small, large = (_calls_of_capturing(cells) for cells in (1, 4))
     assert large < 4.4 * small
 
 
 def _calls_of_capturing(cells: int) -> int:
-    """How many calls of the package's functions, and of built-in ones within them, capturing so many cells takes."""
+    """Count the calls of the package's functions, and their calls of built-in functions, in one capture."""
     with torch.device("meta"):
         module, x, y = Cells(cells), torch.empty(2, 3, 8, 8), torch.empty(2, dtype=torch.int64)
     count = 0

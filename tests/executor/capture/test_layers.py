@@ -1,4 +1,4 @@
-"""Layers and losses whose kernels torch's tracing or its fakes do not tell as they are: the bits are eager's."""
+"""Layers and losses whose kernels torch's tracing or its fakes misreport are captured with the bits of eager."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +28,7 @@ _resize = functional.interpolate
 
 
 class Convolved(nn.Module):
-    """A convolution, then the layer."""
+    """Applies a convolution, then the layer."""
 
     def __init__(self, dimensions: int, layer: Layer) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_a_layer_is_captured_by_the_kernels_that_eager_calls(name: str) -> None:
     require_eager_bits(module, x, torch.randn_like(module(x)), nn.MSELoss())
 
 
-def test_binary_cross_entropy_is_calibrated_by_labels_that_it_takes() -> None:
+def test_binary_cross_entropy_is_calibrated_with_valid_labels() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 2), nn.Sigmoid())
     require_eager_bits(module, torch.randn(4, 3), torch.rand(4, 2), nn.BCELoss())
@@ -87,13 +87,11 @@ def test_binary_cross_entropy_is_calibrated_by_labels_that_it_takes() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("zero_infinity", [False, True])
-def test_the_loss_of_an_alignment_is_captured_where_its_lengths_are_numbers(
-    reduction: str, zero_infinity: bool
-) -> None:
+def test_the_ctc_loss_is_captured_if_its_lengths_are_numbers(reduction: str, zero_infinity: bool) -> None:
     def loss(predicted: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         rows = len(y)
         scores = predicted.transpose(0, 1).log_softmax(-1)
-        moments: Any = (9, 7, 9)[:rows]  # torch's annotations name tensors only
+        moments: Any = (9, 7, 9)[:rows]  # torch's annotations allow tensors only
         lengths: Any = (3, 2, 4)[:rows]
         return functional.ctc_loss(scores, y, moments, lengths, reduction=reduction, zero_infinity=zero_infinity)
 
@@ -101,7 +99,7 @@ def test_the_loss_of_an_alignment_is_captured_where_its_lengths_are_numbers(
     require_eager_bits(nn.Linear(5, 6), torch.randn(3, 9, 5), torch.randint(1, 6, (3, 4)), loss)
 
 
-def test_the_loss_of_an_alignment_is_refused_where_its_lengths_are_tensors() -> None:
+def test_the_ctc_loss_is_refused_if_its_lengths_are_tensors() -> None:
     def loss(predicted: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         scores = predicted.transpose(0, 1).log_softmax(-1)
         return functional.ctc_loss(scores, y, torch.full((len(y),), 9), (y > 0).sum(1))

@@ -1,4 +1,4 @@
-"""Adagrad, RMSprop and averages of weights: captured, planned and resumed they have the bits of torch's own."""
+"""Captured, planned and resumed jobs with Adagrad, RMSprop or weight averages have the bits of torch's optimizers."""
 
 import copy
 from typing import Any
@@ -32,7 +32,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("kind", ["wide", "cnn", "constant", "tied"])
-def test_every_plan_gives_the_bits_of_torchs_own(kind: str, name: str) -> None:
+def test_every_plan_gives_the_bits_of_torchs_own_optimizer(kind: str, name: str) -> None:
     job, steps = prepared(kind, settings=SETTINGS[name])
     eager = Eager(job)
     expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
@@ -51,7 +51,7 @@ def test_every_plan_gives_the_bits_of_torchs_own(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_job_goes_on_from_its_checkpoint(name: str) -> None:
+def test_a_job_resumes_from_its_checkpoint_with_equal_bits(name: str) -> None:
     job, steps = prepared("wide", settings=SETTINGS[name])
     eager = Eager(job)
     drive(eager, job, 2)
@@ -69,21 +69,25 @@ def test_a_job_goes_on_from_its_checkpoint(name: str) -> None:
     assert state_bits(second.export()) == state_bits(eager.export())
 
 
-def test_evaluation_is_by_the_averages_and_training_by_the_parameters() -> None:
+def test_evaluation_uses_the_averages_and_training_the_parameters() -> None:
     plain, plain_steps = prepared("cnn", settings=OptimizerSettings(kind="adamw"))
     averaged, averaged_steps = prepared("cnn", settings=SETTINGS["adamw, averaged"])
-    found: list[Any] = []
+    results: list[Any] = []
     for job, steps in ((plain, plain_steps), (averaged, averaged_steps)):
         state = job.state()
         runner = Runner(MemoryDevice(), state, steps)
         runner.adopt((LIVENESS,) * 3, 1)
         drive(runner, job)
-        found.append((state.export(), runner.evaluate(*job.held_out)[1]))
-    (kept, outputs), (kept_too, averaged_outputs) = found
-    assert state_bits(kept) == state_bits({name: kept_too[name] for name in kept}), "averages change no training"
+        results.append((state.export(), runner.evaluate(*job.held_out)[1]))
+    (plain_values, outputs), (averaged_values, averaged_outputs) = results
+    assert state_bits(plain_values) == state_bits({name: averaged_values[name] for name in plain_values}), (
+        "averages change no training"
+    )
     module = copy.deepcopy(averaged.module).eval()
     names = dict(module.named_parameters())
-    weights = {name: kept_too[state_name("average", name) if name in names else name] for name in module.state_dict()}
+    weights = {
+        name: averaged_values[state_name("average", name) if name in names else name] for name in module.state_dict()
+    }
     module.load_state_dict(weights)
     with torch.no_grad():
         assert torch.equal(module(averaged.held_out[0]), averaged_outputs)
@@ -91,7 +95,7 @@ def test_evaluation_is_by_the_averages_and_training_by_the_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "fault", "hint"),
+    ("options", "fault", "hint"),
     [
         ({"eps": float("nan")}, "eps nan is not a finite number", "at least 0"),
         ({"weight_decay": float("inf")}, "weight_decay inf is not a finite number", "at least 0"),
@@ -103,7 +107,7 @@ def test_evaluation_is_by_the_averages_and_training_by_the_parameters() -> None:
         ({"kind": "lion"}, "optimizer 'lion' is unknown", "adagrad, rmsprop"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_with_the_way_out(given: dict[str, Any], fault: str, hint: str) -> None:
+def test_invalid_settings_are_refused_with_the_way_out(options: dict[str, Any], fault: str, hint: str) -> None:
     with pytest.raises(RequestError, match=fault) as caught:
-        OptimizerSettings(**given)
+        OptimizerSettings(**options)
     assert hint in caught.value.hint

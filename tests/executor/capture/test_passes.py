@@ -1,4 +1,4 @@
-"""Batches in parts."""
+"""A batch is divided into parts of nearly equal size."""
 
 import pytest
 from hypothesis import given
@@ -30,9 +30,9 @@ def test_parts_cover_every_row_once_within_their_bound(rows: int, bound: int) ->
 
 
 @pytest.mark.parametrize(
-    ("given_", "fault"),
+    ("options", "fault"),
     [({"micro_batch_size": 0}, "micro_batch_size 0"), ({"precision": "float16"}, "'float16' is unknown")],
 )
-def test_what_is_out_of_range_is_refused(given_: dict[str, object], fault: str) -> None:
+def test_options_out_of_range_are_refused(options: dict[str, object], fault: str) -> None:
     with pytest.raises(RequestError, match=fault):
-        Passes(**given_)  # type: ignore[arg-type]
+        Passes(**options)  # type: ignore[arg-type]

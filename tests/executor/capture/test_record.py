@@ -1,4 +1,4 @@
-"""What the host keeps of an operator's results is no memory of the device's."""
+"""The recorder tells results on the host from device memory, and describes equal calls once."""
 
 import torch
 
@@ -7,7 +7,7 @@ from indb_tensile.executor.capture.trace import fake_mode
 from indb_tensile.scheduler.graph import Role, Stage
 
 
-def test_where_attentions_random_numbers_start_is_no_tensor_that_a_plan_could_move() -> None:
+def test_the_random_seed_of_attention_is_a_host_result_and_not_a_tensor_of_the_plan() -> None:
     recorder = Recorder(fake_mode())
     with recorder.mode:
         heads = torch.empty(2, 4, 8, 16)

@@ -1,4 +1,4 @@
-"""What cannot be captured is refused when it is captured: what is wrong, where, and the way out."""
+"""A model that cannot be captured is refused at capture with the fault, its place and the way out."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ TOKENS = torch.zeros(4, dtype=torch.int64)
 
 
 class Computing(nn.Module):
-    """A linear layer, then what is given; with a buffer."""
+    """Applies a linear layer, then the function `then`. Has a buffer named `kept`."""
 
     def __init__(self, then: Callable[[torch.Tensor], object], buffer: torch.Tensor | None = None) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def test_labels_without_rows_are_refused() -> None:
     assert "first dimension counts its rows" in caught.value.hint
 
 
-def test_a_bag_of_embeddings_that_are_summed_is_trained() -> None:
+def test_an_embedding_bag_with_sums_is_trained() -> None:
     torch.manual_seed(0)
     module = nn.EmbeddingBag(9, 3, mode="sum")
     x, y = torch.randint(0, 9, (4, 2)), torch.randn(4, 3)
@@ -104,7 +104,7 @@ def test_a_bag_of_embeddings_that_are_summed_is_trained() -> None:
 
 
 class Complex(nn.Module):
-    """Multiplies by complex weights, kept as such or as pairs of real numbers."""
+    """Multiplies by complex weights, stored as complex numbers or as pairs of real numbers."""
 
     def __init__(self, *, real: bool) -> None:
         super().__init__()
@@ -129,16 +129,19 @@ class Complex(nn.Module):
 def test_complex_parameters_are_trained_as_pairs_of_real_numbers(settings: OptimizerSettings) -> None:
     torch.manual_seed(1)
     x, y = torch.randn(4, 3), torch.randn(4, 3)
-    found, pairs = (trained(Complex(real=real), x, y, settings) for real in (False, True))
-    for name, tensor in found.items():
-        kept = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        assert torch.equal(kept, pairs[name]), name
+    complex_state, pairs = (trained(Complex(real=real), x, y, settings) for real in (False, True))
+    for name, tensor in complex_state.items():
+        as_pairs = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        assert torch.equal(as_pairs, pairs[name]), name
 
 
 def trained(
     module: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: OptimizerSettings
 ) -> dict[str, torch.Tensor]:
-    """The state after three iterations under a plan that moves every tensor; equal without a plan."""
+    """Return the state after three iterations under a plan that moves every tensor.
+
+    The state must equal the state without a plan.
+    """
     captured = (capture_training(module, functional.mse_loss, x, y, settings),)
     steps = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).steps
     states = []

@@ -1,10 +1,10 @@
-"""Writes in place to views of views: whatever the nest, a captured step has the bits of the eager loop."""
+"""Captured steps with in-place writes to nested views have the bits of the eager loop."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -24,6 +24,7 @@ from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plan
+from tests.nightly import FEW_EXAMPLES
 
 ROW = (4, 5, 3)
 GRANT_BYTES = 1 << 30
@@ -34,7 +35,7 @@ Nest = tuple[tuple[View, ...], Write]
 
 
 class Written(nn.Module):
-    """A linear layer whose output, or a mask of it without gradients, is written through nests of views."""
+    """Writes in place, through nested views, to the output of a linear layer or to a mask without gradients."""
 
     def __init__(self, nests: tuple[Nest, ...], *, masked: bool) -> None:
         super().__init__()
@@ -47,24 +48,27 @@ class Written(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden: torch.Tensor = self.layer(x).clone()
         written = torch.zeros_like(hidden).detach() if self.masked else hidden
-        kept = written[1:, 1:3]
+        view_before = written[1:, 1:3]
         for views, write in self.nests:
             target = written
             for view in views:
                 target = viewed(target, view, multiple=self.masked)
             write_in_place(target, write, self.scale.detach() if self.masked else self.scale)
-        return hidden * (1 + written) + kept.sin().sum()
+        return hidden * (1 + written) + view_before.sin().sum()
 
 
 def viewed(tensor: torch.Tensor, view: View, *, multiple: bool) -> torch.Tensor:
-    """A view of the tensor; numbers are taken modulo its sizes. One that cannot be made is the tensor itself."""
-    name, one, two, three = view
+    """Return a view of the tensor, or the tensor itself if the view is impossible.
+
+    The numbers of the view are taken modulo the tensor's sizes.
+    """
+    name, first, second, third = view
     if tensor.dim() == 0:
         return tensor
-    dim, other = one % tensor.dim(), two % tensor.dim()
+    dim, other = first % tensor.dim(), second % tensor.dim()
     size = tensor.shape[dim]
-    index = two % size
-    key = [slice(None)] * dim + [slice(index, index + 1 + three % (size - index), 1 + one % 2)]
+    index = second % size
+    key = [slice(None)] * dim + [slice(index, index + 1 + third % (size - index), 1 + first % 2)]
     possible: dict[str, Callable[[], torch.Tensor]] = {
         "slice": lambda: tensor[tuple(key)],
         "select": lambda: tensor.select(dim, index),
@@ -72,16 +76,16 @@ def viewed(tensor: torch.Tensor, view: View, *, multiple: bool) -> torch.Tensor:
         "diagonal": lambda: tensor if dim == other else tensor.diagonal(0, dim, other),
         "unsqueeze": lambda: tensor.unsqueeze(dim),
         "flat": lambda: tensor.view(-1) if tensor.is_contiguous() else tensor,
-        "expand": lambda: tensor.expand(tensor.shape),  # to more elements than there are, it could not be written
-        # Autograd lets nobody write to one of several views.
+        "expand": lambda: tensor.expand(tensor.shape),  # a tensor that is expanded to more elements cannot be written
+        # Autograd refuses an in-place write to a view of an operator that returns several views.
         "unbind": lambda: tensor.unbind(dim)[index] if multiple else tensor,
-        "split": lambda: torch.split(tensor, 1 + three % size, dim)[0] if multiple else tensor,
+        "split": lambda: torch.split(tensor, 1 + third % size, dim)[0] if multiple else tensor,
     }
     return possible[name]()
 
 
 def write_in_place(target: torch.Tensor, write: Write, scale: torch.Tensor) -> None:
-    """Change what the view shows."""
+    """Change the elements of the view."""
     name, number = write
     match name:
         case "fill":
@@ -153,7 +157,7 @@ def require_eager_bits(module: nn.Module) -> None:
         runner.close()
 
 
-@settings(max_examples=25, deadline=None)
+@FEW_EXAMPLES
 @given(nests=NESTS, masked=st.booleans())
 def test_writes_through_any_nest_of_views_equal_eager_under_every_plan(nests: tuple[Nest, ...], masked: bool) -> None:
     require_eager_bits(Written(nests, masked=masked))

@@ -1,4 +1,4 @@
-"""Calibration measures what it has not seen, within its grant, and touches nothing of the job."""
+"""Calibration measures every unknown operator within its grant, and leaves the job's state unchanged."""
 
 import sys
 
@@ -8,14 +8,14 @@ import torch
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import apply_known, calibrate, unknown_signatures
 from tests.executor.conftest import GRANT_BYTES
-from tests.executor.models import SHAPES, make_job
+from tests.executor.models import DAILY_KINDS, make_job
 
 
 def _workspaces(steps: tuple[CapturedStep, ...], name: str) -> list[int]:
     return [o.workspace_bytes for step in steps for o in step.graph.operators if o.name == name]
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_every_unknown_signature_is_measured_once_and_then_known(kind: str) -> None:
     captured = make_job(kind).steps
     unknown = unknown_signatures(captured, {})
@@ -27,44 +27,44 @@ def test_every_unknown_signature_is_measured_once_and_then_known(kind: str) -> N
     assert outcome.graphs == tuple(step.graph for step in outcome.steps)
 
 
-def test_what_the_catalog_remembers_gives_the_same_graphs_as_measuring() -> None:
+def test_stored_latencies_give_the_same_graphs_as_measuring() -> None:
     captured = make_job("lstm").steps
     outcome = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
     assert tuple(s.graph for s in apply_known(make_job("lstm").steps, outcome.measured)) == outcome.graphs
 
 
-def test_a_second_measurement_finds_the_same_memory() -> None:
+def test_a_second_measurement_gives_the_same_workspaces() -> None:
     captured = make_job("cnn").steps
     unknown = unknown_signatures(captured, {})
     first, second = (calibrate(captured, unknown, {}, GRANT_BYTES) for _ in range(2))
     assert first.graphs == second.graphs
 
 
-def test_a_workspace_is_what_an_operator_takes_beside_its_outputs() -> None:
+def test_a_workspace_is_the_memory_of_an_operator_beside_its_outputs() -> None:
     captured = make_job("cnn").steps
     outcome = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
     assert set(_workspaces(outcome.steps, "aten.relu.default")) == {0}
-    # Dropout draws its mask as floats before it keeps it as booleans.
+    # Dropout draws its mask as floats and then converts it to booleans.
     training = outcome.graphs[0]
     dropout = next(o for o in training.operators if o.name == "aten.native_dropout.default")
     assert dropout.workspace_bytes == training.tensors[dropout.writes[0]].size_bytes
     assert min(_workspaces(outcome.steps, "aten.convolution.default")) > 0
 
 
-def test_a_result_of_unknown_size_is_measured_and_remembered_under_a_signature_of_its_own() -> None:
+def test_a_result_of_unknown_size_is_measured_and_stored_under_its_own_signature() -> None:
     training = make_job("lstm").steps[0]
     assert training.opaque == {"mkldnn_rnn_layer_3"}
     (key,) = training.size_signatures().values()
     outcome = calibrate((training,), unknown_signatures((training,), {}), {}, GRANT_BYTES)
     (measured,) = outcome.steps
     assert measured.opaque == frozenset()
-    kept = next(t for t in measured.graph.tensors if t.name == "mkldnn_rnn_layer_3")
-    assert outcome.measured[key] == (0, kept.size_bytes)
-    assert kept.size_bytes % 4096 == 0, "oneDNN rounds its workspace to pages"
+    workspace = next(t for t in measured.graph.tensors if t.name == "mkldnn_rnn_layer_3")
+    assert outcome.measured[key] == (0, workspace.size_bytes)
+    assert workspace.size_bytes % 4096 == 0, "oneDNN rounds its workspace to pages"
     assert measured.graph.signature == training.graph.signature
 
 
-def test_only_what_is_unknown_runs() -> None:
+def test_only_unknown_operators_run() -> None:
     captured = make_job("mlp").steps
     everything = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).measured
     missing = captured[0].graph.operators[-1].signature
@@ -72,7 +72,7 @@ def test_only_what_is_unknown_runs() -> None:
     assert set(calibrate(captured, frozenset({missing}), known, GRANT_BYTES).measured) == {missing}
 
 
-def test_what_does_not_fit_the_grant_is_not_run_and_the_shortfall_is_told() -> None:
+def test_an_operator_beyond_the_grant_is_not_run_and_the_shortfall_is_reported() -> None:
     captured = make_job("mlp").steps
     unknown = unknown_signatures(captured, {})
     whole = calibrate(captured, unknown, {}, GRANT_BYTES)
@@ -87,7 +87,7 @@ def test_what_does_not_fit_the_grant_is_not_run_and_the_shortfall_is_told() -> N
     assert set(short.measured) < unknown
 
 
-def test_random_numbers_go_on_as_if_nothing_had_run() -> None:
+def test_calibration_leaves_the_random_number_generator_unchanged() -> None:
     captured = make_job("transformer").steps
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -96,7 +96,7 @@ def test_random_numbers_go_on_as_if_nothing_had_run() -> None:
     assert torch.is_grad_enabled()
 
 
-def test_measuring_says_nothing_on_the_error_output_and_leaves_it_open(capfd: pytest.CaptureFixture[str]) -> None:
+def test_calibration_writes_nothing_to_stderr_and_leaves_it_open(capfd: pytest.CaptureFixture[str]) -> None:
     captured = make_job("mlp").steps
     calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES)
     sys.stderr.write("heard\n")

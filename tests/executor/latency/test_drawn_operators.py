@@ -1,6 +1,8 @@
-"""Drawn steps: the same for the same seed, small, and of every kind that training a network needs."""
+"""Random steps are equal for equal seeds, small, and cover every kind of operator that training a network needs."""
 
 from itertools import islice
+
+import pytest
 
 from indb_tensile.executor.latency.calibrate import kernels
 from indb_tensile.executor.latency.drawn_operators import draw_steps
@@ -10,13 +12,13 @@ from indb_tensile.scheduler.graph import Stage
 _STEPS = 10
 
 
-def test_equal_seeds_draw_equal_steps_and_others_draw_others() -> None:
+def test_equal_seeds_draw_equal_steps_and_different_seeds_different_steps() -> None:
     first, again, other = ([s.graph.signature for s in islice(draw_steps(seed), 4)] for seed in (3, 3, 4))
     assert first == again
     assert set(first).isdisjoint(other)
 
 
-def test_what_is_drawn_is_of_every_family_and_stage_and_small() -> None:
+def test_drawn_steps_cover_every_family_and_stage_and_are_small() -> None:
     steps = list(islice(draw_steps(0), _STEPS))
     operators = [operator for step in steps for operator in step.graph.operators]
     names = {operator.name for operator in operators}
@@ -45,26 +47,27 @@ def test_every_operator_of_a_step_is_described_under_its_signature() -> None:
         ]
 
 
-def test_a_survey_measures_each_drawn_operator_once_and_stops_when_told() -> None:
+def test_a_survey_measures_each_drawn_operator_once_and_stops_on_request() -> None:
     first = next(draw_steps(5))
-    wanted = [call.description for _, call in kernels([first]).values()]
-    asked = 0
+    descriptions = [call.description for _, call in kernels([first]).values()]
+    calls = 0
 
     def stopped() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > len(wanted)
+        nonlocal calls
+        calls += 1
+        return calls > len(descriptions)
 
-    found = list(survey(5, neighbours=0, least_share=0, stopped=stopped))
-    assert [sample.description for sample in found] == wanted
-    assert {sample.utilisation for sample in found} == {0.0}
-    assert min(sample.latency_ns for sample in found) > 0
+    samples = list(survey(5, neighbours=0, least_share=0, stopped=stopped))
+    assert [sample.description for sample in samples] == descriptions
+    assert {sample.utilisation for sample in samples} == {0.0}
+    assert min(sample.latency_ns for sample in samples) > 0
 
 
 def test_a_survey_ends_when_its_time_is_used() -> None:
     assert len(list(survey(5, device_s=1e-9, neighbours=0, least_share=0))) == 1
 
 
+@pytest.mark.nightly
 def test_every_fourth_network_is_measured_beside_busy_neighbours() -> None:
     *first, fourth = islice(draw_steps(5), 4)
     alone, crowded = len(kernels(first)), len(kernels([fourth]))
@@ -72,14 +75,14 @@ def test_every_fourth_network_is_measured_beside_busy_neighbours() -> None:
     assert [sample.utilisation for sample in samples] == [0.0] * alone + [1.0] * crowded
 
 
-def test_what_ran_with_less_of_the_processor_than_it_should_is_left_out() -> None:
-    wanted = len(kernels([next(draw_steps(5))]))
-    asked = 0
+def test_an_operator_with_too_little_processor_time_is_left_out_of_the_survey() -> None:
+    operators = len(kernels([next(draw_steps(5))]))
+    calls = 0
 
     def stopped() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > wanted
+        nonlocal calls
+        calls += 1
+        return calls > operators
 
-    # Nothing has more than one processor: one thread runs.
+    # One thread runs, so nothing uses more than one processor.
     assert list(survey(5, neighbours=0, least_share=1e6, stopped=stopped)) == []

@@ -1,11 +1,11 @@
-"""The step by which a machine is compared with the GPU that it stands for."""
+"""Tests of the reference step, which compares this machine's speed with that of the reference GPU."""
 
 from indb_tensile.executor.latency.reference_step import measure_pace, reference_step
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.timing.machines import LAUNCH_NS, REFERENCE, latencies
 
 
-def test_the_reference_step_keeps_a_gpu_busy_with_whole_training() -> None:
+def test_the_reference_step_keeps_a_gpu_busy_with_a_whole_training_iteration() -> None:
     graph = reference_step().graph
     assert {operator.stage for operator in graph.operators} == set(Stage)
     busy_ns = sum(latencies(graph, REFERENCE)) - LAUNCH_NS * len(graph.operators)
@@ -14,7 +14,7 @@ def test_the_reference_step_keeps_a_gpu_busy_with_whole_training() -> None:
     assert busy_ns > 2 * LAUNCH_NS * len(graph.operators)
 
 
-def test_it_takes_longer_here_than_there_and_as_long_there_as_the_roofline_says() -> None:
+def test_the_reference_step_takes_longer_on_this_machine_than_the_roofline_says_of_the_reference_gpu() -> None:
     pace = measure_pace(REFERENCE)
     assert pace.there_ns == sum(latencies(reference_step().graph, REFERENCE))
     assert pace.here_ns > pace.there_ns

@@ -1,4 +1,4 @@
-"""Operators' latencies from timed iterations, from graphs of them, and beside other jobs."""
+"""Operator latencies are computed from timed iterations, from timed graphs, and on a GPU shared with other jobs."""
 
 from indb_tensile.executor.latency.sampled_iterations import Measurement, TimedIteration, summarise
 
@@ -7,24 +7,24 @@ def sample(*latency_ns: int, stall_ns: int = 0) -> TimedIteration:
     return TimedIteration(latency_ns, sum(latency_ns) + stall_ns, stall_ns)
 
 
-def test_on_the_processor_means_add_up_to_the_iteration() -> None:
-    found = summarise([sample(10, 30), sample(30, 30, stall_ns=20)], (), 7, on_gpu=False)
-    assert found == Measurement(latency_ns=(20, 30), iteration_ns=60, stall_ns=10, peak_bytes=7, samples=2)
+def test_on_the_processor_the_mean_latencies_add_up_to_the_iteration() -> None:
+    measurement = summarise([sample(10, 30), sample(30, 30, stall_ns=20)], (), 7, on_gpu=False)
+    assert measurement == Measurement(latency_ns=(20, 30), iteration_ns=60, stall_ns=10, peak_bytes=7, samples=2)
 
 
-def test_a_time_slice_of_another_job_is_no_operators_and_lengthens_the_iteration() -> None:
-    found = summarise([sample(10, 30), sample(2010, 30), sample(10, 30)], (), 7, on_gpu=True)
-    assert (found.latency_ns, found.iteration_ns) == ((10, 30), 707)
+def test_a_time_slice_of_another_job_lengthens_the_iteration_and_no_operator() -> None:
+    measurement = summarise([sample(10, 30), sample(2010, 30), sample(10, 30)], (), 7, on_gpu=True)
+    assert (measurement.latency_ns, measurement.iteration_ns) == ((10, 30), 707)
 
 
-def test_the_time_of_a_graph_is_the_iterations_and_the_fastest_scales_the_operators() -> None:
-    found = summarise([sample(100, 250, stall_ns=50)] * 3, (200, 200, 500), 7, on_gpu=True)
-    assert found == Measurement(latency_ns=(50, 125), iteration_ns=300, stall_ns=25, peak_bytes=7, samples=3)
+def test_the_iteration_takes_its_time_from_the_graphs_and_the_fastest_graph_scales_the_operators() -> None:
+    measurement = summarise([sample(100, 250, stall_ns=50)] * 3, (200, 200, 500), 7, on_gpu=True)
+    assert measurement == Measurement(latency_ns=(50, 125), iteration_ns=300, stall_ns=25, peak_bytes=7, samples=3)
 
 
-def test_a_graph_that_waits_for_its_copies_makes_no_operator_slower() -> None:
+def test_a_graph_that_waits_for_its_copies_does_not_scale_operators_up() -> None:
     assert summarise([sample(10, 20)], (60,), 7, on_gpu=True).latency_ns == (10, 20)
 
 
-def test_where_nothing_took_time_nothing_is_scaled() -> None:
+def test_latencies_of_zero_are_not_scaled() -> None:
     assert summarise([sample(0, 0)], (0,), 7, on_gpu=True).latency_ns == (0, 0)

@@ -1,4 +1,4 @@
-"""Operators measured in a GPU's memory that may be too small: by doubles of its allocator and of its clock."""
+"""Operators are measured in a GPU's memory that may be too small. Doubles replace the allocator and the timer."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ GRANT_BYTES = 10 << 20
 
 
 class FakeServing:
-    """Serves nothing; the n-th operator is refused memory, and fails, or does without it."""
+    """Serves no memory. The n-th operator is refused memory, and either fails or succeeds without the memory."""
 
     alone = True
 
@@ -53,7 +53,7 @@ class FakeServing:
 
 
 class FakeTimer:
-    """Every call takes the same."""
+    """Returns the same time for every call."""
 
     def time_ns(self, run: Callable[[], object]) -> int:
         run()
@@ -82,30 +82,30 @@ def _calibrated(serving: FakeServing) -> Any:
         return calibrate(steps, unknown_signatures(steps, {}), {}, GRANT_BYTES)
 
 
-def test_a_call_is_timed_by_the_devices_own_clock() -> None:
-    found = _calibrated(FakeServing(fails=False))
-    assert {latency_ns for latency_ns, _ in found.measured.values()} == {1234}
-    assert found.overflow_bytes == 0
+def test_a_call_is_timed_by_the_sites_own_timer() -> None:
+    calibrated = _calibrated(FakeServing(fails=False))
+    assert {latency_ns for latency_ns, _ in calibrated.measured.values()} == {1234}
+    assert calibrated.overflow_bytes == 0
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_operator_that_is_refused_memory_asks_for_a_larger_grant_whether_or_not_it_does_without(
+def test_an_operator_that_is_refused_memory_asks_for_a_larger_grant_even_if_the_operator_succeeds(
     *, fails: bool
 ) -> None:
-    found = _calibrated(FakeServing(3, GRANT_BYTES + 5_000_000, GRANT_BYTES + 5_000_000, fails=fails))
-    assert (found.overflow_bytes, found.measured) == (5_000_000, {})
+    calibrated = _calibrated(FakeServing(3, GRANT_BYTES + 5_000_000, GRANT_BYTES + 5_000_000, fails=fails))
+    assert (calibrated.overflow_bytes, calibrated.measured) == (5_000_000, {})
 
 
-def test_memory_that_is_only_in_pieces_asks_for_a_region_more() -> None:
+def test_a_fragmented_grant_asks_for_one_more_region() -> None:
     assert _calibrated(FakeServing(1, GRANT_BYTES - 5, GRANT_BYTES - 5, fails=True)).overflow_bytes == 1 << 20
 
 
-def test_what_the_whole_device_could_not_hold_is_refused_to_every_run_alike() -> None:
+def test_a_request_beyond_the_whole_device_asks_for_a_larger_grant_only_if_the_operator_fails() -> None:
     assert _calibrated(FakeServing(3, 1 << 50, 0, fails=False)).overflow_bytes == 0
     assert _calibrated(FakeServing(3, 1 << 50, 0, fails=True)).overflow_bytes > 1 << 49
 
 
-def test_what_fails_for_another_reason_is_told() -> None:
+def test_a_failure_for_another_reason_is_raised() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         _calibrated(FakeServing(3, 0, 0, fails=True))
 
@@ -119,7 +119,7 @@ def test_an_operator_that_cannot_be_recorded_beside_others_has_no_script() -> No
         assert len({key for step in add_scripts(steps) for key in step.scripts}) == len(everything) - 1
 
 
-def test_scratch_on_a_gpu_is_aligned_as_torchs_own_allocator_does() -> None:
+def test_scratch_on_a_gpu_has_the_alignment_of_torchs_own_allocator() -> None:
     steps = make_job("mlp").steps
     with measured_on(FakeServing(fails=False)):
         scripts = [script for step in add_scripts(steps) for script in step.scripts.values()]

@@ -1,4 +1,4 @@
-"""What test_placer.py looks at: the suite's models trained under plans, their tensors at planned addresses."""
+"""A process that answers test_placer.py: it trains the suite's models under plans, tensors at planned addresses."""
 
 import sys
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.executor.eager import RATES, Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plan, random_rewritten_plan
 
-_REGION_BYTES = 1 << 14  # small, so that rounding gives little away
+_REGION_BYTES = 1 << 14  # small, so that rounding up to regions adds little
 KINDS = ("mlp", "cnn", "transformer", "lstm")
 
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ _serving = private()
 
 
 def _plans(steps: tuple[CapturedStep, ...]) -> dict[str, tuple[Plan, ...]]:
-    """One of each sort, in turn: what a runner may be told to go on with."""
+    """Return plans of each kind. A runner adopts them one after another."""
     chosen: dict[str, tuple[Plan, ...]] = {"liveness": (LIVENESS,) * len(steps)}
     chosen["vanilla"] = (VANILLA,) * len(steps)
     for seed in (1, 2):
@@ -45,8 +45,8 @@ def _plans(steps: tuple[CapturedStep, ...]) -> dict[str, tuple[Plan, ...]]:
 
 
 def trained() -> dict[str, dict[str, Any]]:
-    """By model and sort of plan: whether bits are eager's, and what is unplanned once the plan is taken up."""
-    return {f"{kind} {name}": found for kind in KINDS for name, found in _trained(kind)}
+    """Return for each model and kind of plan whether its bits are eager's, and which allocations are unplanned."""
+    return {f"{kind} {name}": result for kind in KINDS for name, result in _trained(kind)}
 
 
 def _trained(kind: str) -> list[tuple[str, dict[str, Any]]]:
@@ -56,7 +56,7 @@ def _trained(kind: str) -> list[tuple[str, dict[str, Any]]]:
     placer = Placer(serving)
     device = MemoryDevice()
     runner = Runner(device, state, steps, placer=placer)
-    found = []
+    results = []
     for generation, (name, plans) in enumerate(_plans(steps).items()):
         runner.adopt(plans, generation)
         before = serving.served()
@@ -65,7 +65,7 @@ def _trained(kind: str) -> list[tuple[str, dict[str, Any]]]:
         same = same and state_bits(state.export()) == state_bits(eager.export())
         after = serving.served()
         torch.manual_seed(5)
-        odd = _followed(runner, placer, serving, job)
+        misplaced = _misplaced(runner, placer, serving, job)
         torch.manual_seed(5)
         for _ in range(2):
             eager.train(*job.batches[0], RATES[0])
@@ -73,49 +73,49 @@ def _trained(kind: str) -> list[tuple[str, dict[str, Any]]]:
             "bits": same,
             "planned": after.planned > before.planned,
             "unplanned": after.unplanned - before.unplanned,
-            "elsewhere than planned": odd,
+            "elsewhere than planned": misplaced,
             "more than accounted for": max(0, after.high_water_bytes - device.high_water_bytes),
         }
-        found.append((name, answers))
+        results.append((name, answers))
     runner.close()
-    found.append(("closed", {"used_bytes": serving.served().used_bytes}))
-    return found
+    results.append(("closed", {"used_bytes": serving.served().used_bytes}))
+    return results
 
 
-def _followed(runner: Runner, placer: Placer, serving: ArenaServing, job: Job) -> list[str]:
-    """The allocations of one iteration that are not where the plan has them."""
-    runner.train(*job.batches[0], RATES[0])  # to go home to this program
+def _misplaced(runner: Runner, placer: Placer, serving: ArenaServing, job: Job) -> list[str]:
+    """Return the allocations of one iteration that are not at their planned addresses."""
+    runner.train(*job.batches[0], RATES[0])  # after it, the tensors are in this program's initial places
     serving.record()
     runner.train(*job.batches[0], RATES[0])
     recorded = serving.recorded()
     assert placer._current is not None
     positions = placer._current.offsets.positions[: len(runner._current.wiring.turns) + 1]  # type: ignore[union-attr]
     expected = [(p, size, serving.block + offset) for p, rows in enumerate(positions) for size, offset in rows]
-    real = [(one.position, one.size_bytes, one.address) for one in recorded]
-    return [f"{theirs} for {mine}" for mine, theirs in zip(expected, real, strict=False) if mine != theirs] + (
-        [f"{len(real)} allocations for {len(expected)}"] if len(real) != len(expected) else []
+    actual = [(made.position, made.size_bytes, made.address) for made in recorded]
+    return [f"{have} for {plan}" for plan, have in zip(expected, actual, strict=False) if plan != have] + (
+        [f"{len(actual)} allocations for {len(expected)}"] if len(actual) != len(expected) else []
     )
 
 
 def crowded() -> dict[str, Any]:
-    """An arena that has no room for the block."""
+    """Train in an arena without room for the block."""
     job, steps = prepared("mlp")
-    serving = ArenaServing.of(_native.private_arena(_most(steps) // 2))
+    serving = ArenaServing.of(_native.private_arena(_block_bytes(steps) // 2))
     assert serving is not None
     return _without_plan(job, steps, serving)
 
 
 def granted() -> dict[str, Any]:
-    """A plan in just the regions that a controller grants for it, and in one region less."""
+    """Follow a plan in exactly the regions that a controller grants for it, and in one region fewer."""
     job, steps = prepared("cnn")
     plans = tuple(random_plan(step.graph, 1) for step in steps)
     placed = (
         place_plan(step.graph, plan, region_bytes=_REGION_BYTES) for step, plan in zip(steps, plans, strict=True)
     )
-    grant_bytes = -(-max(one.size_bytes for one in placed) // _REGION_BYTES) * _REGION_BYTES
+    grant_bytes = -(-max(placement.size_bytes for placement in placed) // _REGION_BYTES) * _REGION_BYTES
     device = ArenaServing.of(_native.private_arena(grant_bytes))
     assert device is not None
-    found = {}
+    answers = {}
     for name, bytes_ in (("enough", grant_bytes), ("less", grant_bytes - _REGION_BYTES)):
         before = device.served()
         runner = Runner(MemoryDevice(), job.state(), steps, placer=Placer(device, region_bytes=_REGION_BYTES))
@@ -123,22 +123,22 @@ def granted() -> dict[str, Any]:
         drive(runner, job, 1)
         runner.close()
         after = device.served()
-        found[name] = {
+        answers[name] = {
             "planned": after.planned > before.planned,
             "refused or unplanned": after.unplanned + after.refused - before.unplanned - before.refused,
         }
-    return found
+    return answers
 
 
 def without_scripts() -> dict[str, Any]:
-    """As where an operator's allocations did not repeat."""
+    """Train as if no operator's allocations repeated."""
     job, steps = prepared("mlp")
     return _without_plan(job, tuple(replace(step, scripts={}) for step in steps), _serving)
 
 
-def _most(steps: tuple[CapturedStep, ...]) -> int:
+def _block_bytes(steps: tuple[CapturedStep, ...]) -> int:
     placed = (plan_offsets(step, LIVENESS, unroll(step.graph, LIVENESS), _REGION_BYTES) for step in steps)
-    return max(one.size_bytes for one in placed)
+    return max(offsets.size_bytes for offsets in placed)
 
 
 def _without_plan(job: Job, steps: tuple[CapturedStep, ...], serving: ArenaServing) -> dict[str, Any]:

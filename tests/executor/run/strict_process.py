@@ -1,4 +1,4 @@
-"""What test_strict.py looks at: a job that follows plans under strict mode, then reads what one has released."""
+"""A process that answers test_strict.py: it follows plans in strict mode, then reads a tensor that is away."""
 
 import ctypes
 import sys
@@ -15,7 +15,7 @@ from tests.executor.eager import Eager
 from tests.executor.plans import random_plan, random_rewritten_plan
 
 
-def say(text: str) -> None:
+def write_line(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -36,11 +36,11 @@ with Ledger.create(size_bytes, REGION_BYTES, 10**12, 10**12) as ledger:
     for generation, plan_of in enumerate((random_plan, random_rewritten_plan)):
         runner.adopt(tuple(plan_of(step.graph, 1) for step in steps), generation)
         same = bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
-        say(f"as in eager: {same} {serving.served().planned > 0}")
+        write_line(f"as in eager: {same} {serving.served().planned > 0}")
     assert placer._current is not None
-    held = set(placer._current.offsets.home.values())
-    gone = (row for rows in placer._current.offsets.positions for row in rows if row[1] not in held)
-    longest_bytes, offset = max(gone)
-    say(f"reads {longest_bytes} bytes")
+    resident = set(placer._current.offsets.home.values())
+    away = (row for rows in placer._current.offsets.positions for row in rows if row[1] not in resident)
+    longest_bytes, offset = max(away)
+    write_line(f"reads {longest_bytes} bytes")
     ctypes.string_at(serving.block + offset, longest_bytes)
-    say("and lives")
+    write_line("and lives")

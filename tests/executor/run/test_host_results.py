@@ -1,4 +1,4 @@
-"""Where iterations leave what they return."""
+"""Tests of the memory into which iterations write their results."""
 
 import torch
 
@@ -6,22 +6,22 @@ from indb_tensile.executor.run.host_results import HostResults
 from tests.executor.conftest import prepared
 
 
-def test_a_block_is_made_once_for_each_step_and_what_is_taken_from_it_stays() -> None:
+def test_a_result_block_is_allocated_once_for_each_step_and_a_taken_result_does_not_change() -> None:
     _, steps = prepared("mlp")
-    landing = HostResults(pinned=False, reused=True)
-    blocks = [landing.room(step) for step in steps]
-    assert all(landing.room(step) is block for step, block in zip(steps, blocks, strict=True))
-    assert len({result.data_ptr() for block in blocks for result in block}) == sum(map(len, blocks))
+    host_results = HostResults(pinned=False, reused=True)
+    blocks = [host_results.room(step) for step in steps]
+    assert all(host_results.room(step) is block for step, block in zip(steps, blocks, strict=True))
+    assert len({buffer.data_ptr() for block in blocks for buffer in block}) == sum(map(len, blocks))
     (loss,) = blocks[0]
     loss.fill_(1.0)
-    (kept,) = landing.take(blocks[0])
+    (result,) = host_results.take(blocks[0])
     loss.fill_(2.0)
-    assert torch.equal(kept, torch.ones_like(loss))
+    assert torch.equal(result, torch.ones_like(loss))
 
 
-def test_where_the_host_computes_each_iteration_has_memory_of_its_own_and_nothing_is_copied() -> None:
+def test_a_host_device_gives_each_iteration_its_own_memory_and_copies_nothing() -> None:
     _, steps = prepared("mlp")
-    landing = HostResults(pinned=False, reused=False)
-    first, second = landing.room(steps[0]), landing.room(steps[0])
+    host_results = HostResults(pinned=False, reused=False)
+    first, second = host_results.room(steps[0]), host_results.room(steps[0])
     assert first[0].data_ptr() != second[0].data_ptr()
-    assert landing.take(first) is first
+    assert host_results.take(first) is first

@@ -1,4 +1,4 @@
-"""Under every sort of plan each tensor lies at its planned address from the first iteration on; bits are eager's."""
+"""Each tensor is at its planned address from the first iteration on, under every kind of plan, with eager's bits."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from tests.device.preloaded import ask
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
+def answers() -> dict[str, Any]:
     return ask("tests.executor.run.placer_process")
 
 
-def test_everything_lies_where_it_was_planned_and_changes_no_bit(seen: dict[str, Any]) -> None:
-    kinds = {name.split()[0] for name in seen["trained"]}
+def test_every_tensor_is_at_its_planned_address_and_no_bit_changes(answers: dict[str, Any]) -> None:
+    kinds = {name.split()[0] for name in answers["trained"]}
     assert kinds == {"mlp", "cnn", "transformer", "lstm"}
     as_planned = {
         "bits": True,
@@ -22,25 +22,25 @@ def test_everything_lies_where_it_was_planned_and_changes_no_bit(seen: dict[str,
         "elsewhere than planned": [],
         "more than accounted for": 0,
     }
-    assert {name: found for name, found in seen["trained"].items() if found != as_planned} == {
+    assert {name: result for name, result in answers["trained"].items() if result != as_planned} == {
         f"{kind} closed": {"used_bytes": 0} for kind in kinds
     }
 
 
-def test_where_the_block_finds_no_room_tensors_are_in_ordinary_memory(seen: dict[str, Any]) -> None:
-    assert seen["crowded"] == {"bits": True, "planned": 0, "unplanned": 0, "used_bytes": 0}
-    assert "tensors are in ordinary memory" in seen["stderr"]
+def test_tensors_are_in_ordinary_memory_if_the_arena_has_no_room_for_the_block(answers: dict[str, Any]) -> None:
+    assert answers["crowded"] == {"bits": True, "planned": 0, "unplanned": 0, "used_bytes": 0}
+    assert "tensors are in ordinary memory" in answers["stderr"]
 
 
-def test_a_plan_is_followed_within_the_regions_that_its_placement_takes(seen: dict[str, Any]) -> None:
-    assert seen["granted"] == {
+def test_a_plan_is_followed_in_exactly_the_regions_of_its_placement(answers: dict[str, Any]) -> None:
+    assert answers["granted"] == {
         "enough": {"planned": True, "refused or unplanned": 0},
         "less": {"planned": False, "refused or unplanned": 0},
     }
 
 
-def test_operators_without_a_script_are_served_without_a_planned_address(seen: dict[str, Any]) -> None:
-    found = seen["without_scripts"]
-    assert found.pop("unplanned") > 0
-    assert found.pop("planned") > 0, "the state's tensors are brought in without an operator"
-    assert found == {"bits": True, "used_bytes": 0}
+def test_operators_without_a_script_are_served_without_a_planned_address(answers: dict[str, Any]) -> None:
+    counts = answers["without_scripts"]
+    assert counts.pop("unplanned") > 0
+    assert counts.pop("planned") > 0, "loading the state's tensors needs no operator"
+    assert counts == {"bits": True, "used_bytes": 0}

@@ -1,4 +1,4 @@
-"""In which form of float32 a GPU computes, and that what is remembered of it is remembered by that form."""
+"""Each precision sets its float32 flags on a GPU, and measurements are stored under that precision."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,28 +28,28 @@ def _flags() -> tuple[bool, bool]:
     return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
 
 
-def test_torchs_own_mixture_is_the_default_and_each_of_the_others_is_one_form() -> None:
+def test_the_default_is_torchs_own_mixture_and_every_other_precision_is_one_form() -> None:
     fresh = _flags()
-    found = {}
+    flags = {}
     with flags_put_back():
         for precision in FORMS:
             settle_precision(precision, GPU)
-            found[precision] = _flags()
-    assert found == {
+            flags[precision] = _flags()
+    assert flags == {
         "torch": (True, False),
         "float32": (False, False),
         "tf32": (True, True),
         "bfloat16": (True, False),
     }
-    assert fresh == found["torch"] == found[HYPERPARAMS["precision"]["default"]]
+    assert fresh == flags["torch"] == flags[HYPERPARAMS["precision"]["default"]]
 
 
-def test_whatever_may_be_asked_for_is_known_to_the_capture_and_to_a_gpu() -> None:
+def test_capture_and_gpu_know_every_precision_that_a_job_may_request() -> None:
     assert set(HYPERPARAMS["precision"]["values"]) == set(PRECISIONS) == set(FORMS)
 
 
 @pytest.mark.parametrize("precision", FORMS)
-def test_a_processor_computes_as_it_did_and_its_signatures_are_the_same_for_all(precision: str) -> None:
+def test_a_precision_changes_neither_results_nor_signatures_on_a_processor(precision: str) -> None:
     step = make_job("mlp").steps[0]
     with flags_put_back():
         before = _flags()
@@ -58,13 +58,13 @@ def test_a_processor_computes_as_it_did_and_its_signatures_are_the_same_for_all(
     assert with_precision(step, precision, PROCESSOR) is step
 
 
-def test_signatures_on_a_gpu_name_the_form_unless_it_is_torchs_own() -> None:
+def test_signatures_on_a_gpu_name_the_precision_unless_it_is_torchs_own() -> None:
     step = make_job("mlp").steps[0]
     made = {precision: with_precision(step, precision, GPU) for precision in FORMS}
     assert made["torch"] is made["bfloat16"] is step
-    seen = {(one.graph.signature, *sorted(one.signatures)) for one in made.values()}
-    assert len(seen) == 3
-    for one in made.values():
-        assert [o.signature for o in one.graph.operators] == [s.kernel.signature for s in one.steps]
-        assert set(one.descriptions) == {o.signature for o in one.graph.operators}
+    signatures = {(step.graph.signature, *sorted(step.signatures)) for step in made.values()}
+    assert len(signatures) == 3
+    for step in made.values():
+        assert [o.signature for o in step.graph.operators] == [s.kernel.signature for s in step.steps]
+        assert set(step.descriptions) == {o.signature for o in step.graph.operators}
     assert made["float32"].signatures.isdisjoint(made["tf32"].signatures)

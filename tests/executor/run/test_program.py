@@ -1,4 +1,4 @@
-"""The compiled step: straight lines, releases where the plan says, moves only where something changes."""
+"""A compiled step is straight-line code that releases where the plan says and moves memory only where it changes."""
 
 import gc
 import linecache
@@ -27,7 +27,7 @@ def _program(kind: str, plan: Plan) -> Program:
     return compile_program(prepared(kind)[1][0], plan)
 
 
-def test_a_program_is_one_function_of_straight_lines() -> None:
+def test_a_program_is_one_function_of_straight_line_code() -> None:
     program = _program("cnn", LIVENESS)
     assert not [line for line in _lines(program) if re.match(r"(for|while|with|try|if)\b", line)]
     compile(program.source, "step", "exec")
@@ -35,18 +35,18 @@ def test_a_program_is_one_function_of_straight_lines() -> None:
 
 def test_every_operator_is_called_once_and_in_order() -> None:
     program = _program("cnn", LIVENESS)
-    called = [int(found[1]) for line in _lines(program) if (found := re.match(r"(?:[v_0-9, ]+= )?f(\d+)\(", line))]
+    called = [int(match[1]) for line in _lines(program) if (match := re.match(r"(?:[v_0-9, ]+= )?f(\d+)\(", line))]
     assert called == list(range(len(program.step.graph.operators)))
 
 
-def test_uploads_and_operators_follow_each_other_as_the_simulator_has_them() -> None:
+def test_uploads_and_operators_have_the_simulators_order() -> None:
     program = _program("mlp", LIVENESS)
     graph = program.step.graph
     run = JobRun(graph=graph, plan=LIVENESS, latency_ns=(1000,) * len(graph.operators))
     link = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
-    # Simulated, one begins where the other ends; executed, each is over before the next line.
-    foretold = [event for event in timeline((run,), link) if event.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
-    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(foretold))
+    # A simulated operation begins where the previous one ends. An executed line ends before the next line.
+    simulated = [event for event in timeline((run,), link) if event.kind in (EventKind.COMPUTE, EventKind.UPLOAD)]
+    assert all(earlier.end_ns <= later.start_ns for earlier, later in pairwise(simulated))
     executed: list[tuple[EventKind, int]] = []
     operator = -1
     for line in _lines(program):
@@ -56,7 +56,7 @@ def test_uploads_and_operators_follow_each_other_as_the_simulator_has_them() -> 
                 executed.append((EventKind.COMPUTE, operator))
         elif re.fullmatch(r"stall \+= wait\(copy_in\(.*, u_\w+, \d+\)\)", line):
             executed.append((EventKind.UPLOAD, operator))
-    assert executed == [(event.kind, event.operator) for event in foretold]
+    assert executed == [(event.kind, event.operator) for event in simulated]
     assert [kind for kind, _ in executed[:3]] == [EventKind.UPLOAD, EventKind.UPLOAD, EventKind.COMPUTE]
 
 
@@ -66,10 +66,10 @@ def test_the_ledger_moves_once_per_boundary_with_a_change() -> None:
     assert len(moves) == sum(bool(b.freed_bytes or b.taken_bytes) for b in program.timeline.boundaries)
 
 
-def test_without_release_nothing_is_dropped_before_the_end() -> None:
-    kept, released = _lines(_program("mlp", VANILLA)), _lines(_program("mlp", LIVENESS))
-    assert sum(line.startswith("del ") for line in kept) == 1
-    assert [line for line in kept if line.startswith(("del ", "move("))][-2].startswith("del ")
+def test_without_release_no_tensor_is_deleted_before_the_end() -> None:
+    vanilla, released = _lines(_program("mlp", VANILLA)), _lines(_program("mlp", LIVENESS))
+    assert sum(line.startswith("del ") for line in vanilla) == 1
+    assert [line for line in vanilla if line.startswith(("del ", "move("))][-2].startswith("del ")
     assert sum(line.startswith("del ") for line in released) > 5
 
 
@@ -100,7 +100,7 @@ def test_a_swap_becomes_a_copy_out_a_free_a_copy_in_and_two_waits() -> None:
     ]
 
 
-def test_the_timed_variant_is_the_same_lines_with_a_clock() -> None:
+def test_the_timed_variant_adds_only_clock_readings() -> None:
     program = _program("cnn", LIVENESS)
     clock = re.compile(r"\s*(times|stalls)\[\d+\] = (clock\(\)|stall)")
     assert tuple(line for line in program.timed_lines if not clock.fullmatch(line)) == program.plain_lines
@@ -114,18 +114,18 @@ def test_a_plan_against_the_rules_does_not_compile() -> None:
         compile_program(step, Plan(policy="bad", swaps=(swap,)))
 
 
-def test_the_source_of_a_program_goes_with_it() -> None:
+def test_the_source_of_a_program_is_released_with_the_program() -> None:
     job, steps = prepared("mlp")
     runner = Runner(MemoryDevice(), job.state(), steps)
 
-    def kept() -> int:
+    def cached_sources() -> int:
         gc.collect()
         return sum(name.startswith("<step program") for name in linecache.cache)
 
-    before = kept()
+    before = cached_sources()
     runner.adopt((LIVENESS,) * 3, 1)
-    with_one = kept()
+    with_program = cached_sources()
     for generation in range(2, 5):
         runner.adopt((LIVENESS,) * 3, generation)
-    assert with_one > before
-    assert kept() == with_one
+    assert with_program > before
+    assert cached_sources() == with_program

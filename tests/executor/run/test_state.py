@@ -1,4 +1,4 @@
-"""A state is read and written wherever its bytes are, and nothing moves for it."""
+"""A state is exported and loaded in place, whether its tensors are on the device or on the host."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_a_new_state_has_the_modules_values_and_empty_optimizer_state() -> None:
     assert exported["steps"] == 0
 
 
-def test_a_state_has_its_own_memory_and_the_module_keeps_its() -> None:
+def test_a_state_has_its_own_memory_and_leaves_the_modules_unchanged() -> None:
     job, steps = prepared("mlp")
     before = {name: value.clone() for name, value in job.module.state_dict().items()}
     state = job.state()
@@ -34,17 +34,17 @@ def test_a_state_has_its_own_memory_and_the_module_keeps_its() -> None:
     assert not torch.equal(state.export()["0.weight"], before["0.weight"])
 
 
-def test_some_values_are_exported_by_name() -> None:
+def test_a_subset_of_the_values_is_exported_by_name() -> None:
     job, _ = prepared("cnn")
     state = job.state()
     whole, names = state.export(), set(job.module.state_dict())
-    some = state.export(names)
-    assert set(some) == names
-    assert all(torch.equal(some[name], whole[name]) for name in names)
+    subset = state.export(names)
+    assert set(subset) == names
+    assert all(torch.equal(subset[name], whole[name]) for name in names)
     assert state.export([]) == {}
 
 
-def test_exporting_while_tensors_are_away_moves_nothing() -> None:
+def test_exporting_while_tensors_are_away_moves_no_tensor() -> None:
     job, steps = prepared("cnn")
     device, state = MemoryDevice(), job.state()
     runner = Runner(device, state, steps)
@@ -56,11 +56,11 @@ def test_exporting_while_tensors_are_away_moves_nothing() -> None:
     exported = state.export()
     assert (device.usage(), state.resident, device.copied_bytes) == (usage, resident, copied)
     assert all(exported[v.name].shape == v.shape for piece in away for v in state.layout[piece.tensor].values)
-    assert all(state.storage(piece).nbytes() == 0 for piece in away), "what is away has no memory"
+    assert all(state.storage(piece).nbytes() == 0 for piece in away), "a tensor that is away has no memory"
     assert all(state.storage(piece).nbytes() == piece.size_bytes for piece in resident)
 
 
-def test_exported_tensors_are_copies_ready_to_be_written_to_a_file() -> None:
+def test_exported_tensors_are_contiguous_copies() -> None:
     job, _ = prepared("stretched")
     state = job.state()
     exported = state.export()
@@ -78,18 +78,18 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
         state.load(State.create(nn.Linear(4, 2), OptimizerSettings()).export())
 
 
-def test_loading_gives_back_what_was_exported_wherever_it_goes() -> None:
+def test_loading_restores_exported_values_under_every_plan() -> None:
     job, steps = prepared("cnn")
     state = job.state()
-    wanted = {name: torch.randn_like(v) if v.is_floating_point() else v + 3 for name, v in state.export().items()}
+    values = {name: torch.randn_like(v) if v.is_floating_point() else v + 3 for name, v in state.export().items()}
     runner = Runner(MemoryDevice(), state, steps)
     for seed in range(3):
         runner.adopt(tuple(random_plan(step.graph, seed, share=1.0) for step in steps), seed)
-        state.load({name: value + seed for name, value in wanted.items()})
-        assert all(torch.equal(value, wanted[name] + seed) for name, value in state.export().items())
+        state.load({name: value + seed for name, value in values.items()})
+        assert all(torch.equal(value, values[name] + seed) for name, value in state.export().items())
 
 
-def test_values_that_share_a_storage_stay_together() -> None:
+def test_values_that_share_a_storage_have_one_layout_entry() -> None:
     module = nn.Module()
     whole = torch.arange(6, dtype=torch.float32)
     module.register_buffer("left", whole[:4])
@@ -102,7 +102,7 @@ def test_values_that_share_a_storage_stay_together() -> None:
     assert exported["right"].tolist() == [2, 3, 4, 5]
 
 
-def test_a_parameter_without_elements_has_no_storage_and_is_still_there() -> None:
+def test_a_parameter_without_elements_has_no_storage_and_is_exported() -> None:
     module = nn.Module()
     module.weight = nn.Parameter(torch.ones(2))
     module.empty = nn.Parameter(torch.ones(0, 3))

@@ -1,7 +1,7 @@
-"""Laying a plan over an iteration: boundaries add up to the planned load, wherever a gap lies."""
+"""A plan is laid over an iteration: the boundaries add up to the planned load, wherever a gap is."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
@@ -43,25 +43,23 @@ def _operator(number: int, reads: list[int], writes: list[int], workspace_bytes:
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(graphs(), st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 1.0]))
 def test_between_two_boundaries_the_ledger_holds_the_planned_load(graph: StepGraph, seed: int, share: float) -> None:
     plan = random_plan(graph, seed, share)
     timeline = unroll(graph, plan)
     assert timeline.home == resident_at_start(graph, plan)
     start_bytes = used_bytes = sum(graph.tensors[t].size_bytes for t in timeline.home)
-    seen = []
+    loads = []
     for boundary in timeline.boundaries:
-        assert boundary.freed_bytes <= used_bytes, "never more is given back than there is"
+        assert boundary.freed_bytes <= used_bytes, "no boundary frees more than is used"
         used_bytes += boundary.taken_bytes - boundary.freed_bytes
-        seen.append(used_bytes)
-    assert tuple(seen[:-1]) == load(graph, plan)
-    assert seen[-1] == start_bytes, "an iteration ends as it began"
+        loads.append(used_bytes)
+    assert tuple(loads[:-1]) == load(graph, plan)
+    assert loads[-1] == start_bytes, "an iteration ends with the memory of its start"
 
 
-@settings(max_examples=200, deadline=None)
 @given(graphs(), st.integers(0, 10_000))
-def test_every_swap_goes_out_is_freed_comes_in_and_is_awaited_once(graph: StepGraph, seed: int) -> None:
+def test_every_swap_is_copied_out_freed_copied_in_and_awaited_once(graph: StepGraph, seed: int) -> None:
     plan = random_plan(graph, seed, 1.0)
     timeline = unroll(graph, plan)
     for kind in ("outs", "frees", "ins", "needs"):
@@ -69,12 +67,11 @@ def test_every_swap_goes_out_is_freed_comes_in_and_is_awaited_once(graph: StepGr
         assert sorted(placed, key=lambda s: (s.tensor, s.out_after)) == list(plan.swaps)
 
 
-@settings(max_examples=500, deadline=None)
 @given(graphs(), st.integers(0, 10_000), st.sampled_from([0.5, 1.0]))
-def test_every_operator_sees_what_was_written_last_from_the_first_iteration_on(
+def test_every_operator_reads_the_last_written_value_from_the_first_iteration_on(
     graph: StepGraph, seed: int, share: float
 ) -> None:
-    """Entered with no host copy but those asked for: others hold what some other program left there."""
+    """Start with only the host copies that the timeline requires. Others hold values of another program."""
     timeline = unroll(graph, random_plan(graph, seed, share))
     written = {t.id: 0 for t in graph.tensors if t.persistent}
     device: dict[TensorId, int | None] = dict.fromkeys(timeline.home, 0)
@@ -98,7 +95,7 @@ def test_every_operator_sees_what_was_written_last_from_the_first_iteration_on(
 
 
 def _two_uses() -> StepGraph:
-    """A parameter used by operators 0 and 3, written by 3."""
+    """Return a graph with a parameter that operators 0 and 3 use and operator 3 writes."""
     operators = (_operator(0, [0], [1]), _operator(1, [1], [2]), _operator(2, [2], [3]), _operator(3, [0, 3], [0]))
     tensors = (_tensor(0, 8, Role.PARAMETER), *(_tensor(i, 4, Role.ACTIVATION) for i in (1, 2, 3)))
     return StepGraph(tensors=tensors, operators=operators)
@@ -132,10 +129,10 @@ def test_a_swap_that_relies_on_a_stale_host_copy_is_refused() -> None:
 def test_a_swap_without_a_copy_asks_for_a_valid_host_copy_at_the_start() -> None:
     timeline = unroll(_two_uses(), _swap(0, 1, 3, 3, copies=False))
     assert timeline.copied == {0}
-    assert timeline.invalidated == {0}, "the parameter is written after it has come back"
+    assert timeline.invalidated == {0}, "the parameter is written after its swap-in"
 
 
-def test_an_idle_persistent_tensor_that_is_away_is_not_at_home() -> None:
+def test_an_idle_persistent_tensor_that_is_away_is_not_resident_at_the_start() -> None:
     graph = _two_uses()
     idle = StepGraph(
         tensors=(

@@ -1,10 +1,12 @@
-"""The bound on the peak: no plan is below it, not even of all plans there are, and it is more than the floor."""
+"""Check the lower bound on the peak: no plan is below it, not even among all plans of a small graph, and it is higher
+than the floor.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
@@ -23,7 +25,9 @@ from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
-from tests.scheduler.drawn import drawn
+from tests.nightly import FEW_EXAMPLES
+from tests.scheduler.access_rows import graph_from_rows
+from tests.scheduler.plan_parts import execution_order
 from tests.scheduler.strategies import graphs, latencies, links
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
@@ -31,82 +35,90 @@ NEVER = Link(out_bytes_per_s=10**3, in_bytes_per_s=10**3)  # 1 ms a byte
 A, P = Role.ACTIVATION, Role.PARAMETER
 
 
-def test_without_time_for_anything_nothing_can_be_away() -> None:
-    graph = drawn((40, A, "w..r"), (30, A, ".wr."), (7, P, "r..."))
+def test_without_time_to_copy_or_rerun_the_bound_is_the_liveness_peak() -> None:
+    graph = graph_from_rows((40, A, "w..r"), (30, A, ".wr."), (7, P, "r..."))
     assert bound_bytes(graph, (100,) * 4, NEVER, 400) == liveness_peak(graph) == 77
 
 
-def test_what_the_lanes_carry_beside_the_operators_in_between_may_be_away() -> None:
-    """Two operators of 15 ns lie between the ends of the middle one and the accesses: 15 of 40 bytes, each way."""
-    graph = drawn((40, A, "w...r"), (30, A, "..w.."))
+def test_bytes_that_the_lanes_carry_between_accesses_may_be_away() -> None:
+    """Two operators of 15 ns lie between the middle operator and the two accesses, so 15 of 40 bytes can be copied
+    each way.
+    """
+    graph = graph_from_rows((40, A, "w...r"), (30, A, "..w.."))
     assert bound_bytes(graph, (100, 15, 100, 15, 100), LINK, 330) == 70 - 15
-    assert bound_bytes(graph, (100, 40, 100, 40, 100), LINK, 380) == 40, "then the first operator is the largest"
+    assert bound_bytes(graph, (100, 40, 100, 40, 100), LINK, 380) == 40, "now operator 0 is the largest"
 
 
-def test_what_is_waited_before_the_peak_is_not_waited_behind_it() -> None:
-    """20 ns more, before the peak or behind it: 10 and 10 are best, or one lane could not follow the other."""
-    graph = drawn((40, A, "w...r"), (30, A, "..w.."))
-    latency_ns = (10**6, 15, 100, 15, 100)  # too long to run again
+def test_stall_time_is_spent_before_or_after_the_peak_but_not_twice() -> None:
+    """There are 20 ns more. 10 ns before the peak and 10 ns after it are best, since both copies have to take
+    place.
+    """
+    graph = graph_from_rows((40, A, "w...r"), (30, A, "..w.."))
+    latency_ns = (10**6, 15, 100, 15, 100)  # operator 0 takes too long to run again
     assert bound_bytes(graph, latency_ns, LINK, sum(latency_ns) + 20) == 70 - 15 - 10
 
 
-def test_running_again_takes_its_time_and_that_of_what_it_reads() -> None:
-    """To make b again takes 50 ns, but a is gone and takes 30 more."""
-    graph = drawn((40, A, "wr...."), (40, A, ".w...r"), (60, A, "..wr.."))
+def test_rerun_takes_its_own_time_and_that_of_its_sources() -> None:
+    """Recomputing b takes 50 ns. Its source a is gone and takes 30 ns more."""
+    graph = graph_from_rows((40, A, "wr...."), (40, A, ".w...r"), (60, A, "..wr.."))
     latency_ns = (30, 50, 10, 10, 10, 10)
     time_ns = sum(latency_ns)
     assert bound_bytes(graph, latency_ns, NEVER, time_ns) == 100
-    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 40) in range(61, 82), "half of b, by halves of operators"
-    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 79) in (80, 81), "a and b together stand at operator 1"
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 40) in range(61, 82), (
+        "half of b: the bound counts fractions of operators"
+    )
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 79) in (80, 81), "a and b are both held at operator 1"
 
 
-def test_two_peaks_one_after_the_other_share_what_time_there_is() -> None:
-    """To make a again takes 40 ns, and so does making c: with 50 ns one peak is without its tensor, not both."""
-    graph = drawn((40, A, "w..r...."), (30, A, ".wr....."), (40, A, "....w..r"), (30, A, ".....wr."))
+def test_two_consecutive_peaks_share_the_extra_time() -> None:
+    """Recomputing a takes 40 ns, and so does recomputing c. With 50 ns only one of the two peaks can go without its
+    tensor.
+    """
+    graph = graph_from_rows((40, A, "w..r...."), (30, A, ".wr....."), (40, A, "....w..r"), (30, A, ".....wr."))
     latency_ns = (40, 10, 10, 10) * 2
     time_ns = sum(latency_ns)
     assert bound_bytes(graph, latency_ns, NEVER, time_ns) == 70
-    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 49) in range(44, 47), "25 of the 40 ns for each"
+    assert bound_bytes(graph, latency_ns, NEVER, time_ns + 49) in range(44, 47), "each peak gets 25 of 40 ns"
     assert bound_bytes(graph, latency_ns, NEVER, time_ns + 80) == 40
 
 
-@settings(max_examples=25, deadline=None)
+@FEW_EXAMPLES
 @given(graphs(), st.integers(2, 3), links(), st.data())
-def test_no_search_comes_below_the_bound_where_a_step_is_several_in_turn(
+def test_no_search_is_below_the_bound_of_a_repeated_step(
     graph: StepGraph, times: int, link: Link, data: st.DataObject
 ) -> None:
     latency_ns = data.draw(latencies(graph)) * times
-    graph = _in_turn(graph, times)
+    graph = _repeated(graph, times)
     search = StepSearch(graph, latency_ns, link)
     least, most = floor(graph), liveness_peak(graph)
     for _ in range(3):
         budget = data.draw(st.integers(least, max(least, most)))
         if search.sweep(budget, drops=True, lane_price=data.draw(st.sampled_from((0.0, 0.1, 1.0)))):
             search.exchange(drops=True, most=50)
-            _judge(graph, latency_ns, link, search.plan("test"))
+            _assert_not_below_the_bound(graph, latency_ns, link, search.plan("test"))
         search.clear()
         search.lower(budget, Manner(), most=100)
-        _judge(graph, latency_ns, link, search.plan("test"))
+        _assert_not_below_the_bound(graph, latency_ns, link, search.plan("test"))
 
 
-def _in_turn(graph: StepGraph, times: int) -> StepGraph:
-    """The same operators several times, each time with tensors of its own but for those that persist."""
+def _repeated(graph: StepGraph, times: int) -> StepGraph:
+    """Return the same operators several times, each time with tensors of their own except for the persistent ones."""
     tensors = list(graph.tensors)
     operators = list(graph.operators)
     for _ in range(times - 1):
-        own = {t.id: t.id for t in graph.tensors if t.persistent}
+        copy_of = {t.id: t.id for t in graph.tensors if t.persistent}
         for tensor in graph.tensors:
             if not tensor.persistent:
-                own[tensor.id] = TensorId(len(tensors))
-                tensors.append(replace(tensor, id=own[tensor.id]))
+                copy_of[tensor.id] = TensorId(len(tensors))
+                tensors.append(replace(tensor, id=copy_of[tensor.id]))
         operators += [
-            replace(op, reads=tuple(own[t] for t in op.reads), writes=tuple(own[t] for t in op.writes))
+            replace(op, reads=tuple(copy_of[t] for t in op.reads), writes=tuple(copy_of[t] for t in op.writes))
             for op in graph.operators
         ]
     return StepGraph(tensors=tuple(tensors), operators=tuple(operators))
 
 
-def test_an_update_may_come_early_and_its_state_be_away_in_parts() -> None:
+def test_update_may_run_early_and_in_parts() -> None:
     sizes = [(1024, P), (4096, Role.OPTIMIZER_STATE), (1024, A)]
     tensors = tuple(
         Tensor(id=TensorId(k), name=f"t{k}", size_bytes=size, role=role) for k, (size, role) in enumerate(sizes)
@@ -119,33 +131,33 @@ def test_an_update_may_come_early_and_its_state_be_away_in_parts() -> None:
     assert not movable(graph, gradient)
 
 
-def test_plans_that_move_what_nothing_moves_are_not_spoken_of() -> None:
-    graph = drawn((4, A, "w.r"), (4, A, ".wr"))
+def test_bound_does_not_cover_plans_that_reorder_other_operators() -> None:
+    graph = graph_from_rows((4, A, "w.r"), (4, A, ".wr"))
     assert covers(graph, Plan(policy="test"))
-    assert covers(graph, Plan(policy="test", executions=_order(0, 1, 0, 2)))
-    assert not covers(graph, Plan(policy="test", executions=_order(1, 0, 2)))
+    assert covers(graph, Plan(policy="test", executions=execution_order(0, 1, 0, 2)))
+    assert not covers(graph, Plan(policy="test", executions=execution_order(1, 0, 2)))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_of_all_plans_of_a_small_graph_none_is_below_the_bound(data: st.DataObject) -> None:
+def test_no_plan_of_a_small_graph_is_below_the_bound(data: st.DataObject) -> None:
     graph = data.draw(_small_graphs())
     latency_ns = data.draw(latencies(graph))
     link = data.draw(links())
     lowest: dict[int, int] = {}
     for plan in _all_plans(graph):
-        (found,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)
-        lowest[found.iteration_ns] = min(found.peak_bytes, lowest.get(found.iteration_ns, found.peak_bytes))
+        (forecast,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)
+        lowest[forecast.iteration_ns] = min(
+            forecast.peak_bytes, lowest.get(forecast.iteration_ns, forecast.peak_bytes)
+        )
     best_bytes = max(lowest.values()) + 1
     for time_ns, peak_bytes in sorted(lowest.items()):
-        if peak_bytes < best_bytes:  # lower than every plan that is not slower
+        if peak_bytes < best_bytes:  # no plan that is as fast has a lower peak
             best_bytes = peak_bytes
             assert bound_bytes(graph, latency_ns, link, time_ns) <= peak_bytes
 
 
-@settings(max_examples=150, deadline=None)
 @given(graphs(), links(), st.data())
-def test_no_policy_and_no_search_comes_below_the_bound(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+def test_no_policy_and_no_search_is_below_the_bound(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     stages = data.draw(st.sampled_from((Stage.FORWARD, Stage.OPTIMIZER)))
     operators = tuple(replace(op, stage=stages if k % 3 == 2 else op.stage) for k, op in enumerate(graph.operators))
     graph = replace(graph, operators=operators)
@@ -156,35 +168,35 @@ def test_no_policy_and_no_search_comes_below_the_bound(graph: StepGraph, link: L
     policy = data.draw(st.sampled_from(sorted(POLICIES)))
     planned = plan_jobs((job,), budget_bytes=budget, link=link, policy=policy)
     if not isinstance(planned, Infeasible):
-        _judge(graph, latency_ns, link, planned[0].plans[0])
+        _assert_not_below_the_bound(graph, latency_ns, link, planned[0].plans[0])
     search = StepSearch(graph, latency_ns, link, executions=with_parts(graph, rearranged(graph)))
     search.lower(budget, Manner(), most=100)
-    _judge(graph, latency_ns, link, search.plan("test"))
+    _assert_not_below_the_bound(graph, latency_ns, link, search.plan("test"))
     search.exhaust()
-    _judge(graph, latency_ns, link, search.plan("test"))
+    _assert_not_below_the_bound(graph, latency_ns, link, search.plan("test"))
 
 
-def _judge(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan) -> None:
+def _assert_not_below_the_bound(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan) -> None:
     assert covers(graph, plan)
-    (found,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)
-    assert bound_bytes(graph, latency_ns, link, found.iteration_ns) <= peak(graph, plan)
+    (forecast,) = simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)
+    assert bound_bytes(graph, latency_ns, link, forecast.iteration_ns) <= peak(graph, plan)
 
 
 # --- all plans ---------------------------------------------------------------------------------------------------
 
 
 def _all_plans(graph: StepGraph) -> Iterator[Plan]:
-    """Every plan that the bound speaks of, up to one operator run again and two swaps more than tensors."""
+    """Yield every plan that the bound covers, with at most one operator run again."""
     for executions in _all_orders(graph):
         order = Plan(policy="test", executions=executions)
         if faults(graph, order):
             continue
         final = effective(graph, order)
         count = len(final.operators)
-        ways: list[list[Swap | None]] = []
+        options: list[list[Swap | None]] = []
         for gap in gaps(final):
             inside = (gap.needed_by - gap.out_after - 1) % count
-            ways.append([None])
+            options.append([None])
             for free, back in combinations_with_replacement(range(1, inside + 2), 2):
                 if free == back:
                     continue
@@ -197,8 +209,8 @@ def _all_plans(graph: StepGraph) -> Iterator[Plan]:
                         needed_by=gap.needed_by,
                         copies=copies,
                     )
-                    ways[-1].append(swap)
-        for chosen in product(*ways):
+                    options[-1].append(swap)
+        for chosen in product(*options):
             swaps = tuple(sorted((s for s in chosen if s is not None), key=lambda s: (s.tensor, s.out_after)))
             plan = replace(order, swaps=swaps)
             if not faults(graph, plan):
@@ -209,16 +221,21 @@ def _all_orders(graph: StepGraph) -> Iterator[tuple[Execution, ...]]:
     orders: set[tuple[int, ...]] = {tuple(k for k, op in enumerate(graph.operators) if not movable(graph, op))}
     for moved in (k for k, op in enumerate(graph.operators) if movable(graph, op)):
         orders = {(*o[:at], moved, *o[at:]) for o in orders for at in range(len(o) + 1)}
-    orders = {o for o in orders if not judge(graph, _order(*o)).faults}
-    again = [k for k, may in enumerate(repeatable(graph)) if may]
-    more = {(*o[:at], k, *o[at:]) for o in orders for k in again for at in range(o.index(k) + 1, len(o) + 1)}
-    for found in sorted(orders | more):
-        yield _order(*found)
+    orders = {o for o in orders if not judge(graph, execution_order(*o)).faults}
+    repeatable_operators = [k for k, may in enumerate(repeatable(graph)) if may]
+    with_rerun = {
+        (*o[:at], k, *o[at:])
+        for o in orders
+        for k in repeatable_operators
+        for at in range(o.index(k) + 1, len(o) + 1)
+    }
+    for order in sorted(orders | with_rerun):
+        yield execution_order(*order)
 
 
 @st.composite
 def _small_graphs(draw: st.DrawFn) -> StepGraph:
-    """Two to four operators and up to three tensors."""
+    """Draw a graph of two to four operators and up to three tensors."""
     roles = draw(st.lists(st.sampled_from((P, Role.BUFFER, A, A)), min_size=1, max_size=3))
     tensors = tuple(
         Tensor(id=TensorId(k), name=f"t{k}", size_bytes=draw(st.integers(1, 40)), role=role)
@@ -239,10 +256,6 @@ def _small_graphs(draw: st.DrawFn) -> StepGraph:
         stage = stage if writes or stage is not Stage.UPLOAD else Stage.FORWARD
         operators.append(_operator(f"op{index}", stage, tuple(reads), tuple(writes)))
     return StepGraph(tensors=tensors, operators=tuple(operators))
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)
 
 
 def _operator(name: str, stage: Stage, reads: tuple[int, ...], writes: tuple[int, ...]) -> Operator:

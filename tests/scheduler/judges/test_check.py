@@ -1,4 +1,4 @@
-"""The judge itself: every rule, broken on purpose, is named."""
+"""Check the judge itself: it finds no fault in valid plans and names every rule that a plan breaks."""
 
 import dataclasses
 import re
@@ -7,108 +7,100 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults, faults_together, peak, steps, together_bytes
 from indb_tensile.scheduler.judges.gate_check import JobLoads
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
+from tests.scheduler.plan_parts import swap
 
 P, Q, A = TensorId(0), TensorId(1), TensorId(2)
-
-
-def _swap(tensor: TensorId, out_after: int, free_at: int, in_at: int, needed_by: int, *, copies: bool = True) -> Swap:
-    return Swap(
-        tensor=tensor,
-        out_after=OpIndex(out_after),
-        free_at=OpIndex(free_at),
-        in_at=OpIndex(in_at),
-        needed_by=OpIndex(needed_by),
-        copies=copies,
-    )
 
 
 @pytest.mark.parametrize(
     "swaps",
     [
         (),
-        (_swap(P, 0, 1, 4, 4),),
-        (_swap(P, 0, 2, 3, 4), _swap(P, 5, 6, 7, 0)),
-        (_swap(P, 5, 0, 0, 0),),
-        (_swap(P, 5, 7, 0, 0),),
-        (_swap(A, 1, 2, 6, 6),),
-        (_swap(Q, 2, 3, 2, 2),),
+        (swap(P, 0, 1, 4, 4),),
+        (swap(P, 0, 2, 3, 4), swap(P, 5, 6, 7, 0)),
+        (swap(P, 5, 0, 0, 0),),
+        (swap(P, 5, 7, 0, 0),),
+        (swap(A, 1, 2, 6, 6),),
+        (swap(Q, 2, 3, 2, 2),),
     ],
 )
-def test_lawful_plans_have_no_fault(swaps: tuple[Swap, ...]) -> None:
+def test_valid_plans_have_no_fault(swaps: tuple[Swap, ...]) -> None:
     assert faults(_graph(), Plan(policy="test", swaps=swaps)) == ()
 
 
 @pytest.mark.parametrize(
     ("swaps", "fault"),
     [
-        ((_swap(P, 0, 1, 5, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is away"),
-        ((_swap(P, 0, 2, 3, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is returning"),
-        ((_swap(P, 0, 5, 5, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is leaving"),
-        ((_swap(P, 1, 2, 3, 4),), r"leaves after operator 1, which does not access it"),
-        ((_swap(P, 0, 2, 3, 3),), r"swapped in for operator 3, which does not access it"),
-        ((_swap(P, 0, 3, 2, 4),), r"boundaries not in the order"),
-        ((_swap(P, 0, 2, 4, 3),), r"boundaries not in the order"),
-        ((_swap(P, 0, 2, 3, 4), _swap(P, 1, 2, 3, 4)), r"tensor 0 \(p\) leaves while leaving"),
-        ((_swap(P, 0, 2, 3, 4, copies=False),), r"leaves at 2 without a valid host copy"),
-        ((_swap(P, 4, 6, 7, 0),), r"operator 5 \(op5\) accesses tensor 0 \(p\), which is leaving"),
-        ((_swap(A, 1, 2, 0, 0),), r"does not persist, but its swap crosses the end"),
-        ((_swap(A, 6, 7, 0, 1),), r"does not persist, but its swap crosses the end"),
-        ((_swap(TensorId(9), 0, 1, 2, 3),), r"index out of range"),
-        ((_swap(P, 0, 1, 2, 44),), r"index out of range"),
+        ((swap(P, 0, 1, 5, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is away"),
+        ((swap(P, 0, 2, 3, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is returning"),
+        ((swap(P, 0, 5, 5, 5),), r"operator 4 \(op4\) accesses tensor 0 \(p\), which is leaving"),
+        ((swap(P, 1, 2, 3, 4),), r"leaves after operator 1, which does not access it"),
+        ((swap(P, 0, 2, 3, 3),), r"swapped in for operator 3, which does not access it"),
+        ((swap(P, 0, 3, 2, 4),), r"boundaries not in the order"),
+        ((swap(P, 0, 2, 4, 3),), r"boundaries not in the order"),
+        ((swap(P, 0, 2, 3, 4), swap(P, 1, 2, 3, 4)), r"tensor 0 \(p\) leaves while leaving"),
+        ((swap(P, 0, 2, 3, 4, copies=False),), r"leaves at 2 without a valid host copy"),
+        ((swap(P, 4, 6, 7, 0),), r"operator 5 \(op5\) accesses tensor 0 \(p\), which is leaving"),
+        ((swap(A, 1, 2, 0, 0),), r"does not persist, but its swap crosses the end"),
+        ((swap(A, 6, 7, 0, 1),), r"does not persist, but its swap crosses the end"),
+        ((swap(TensorId(9), 0, 1, 2, 3),), r"index out of range"),
+        ((swap(P, 0, 1, 2, 44),), r"index out of range"),
     ],
 )
 def test_every_broken_rule_is_named(swaps: tuple[Swap, ...], fault: str) -> None:
-    found = faults(_graph(), Plan(policy="test", swaps=tuple(sorted(swaps, key=lambda s: (s.tensor, s.out_after)))))
-    assert any(re.search(fault, text) for text in found), found
+    found_faults = faults(
+        _graph(), Plan(policy="test", swaps=tuple(sorted(swaps, key=lambda s: (s.tensor, s.out_after))))
+    )
+    assert any(re.search(fault, text) for text in found_faults), found_faults
 
 
 @given(positions=st.tuples(*[st.integers(0, 7)] * 4))
-def test_boundaries_are_in_order_where_a_walk_from_the_access_meets_them_so(positions: tuple[int, ...]) -> None:
+def test_boundaries_are_in_order_if_a_walk_from_the_access_meets_them_in_order(positions: tuple[int, ...]) -> None:
     out_after, *boundaries = positions
     walk = [(out_after + step) % 8 for step in range(1, 9)]
-    met = [walk.index(boundary) for boundary in boundaries]
-    plan = Plan(policy="test", swaps=(_swap(P, *positions),))
-    named = any("boundaries not in the order" in fault for fault in faults(_graph(), plan))
-    assert named == (met != sorted(met))
+    met_at = [walk.index(boundary) for boundary in boundaries]
+    plan = Plan(policy="test", swaps=(swap(P, *positions),))
+    fault_named = any("boundaries not in the order" in fault for fault in faults(_graph(), plan))
+    assert fault_named == (met_at != sorted(met_at))
 
 
-def test_a_host_copy_is_valid_until_the_tensor_is_written_again() -> None:
-    """q is written by 2 alone; p is written by 5 and read by 0 and 4."""
-    kept = (_swap(P, 0, 1, 3, 4, copies=False), _swap(P, 5, 6, 0, 0))
-    assert any("without a valid host copy" in f for f in faults(_graph(), Plan(policy="test", swaps=kept)))
-    away_at_start = (_swap(P, 5, 6, 1, 1),)
+def test_host_copy_is_valid_until_the_tensor_is_written() -> None:
+    """Operator 2 alone writes q. Operator 5 writes p, operators 0 and 4 read p."""
+    no_copy_yet = (swap(P, 0, 1, 3, 4, copies=False), swap(P, 5, 6, 0, 0))
+    assert any("without a valid host copy" in f for f in faults(_graph(), Plan(policy="test", swaps=no_copy_yet)))
+    away_at_start = (swap(P, 5, 6, 1, 1),)
     graph = _graph(first_access_of_p=1)
     assert faults(graph, Plan(policy="test", swaps=away_at_start)) == ()
-    valid = (_swap(P, 1, 2, 3, 4, copies=False), _swap(P, 5, 6, 1, 1))
+    valid = (swap(P, 1, 2, 3, 4, copies=False), swap(P, 5, 6, 1, 1))
     assert faults(graph, Plan(policy="test", swaps=valid)) == ()
-    assert faults(_graph(), Plan(policy="test", swaps=(_swap(P, 0, 1, 3, 4), _swap(P, 5, 6, 0, 0)))) == ()
-    stale = (_swap(P, 1, 2, 3, 4), _swap(P, 5, 6, 1, 1, copies=False))
+    assert faults(_graph(), Plan(policy="test", swaps=(swap(P, 0, 1, 3, 4), swap(P, 5, 6, 0, 0)))) == ()
+    stale = (swap(P, 1, 2, 3, 4), swap(P, 5, 6, 1, 1, copies=False))
     assert any("without a valid host copy" in f for f in faults(graph, Plan(policy="test", swaps=stale)))
 
 
-def test_what_is_away_may_not_be_accessed_nor_swapped_nor_die() -> None:
+def test_only_unaccessed_persistent_tensors_may_stay_on_the_host() -> None:
     assert any("which is away" in f for f in faults(_graph(), Plan(policy="test", away=frozenset({P}))))
     assert any("no persistent tensor" in f for f in faults(_graph(), Plan(policy="test", away=frozenset({A}))))
-    both = Plan(policy="test", away=frozenset({P}), swaps=(_swap(P, 0, 1, 4, 4),))
-    assert any("is away and is swapped" in f for f in faults(_graph(), both))
+    away_and_swapped = Plan(policy="test", away=frozenset({P}), swaps=(swap(P, 0, 1, 4, 4),))
+    assert any("is away and is swapped" in f for f in faults(_graph(), away_and_swapped))
 
 
-def test_the_peak_counts_memory_between_its_boundaries() -> None:
-    """p 10, q 20 persist, a 30 lives in 1..6, operator 3 has a workspace of 5."""
+def test_peak_counts_tensors_between_their_boundaries() -> None:
+    """p (10) and q (20) persist, a (30) lives from 1 to 6, and operator 3 has a workspace of 5."""
     graph = _graph()
     assert peak(graph, Plan(policy="test")) == 65
-    assert peak(graph, Plan(policy="test", swaps=(_swap(P, 0, 3, 4, 4),))) == 60
-    assert peak(graph, Plan(policy="test", swaps=(_swap(A, 1, 2, 6, 6),))) == 60
-    every = (_swap(P, 0, 1, 4, 4), _swap(P, 5, 6, 0, 0), _swap(Q, 2, 3, 2, 2), _swap(A, 1, 2, 6, 6))
-    assert peak(graph, Plan(policy="test", swaps=every)) == 30
+    assert peak(graph, Plan(policy="test", swaps=(swap(P, 0, 3, 4, 4),))) == 60
+    assert peak(graph, Plan(policy="test", swaps=(swap(A, 1, 2, 6, 6),))) == 60
+    all_swaps = (swap(P, 0, 1, 4, 4), swap(P, 5, 6, 0, 0), swap(Q, 2, 3, 2, 2), swap(A, 1, 2, 6, 6))
+    assert peak(graph, Plan(policy="test", swaps=all_swaps)) == 30
 
 
-def test_limits_and_budgets_are_judged() -> None:
+def test_plans_above_a_limit_or_the_budget_are_faults() -> None:
     graph, plan = _graph(), Plan(policy="test")
     assert faults(graph, plan, limit_bytes=65) == ()
     assert faults(graph, plan, limit_bytes=64) == ("the peak of 65 bytes is over the limit of 64",)
@@ -117,32 +109,34 @@ def test_limits_and_budgets_are_judged() -> None:
     assert fault == "the jobs' peaks are 130 bytes together, over the budget of 129"
 
 
-def test_a_jobs_graphs_share_their_persistent_tensors() -> None:
+def test_graphs_of_a_job_share_their_persistent_tensors() -> None:
     plan = Plan(policy="test")
     alone = StepGraph(tensors=_graph().tensors[:1], operators=(_operator("x", (P,), ()),))
     (fault,) = faults_together([[(_graph(), plan), (alone, plan)]], budget_bytes=1000)
     assert fault == "job 0: its graphs do not have the same persistent tensors"
-    bad = Plan(policy="test", swaps=(_swap(P, 1, 2, 3, 4),))
-    found = faults_together([[(_graph(), plan), (_graph(), bad)]], budget_bytes=1000)
-    assert found[0].startswith("job 0, graph 1: ")
+    invalid = Plan(policy="test", swaps=(swap(P, 1, 2, 3, 4),))
+    found_faults = faults_together([[(_graph(), plan), (_graph(), invalid)]], budget_bytes=1000)
+    assert found_faults[0].startswith("job 0, graph 1: ")
 
 
-def test_a_job_waits_with_what_is_left_after_giving_memory_back_and_before_taking_any() -> None:
-    """p leaves at 2 before the gate and comes back at 3 after it; a is made by operator 1."""
-    plan = Plan(policy="test", swaps=(_swap(P, 0, 2, 3, 4),))
+def test_waiting_job_has_released_memory_but_not_taken_any() -> None:
+    """p is released at boundary 2 before the gate, and p returns at boundary 3 after the gate. Operator 1 makes a."""
+    plan = Plan(policy="test", swaps=(swap(P, 0, 2, 3, 4),))
     assert steps([(_graph(), plan)]) == JobLoads(
         running_bytes=(30, 60, 50, 65, 60, 60, 60, 30), waiting_bytes=(30, 30, 50, 50, 60, 60, 60, 30)
     )
 
 
-def test_a_jobs_other_graphs_run_before_its_first_gate() -> None:
+def test_other_graphs_of_a_job_run_before_its_first_gate() -> None:
     plan = Plan(policy="test")
     other = StepGraph(tensors=_graph().tensors, operators=(_operator("x", (), (A,), 3),))
     assert steps([(_graph(), plan), (other, plan)]).waiting_bytes[:2] == (63, 30)
 
 
-def test_jobs_with_gates_are_judged_by_what_they_let_happen() -> None:
-    """Operators 1 to 6 of one job at a time: 65 bytes at most, beside the other's 30; a third job has no gates."""
+def test_jobs_with_gates_are_judged_by_the_loads_that_the_gates_allow() -> None:
+    """Only one job at a time runs its operators 1 to 6 with at most 65 bytes, beside the other job's 30. The third
+    job has no gates.
+    """
     turns = Schedule(
         jobs=(0, 2),
         iterations=(1, 1),
@@ -164,13 +158,15 @@ def test_jobs_with_gates_are_judged_by_what_they_let_happen() -> None:
     )
 
 
-def test_schedules_of_jobs_that_are_not_there_or_of_one_job_twice_are_named() -> None:
+def test_schedules_of_unknown_or_repeated_jobs_are_faults() -> None:
     jobs = [[(_graph(), Plan(policy="test"))]] * 2
-    alone = Schedule(jobs=(2,), iterations=(1,), gates=(), budget_bytes=95)
-    assert faults_together(jobs, budget_bytes=1000, schedules=[alone]) == ("the schedules are of jobs [2], of 2",)
-    once = Schedule(jobs=(0, 1), iterations=(1, 1), gates=(), budget_bytes=130)
-    found = faults_together(jobs, budget_bytes=1000, schedules=[once, once])
-    assert found == ("the schedules are of jobs [0, 1, 0, 1], of 2",)
+    unknown_job = Schedule(jobs=(2,), iterations=(1,), gates=(), budget_bytes=95)
+    assert faults_together(jobs, budget_bytes=1000, schedules=[unknown_job]) == (
+        "the schedules are of jobs [2], of 2",
+    )
+    schedule = Schedule(jobs=(0, 1), iterations=(1, 1), gates=(), budget_bytes=130)
+    found_faults = faults_together(jobs, budget_bytes=1000, schedules=[schedule, schedule])
+    assert found_faults == ("the schedules are of jobs [0, 1, 0, 1], of 2",)
 
 
 def _operator(
@@ -182,7 +178,7 @@ def _operator(
 
 
 def _graph(first_access_of_p: int = 0) -> StepGraph:
-    """p is read at 0 (or 1) and 4 and written at 5; q is updated at 2; a is made at 1 and read at 6; 8 operators."""
+    """Return a graph of 8 operators: 0 (or 1) and 4 read p, 5 writes p, 2 updates q, 1 makes a, and 6 reads a."""
     tensors = (
         Tensor(id=P, name="p", size_bytes=10, role=Role.PARAMETER),
         Tensor(id=Q, name="q", size_bytes=20, role=Role.OPTIMIZER_STATE),

@@ -1,19 +1,25 @@
-"""What is known of a moment, by hand: who is needed after it, in which window, and who can make it again."""
+"""Check, on examples computed by hand, what a moment knows: which tensors are needed after it, in which window each
+may be copied, and what can be recomputed.
+"""
 
 from dataclasses import replace
 
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
 from indb_tensile.scheduler.judges.moments import Moments
 from indb_tensile.scheduler.link import Link
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
 A, P = Role.ACTIVATION, Role.PARAMETER
 
 
-def test_what_is_needed_after_a_moment_has_a_window_on_each_lane() -> None:
-    """At operator 2: p is read last by 1 and next by 4, and updated by 5; q never is; a goes from 0 to 3."""
-    graph = drawn((10, P, ".r..ru"), (20, P, "r....."), (30, A, "w..r.."), (40, A, "..w..."), workspace={2: 5})
+def test_tensor_needed_after_a_moment_has_a_window_on_each_lane() -> None:
+    """The moment is operator 2. Operator 1 reads p last, 4 reads p next and 5 updates p. Nothing writes q. a lives
+    from 0 to 3.
+    """
+    graph = graph_from_rows(
+        (10, P, ".r..ru"), (20, P, "r....."), (30, A, "w..r.."), (40, A, "..w..."), workspace={2: 5}
+    )
     moment = Moments(graph, (1,) * 6, LINK).moment(2)
     assert (moment.position, moment.own_bytes, moment.must) == (2, 45, 3)
     assert moment.size_bytes.tolist() == [10, 20, 30]
@@ -24,9 +30,11 @@ def test_what_is_needed_after_a_moment_has_a_window_on_each_lane() -> None:
     assert moment.cost_ns.tolist() == [1]
 
 
-def test_a_chain_goes_back_to_what_is_there_anyway() -> None:
-    """c is made of b, b of a; only c is needed in the end, and the first operator of all draws what it makes."""
-    graph = drawn((10, A, "wr...."), (20, A, ".wr..."), (30, A, "..w..r"), (40, A, "...wr."))
+def test_recomputation_chain_ends_at_tensors_that_are_held_anyway() -> None:
+    """c is made from b, and b from a; only c is needed in the end. If the first operator draws random numbers, a
+    cannot be recomputed.
+    """
+    graph = graph_from_rows((10, A, "wr...."), (20, A, ".wr..."), (30, A, "..w..r"), (40, A, "...wr."))
     moment = Moments(graph, (1, 2, 3, 4, 5, 6), LINK).moment(4)
     assert (moment.must, moment.size_bytes.tolist()) == (1, [30, 20, 10])
     assert moment.cost_ns.tolist() == [1, 2, 3]
@@ -38,14 +46,15 @@ def test_a_chain_goes_back_to_what_is_there_anyway() -> None:
     assert (moment.parent.tolist(), moment.leaf_node.tolist(), moment.leaf_item.tolist()) == ([1, -1], [0], [2])
 
 
-def test_what_an_update_needs_is_needed_only_where_it_surely_comes_later() -> None:
-    """The gradient is read by an update alone, which may run before operator 2, but not where 2 reads the old p."""
-    assert _held_at_2("...u", "r...") == 50, "p, and what operator 2 makes"
-    assert _held_at_2("..ru", "r...") == 80, "and the gradient"
+def test_gradient_is_needed_only_if_its_update_surely_runs_later() -> None:
+    """An update alone reads the gradient. It may run before operator 2, unless operator 2 reads the old p."""
+    assert _held_at_2("...u", "r...") == 50, "p, and the output of operator 2"
+    assert _held_at_2("..ru", "r...") == 80, "the gradient as well"
 
 
 def _held_at_2(parameter: str, other: str) -> float:
-    graph = drawn((10, P, parameter), (10, P, other), (30, A, ".w.r"), (30, A, "..w."))
+    """Return the bytes held at operator 2, given the accesses of two parameters. Operator 3 is an update."""
+    graph = graph_from_rows((10, P, parameter), (10, P, other), (30, A, ".w.r"), (30, A, "..w."))
     update = replace(graph.operators[3], stage=Stage.OPTIMIZER)
     graph = StepGraph(tensors=graph.tensors, operators=(*graph.operators[:3], update))
     return float(Moments(graph, (1,) * 4, LINK).held_bytes()[2])

@@ -1,4 +1,4 @@
-"""Placements, judged by brute force: nothing that is held at the same time shares a byte."""
+"""Check placements by brute force: no two tensors that are held at the same time share a byte."""
 
 import csv
 import random
@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile import _placement
@@ -34,131 +34,128 @@ _INSTANCES = Path(__file__).parents[3] / "shared" / "data" / "minimalloc"
 Block = tuple[int, int, int]  # first, stop, size
 
 
-def wrong(held: Sequence[Interval], count: int, placement: Placement, alignment_bytes: int) -> list[str]:
-    """The judge: every rule that the placement breaks."""
-    found = []
-    at = [{t % count for t in range(i.first, i.stop)} for i in held]
-    ranges = [(o, o + i.size_bytes) for o, i in zip(placement.offsets, held, strict=True)]
-    for (a, b), index in zip(ranges, range(len(held)), strict=True):
+def placement_faults(spans: Sequence[Interval], count: int, placement: Placement, alignment_bytes: int) -> list[str]:
+    """Return every rule that the placement breaks."""
+    faults = []
+    moments = [{t % count for t in range(i.first, i.stop)} for i in spans]
+    ranges = [(o, o + i.size_bytes) for o, i in zip(placement.offsets, spans, strict=True)]
+    for (a, b), index in zip(ranges, range(len(spans)), strict=True):
         if a < 0 or a % alignment_bytes or b > placement.size_bytes:
-            found.append(f"interval {index} lies at {a} .. {b} of {placement.size_bytes}")
-    for i, k in combinations(range(len(held)), 2):
-        if at[i] & at[k] and ranges[i][0] < ranges[k][1] and ranges[k][0] < ranges[i][1]:
-            found.append(f"intervals {i} and {k} share bytes: {ranges[i]}, {ranges[k]}")
+            faults.append(f"interval {index} lies at {a} .. {b} of {placement.size_bytes}")
+    for i, k in combinations(range(len(spans)), 2):
+        if moments[i] & moments[k] and ranges[i][0] < ranges[k][1] and ranges[k][0] < ranges[i][1]:
+            faults.append(f"intervals {i} and {k} share bytes: {ranges[i]}, {ranges[k]}")
     if placement.size_bytes != max((end for _, end in ranges), default=0):
-        found.append(f"the highest end is not {placement.size_bytes}")
-    return found
+        faults.append(f"the highest end is not {placement.size_bytes}")
+    return faults
 
 
 @st.composite
 def cycles(draw: st.DrawFn, most: int = 30, longest: int = 12, largest: int = 40) -> tuple[tuple[Interval, ...], int]:
-    """Intervals of a cycle, some of them across its end, some as long as it."""
+    """Draw intervals of a cycle. Some of them cross its end, and some are as long as the cycle."""
     count = draw(st.integers(1, longest))
     block = st.tuples(st.integers(0, count - 1), st.integers(1, count), st.integers(1, largest))
     blocks = draw(st.lists(block, max_size=most))
-    return _held([(first, first + length, size) for first, length, size in blocks]), count
+    return _intervals([(first, first + length, size) for first, length, size in blocks]), count
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(), st.sampled_from((1, 8, 512)), st.sampled_from((place, best_fit, first_fit)))
-def test_every_way_to_place_is_right_at_any_alignment(
-    cycle: tuple[tuple[Interval, ...], int], alignment: int, way: Callable[..., Placement]
+def test_every_algorithm_places_without_overlap_at_any_alignment(
+    cycle: tuple[tuple[Interval, ...], int], alignment: int, algorithm: Callable[..., Placement]
 ) -> None:
-    held, count = cycle
-    placement = way(held, count, alignment_bytes=alignment)
-    assert wrong(held, count, placement, alignment) == []
-    assert placement.size_bytes >= load_bound(held, count)
-    assert placement == way(held, count, alignment_bytes=alignment)
+    spans, count = cycle
+    placement = algorithm(spans, count, alignment_bytes=alignment)
+    assert placement_faults(spans, count, placement, alignment) == []
+    assert placement.size_bytes >= load_bound(spans, count)
+    assert placement == algorithm(spans, count, alignment_bytes=alignment)
 
 
-@settings(max_examples=100, deadline=None)
 @given(workloads(), links(), st.floats(0, 1), st.sampled_from(sorted(POLICIES)))
-def test_the_intervals_of_any_plan_can_be_placed(
-    workload: Workload, link: Link, fraction: float, policy: str
-) -> None:
+def test_intervals_of_every_plan_can_be_placed(workload: Workload, link: Link, fraction: float, policy: str) -> None:
     least = least_bytes(workload)
     plans = POLICIES[policy]((workload,), budget_bytes=least + round(fraction * least), link=link)[0]
     for graph, plan in zip(workload.graphs, plans, strict=True):
-        held, count = intervals(graph, plan), len(effective(graph, plan).operators)
-        assert wrong(held, count, place(held, count, alignment_bytes=4), 4) == []
+        spans, count = intervals(graph, plan), len(effective(graph, plan).operators)
+        assert placement_faults(spans, count, place(spans, count, alignment_bytes=4), 4) == []
         in_regions = place_plan(graph, plan, region_bytes=1024)
-        assert wrong(held, count, in_regions, 512) == []
-        assert in_regions.size_bytes <= place(held, count).size_bytes
+        assert placement_faults(spans, count, in_regions, 512) == []
+        assert in_regions.size_bytes <= place(spans, count).size_bytes
         assert place_plan(graph, plan, region_bytes=1024) is in_regions
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(most=6, longest=6, largest=3), st.integers(0, 2))
-def test_a_capacity_is_refused_exactly_where_no_placement_exists(
-    cycle: tuple[tuple[Interval, ...], int], more: int
+def test_capacity_is_refused_exactly_if_no_placement_exists(
+    cycle: tuple[tuple[Interval, ...], int], extra: int
 ) -> None:
-    held, count = cycle
-    capacity = load_bound(held, count) + more
-    found = place_within(held, count, capacity_bytes=capacity, alignment_bytes=1)
-    if isinstance(found, Placement):
-        assert wrong(held, count, found, 1) == []
-        assert found.size_bytes <= capacity
+    spans, count = cycle
+    capacity = load_bound(spans, count) + extra
+    result = place_within(spans, count, capacity_bytes=capacity, alignment_bytes=1)
+    if isinstance(result, Placement):
+        assert placement_faults(spans, count, result, 1) == []
+        assert result.size_bytes <= capacity
     else:
-        assert found == Unplaced(capacity_bytes=capacity, proven=True)
-        assert not _placeable(held, count, capacity)
+        assert result == Unplaced(capacity_bytes=capacity, proven=True)
+        assert not _placeable(spans, count, capacity)
 
 
-@settings(max_examples=200, deadline=None)
 @given(cycles(most=6, longest=6, largest=3), st.integers(-1, 2))
-def test_the_search_alone_agrees_with_trying_everything(cycle: tuple[tuple[Interval, ...], int], more: int) -> None:
-    held, count = cycle
-    capacity = load_bound(held, count) + more
-    first, stop, size = [i.first for i in held], [i.stop for i in held], [i.size_bytes for i in held]
+def test_search_agrees_with_trying_every_placement(cycle: tuple[tuple[Interval, ...], int], extra: int) -> None:
+    spans, count = cycle
+    capacity = load_bound(spans, count) + extra
+    first, stop, size = [i.first for i in spans], [i.stop for i in spans], [i.size_bytes for i in spans]
     ended, offsets = _placement.search(list(first), stop, size, count, capacity, 100_000)
     assert ended
-    if offsets or not held:
-        placement = Placement(offsets=tuple(offsets), size_bytes=_top(held, offsets))
-        assert wrong(held, count, placement, 1) == []
+    if offsets or not spans:
+        placement = Placement(offsets=tuple(offsets), size_bytes=_top(spans, offsets))
+        assert placement_faults(spans, count, placement, 1) == []
         assert placement.size_bytes <= max(capacity, 0)
     else:
-        assert not _placeable(held, count, capacity)
+        assert not _placeable(spans, count, capacity)
 
 
-@settings(max_examples=150, deadline=None)
 @given(cycles(most=6, longest=6, largest=3))
-def test_a_handful_is_placed_as_low_as_can_be(cycle: tuple[tuple[Interval, ...], int]) -> None:
-    held, count = cycle
-    placement = place(held, count, alignment_bytes=1)
-    assert placement.size_bytes == 0 or not _placeable(held, count, placement.size_bytes - 1)
+def test_few_intervals_are_placed_optimally(cycle: tuple[tuple[Interval, ...], int]) -> None:
+    spans, count = cycle
+    placement = place(spans, count, alignment_bytes=1)
+    assert placement.size_bytes == 0 or not _placeable(spans, count, placement.size_bytes - 1)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_was_cut_from_a_rectangle_fits_into_it_again(seed: int) -> None:
-    """Full to the last byte; every other one is turned in time, so that some of it crosses the end."""
+def test_pieces_cut_from_a_rectangle_fit_into_it(seed: int) -> None:
+    """The pieces fill the rectangle to the last byte. For odd seeds they are shifted in time, so that some cross the
+    end.
+    """
     chance = random.Random(seed)
     count, capacity = 60, 1000
     blocks = _cut(chance, (0, count, 0, capacity), 40)
     shift = chance.randrange(count) if seed % 2 else 0
-    held = _held([((a + shift) % count, (a + shift) % count + b - a, size) for a, b, size in blocks])
-    assert load_bound(held, count) == capacity
-    placement = place_within(held, count, capacity_bytes=capacity, alignment_bytes=1)
+    spans = _intervals([((a + shift) % count, (a + shift) % count + b - a, size) for a, b, size in blocks])
+    assert load_bound(spans, count) == capacity
+    placement = place_within(spans, count, capacity_bytes=capacity, alignment_bytes=1)
     assert isinstance(placement, Placement)
-    assert wrong(held, count, placement, 1) == []
+    assert placement_faults(spans, count, placement, 1) == []
     assert placement.size_bytes == capacity
 
 
-def test_a_stack_of_activations_is_placed_at_the_bound() -> None:
-    """Made forward, used backward, with a gradient beside each: what training looks like."""
+def test_activations_of_a_training_step_are_placed_near_the_bound() -> None:
+    """The forward pass makes tensors and the backward pass uses them, each beside a gradient, as in training."""
     layers = 300
     chance = random.Random(0)
     blocks = []
     for k in range(layers):
         size = 512 * chance.randrange(1, 4000)
         blocks += [(k, 2 * layers - k, size), (2 * layers - k - 1, min(2 * layers, 2 * layers - k + 1), size)]
-    held = _held(blocks)
-    placement = place(held, 2 * layers)
-    assert wrong(held, 2 * layers, placement, 512) == []
-    assert placement.size_bytes <= 1.01 * load_bound(held, 2 * layers)
+    spans = _intervals(blocks)
+    placement = place(spans, 2 * layers)
+    assert placement_faults(spans, 2 * layers, placement, 512) == []
+    assert placement.size_bytes <= 1.01 * load_bound(spans, 2 * layers)
 
 
 @pytest.mark.parametrize("many", [410, 1000])
-def test_hundreds_of_intervals_are_searched(many: int) -> None:
-    """Of very different lengths, as in a network; one after the other they do not all fit in at the bound."""
+def test_hundreds_of_intervals_are_placed_at_the_bound(many: int) -> None:
+    """The intervals have very different lengths, as in a network. Placed one after the other, they do not all fit at
+    the bound.
+    """
     chance = random.Random(many)
     blocks = []
     for _ in range(many):
@@ -167,68 +164,69 @@ def test_hundreds_of_intervals_are_searched(many: int) -> None:
         blocks.append(
             (first, first + length, chance.choice((64, 128, 384, 512, 1024, 3000)) * chance.randrange(1, 9))
         )
-    held, count = _held(blocks), many // 2
-    bound = load_bound(held, count)
-    found = place_within(held, count, capacity_bytes=bound, alignment_bytes=1)
-    assert isinstance(found, Placement)
-    assert (wrong(held, count, found, 1), found.size_bytes) == ([], bound)
+    spans, count = _intervals(blocks), many // 2
+    bound = load_bound(spans, count)
+    placement = place_within(spans, count, capacity_bytes=bound, alignment_bytes=1)
+    assert isinstance(placement, Placement)
+    assert (placement_faults(spans, count, placement, 1), placement.size_bytes) == ([], bound)
 
 
 @pytest.mark.parametrize("pieces", [3, 40])
-def test_stretches_that_nothing_connects_are_placed_one_by_one(pieces: int) -> None:
-    """A thousand intervals and more, of which each stretch's fit in by themselves."""
+def test_unconnected_stretches_are_placed_separately(pieces: int) -> None:
+    """There are more than a thousand intervals. Those of each stretch fit by themselves."""
     stretches = 1_200 // pieces
     blocks = [
         block
         for number in range(stretches)
         for block in _cut(random.Random(number), (60 * number, 60 * number + 60, 0, 1000), pieces)
     ]
-    held = _held(blocks)
-    found = place_within(held, 60 * stretches, capacity_bytes=1000, alignment_bytes=1)
-    assert isinstance(found, Placement)
-    assert (wrong(held, 60 * stretches, found, 1), found.size_bytes) == ([], 1000)
+    spans = _intervals(blocks)
+    placement = place_within(spans, 60 * stretches, capacity_bytes=1000, alignment_bytes=1)
+    assert isinstance(placement, Placement)
+    assert (placement_faults(spans, 60 * stretches, placement, 1), placement.size_bytes) == ([], 1000)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cycles())
-def test_the_best_placement_is_never_above_the_published_ones(cycle: tuple[tuple[Interval, ...], int]) -> None:
-    held, count = cycle
-    published = min(way(held, count, alignment_bytes=1).size_bytes for way in (best_fit, first_fit))
-    assert place(held, count, alignment_bytes=1).size_bytes <= published
+def test_placement_is_never_above_first_fit_and_best_fit(cycle: tuple[tuple[Interval, ...], int]) -> None:
+    spans, count = cycle
+    published = min(algorithm(spans, count, alignment_bytes=1).size_bytes for algorithm in (best_fit, first_fit))
+    assert place(spans, count, alignment_bytes=1).size_bytes <= published
 
 
-def test_published_first_fit_takes_the_lowest_and_best_fit_the_smallest_hole() -> None:
-    """For the last one: 10 bytes at 0 and 3 at 16, where it needs 2. Largest first, whatever the order given."""
-    held = _held([(1, 2, 2), (1, 3, 5), (0, 2, 6), (0, 1, 10), (2, 3, 19)])
-    assert first_fit(held, 4, alignment_bytes=1) == Placement(offsets=(0, 19, 10, 0, 0), size_bytes=24)
-    assert best_fit(held, 4, alignment_bytes=1) == Placement(offsets=(16, 19, 10, 0, 0), size_bytes=24)
+def test_first_fit_takes_the_lowest_hole_and_best_fit_the_smallest() -> None:
+    """The first interval needs 2 bytes and finds holes of 10 bytes at 0 and of 3 bytes at 16. Both algorithms place
+    the largest interval first.
+    """
+    spans = _intervals([(1, 2, 2), (1, 3, 5), (0, 2, 6), (0, 1, 10), (2, 3, 19)])
+    assert first_fit(spans, 4, alignment_bytes=1) == Placement(offsets=(0, 19, 10, 0, 0), size_bytes=24)
+    assert best_fit(spans, 4, alignment_bytes=1) == Placement(offsets=(16, 19, 10, 0, 0), size_bytes=24)
 
 
-def test_an_interval_across_the_end_has_one_address_for_both_ends() -> None:
-    held = _held([(3, 6, 4), (0, 1, 2), (3, 4, 2), (2, 3, 6)])
-    for way in (place, first_fit, best_fit):
-        placement = way(held, 4, alignment_bytes=1)
-        assert wrong(held, 4, placement, 1) == []
+def test_interval_across_the_end_has_one_address() -> None:
+    spans = _intervals([(3, 6, 4), (0, 1, 2), (3, 4, 2), (2, 3, 6)])
+    for algorithm in (place, first_fit, best_fit):
+        placement = algorithm(spans, 4, alignment_bytes=1)
+        assert placement_faults(spans, 4, placement, 1) == []
         assert placement.size_bytes == 6
 
 
-def test_nothing_takes_no_space() -> None:
+def test_no_intervals_take_no_space() -> None:
     assert place((), 5) == best_fit((), 5) == Placement(offsets=(), size_bytes=0)
     assert place_within((), 5, capacity_bytes=0) == Placement(offsets=(), size_bytes=0)
 
 
-def test_a_search_that_is_cut_short_proves_nothing() -> None:
-    held = _held(_cut(random.Random(7), (0, 60, 0, 1000), 60))
-    found = place_within(held, 60, capacity_bytes=1000, alignment_bytes=1, steps=1)
-    assert found == Unplaced(capacity_bytes=1000, proven=False)
+def test_search_that_is_cut_short_proves_nothing() -> None:
+    spans = _intervals(_cut(random.Random(7), (0, 60, 0, 1000), 60))
+    result = place_within(spans, 60, capacity_bytes=1000, alignment_bytes=1, steps=1)
+    assert result == Unplaced(capacity_bytes=1000, proven=False)
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
-    held = _held([(1, 3, 5)])
+def test_senseless_arguments_are_refused() -> None:
+    spans = _intervals([(1, 3, 5)])
     with pytest.raises(InvariantError, match="alignment is 0"):
-        place(held, 4, alignment_bytes=0)
+        place(spans, 4, alignment_bytes=0)
     with pytest.raises(InvariantError, match="out of a cycle of 1"):
-        place(held, 1)
+        place(spans, 1)
     with pytest.raises(ValueError, match="out of the cycle"):
         _placement.fit([0], [3], [1], 2, [0], False)
     with pytest.raises(ValueError, match="no block"):
@@ -238,56 +236,57 @@ def test_what_cannot_be_meant_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", "ABCDE")
-def test_the_hard_instances_of_minimalloc_are_placed_within_their_capacity(name: str) -> None:
-    held, count = _minimalloc(name)
-    placement = place_within(held, count, capacity_bytes=1_048_576, alignment_bytes=1)
+def test_hard_minimalloc_instances_are_placed_within_their_capacity(name: str) -> None:
+    spans, count = _minimalloc(name)
+    placement = place_within(spans, count, capacity_bytes=1_048_576, alignment_bytes=1)
     assert isinstance(placement, Placement)
-    assert wrong(held, count, placement, 1) == []
+    assert placement_faults(spans, count, placement, 1) == []
     assert placement.size_bytes <= 1_048_576
 
 
 @pytest.mark.parametrize("name", "ABCDE")
-def test_the_hard_instances_of_minimalloc_are_placed_near_it_where_no_capacity_is_given(name: str) -> None:
-    held, count = _minimalloc(name)
-    placement = place(held, count, alignment_bytes=1)
-    assert wrong(held, count, placement, 1) == []
+def test_hard_minimalloc_instances_are_placed_near_their_capacity_without_a_limit(name: str) -> None:
+    spans, count = _minimalloc(name)
+    placement = place(spans, count, alignment_bytes=1)
+    assert placement_faults(spans, count, placement, 1) == []
     assert placement.size_bytes <= 1.03 * 1_048_576
 
 
 def _minimalloc(name: str) -> tuple[tuple[Interval, ...], int]:
     path = _INSTANCES / f"{name}.1048576.csv"
     if not path.exists():
-        pytest.skip(f"the instances of minimalloc do not stand beside the repository: no {path}")
+        pytest.skip(f"the instances of minimalloc are not beside the repository: no {path}")
     with path.open() as lines:
         rows = [(int(r["lower"]), int(r["upper"]), int(r["size"])) for r in csv.DictReader(lines)]
     moments = {t: k for k, t in enumerate(sorted({t for lower, upper, _ in rows for t in (lower, upper)}))}
-    return _held([(moments[lower], moments[upper], size) for lower, upper, size in rows]), len(moments)
+    return _intervals([(moments[lower], moments[upper], size) for lower, upper, size in rows]), len(moments)
 
 
-def _held(blocks: Sequence[Block]) -> tuple[Interval, ...]:
+def _intervals(blocks: Sequence[Block]) -> tuple[Interval, ...]:
     return tuple(
         Interval(tensor=TensorId(k), first=OpIndex(first), stop=stop, size_bytes=size)
         for k, (first, stop, size) in enumerate(blocks)
     )
 
 
-def _top(held: Sequence[Interval], offsets: Sequence[int]) -> int:
-    return max((o + i.size_bytes for o, i in zip(offsets, held, strict=True)), default=0)
+def _top(spans: Sequence[Interval], offsets: Sequence[int]) -> int:
+    return max((o + i.size_bytes for o, i in zip(offsets, spans, strict=True)), default=0)
 
 
-def _placeable(held: Sequence[Interval], count: int, capacity: int) -> bool:
-    """Whether some choice of offsets is right, by trying all of them."""
-    at = [{t % count for t in range(i.first, i.stop)} for i in held]
+def _placeable(spans: Sequence[Interval], count: int, capacity: int) -> bool:
+    """Return whether a placement within the capacity exists, by trying all offsets."""
+    moments = [{t % count for t in range(i.first, i.stop)} for i in spans]
     chosen: list[int] = []
 
     def extend() -> bool:
         k = len(chosen)
-        if k == len(held):
+        if k == len(spans):
             return True
-        for offset in range(capacity - held[k].size_bytes + 1):
-            end = offset + held[k].size_bytes
+        for offset in range(capacity - spans[k].size_bytes + 1):
+            end = offset + spans[k].size_bytes
             if all(
-                not at[k] & at[i] or end <= chosen[i] or chosen[i] + held[i].size_bytes <= offset for i in range(k)
+                not moments[k] & moments[i] or end <= chosen[i] or chosen[i] + spans[i].size_bytes <= offset
+                for i in range(k)
             ):
                 chosen.append(offset)
                 if extend():
@@ -299,7 +298,9 @@ def _placeable(held: Sequence[Interval], count: int, capacity: int) -> bool:
 
 
 def _cut(chance: random.Random, box: tuple[int, int, int, int], pieces: int) -> list[Block]:
-    """Cut a box again and again: the largest piece, in time or in bytes, or into a pinwheel, which no cut undoes."""
+    """Cut a box into pieces. Each time the largest piece is cut in time, in bytes, or into a pinwheel, which no
+    single cut undoes.
+    """
     boxes = [box]
     while len(boxes) < pieces:
         boxes.sort(key=lambda b: (b[1] - b[0]) * (b[3] - b[2]))

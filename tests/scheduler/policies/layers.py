@@ -4,11 +4,13 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.workload import Workload
 
-Row = tuple[str, Stage, str, str]  # operator, stage, what it reads, what it writes: names, separated by blanks
+Row = tuple[str, Stage, str, str]  # operator, stage, tensors read, tensors written; names are separated by blanks
 
 
 def step(sizes: dict[str, int], rows: list[Row]) -> StepGraph:
-    """A step graph of these tensors and operators; a tensor named w... is a parameter, x the batch, r... a buffer."""
+    """Return a step graph of these tensors and operators. Tensor names that start with w are parameters, with x the
+    batch, with r buffers, and all others activations.
+    """
     roles = {"w": Role.PARAMETER, "x": Role.INPUT, "r": Role.BUFFER}
     ids = {name: TensorId(k) for k, name in enumerate(sizes)}
     tensors = tuple(
@@ -30,7 +32,7 @@ def step(sizes: dict[str, int], rows: list[Row]) -> StepGraph:
 
 
 def job(graph: StepGraph, latency_ns: int = 1000, number: int = 1) -> Workload:
-    """A job of this step whose operators all take the same time."""
+    """Return a job of this step graph. All its operators take the same time."""
     return Workload(job=JobId(number), graphs=(graph,), latency_ns=((latency_ns,) * len(graph.operators),))
 
 
@@ -40,9 +42,10 @@ RELU, RELU_BACKWARD = "aten.relu.default", "aten.threshold_backward.default"
 
 
 def three_convolutions() -> StepGraph:
-    """x -> conv a -> relu b -> conv c -> relu d -> conv e -> loss, and back.
+    """Return a network and its backward pass: x -> conv a -> relu b -> conv c -> relu d -> conv e -> loss.
 
-    Operators 0 upload, 1-5 the layers, 6 the loss, 7 its gradient, then 8 conv, 9 relu, 10 conv, 11 relu, 12 conv.
+    Operator 0 is the upload, 1 to 5 are the layers, 6 is the loss, 7 its gradient, 8 conv, 9 relu, 10 conv, 11 relu,
+    12 conv.
     """
     sizes = {"x": 50, "w1": 4, "w2": 4, "w3": 4}
     sizes |= dict.fromkeys(("a", "b", "c", "d", "e"), 100)

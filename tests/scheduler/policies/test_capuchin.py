@@ -1,18 +1,21 @@
-"""Capuchin by hand: free time first, then the cheaper of swap and recomputation, then what is left on demand."""
+"""Check Capuchin on examples computed by hand: tensors with the longest free time are swapped first, then the cheaper
+of swap and recomputation is chosen, and the rest is evicted on demand.
+"""
 
 import dataclasses
 
-from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.peak import Gap, liveness_peak, peak
-from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
+from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.capuchin import capuchin
 from indb_tensile.scheduler.policies.feedback import fed_back
 from indb_tensile.scheduler.policies.free_time import FreeTime
 from indb_tensile.scheduler.policies.msps import SavingPerTime
 from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.workload import Workload
+from tests.scheduler.plan_parts import execution_order, idle_gap, swap
 from tests.scheduler.policies.layers import FORWARD, Row, job, step
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # a byte a nanosecond
@@ -20,7 +23,9 @@ A, B = TensorId(0), TensorId(1)
 
 
 def peaked() -> StepGraph:
-    """a (of 100 bytes) and b (100) are used again after c (300): 501 bytes at operator 3, 500 at operator 2."""
+    """Return a graph that uses a (100 bytes) and b (100) again after c (300). Operator 2 holds 500 bytes, operator 3
+    holds 501.
+    """
     sizes = {"a": 100, "b": 100, "c": 300, "d": 1, "e": 1, "f": 1, "g": 1}
     rows: list[Row] = [
         ("make", FORWARD, "", "a"),
@@ -34,33 +39,37 @@ def peaked() -> StepGraph:
     return step(sizes, rows)
 
 
-def test_the_tensor_with_the_longest_free_time_is_swapped_where_that_hides() -> None:
-    """a is idle from 2,000 ns to 6,000, b from 3,000 to 5,000; each copy takes 100."""
+def test_tensor_with_the_longest_free_time_is_swapped_if_its_copies_are_hidden() -> None:
+    """a is idle from 2,000 to 6,000 ns, b from 3,000 to 5,000 ns. Each copy takes 100 ns."""
     graph = peaked()
     free_time = FreeTime(graph, (1000,) * 7, LINK)
-    assert [free_time.of(_gap(A, 1, 6)), free_time.of(_gap(B, 2, 5))] == [3800, 1800]
+    assert [free_time.of(idle_gap(A, 1, 6)), free_time.of(idle_gap(B, 2, 5))] == [3800, 1800]
     plan = _planned(job(graph), 500)
-    assert plan == Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 5, 6),))
+    assert plan == Plan(policy="capuchin", swaps=(swap(A, 1, 3, 5, 6),))
     assert (faults(graph, plan), peak(graph, plan)) == ((), 500)
 
 
-def test_nothing_is_done_where_the_budget_holds_everything() -> None:
+def test_sufficient_budget_needs_no_plan() -> None:
     assert _planned(job(peaked()), 501) == Plan(policy="capuchin")
 
 
-def test_where_no_swap_hides_the_cheaper_of_waiting_and_computing_again_is_taken() -> None:
-    """At 50 ns an operator a's copy out ends at 200 ns, 50 late for operator 3; made again it costs operator 0."""
+def test_cheaper_of_stall_and_recomputation_is_chosen_if_no_swap_is_hidden() -> None:
+    """With operators of 50 ns, a's copy out ends at 200 ns, 50 ns late for operator 3. Recomputing a costs the time
+    of operator 0.
+    """
     graph = peaked()
-    swap = Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 4, 6),))
-    again = Plan(policy="capuchin", executions=_order(0, 1, 2, 3, 4, 5, 0, 6))
-    assert _planned(_job(graph, 50, 50, 50, 50, 50, 50, 50), 500) == swap
-    assert _planned(_job(graph, 40, 40, 50, 50, 50, 50, 50), 500) == again
+    swapped = Plan(policy="capuchin", swaps=(swap(A, 1, 3, 4, 6),))
+    recomputed = Plan(policy="capuchin", executions=execution_order(0, 1, 2, 3, 4, 5, 0, 6))
+    assert _planned(_job(graph, 50, 50, 50, 50, 50, 50, 50), 500) == swapped
+    assert _planned(_job(graph, 40, 40, 50, 50, 50, 50, 50), 500) == recomputed
     assert _planned(_job(graph, 40, 40, 50, 50, 50, 50, 50), 500, rewrites=False).executions == ()
-    assert (faults(graph, again), peak(graph, again)) == ((), 401), "a is gone before c is made"
+    assert (faults(graph, recomputed), peak(graph, recomputed)) == ((), 401), "a is released before c is made"
 
 
-def test_saving_per_time_follows_what_is_dropped() -> None:
-    """x -> a -> b -> c; then b, a are read again: without a, b costs both; without b, a is made for it too."""
+def test_saving_per_time_depends_on_the_dropped_tensors() -> None:
+    """The graph is a -> b -> c, and then b and a are read again. If a is dropped, recomputing b costs both. If b is
+    dropped, recomputing b also needs a.
+    """
     sizes = {"a": 10, "b": 10, "c": 10}
     rows: list[Row] = [
         ("make", FORWARD, "", "a"),
@@ -71,7 +80,7 @@ def test_saving_per_time_follows_what_is_dropped() -> None:
         ("use", FORWARD, "a", ""),
     ]
     saving = SavingPerTime(Recomputation(step(sizes, rows), (3, 20, 100, 1, 1, 1)))
-    a, b = _gap(A, 1, 5), _gap(B, 2, 4)
+    a, b = idle_gap(A, 1, 5), idle_gap(B, 2, 4)
     assert (saving.time_ns(a), saving.time_ns(b)) == (3, 20)
     assert saving.best((a, b)) == (a, 3)
     saving.drop(a)
@@ -81,8 +90,10 @@ def test_saving_per_time_follows_what_is_dropped() -> None:
     assert saving.time_ns(a) == 6, "once for itself, once for b"
 
 
-def test_what_persists_is_evicted_on_demand_and_waited_for() -> None:
-    """A parameter is idle while an activation of 100 bytes lives; it could be back during the idle operator."""
+def test_persistent_tensor_is_evicted_on_demand_with_a_stall() -> None:
+    """A parameter is idle while an activation of 100 bytes lives. The parameter could return during the idle
+    operator.
+    """
     rows: list[Row] = [
         ("use", FORWARD, "w", ""),
         ("make", FORWARD, "", "a"),
@@ -92,20 +103,22 @@ def test_what_persists_is_evicted_on_demand_and_waited_for() -> None:
     ]
     graph = step({"w": 60, "a": 100}, rows)
     plan = _planned(job(graph), 100)
-    assert plan == Plan(policy="capuchin", swaps=(_swap(A, 0, 1, 4, 4),))
+    assert plan == Plan(policy="capuchin", swaps=(swap(A, 0, 1, 4, 4),))
     assert (faults(graph, plan), peak(graph, plan)) == ((), 100)
     unused = step({"w": 60, "a": 100}, [("idle", FORWARD, "", ""), *rows[1:3]])
     assert _planned(job(unused), 100) == Plan(policy="capuchin", away=frozenset({A}))
 
 
-def test_what_came_late_is_fetched_earlier_as_far_as_memory_allows() -> None:
-    """a's copy of 100 ns starts when a is needed; two operators of 50 ns before that would hide it."""
+def test_late_copy_starts_earlier_as_far_as_memory_allows() -> None:
+    """a's copy of 100 ns starts when a is needed. If it started two operators of 50 ns earlier, they would hide
+    it.
+    """
     graph = peaked()
-    late = Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 6, 6),))
-    found = fed_back(graph, (50,) * 7, LINK, late, 500)
-    assert found == Plan(policy="capuchin", swaps=(_swap(A, 1, 3, 4, 6),))
-    assert fed_back(graph, (50,) * 7, LINK, found, 500) == found
-    assert fed_back(graph, (50,) * 7, LINK, late, 202) == found, "b, e and f or d are beside it"
+    late = Plan(policy="capuchin", swaps=(swap(A, 1, 3, 6, 6),))
+    earlier = fed_back(graph, (50,) * 7, LINK, late, 500)
+    assert earlier == Plan(policy="capuchin", swaps=(swap(A, 1, 3, 4, 6),))
+    assert fed_back(graph, (50,) * 7, LINK, earlier, 500) == earlier
+    assert fed_back(graph, (50,) * 7, LINK, late, 202) == earlier, "b, e and f or d are held beside a"
     assert fed_back(graph, (50,) * 7, LINK, late, 201) == late
 
 
@@ -122,16 +135,3 @@ def _planned(workload: Workload, budget_bytes: int, *, rewrites: bool = True) ->
 
 def _job(graph: StepGraph, *latency_ns: int) -> Workload:
     return dataclasses.replace(job(graph), latency_ns=(latency_ns,))
-
-
-def _gap(tensor: TensorId, out_after: int, needed_by: int) -> Gap:
-    return Gap(tensor=tensor, out_after=OpIndex(out_after), needed_by=OpIndex(needed_by))
-
-
-def _swap(tensor: TensorId, *boundaries: int) -> Swap:
-    out_after, free_at, in_at, needed_by = (OpIndex(k) for k in boundaries)
-    return Swap(tensor=tensor, out_after=out_after, free_at=free_at, in_at=in_at, needed_by=needed_by)
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)

@@ -1,4 +1,4 @@
-"""The kinds of layer that names stand for, as captured graphs spell them."""
+"""Check which kind of layer an operator's name stands for, as captured graphs spell the names."""
 
 import pytest
 
@@ -30,11 +30,11 @@ from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_
         ("upload", Kind.OTHER),
     ],
 )
-def test_the_name_tells_the_layer(name: str, kind: Kind) -> None:
+def test_name_determines_the_kind_of_layer(name: str, kind: Kind) -> None:
     assert kind_of(name) is kind
 
 
-def test_a_gradient_of_a_linear_layer_is_told_by_its_stage() -> None:
+def test_gradient_of_a_linear_layer_is_recognized_by_its_stage() -> None:
     forward, backward = (
         Operator(name="aten.mm.default", signature="", stage=stage, reads=(), writes=())
         for stage in (Stage.FORWARD, Stage.BACKWARD)

@@ -1,4 +1,6 @@
-"""SuperNeurons by hand: checkpoints swap, cheap layers run again, and the budget decides how much of that."""
+"""Check SuperNeurons on examples computed by hand: checkpoints are swapped, cheap layers are recomputed, and the
+budget decides how much of both happens.
+"""
 
 import dataclasses
 from itertools import pairwise
@@ -6,9 +8,10 @@ from itertools import pairwise
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.peak import Gap, liveness_peak, peak
-from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.memory.peak import liveness_peak, peak
+from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.policies.superneurons import Join, Layers, superneurons
+from tests.scheduler.plan_parts import idle_gap, swap
 from tests.scheduler.policies.layers import (
     BACKWARD,
     CONV,
@@ -32,7 +35,7 @@ LOSS, LOSS_BACKWARD = "aten.nll_loss_forward.default", "aten.nll_loss_backward.d
 
 
 def block() -> StepGraph:
-    """x -> conv a -> norm n -> relu h -> pool p, i -> conv c -> loss, and back."""
+    """Return a network and its backward pass: x -> conv a -> norm n -> relu h -> pool p, i -> conv c -> loss."""
     sizes = {"x": 10, "w1": 1, "w2": 1, "running": 1, "a": 100, "n": 100, "s": 1, "h": 100, "p": 50, "i": 50}
     sizes |= {"c": 300, "loss": 1, "gc": 300, "gp": 50, "gh": 100, "gn": 100, "ga": 100, "g1": 1, "g2": 1}
     return step(
@@ -56,49 +59,58 @@ def block() -> StepGraph:
     )
 
 
-def test_convolutions_are_checkpoints_and_what_follows_them_is_computed_again() -> None:
+def test_convolutions_are_checkpoints_and_layers_after_them_are_recomputed() -> None:
     graph = block()
     layers = Layers(graph, (1000,) * 14)
     a, h, p, i = _ids(graph, "a", "h", "p", "i")
-    assert layers.checkpoints(Join.KEEP) == (a,), "c is used at once, and n and s are no convolution's"
-    dropped = (_gap(h, 5, 10), _gap(p, 6, 9), _gap(i, 5, 10))
+    assert layers.checkpoints(Join.KEEP) == (a,), "c is used at once, and no convolution makes n and s"
+    dropped = (idle_gap(h, 5, 10), idle_gap(p, 6, 9), idle_gap(i, 5, 10))
     assert layers.dropped(Join.KEEP) == dropped
     assert layers.largest_layer() == 601, "the gradient of the loss: c, gc and loss"
     assert layers.memory_centric(dropped) == (), "200 bytes together"
 
 
-def test_memory_is_swapped_and_computed_away_only_as_far_as_the_budget_calls_for_it() -> None:
-    """At the gradient of the loss, 601 bytes, a, h, p, i, s, x and parameters are held: 314 more."""
+def test_swaps_and_recomputation_are_used_only_as_far_as_the_budget_requires() -> None:
+    """The gradient of the loss takes 601 bytes. a, h, p, i, s, x and the parameters take 314 bytes more at that
+    moment.
+    """
     graph = block()
     (a,) = _ids(graph, "a")
     assert liveness_peak(graph) == 601 + 100 + 200 + 1 + 10 + 3
     assert _planned(graph, 915) == Plan(policy="superneurons")
-    moved = _planned(graph, 914)
-    assert moved == Plan(policy="superneurons", swaps=(_swap(a, 2, 4, 11, 12),)), "1 us a layer hides 100 ns"
-    assert (faults(graph, moved), peak(graph, moved)) == ((), 815)
-    again = _planned(graph, 814)
+    swapped = _planned(graph, 914)
+    assert swapped == Plan(policy="superneurons", swaps=(swap(a, 2, 4, 11, 12),)), (
+        "a layer of 1 us hides copies of 100 ns"
+    )
+    assert (faults(graph, swapped), peak(graph, swapped)) == ((), 815)
+    recomputed = _planned(graph, 814)
     order = (0, 1, 2, 4, 5, 6, 7, 8, 2, 4, 5, 3, 9, 10, 11, 12, 13)
     executions = tuple(Execution(operator=OpIndex(k)) for k in order)
-    assert again == Plan(policy="superneurons", executions=executions), "the update of statistics waits"
-    assert (faults(graph, again), peak(graph, again)) == ((), 915 - 200 - 1), "s is made again as well"
-    both = _planned(graph, 0)
-    assert both == dataclasses.replace(again, swaps=(_swap(a, 2, 4, 8, 8),)), "back for the second normalisation"
-    gradient = 300 + 50 + 50 + 1  # the convolution's: gc, p, gp, g2
-    assert (faults(graph, both), peak(graph, both)) == ((), gradient + 100 + 150 + 1 + 10 + 3)
+    assert recomputed == Plan(policy="superneurons", executions=executions), "the update of the statistics runs later"
+    assert (faults(graph, recomputed), peak(graph, recomputed)) == ((), 915 - 200 - 1), "s is recomputed as well"
+    swapped_and_recomputed = _planned(graph, 0)
+    assert swapped_and_recomputed == dataclasses.replace(recomputed, swaps=(swap(a, 2, 4, 8, 8),)), (
+        "a returns for the second run of the normalisation"
+    )
+    gradient = 300 + 50 + 50 + 1  # of the convolution: gc, p, gp, g2
+    assert (faults(graph, swapped_and_recomputed), peak(graph, swapped_and_recomputed)) == (
+        (),
+        gradient + 100 + 150 + 1 + 10 + 3,
+    )
 
 
-def test_a_convolution_whose_output_is_not_used_again_stands_for_its_activation() -> None:
+def test_activation_is_the_checkpoint_if_the_output_of_its_convolution_is_unused() -> None:
     graph = three_convolutions()
     b, d = _ids(graph, "b", "d")
     layers = Layers(graph, (1000,) * 13)
     assert (layers.checkpoints(Join.KEEP), layers.dropped(Join.KEEP)) == ((b, d), ())
     plan = _planned(graph, liveness_peak(graph) - 1)
-    assert plan == Plan(policy="superneurons", swaps=(_swap(b, 3, 5, 9, 10),)), "least recently used first"
+    assert plan == Plan(policy="superneurons", swaps=(swap(b, 3, 5, 9, 10),)), "least recently used first"
     assert _planned(graph, liveness_peak(graph) - 1, rewrites=False) == plan
 
 
-def test_a_segment_larger_than_the_largest_layer_is_computed_again_for_each_use() -> None:
-    """conv a -> four activations of 100 bytes; an activation's gradient needs 3 x 100."""
+def test_segment_larger_than_the_largest_layer_is_recomputed_for_each_use() -> None:
+    """conv a is followed by four activations of 100 bytes. The gradient of an activation needs 3 x 100 bytes."""
     names = "abcde"
     sizes = {"x": 1, "w": 1} | dict.fromkeys(names, 100) | {"f": 1, "loss": 1, "w2": 1}
     sizes |= dict.fromkeys(("gf", "gw"), 1) | {f"g{n}": 100 for n in names}
@@ -113,13 +125,13 @@ def test_a_segment_larger_than_the_largest_layer_is_computed_again_for_each_use(
     assert [graph.tensors[g.tensor].name for g in dropped] == ["b", "c", "d", "e"]
     assert layers.largest_layer() == 300
     assert layers.memory_centric(dropped) == dropped
-    once = layers.recomputation.order(dropped)
-    again = layers.recomputation.order(dropped, brief=dropped)
-    assert (len(once) - len(rows), len(again) - len(rows)) == (4, 4 + 3 + 2 + 1)
+    recomputed_once = layers.recomputation.order(dropped)
+    recomputed_for_each_use = layers.recomputation.order(dropped, brief=dropped)
+    assert (len(recomputed_once) - len(rows), len(recomputed_for_each_use) - len(rows)) == (4, 4 + 3 + 2 + 1)
 
 
-def test_where_branches_meet_a_tensor_is_kept_swapped_or_computed_again() -> None:
-    """conv a and conv b are added to s, which an activation takes to h."""
+def test_tensor_where_branches_meet_is_kept_swapped_or_recomputed() -> None:
+    """conv a and conv b are added to s, from which an activation makes h."""
     sizes = {"x": 10, "w1": 1, "w2": 1, "w3": 1, "a": 50, "b": 50, "s": 50, "h": 50, "c": 1, "loss": 1}
     sizes |= {"gc": 1, "gh": 50, "gs": 50, "g3": 1}
     rows = [
@@ -139,18 +151,18 @@ def test_where_branches_meet_a_tensor_is_kept_swapped_or_computed_again() -> Non
     graph = step(sizes, rows)
     layers = Layers(graph, (1000,) * len(rows))
     a, b, h = _ids(graph, "a", "b", "h")
-    gap = _gap(h, 5, 8)
+    gap = idle_gap(h, 5, 8)
     assert [layers.checkpoints(join) for join in Join] == [(a, b), (a, b, h), (a, b)]
     assert [layers.dropped(join) for join in Join] == [(), (), (gap,)]
     assert layers.recomputation.cone(gap).operators == (3, 4)
 
 
-def test_what_draws_is_not_computed_again() -> None:
+def test_random_layers_are_not_recomputed() -> None:
     graph = block()
     dropout = dataclasses.replace(graph.operators[4], random=True)
-    drawn = dataclasses.replace(graph, operators=(*graph.operators[:4], dropout, *graph.operators[5:]))
+    random_graph = dataclasses.replace(graph, operators=(*graph.operators[:4], dropout, *graph.operators[5:]))
     p, i = _ids(graph, "p", "i")
-    assert Layers(drawn, (1000,) * 14).dropped(Join.KEEP) == (_gap(p, 6, 9), _gap(i, 5, 10))
+    assert Layers(random_graph, (1000,) * 14).dropped(Join.KEEP) == (idle_gap(p, 6, 9), idle_gap(i, 5, 10))
 
 
 def test_each_job_has_its_part_of_the_budget() -> None:
@@ -169,12 +181,3 @@ def _planned(graph: StepGraph, budget_bytes: int, *, rewrites: bool = True) -> P
 def _ids(graph: StepGraph, *names: str) -> tuple[TensorId, ...]:
     by_name = {tensor.name: tensor.id for tensor in graph.tensors}
     return tuple(by_name[name] for name in names)
-
-
-def _gap(tensor: TensorId, out_after: int, needed_by: int) -> Gap:
-    return Gap(tensor=tensor, out_after=OpIndex(out_after), needed_by=OpIndex(needed_by))
-
-
-def _swap(tensor: TensorId, *boundaries: int) -> Swap:
-    out_after, free_at, in_at, needed_by = (OpIndex(k) for k in boundaries)
-    return Swap(tensor=tensor, out_after=out_after, free_at=free_at, in_at=in_at, needed_by=needed_by)

@@ -1,7 +1,9 @@
-"""Planning jobs together is never worse than giving each an equal part of the budget, and starves none of them."""
+"""Check that planning jobs together is never worse than giving each an equal part of the budget, and starves no
+job.
+"""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.bench.harness.residual import residual
@@ -15,30 +17,30 @@ from indb_tensile.scheduler.policies.tensile_plus import Plans, slowdown, tensil
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
 from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
+from tests.nightly import nightly_unless
 from tests.scheduler.large import unrolled
 from tests.scheduler.strategies import links, several_workloads
 
 _LINK = REFERENCE.link
-_UNFAIR = 1.25
+_UNFAIR = 1.25  # the largest accepted ratio of a job's slowdown to the mean slowdown
 
 
-@settings(max_examples=40, deadline=None)
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(list(Compute)))
-def test_jobs_together_are_never_slower_than_with_equal_parts(
+def test_jobs_planned_together_are_never_slower_than_with_equal_parts(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute
 ) -> None:
-    equal, budget_bytes = _equal(jobs, link, fraction)
+    equal, budget_bytes = _plan_equal_parts(jobs, link, fraction)
     together = tensile_plus(jobs, budget_bytes=budget_bytes, link=link, compute=compute)
-    if _needed(jobs, equal) > budget_bytes or len({job.max_swapping_rate for job in jobs}) > 1:
-        return  # equal parts are no way to keep to the budget, or not what the priorities ask for
-    assert _needed(jobs, together) <= budget_bytes
+    if _peak_sum(jobs, equal) > budget_bytes or len({job.max_swapping_rate for job in jobs}) > 1:
+        return  # equal parts exceed the budget, or contradict the priorities
+    assert _peak_sum(jobs, together) <= budget_bytes
     assert slowdown(jobs, together, link, compute) <= slowdown(jobs, equal, link, compute) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("compute", Compute)
+@pytest.mark.parametrize("compute", nightly_unless(lambda compute: compute is Compute.OVERLAP, Compute))
 @pytest.mark.parametrize("share", [pytest.param(0.6, marks=pytest.mark.nightly), 0.4])
-@pytest.mark.parametrize("name", ["different", "alike", "equal"])
-def test_networks_together_are_no_slower_and_no_less_fair_than_with_equal_parts(
+@pytest.mark.parametrize("name", nightly_unless(lambda name: name == "alike", ["different", "alike", "equal"]))
+def test_networks_planned_together_are_as_fast_and_as_fair_as_with_equal_parts(
     name: str, share: float, compute: Compute
 ) -> None:
     steps = {
@@ -48,16 +50,18 @@ def test_networks_together_are_no_slower_and_no_less_fair_than_with_equal_parts(
     }
     jobs = tuple(_job(number, graph) for number, graph in enumerate(steps[name], start=1))
     low, high = sum(map(least_bytes, jobs)), sum(liveness_peak(job.graphs[0]) for job in jobs)
-    equal, budget_bytes = _equal(jobs, _LINK, max(0.0, (share * high - low) / (high - low)))
+    equal, budget_bytes = _plan_equal_parts(jobs, _LINK, max(0.0, (share * high - low) / (high - low)))
     together = tensile_plus(jobs, budget_bytes=budget_bytes, link=_LINK, compute=compute)
-    assert _needed(jobs, together) <= budget_bytes
+    assert _peak_sum(jobs, together) <= budget_bytes
     assert slowdown(jobs, together, _LINK, compute) <= slowdown(jobs, equal, _LINK, compute) * (1 + 1e-9)
     ratios = _ratios(jobs, together, compute)
     assert max(ratios) <= max(_UNFAIR * sum(ratios) / len(ratios), max(_ratios(jobs, equal, compute)) * (1 + 1e-9))
 
 
-def _equal(jobs: tuple[Workload, ...], link: Link, fraction: float) -> tuple[Plans, int]:
-    """Each job planned alone for its equal part of a budget between what all need and what they would use."""
+def _plan_equal_parts(jobs: tuple[Workload, ...], link: Link, fraction: float) -> tuple[Plans, int]:
+    """Plan each job alone for its equal part of a budget between the least and the most of all jobs. Return the plans
+    and the budget.
+    """
     leasts = [least_bytes(job) for job in jobs]
     mosts = [max(liveness_peak(graph) for graph in job.graphs) for job in jobs]
     budget_bytes = sum(leasts) + round(fraction * (sum(mosts) - sum(leasts)))
@@ -68,19 +72,21 @@ def _equal(jobs: tuple[Workload, ...], link: Link, fraction: float) -> tuple[Pla
     return plans, budget_bytes
 
 
-def _needed(jobs: tuple[Workload, ...], plans: Plans) -> int:
+def _peak_sum(jobs: tuple[Workload, ...], plans: Plans) -> int:
     return sum(max(map(peak, job.graphs, chosen)) for job, chosen in zip(jobs, plans, strict=True))
 
 
 def _ratios(jobs: tuple[Workload, ...], plans: Plans, compute: Compute) -> list[float]:
-    """Each job's iteration under these plans over that without any, all jobs side by side."""
+    """Return each job's iteration time under these plans, divided by its time without plans. All jobs run side by
+    side.
+    """
 
     def forecast(chosen: list[Plan]) -> list[int]:
         runs = [
             JobRun(graph=job.graphs[0], plan=plan, latency_ns=job.latency_ns[0])
             for job, plan in zip(jobs, chosen, strict=True)
         ]
-        return [one.iteration_ns for one in simulate(runs, _LINK, compute=compute)]
+        return [job_forecast.iteration_ns for job_forecast in simulate(runs, _LINK, compute=compute)]
 
     before = forecast([Plan(policy="liveness")] * len(jobs))
     after = forecast([chosen[0] for chosen in plans])
@@ -91,12 +97,14 @@ def _job(number: int, graph: StepGraph) -> Workload:
     return Workload(job=JobId(number), graphs=(graph,), latency_ns=(latencies(graph, REFERENCE),))
 
 
-def test_a_division_between_equal_parts_and_the_curves_gains_for_all_where_the_curves_starve_one() -> None:
-    """Four equal networks at 40 %: along the curves one job takes 6 times as long as without a plan."""
+def test_division_between_equal_parts_and_curves_helps_all_jobs_if_curves_starve_one() -> None:
+    """Four equal networks share 40 % of their peaks. Divided along the curves, one job takes 6 times as long as
+    without a plan.
+    """
     graph = residual(80)
     jobs = tuple(_job(number, graph) for number in range(1, 5))
     low, high = 4 * least_bytes(jobs[0]), 4 * liveness_peak(graph)
-    equal, budget_bytes = _equal(jobs, _LINK, (0.4 * high - low) / (high - low))
+    equal, budget_bytes = _plan_equal_parts(jobs, _LINK, (0.4 * high - low) / (high - low))
     together = tensile_plus(jobs, budget_bytes=budget_bytes, link=_LINK)
     ratios = _ratios(jobs, together, Compute.OVERLAP)
     assert max(ratios) < min(_ratios(jobs, equal, Compute.OVERLAP))

@@ -1,106 +1,111 @@
-"""Recomputation: cones by hand, and any choice of gaps and swaps as a plan that breaks no rule."""
+"""Check recomputation: cones by hand, and valid plans for any choice of gaps and swaps."""
 
 import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.judges.equivalence import judge
 from indb_tensile.scheduler.memory.peak import Gap, gaps, peak, unrolled
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.recomputation.recompute import Cone, Recomputation
 from indb_tensile.scheduler.rewrite import captured_order, effective
+from tests.scheduler.plan_parts import execution_order, forward_operator, idle_gap
 from tests.scheduler.strategies import graphs, latencies
 
 X, A, B, C = (TensorId(k) for k in range(4))
 
 
-def test_a_cone_goes_up_to_what_is_there() -> None:
-    """x (a parameter) -> a -> b -> c; then c, b, a are read again, in this order."""
-    found = Recomputation(_chain(), (1, 20, 300, 1, 1, 1))
-    a, b = _gap(A, 1, 5), _gap(B, 2, 4)
-    assert found.gaps == (a, b)
-    assert found.cone(b) == Cone(gap=b, operators=_ops(1), sources=(A,), made=(B,), time_ns=20)
-    assert found.cone(b, [a]) == Cone(gap=b, operators=_ops(0, 1), sources=(X,), made=(A, B), time_ns=21)
-    assert found.cone(a, [b]) == Cone(gap=a, operators=_ops(0), sources=(X,), made=(A,), time_ns=1)
+def test_cone_ends_at_tensors_that_are_held() -> None:
+    """x (a parameter) -> a -> b -> c; then c, b and a are read again, in this order."""
+    recomputation = Recomputation(_chain(), (1, 20, 300, 1, 1, 1))
+    a, b = idle_gap(A, 1, 5), idle_gap(B, 2, 4)
+    assert recomputation.gaps == (a, b)
+    assert recomputation.cone(b) == Cone(gap=b, operators=_ops(1), sources=(A,), made=(B,), time_ns=20)
+    assert recomputation.cone(b, [a]) == Cone(gap=b, operators=_ops(0, 1), sources=(X,), made=(A, B), time_ns=21)
+    assert recomputation.cone(a, [b]) == Cone(gap=a, operators=_ops(0), sources=(X,), made=(A,), time_ns=1)
 
 
-def test_what_is_made_in_passing_stays_unless_its_gap_is_brief() -> None:
-    found = Recomputation(_chain(), (1, 20, 300, 1, 1, 1))
-    a, b = _gap(A, 1, 5), _gap(B, 2, 4)
-    assert found.order((a, b)) == _order(0, 1, 2, 3, 0, 1, 4, 5)
-    assert found.order((a, b), brief=(a,)) == _order(0, 1, 2, 3, 0, 1, 4, 0, 5)
-    assert found.order((b,)) == _order(0, 1, 2, 3, 1, 4, 5)
-    assert found.extra_ns(found.order((a, b), brief=(a,))) == 22
+def test_by_product_of_a_cone_stays_unless_its_gap_is_brief() -> None:
+    recomputation = Recomputation(_chain(), (1, 20, 300, 1, 1, 1))
+    a, b = idle_gap(A, 1, 5), idle_gap(B, 2, 4)
+    assert recomputation.order((a, b)) == execution_order(0, 1, 2, 3, 0, 1, 4, 5)
+    assert recomputation.order((a, b), brief=(a,)) == execution_order(0, 1, 2, 3, 0, 1, 4, 0, 5)
+    assert recomputation.order((b,)) == execution_order(0, 1, 2, 3, 1, 4, 5)
+    assert recomputation.extra_ns(recomputation.order((a, b), brief=(a,))) == 22
 
 
-def test_a_tensor_held_past_its_last_access_is_a_source() -> None:
-    """a -> b -> c, and b is read again; a is dead by then."""
+def test_tensor_retained_past_its_last_access_is_a_source() -> None:
+    """a -> b -> c, and b is read again, after the last access of a."""
     graph = _graph([(), (A,), (B,), (C,), (B,)], [(A,), (B,), (C,), (), ()])
-    found = Recomputation(graph, (1, 20, 300, 1, 1))
-    b = _gap(B, 2, 4)
-    assert found.cone(b).operators == (0, 1)
-    assert found.cone(b, retained={A}) == Cone(gap=b, operators=_ops(1), sources=(A,), made=(B,), time_ns=20)
-    assert found.order((b,), retained={A}) == _order(0, 1, 2, 3, 1, 4)
+    recomputation = Recomputation(graph, (1, 20, 300, 1, 1))
+    b = idle_gap(B, 2, 4)
+    assert recomputation.cone(b).operators == (0, 1)
+    assert recomputation.cone(b, retained={A}) == Cone(gap=b, operators=_ops(1), sources=(A,), made=(B,), time_ns=20)
+    assert recomputation.order((b,), retained={A}) == execution_order(0, 1, 2, 3, 1, 4)
 
 
-def test_an_update_of_statistics_waits_for_the_last_re_run() -> None:
-    """Normalisation: n = f(a, running), running' = g(a, running); the update copies running' into running."""
+def test_update_of_statistics_waits_for_the_last_rerun() -> None:
+    """A normalisation computes n = f(a, running) and running' = g(a, running). The update copies running' into
+    running.
+    """
     tensors = (_tensor(0, Role.BUFFER), *(_tensor(k) for k in range(1, 5)))
     running, a, n, statistics, g = (t.id for t in tensors)
     operators = (
-        _operator((), (a,)),
-        _operator((a, running), (n, statistics)),
-        _operator((running, statistics), (running,)),
-        _operator((n,), (g,)),
-        _operator((g,), ()),
-        _operator((n, a), ()),
+        forward_operator((), (a,)),
+        forward_operator((a, running), (n, statistics)),
+        forward_operator((running, statistics), (running,)),
+        forward_operator((n,), (g,)),
+        forward_operator((g,), ()),
+        forward_operator((n, a), ()),
     )
     graph = StepGraph(tensors=tensors, operators=operators)
-    found = Recomputation(graph, (1,) * 6)
-    n_gap = _gap(n, 3, 5)
-    assert found.gaps == (_gap(a, 1, 5), _gap(n, 1, 3), n_gap)
-    plan = found.plan("test", (n_gap,))
-    assert plan == Plan(policy="test", executions=_order(0, 1, 3, 4, 1, 2, 5))
+    recomputation = Recomputation(graph, (1,) * 6)
+    n_gap = idle_gap(n, 3, 5)
+    assert recomputation.gaps == (idle_gap(a, 1, 5), idle_gap(n, 1, 3), n_gap)
+    plan = recomputation.plan("test", (n_gap,))
+    assert plan == Plan(policy="test", executions=execution_order(0, 1, 3, 4, 1, 2, 5))
     assert faults(graph, plan) == ()
-    accessed = dataclasses.replace(graph, operators=(*operators, _operator((running,), ())))
-    assert Recomputation(accessed, (1,) * 7).gaps == (_gap(a, 1, 5),), "the update may not wait"
+    accessed = dataclasses.replace(graph, operators=(*operators, forward_operator((running,), ())))
+    assert Recomputation(accessed, (1,) * 7).gaps == (idle_gap(a, 1, 5),), (
+        "a later operator reads running, so the update may not wait"
+    )
 
 
-def test_what_draws_uploads_or_was_updated_is_not_made_again() -> None:
-    def draw(**changes: object) -> tuple[Gap, ...]:
+def test_random_uploaded_and_updated_tensors_are_not_recomputed() -> None:
+    def gaps_of(**changes: object) -> tuple[Gap, ...]:
         graph = _graph([(), (A,), (B,), (A, B)], [(A,), (B,), (C,), ()])
         first = dataclasses.replace(graph.operators[0], **changes)  # type: ignore[arg-type]
         return Recomputation(dataclasses.replace(graph, operators=(first, *graph.operators[1:])), (1,) * 4).gaps
 
-    assert draw() == (_gap(A, 1, 3),)
-    assert draw(random=True) == draw(stage=Stage.UPLOAD) == draw(writes=(A, X)) == ()
+    assert gaps_of() == (idle_gap(A, 1, 3),)
+    assert gaps_of(random=True) == gaps_of(stage=Stage.UPLOAD) == gaps_of(writes=(A, X)) == ()
     updated = _graph([(), (A,), (B,), (B,), (A, B)], [(A,), (B,), (A,), (C,), ()])
-    assert _gap(A, 2, 4) not in Recomputation(updated, (1,) * 5).gaps
+    assert idle_gap(A, 2, 4) not in Recomputation(updated, (1,) * 5).gaps
     with pytest.raises(InvariantError, match=r"tensor 1 \(t1\) cannot be made again"):
-        Recomputation(updated, (1,) * 5).plan("test", (_gap(A, 2, 4),))
+        Recomputation(updated, (1,) * 5).plan("test", (idle_gap(A, 2, 4),))
 
 
-def test_a_swap_that_a_cone_reads_from_keeps_its_longer_part() -> None:
-    """b is made again from a, which is swapped from 1 to 8; the re-run is in 7's turn."""
+def test_swap_split_by_a_cone_keeps_its_longer_part() -> None:
+    """b is recomputed before operator 7 from a, which is swapped from operator 1 to 8."""
     graph = _graph([(X,), (A,), (B,), *[()] * 4, (B,), (A,)], [(A,), (B,), *[()] * 7])
-    found = Recomputation(graph, (10,) * 9)
+    recomputation = Recomputation(graph, (10,) * 9)
     swap = Swap(tensor=A, out_after=OpIndex(1), free_at=OpIndex(3), in_at=OpIndex(7), needed_by=OpIndex(8))
-    plan = found.plan("test", (_gap(B, 2, 7),), (swap,))
+    plan = recomputation.plan("test", (idle_gap(B, 2, 7),), (swap,))
     earlier = Swap(tensor=A, out_after=OpIndex(1), free_at=OpIndex(3), in_at=OpIndex(6), needed_by=OpIndex(7))
-    assert plan == Plan(policy="test", executions=_order(0, 1, 2, 3, 4, 5, 6, 1, 7, 8), swaps=(earlier,))
+    assert plan == Plan(policy="test", executions=execution_order(0, 1, 2, 3, 4, 5, 6, 1, 7, 8), swaps=(earlier,))
     assert faults(graph, plan) == ()
-    needless = found.plan("test", (_gap(A, 1, 8),), (swap,))
-    assert needless == Plan(policy="test", executions=_order(0, 1, 2, 3, 4, 5, 6, 7, 0, 8))
+    needless = recomputation.plan("test", (idle_gap(A, 1, 8),), (swap,))
+    assert needless == Plan(policy="test", executions=execution_order(0, 1, 2, 3, 4, 5, 6, 7, 0, 8))
 
 
-def test_a_host_copy_serves_until_the_tensor_is_written() -> None:
-    """The parameter x is read at 0, 2 and 5, and written at 5 or not at all."""
+def test_host_copy_is_reused_until_the_tensor_is_written() -> None:
+    """Operators 0, 2 and 5 read the parameter x. Operator 5 writes x, or no operator does."""
 
     def copies(writes: tuple[TensorId, ...], *boundaries: tuple[int, int, int, int]) -> list[tuple[bool, int]]:
         graph = _graph([(X,), (), (X,), (), (), (X,), ()], [*[()] * 5, writes, ()])
@@ -112,25 +117,28 @@ def test_a_host_copy_serves_until_the_tensor_is_written() -> None:
         assert faults(graph, plan) == ()
         return [(s.copies, s.free_at) for s in plan.swaps]
 
-    assert copies((), (0, 1, 2, 2), (2, 4, 5, 5)) == [(True, 1), (False, 3)], "nothing to copy, gone at once"
-    assert copies((X,), (0, 1, 2, 2), (5, 6, 0, 0)) == [(True, 1), (True, 6)], "it returns before 0 and was written"
-    assert copies((), (0, 2, 2, 2)) == [], "no moment to be away"
-    away_at_home = ((2, 4, 5, 5), (5, 6, 0, 0))
-    assert copies((), *away_at_home) == [(True, 4), (False, 6)]
+    assert copies((), (0, 1, 2, 2), (2, 4, 5, 5)) == [(True, 1), (False, 3)], (
+        "the second swap copies nothing, so x is released at once"
+    )
+    assert copies((X,), (0, 1, 2, 2), (5, 6, 0, 0)) == [(True, 1), (True, 6)], (
+        "x returns before operator 0 and was written"
+    )
+    assert copies((), (0, 2, 2, 2)) == [], "x is away at no operator"
+    away_at_the_start = ((2, 4, 5, 5), (5, 6, 0, 0))
+    assert copies((), *away_at_the_start) == [(True, 4), (False, 6)]
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_any_choice_of_gaps_and_swaps_is_a_plan_without_faults(data: st.DataObject) -> None:
+def test_every_choice_of_gaps_and_swaps_gives_a_valid_plan(data: st.DataObject) -> None:
     graph = data.draw(graphs())
     base = data.draw(_bases(graph))
     latency_ns = data.draw(latencies(graph))
-    found = Recomputation(graph, latency_ns, base)
-    dropped = data.draw(_some(found.gaps))
-    brief = data.draw(_some(found.gaps))
-    held = data.draw(_some(tuple(t.id for t in graph.tensors)))
-    swaps = data.draw(_swaps(found.graph))
-    plan = found.plan("test", dropped, swaps, brief=brief, retained=held)
+    recomputation = Recomputation(graph, latency_ns, base)
+    dropped = data.draw(_subsets(recomputation.gaps))
+    brief = data.draw(_subsets(recomputation.gaps))
+    retained = data.draw(_subsets(tuple(t.id for t in graph.tensors)))
+    swaps = data.draw(_swaps(recomputation.graph))
+    plan = recomputation.plan("test", dropped, swaps, brief=brief, retained=retained)
     event(f"dropped {min(3, len(dropped))}, swapped {min(3, len(plan.swaps))}")
     assert faults(graph, plan) == ()
     assert effective(graph, plan).operators or not dropped
@@ -140,34 +148,34 @@ def test_any_choice_of_gaps_and_swaps_is_a_plan_without_faults(data: st.DataObje
             (s.tensor, s.out_after, s.in_at) for s in sorted(swaps, key=lambda s: (s.tensor, s.out_after))
         ]
     if dropped:
-        order = found.order(dropped, brief=brief, retained=held)
-        assert found.extra_ns(order) >= 0
-        assert len(order) > len(found.graph.operators)
+        order = recomputation.order(dropped, brief=brief, retained=retained)
+        assert recomputation.extra_ns(order) >= 0
+        assert len(order) > len(recomputation.graph.operators)
         assert peak(graph, plan) > 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_cone_is_what_the_order_runs_before_the_gap_ends(data: st.DataObject) -> None:
+def test_cone_has_the_operators_that_the_order_runs_before_the_gap_ends(data: st.DataObject) -> None:
     graph = data.draw(graphs())
-    found = Recomputation(graph, data.draw(latencies(graph)))
-    for gap in found.gaps:
-        cone = found.cone(gap)
-        order = [e.operator for e in found.order((gap,))]
+    recomputation = Recomputation(graph, data.draw(latencies(graph)))
+    for gap in recomputation.gaps:
+        cone = recomputation.cone(gap)
+        order = [e.operator for e in recomputation.order((gap,))]
         reruns = [k for at, k in enumerate(order) if k in order[:at]]
         assert cone.operators == tuple(reruns)
         assert gap.tensor in cone.made
-        assert found.extra_ns(found.order((gap,))) == cone.time_ns
+        assert recomputation.extra_ns(recomputation.order((gap,))) == cone.time_ns
         assert not {*cone.sources} & {*cone.made}
 
 
-def _some(values: tuple[Any, ...]) -> st.SearchStrategy[tuple[Any, ...]]:
+def _subsets(values: tuple[Any, ...]) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Draw any subset of these values."""
     return st.lists(st.sampled_from(values), unique=True).map(tuple) if values else st.just(())
 
 
 @st.composite
 def _bases(draw: st.DrawFn, graph: StepGraph) -> tuple[Execution, ...]:
-    """No order, or one in which updates moved as far as `rewrite` lets them."""
+    """Draw no order, or a valid order in which some operators have moved."""
     order = list(captured_order(graph))
     if draw(st.booleans()):
         return ()
@@ -182,38 +190,26 @@ def _bases(draw: st.DrawFn, graph: StepGraph) -> tuple[Execution, ...]:
 
 @st.composite
 def _swaps(draw: st.DrawFn, graph: StepGraph) -> tuple[Swap, ...]:
-    """Swaps in some gaps, with boundaries anywhere inside."""
+    """Draw swaps in some gaps, with boundaries anywhere inside the gaps."""
     count = len(graph.operators)
-    found = []
-    for gap in draw(_some(gaps(graph))):
-        need = unrolled(gap.needed_by, gap.out_after, count)
-        free = draw(st.integers(gap.out_after + 1, need - 1))
-        back = draw(st.integers(free + 1, need))
+    swaps = []
+    for gap in draw(_subsets(gaps(graph))):
+        needed_by = unrolled(gap.needed_by, gap.out_after, count)
+        free_at = draw(st.integers(gap.out_after + 1, needed_by - 1))
+        in_at = draw(st.integers(free_at + 1, needed_by))
         swap = Swap(
             tensor=gap.tensor,
             out_after=gap.out_after,
-            free_at=OpIndex(free % count),
-            in_at=OpIndex(back % count),
+            free_at=OpIndex(free_at % count),
+            in_at=OpIndex(in_at % count),
             needed_by=gap.needed_by,
         )
-        found.append(swap)
-    return tuple(found)
-
-
-def _gap(tensor: TensorId, out_after: int, needed_by: int) -> Gap:
-    return Gap(tensor=tensor, out_after=OpIndex(out_after), needed_by=OpIndex(needed_by))
+        swaps.append(swap)
+    return tuple(swaps)
 
 
 def _ops(*operators: int) -> tuple[OpIndex, ...]:
     return tuple(OpIndex(k) for k in operators)
-
-
-def _order(*operators: int) -> tuple[Execution, ...]:
-    return tuple(Execution(operator=OpIndex(k)) for k in operators)
-
-
-def _operator(reads: tuple[TensorId, ...], writes: tuple[TensorId, ...]) -> Operator:
-    return Operator(name="op", signature="op", stage=Stage.FORWARD, reads=reads, writes=writes)
 
 
 def _tensor(index: int, role: Role = Role.ACTIVATION) -> Tensor:
@@ -221,9 +217,9 @@ def _tensor(index: int, role: Role = Role.ACTIVATION) -> Tensor:
 
 
 def _graph(reads: list[tuple[TensorId, ...]], writes: list[tuple[TensorId, ...]]) -> StepGraph:
-    """A parameter x and activations a, b, c of 10 bytes each."""
+    """Return a graph of a parameter x and activations a, b and c of 10 bytes each."""
     tensors = (_tensor(0, Role.PARAMETER), *(_tensor(k) for k in range(1, 4)))
-    operators = tuple(_operator(r, w) for r, w in zip(reads, writes, strict=True))
+    operators = tuple(forward_operator(r, w) for r, w in zip(reads, writes, strict=True))
     return StepGraph(tensors=tensors, operators=operators)
 
 

@@ -1,9 +1,9 @@
-"""Copies moved to where memory is unused."""
+"""Check that copies move to moments at which memory is unused."""
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -13,73 +13,69 @@ from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.search.advance_copies import advance_copies
 from indb_tensile.scheduler.search.step_search import StepSearch
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
+from tests.scheduler.plan_parts import iteration_ns
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as step_latencies
 from tests.scheduler.strategies import links
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
-LANES = (1.0, 0.7)  # that do not disturb each other, and that do
+LANES = (1.0, 0.7)  # duplex: lanes that do not slow each other down, and lanes that do
 
 
 @pytest.mark.parametrize("duplex", LANES)
-def test_a_tensor_stays_until_it_is_copied_and_returns_before_it_is_needed(duplex: float) -> None:
-    """Copies take two operators' time; within three operators of its uses there is room for it."""
+def test_tensor_stays_until_its_copy_out_ends_and_returns_before_its_use(duplex: float) -> None:
+    """A copy takes the time of two operators. Memory is free for three operators after the first use and before the
+    second.
+    """
     assert _advanced(full=(4,), duplex=duplex) == _plan(free_at=3, in_at=5)
 
 
 @pytest.mark.parametrize("duplex", LANES)
-def test_a_tensor_returns_only_from_where_on_there_is_room(duplex: float) -> None:
-    """Operator 2 and operator 6 need all the memory that there is."""
+def test_tensor_returns_only_once_memory_is_free(duplex: float) -> None:
+    """Operators 2 and 6 need all memory."""
     assert _advanced(full=(2, 6), duplex=duplex) == _plan(free_at=2, in_at=7)
 
 
-def test_what_waits_for_nothing_stays_as_it_is() -> None:
+def test_plan_without_stalls_is_unchanged() -> None:
     search = _search(full=(4,), covered=(4, 4))
     before = search.plan("swap")
     assert not search.advance((3, 10, 30, 100))
     assert search.plan("swap") == before
 
 
-@settings(max_examples=200, deadline=None)
 @given(step_graphs(), links(), st.sampled_from(("exhaust", "sweep", "press", "fill")), st.data())
-def test_it_breaks_no_rule_needs_no_more_memory_and_is_no_slower(
-    graph: StepGraph, link: Link, way: str, data: st.DataObject
+def test_advanced_copies_are_valid_need_no_more_memory_and_are_no_slower(
+    graph: StepGraph, link: Link, method: str, data: st.DataObject
 ) -> None:
     latency_ns = data.draw(step_latencies(graph))
     search = StepSearch(graph, latency_ns, link)
     limit_bytes = data.draw(st.integers(search.floor_bytes, max(search.floor_bytes, liveness_peak(graph))))
-    _choose(search, way, limit_bytes)
+    _choose(search, method, limit_bytes)
     plan = search.plan("test")
-    found = advance_copies(search, "test", link)
-    assert faults(graph, found) == ()
-    assert peak(graph, found) <= peak(graph, plan)
-    assert _iteration_ns(graph, found, latency_ns, link) <= _iteration_ns(graph, plan, latency_ns, link)
+    advanced = advance_copies(search, "test", link)
+    assert faults(graph, advanced) == ()
+    assert peak(graph, advanced) <= peak(graph, plan)
+    assert iteration_ns(graph, advanced, latency_ns, link) <= iteration_ns(graph, plan, latency_ns, link)
 
 
-@settings(max_examples=100, deadline=None)
 @given(step_graphs(), links(), st.data())
-def test_the_time_of_moved_copies_is_the_simulators(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+def test_time_of_advanced_copies_is_that_of_the_simulator(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     link = replace(link, duplex=1.0)
     latency_ns = data.draw(step_latencies(graph))
     search = StepSearch(graph, latency_ns, link)
     search.exhaust()
     if search.advance((3, 10, 30, 100)):
-        assert search.iteration_ns == _iteration_ns(graph, search.plan("test"), latency_ns, link)
+        assert search.iteration_ns == iteration_ns(graph, search.plan("test"), latency_ns, link)
 
 
-def _choose(search: StepSearch, way: str, limit_bytes: int) -> None:
-    if way == "sweep" and search.sweep(limit_bytes, drops=True, lane_price=0.05):
+def _choose(search: StepSearch, method: str, limit_bytes: int) -> None:
+    if method == "sweep" and search.sweep(limit_bytes, drops=True, lane_price=0.05):
         return
-    if way == "press" and search.press(limit_bytes, most=100):
+    if method == "press" and search.press(limit_bytes, most=100):
         return
     search.exhaust()
-    if way == "fill":
+    if method == "fill":
         search.fill(limit_bytes)
-
-
-def _iteration_ns(graph: StepGraph, plan: Plan, latency_ns: tuple[int, ...], link: Link) -> int:
-    return simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)[0].iteration_ns
 
 
 def _advanced(full: tuple[int, ...], duplex: float) -> Plan:
@@ -87,7 +83,7 @@ def _advanced(full: tuple[int, ...], duplex: float) -> Plan:
 
 
 def _search(full: tuple[int, ...], covered: tuple[int, int], duplex: float = 1.0) -> StepSearch:
-    """The parameter is away at least at these operators."""
+    """Return a search in which the parameter is away at least at the operators `covered`."""
     search = StepSearch(_graph(full), (5_000,) * 10, replace(SLOW, duplex=duplex))
     gap = next(k for k, (tensor, _, _) in enumerate(search.between) if tensor == 0)
     search.choose([(gap, *covered)])
@@ -106,7 +102,9 @@ def _plan(*, free_at: int, in_at: int) -> Plan:
 
 
 def _graph(full: tuple[int, ...]) -> StepGraph:
-    """A parameter of 10 bytes that operators 0 and 8 change, and operators that need 100 bytes for themselves."""
+    """Return a graph of a parameter of 10 bytes that operators 0 and 8 write. Operators in `full` have a workspace of
+    100 bytes.
+    """
     parameter = Tensor(id=TensorId(0), name="p", size_bytes=10, role=Role.PARAMETER)
     operators = tuple(
         Operator(

@@ -1,10 +1,10 @@
-"""The native search: whatever it chooses is a lawful plan whose peak and time are what it says."""
+"""Check the native search: every choice is a valid plan, and the search states the plan's peak and time correctly."""
 
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -16,21 +16,21 @@ from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with_parts
 from indb_tensile.scheduler.search.step_search import Manner, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
-from tests.scheduler.drawn import drawn
+from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies, links
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
-SWAP, DROP = -1, -2  # what stands in a row in place of operators to be covered
+SWAP, DROP = -1, -2  # a choice has one of these in place of the operators at which the tensor is away
 
 
-def test_nothing_is_chosen_at_first() -> None:
+def test_search_starts_without_choices() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK)
     assert (search.peak_bytes, search.iteration_ns, search.plan("test")) == (90, 600, Plan(policy="test"))
 
 
-def test_what_has_time_to_leave_is_swapped() -> None:
-    """`a` (40 bytes) is written by operator 0 and read by operator 5: 40 ns out, 40 ns back, for nothing."""
+def test_tensor_with_time_for_its_copies_is_swapped() -> None:
+    """Operator 0 writes `a` (40 bytes) and operator 5 reads `a`. The copies of 40 ns each are hidden."""
     search = StepSearch(_chain(), (100,) * 6, LINK)
     assert search.lower(80, Manner(drops=False), most=100)
     swap = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(5))
@@ -38,7 +38,7 @@ def test_what_has_time_to_leave_is_swapped() -> None:
     assert (search.peak_bytes, search.iteration_ns) == (80, 600)
 
 
-def test_what_has_no_time_to_leave_is_made_again() -> None:
+def test_tensor_without_time_for_its_copies_is_recomputed() -> None:
     slow = Link(out_bytes_per_s=10**6, in_bytes_per_s=10**6)
     search = StepSearch(_chain(), (100,) * 6, slow)
     assert search.lower(60, Manner(), most=100)
@@ -47,57 +47,57 @@ def test_what_has_no_time_to_leave_is_made_again() -> None:
     assert search.iteration_ns == 700
 
 
-def test_what_is_chosen_can_be_chosen_again_with_other_times() -> None:
+def test_choices_can_be_restored_and_timed_with_other_latencies() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK)
     search.lower(80, Manner(drops=False), most=100)
-    chosen, planned = search.choices, search.plan("test")
+    choices, planned = search.choices, search.plan("test")
     search.clear()
-    search.choose(chosen)
+    search.choose(choices)
     assert search.plan("test") == planned
     search.retime((200,) * 6)
     assert (search.iteration_ns, search.peak_bytes) == (1200, 80)
 
 
-@settings(max_examples=150, deadline=None)
 @given(step_graphs(), links(), st.data())
-def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
+    graph: StepGraph, link: Link, data: st.DataObject
+) -> None:
     latency_ns = data.draw(latencies(graph))
     rewrites = data.draw(st.booleans())
     executions = with_parts(graph, updates_beside_gradients(graph)) if rewrites else ()
     search = StepSearch(graph, latency_ns, link, executions=executions)
     limit = data.draw(st.integers(0, liveness_peak(graph)))
-    manner = Manner(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
-    reached = search.lower(limit, manner, most=200)
-    _judge(graph, latency_ns, link, search)
+    parameters = Manner(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
+    reached = search.lower(limit, parameters, most=200)
+    _assert_valid_as_stated(graph, latency_ns, link, search)
     assert not reached or search.peak_bytes <= limit
-    held = max(limit, search.peak_bytes)
+    limit_bytes = max(limit, search.peak_bytes)
     before_ns = search.iteration_ns
-    search.prune(held, 50)
-    search.improve(held, manner, most=50, seed=1)
-    assert search.peak_bytes <= held
+    search.prune(limit_bytes, 50)
+    search.improve(limit_bytes, parameters, most=50, seed=1)
+    assert search.peak_bytes <= limit_bytes
     assert search.iteration_ns <= before_ns
-    _judge(graph, latency_ns, link, search)
-    _adopts(graph, latency_ns, link, search, executions)
-    assert search.fill(held), "what is chosen is within the limit"
-    _judge(graph, latency_ns, link, search)
+    _assert_valid_as_stated(graph, latency_ns, link, search)
+    _assert_adoptable(graph, latency_ns, link, search, executions)
+    assert search.fill(limit_bytes), "the choices meet the limit"
+    _assert_valid_as_stated(graph, latency_ns, link, search)
     search.exchange(drops=rewrites, most=50)
-    assert search.peak_bytes <= held
+    assert search.peak_bytes <= limit_bytes
     assert rewrites or not search.plan("test").executions
-    _judge(graph, latency_ns, link, search)
-    _adopts(graph, latency_ns, link, search, executions)
+    _assert_valid_as_stated(graph, latency_ns, link, search)
+    _assert_adoptable(graph, latency_ns, link, search, executions)
     search.exhaust()
     unused = {t.id for t in graph.tensors if t.persistent} - {
         t for op in graph.operators for t in (*op.reads, *op.writes)
     }
     idle_bytes = sum(graph.tensors[t].size_bytes for t in unused)
     assert search.peak_bytes == search.floor_bytes + idle_bytes, "swapping everything reaches the floor"
-    _judge(graph, latency_ns, link, search)
-    _adopts(graph, latency_ns, link, search, executions)
+    _assert_valid_as_stated(graph, latency_ns, link, search)
+    _assert_adoptable(graph, latency_ns, link, search, executions)
 
 
-@settings(max_examples=150, deadline=None)
 @given(step_graphs(), links(), st.data())
-def test_pressing_meets_every_limit_that_swapping_everything_meets(
+def test_press_meets_every_limit_that_swapping_everything_meets(
     graph: StepGraph, link: Link, data: st.DataObject
 ) -> None:
     latency_ns = data.draw(latencies(graph))
@@ -106,65 +106,67 @@ def test_pressing_meets_every_limit_that_swapping_everything_meets(
     least_bytes = search.peak_bytes
     search.clear()
     search.lower(data.draw(st.integers(0, liveness_peak(graph))), Manner(drops=data.draw(st.booleans())), most=20)
-    made_again = any(row[1] == DROP for row in search.choices)
+    recomputes = any(row[1] == DROP for row in search.choices)
     limit_bytes = data.draw(st.integers(0, liveness_peak(graph)))
     pressed = search.press(limit_bytes, most=10_000)
     assert pressed == (search.peak_bytes <= limit_bytes)
-    assert made_again or pressed == (limit_bytes >= least_bytes)
-    _judge(graph, latency_ns, link, search)
+    assert recomputes or pressed == (limit_bytes >= least_bytes)
+    _assert_valid_as_stated(graph, latency_ns, link, search)
 
 
-@settings(max_examples=60, deadline=None)
 @given(step_graphs(), links(), st.data())
-def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
+def test_curve_falls_and_its_plans_meet_their_limits(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))
-    ladder = CandidatePlans(graph, latency_ns, link)
-    curve = ladder.curve()
+    candidates = CandidatePlans(graph, latency_ns, link)
+    curve = candidates.curve()
     for higher, lower in pairwise(curve[1:]):
         assert (higher.peak_bytes, -higher.iteration_ns) > (lower.peak_bytes, -lower.iteration_ns)
     limits = sorted(data.draw(st.lists(st.integers(0, liveness_peak(graph)), min_size=2, max_size=3)))
     for limit in limits:
-        plan = ladder.plan(ladder.best(limit), "test")
+        plan = candidates.plan(candidates.best(limit), "test")
         assert faults(graph, plan) == ()
         idle = sum(t.size_bytes for t in graph.tensors if t.id in plan.away)
         assert peak(graph, plan) <= max(limit, floor(graph)) or idle == 0
 
 
-# --- what is chosen by hand ----------------------------------------------------------------------------------------
+# --- choices made by hand ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("source", "made", "random", "uploads"),
     [
-        ("wr...", ".w..r", True, ()),  # draws random numbers
-        ("wr...", ".w..r", False, (0,)),  # the next batch stands where this one came from
-        ("wur..", "..w.r", False, ()),  # was updated in place since it was made
-        ("wr.u.", ".w..r", False, ()),  # is overwritten before it would be needed
-        ("wr.ur", ".w..r", False, ()),  # the same, and what it was overwritten with is there
+        ("wr...", ".w..r", True, ()),  # the source's maker draws random numbers
+        ("wr...", ".w..r", False, (0,)),  # the source is the batch, and its host buffer holds the next batch by then
+        ("wur..", "..w.r", False, ()),  # the source was updated in place after it was made
+        ("wr.u.", ".w..r", False, ()),  # the source is overwritten before the recomputation
+        ("wr.ur", ".w..r", False, ()),  # the same, and the overwritten source is held
     ],
 )
-def test_what_is_made_of_what_is_gone_for_good_is_not_made_again(
+def test_tensor_with_a_lost_source_is_not_recomputed(
     source: str, made: str, random: bool, uploads: tuple[int, ...]
 ) -> None:
-    graph = drawn((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made), uploads=uploads)
+    graph = graph_from_rows((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made), uploads=uploads)
     graph = replace(graph, operators=(replace(graph.operators[0], random=random), *graph.operators[1:]))
     search = StepSearch(graph, (100,) * 5, LINK)
     (gap,) = (k for k, gap in enumerate(gaps(graph)) if gap.tensor == 1)
     with pytest.raises(ValueError, match="something dropped cannot be made again"):
-        search.choose(_chosen({gap: DROP}))
+        search.choose(_choices({gap: DROP}))
 
 
-def test_what_is_not_made_by_one_operator_alone_that_may_run_again_is_not_dropped() -> None:
-    updated, batch = drawn((10, Role.ACTIVATION, "wu..r")), drawn((10, Role.INPUT, "w...r"), uploads=(0,))
-    random = drawn((10, Role.ACTIVATION, "w...r"))
+def test_tensor_without_a_repeatable_maker_is_not_dropped() -> None:
+    updated, batch = (
+        graph_from_rows((10, Role.ACTIVATION, "wu..r")),
+        graph_from_rows((10, Role.INPUT, "w...r"), uploads=(0,)),
+    )
+    random = graph_from_rows((10, Role.ACTIVATION, "w...r"))
     random = replace(random, operators=(replace(random.operators[0], random=True), *random.operators[1:]))
     for graph in (updated, batch, random):
         with pytest.raises(ValueError, match="something is dropped that cannot be made again"):
-            StepSearch(graph, (100,) * 5, LINK).choose(_chosen({0: DROP}))
+            StepSearch(graph, (100,) * 5, LINK).choose(_choices({0: DROP}))
 
 
-def test_what_is_never_written_is_not_copied_out_where_it_is_away_when_the_iteration_starts() -> None:
-    graph = drawn((40, Role.PARAMETER, ".r...."))
+def test_unwritten_tensor_away_at_the_start_is_not_copied_out() -> None:
+    graph = graph_from_rows((40, Role.PARAMETER, ".r...."))
     search = StepSearch(graph, (100,) * 6, LINK)
     search.choose([(0, 4, 6)])
     assert search.plan("test").swaps == (
@@ -181,62 +183,73 @@ def test_what_is_never_written_is_not_copied_out_where_it_is_away_when_the_itera
 
 
 @pytest.mark.parametrize(
-    ("source", "made", "again", "swapped"),
+    ("source", "made", "position", "swapped"),
     [
         ("wr......r..", ".wr.r......", 4, (0, 4, 9)),
         ("wr........r", ".wr....r...", 7, (0, 1, 7)),
     ],
 )
-def test_of_a_gap_in_which_something_is_made_again_the_longer_part_is_swapped(
-    source: str, made: str, again: int, swapped: tuple[int, int, int]
+def test_longer_part_of_a_gap_split_by_a_recomputation_is_swapped(
+    source: str, made: str, position: int, swapped: tuple[int, int, int]
 ) -> None:
-    """b, dropped after operator 2, is made of a right before it is read: a can leave before that, or else after."""
-    graph = drawn((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made))
+    """b is dropped after operator 2 and recomputed from a right before its use. a can be away before that or after
+    it.
+    """
+    graph = graph_from_rows((10, Role.ACTIVATION, source), (10, Role.ACTIVATION, made))
     search = StepSearch(graph, (100,) * 11, LINK)
-    search.choose(_chosen({0: SWAP, 1: DROP}))
+    search.choose(_choices({0: SWAP, 1: DROP}))
     plan = search.plan("test")
-    assert [execution.operator for execution in plan.executions] == [*range(again), 1, *range(again, 11)]
+    assert [execution.operator for execution in plan.executions] == [*range(position), 1, *range(position, 11)]
     assert [(swap.tensor, swap.out_after, swap.needed_by) for swap in plan.swaps] == [swapped]
 
 
-def test_a_choice_that_others_profit_from_is_not_taken_back() -> None:
-    """p leaves for long and then for a moment, in which only its valid host copy saves a wait."""
-    graph = drawn((100, Role.PARAMETER, "u....r.r"), (60, Role.ACTIVATION, "......w."))
+def test_choice_that_another_choice_depends_on_is_not_pruned() -> None:
+    """p is away for long and then for one operator. Only the host copy of the first swap makes the second swap free
+    of stalls.
+    """
+    graph = graph_from_rows((100, Role.PARAMETER, "u....r.r"), (60, Role.ACTIVATION, "......w."))
     search = StepSearch(graph, (100,) * 8, LINK)
-    search.choose(_chosen({0: SWAP, 1: SWAP}, cover={1: (6, 6)}))
+    search.choose(_choices({0: SWAP, 1: SWAP}, cover={1: (6, 6)}))
     before = (search.peak_bytes, search.iteration_ns)
     search.prune(100, 10)
     assert (search.peak_bytes, search.iteration_ns) == before == (100, 900)
     assert search.choices == [(0, SWAP, SWAP), (1, 6, 6)]
 
 
-def test_of_two_copies_back_the_one_that_is_needed_first_makes_way_for_the_other() -> None:
-    """a takes 150 ns until 1,100; b, needed at 1,000, therefore comes before 950 and starts at boundary 8."""
-    graph = drawn((150, Role.ACTIVATION, "w..........r"), (100, Role.ACTIVATION, ".w........r."))
+def test_copy_in_that_is_needed_first_starts_early_enough_for_the_next() -> None:
+    """a takes 150 ns and has to end by 1,100, so it starts by 950. b is needed at 1,000, so it ends before 950 and
+    starts at boundary 8.
+    """
+    graph = graph_from_rows((150, Role.ACTIVATION, "w..........r"), (100, Role.ACTIVATION, ".w........r."))
     search = StepSearch(graph, (100,) * 12, LINK)
-    search.choose(_chosen({0: SWAP, 1: SWAP}))
+    search.choose(_choices({0: SWAP, 1: SWAP}))
     assert [swap.in_at for swap in search.plan("test").swaps] == [9, 8]
     assert search.iteration_ns == 1200
 
 
-def test_what_two_need_that_are_made_again_is_made_once() -> None:
-    graph = drawn((10, Role.ACTIVATION, "wrr..."), (10, Role.ACTIVATION, ".w...r"), (10, Role.ACTIVATION, "..w..r"))
+def test_common_source_of_two_recomputed_tensors_is_recomputed_once() -> None:
+    graph = graph_from_rows(
+        (10, Role.ACTIVATION, "wrr..."), (10, Role.ACTIVATION, ".w...r"), (10, Role.ACTIVATION, "..w..r")
+    )
     search = StepSearch(graph, (100,) * 6, LINK)
-    search.choose(_chosen({0: DROP, 1: DROP}))
+    search.choose(_choices({0: DROP, 1: DROP}))
     assert [e.operator for e in search.plan("test").executions] == [0, 1, 2, 3, 4, 0, 1, 2, 5]
 
 
-def test_a_share_of_the_lanes_makes_copies_longer() -> None:
+def test_share_of_the_lanes_makes_copies_longer() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK, share=0.5)
     assert search.lower(80, Manner(drops=False), most=100)
     assert search.lane_ns == 2 * 40 / 0.5
 
 
-def _chosen(wanted: dict[int, int], cover: dict[int, tuple[int, int]] | None = None) -> list[tuple[int, int, int]]:
-    return [(gap, *(cover or {}).get(gap, (what, what))) for gap, what in wanted.items()]
+def _choices(
+    choice_by_gap: dict[int, int], cover: dict[int, tuple[int, int]] | None = None
+) -> list[tuple[int, int, int]]:
+    """Return rows of choices by gap. `cover` has the gaps at whose given operators the tensor has to be away."""
+    return [(gap, *(cover or {}).get(gap, (choice, choice))) for gap, choice in choice_by_gap.items()]
 
 
-def _judge(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, search: StepSearch) -> None:
+def _assert_valid_as_stated(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, search: StepSearch) -> None:
     plan = search.plan("test")
     assert faults(graph, plan) == ()
     assert peak(graph, plan) == search.peak_bytes
@@ -244,10 +257,10 @@ def _judge(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, search: St
     assert forecast.iteration_ns == search.iteration_ns
 
 
-def _adopts(
+def _assert_adoptable(
     graph: StepGraph, latency_ns: tuple[int, ...], link: Link, search: StepSearch, executions: tuple[Execution, ...]
 ) -> None:
-    """The plan is read back by a search that knows nothing: it stands as it stood, and can be gone on from."""
+    """Check that a new search adopts the plan with the same peak, time and swaps."""
     other = StepSearch(graph, latency_ns, link, executions=executions)
     plan = search.plan("test")
     assert other.adopt(plan) == (search.peak_bytes, search.iteration_ns)
@@ -258,7 +271,7 @@ def _adopts(
 
 
 def _chain() -> StepGraph:
-    """a (40) is made first and read last; in between b, c and d (30, 20, 30) come and go."""
+    """Return a graph in which a (40 bytes) is made first and read last. b, c and d (30, 20, 30) live in between."""
     sizes = (40, 30, 20, 30, 10)
     tensors = tuple(
         Tensor(id=TensorId(k), name="abcde"[k], size_bytes=size, role=Role.ACTIVATION) for k, size in enumerate(sizes)

@@ -1,4 +1,4 @@
-"""Operator times: the roofline, its correction, and when to plan again."""
+"""Check operator latencies: the roofline estimate, the correction by measurements, and the drift."""
 
 import math
 
@@ -13,7 +13,7 @@ from indb_tensile.scheduler.timing.latency import DeviceSpeed, correct, drift, e
 SPEED = DeviceSpeed(flops_per_s=10**9, bytes_per_s=10**9, launch_ns=7)
 
 
-def test_an_operator_takes_its_arithmetic_or_its_traffic_whichever_is_longer() -> None:
+def test_operator_takes_the_longer_of_arithmetic_and_traffic() -> None:
     tensors = tuple(Tensor(id=TensorId(i), name="t", size_bytes=100, role=Role.PARAMETER) for i in range(2))
     first, second = (t.id for t in tensors)
     graph = StepGraph(
@@ -27,20 +27,20 @@ def test_an_operator_takes_its_arithmetic_or_its_traffic_whichever_is_longer() -
     assert estimate(graph, SPEED) == (207, 307, 7)
 
 
-def test_a_correction_moves_towards_the_measurement_by_its_weight() -> None:
+def test_correction_moves_towards_the_measurement_by_its_weight() -> None:
     assert correct((100, 100), (200, 0), 0.25) == (125, 75)
     assert correct((100,), (200,), 1.0) == (200,)
     assert correct((100,), (200,), 0.0) == (100,)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1), st.floats(0, 1))
-def test_a_correction_stays_between_old_and_measured(pairs: list[tuple[int, int]], weight: float) -> None:
+def test_correction_lies_between_old_and_measured_latency(pairs: list[tuple[int, int]], weight: float) -> None:
     old, measured = zip(*pairs, strict=True)
     for o, m, c in zip(old, measured, correct(old, measured, weight), strict=True):
         assert min(o, m) <= c <= max(o, m)
 
 
-def test_drift_is_the_change_of_the_sum_as_a_ratio() -> None:
+def test_drift_is_the_relative_change_of_the_sum() -> None:
     assert drift((100, 100), (150, 100)) == 0.25
     assert drift((100, 100), (50, 100)) == 0.25
     assert drift((100, 50), (50, 100)) == 0.0

@@ -1,4 +1,6 @@
-"""An operator's features: a pure function of what it is given, finite whatever that is, and the same after JSON."""
+"""Check an operator's features: they depend on the description alone, are finite for any description, and survive
+JSON.
+"""
 
 import json
 import math
@@ -30,15 +32,15 @@ def _layout(*shape: int, stride: tuple[int, ...]) -> Layout:
 
 
 @given(descriptions())
-def test_features_are_finite_equal_for_equal_operators_and_of_one_width(description: Description) -> None:
-    again = replace(description)
-    assert again.features == description.features
+def test_features_are_finite_deterministic_and_of_one_width(description: Description) -> None:
+    equal = replace(description)
+    assert equal.features == description.features
     assert len(description.features) == WIDTH
     assert all(math.isfinite(number) for number in description.features)
 
 
 @given(st.lists(descriptions(), max_size=5))
-def test_a_row_does_not_depend_on_the_rows_beside_it(several: list[Description]) -> None:
+def test_row_does_not_depend_on_other_rows(several: list[Description]) -> None:
     rows = matrix(several)
     assert rows.shape == (len(several), WIDTH)
     for row, description in zip(rows, several, strict=True):
@@ -46,7 +48,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(several: list[Description])
 
 
 @given(descriptions())
-def test_a_description_survives_being_written(description: Description) -> None:
+def test_description_reads_back_equal(description: Description) -> None:
     text = write_description(description)
     assert read_description(text) == description
     assert read_description(text).features == description.features
@@ -71,12 +73,12 @@ def test_a_description_survives_being_written(description: Description) -> None:
         "[" * 100_000,
     ],
 )
-def test_what_is_no_description_is_refused(text: str) -> None:
+def test_text_that_is_no_description_is_refused(text: str) -> None:
     with pytest.raises(DataError):
         read_description(text)
 
 
-def test_a_broadcast_dimension_is_read_once_and_a_transposed_tensor_has_no_neighbours() -> None:
+def test_broadcast_dimension_is_read_once_and_transposed_tensor_has_runs_of_one() -> None:
     assert _layout(8, 16, stride=(0, 1)).size_bytes == 64
     assert _layout(8, 16, stride=(16, 1)).size_bytes == 512
     assert _layout(8, 16, stride=(16, 1)).run == 128
@@ -85,7 +87,7 @@ def test_a_broadcast_dimension_is_read_once_and_a_transposed_tensor_has_no_neigh
     assert _layout(8, 0, stride=(0, 1)).size_bytes == 0
 
 
-def test_what_makes_operators_slower_changes_their_features() -> None:
+def test_properties_that_slow_operators_down_change_their_features() -> None:
     plain = elementwise(1024)
     strided = replace(plain, inputs=(_layout(32, 32, stride=(1, 32)),))
     assert strided.features != replace(plain, inputs=(_layout(32, 32, stride=(32, 1)),)).features
@@ -95,7 +97,7 @@ def test_what_makes_operators_slower_changes_their_features() -> None:
     assert replace(plain, parameters=((2.0,),)).features != plain.features
 
 
-def test_the_roofline_is_arithmetic_or_traffic_whichever_takes_longer() -> None:
+def test_roofline_is_the_longer_of_arithmetic_and_traffic() -> None:
     narrow = replace(elementwise(250), flops=1)  # 1,000 bytes in, 1,000 out
     heavy = replace(narrow, flops=7_000)
     assert rooflines_ns([narrow, heavy], SPEED).tolist() == [2_005, 7_005]

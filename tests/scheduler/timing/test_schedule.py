@@ -1,16 +1,16 @@
-"""Schedules as data."""
+"""Check schedules: their jobs as ids or positions, and the gates of one job."""
 
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 
 
-def test_jobs_are_ids_or_positions_among_them() -> None:
-    placed = Schedule(jobs=(2, 0), iterations=(1, 3), gates=(_gate(0, 0, 1),), budget_bytes=9)
-    named = Schedule(jobs=(30, 10), iterations=(1, 3), gates=(_gate(0, 0, 1),), budget_bytes=9)
-    assert placed.called((10, 20, 30)) == named
-    assert named.among((10, 20, 30)) == placed
+def test_schedule_translates_between_job_ids_and_positions() -> None:
+    by_position = Schedule(jobs=(2, 0), iterations=(1, 3), gates=(_gate(0, 0, 1),), budget_bytes=9)
+    by_id = Schedule(jobs=(30, 10), iterations=(1, 3), gates=(_gate(0, 0, 1),), budget_bytes=9)
+    assert by_position.called((10, 20, 30)) == by_id
+    assert by_id.among((10, 20, 30)) == by_position
 
 
-def test_a_job_finds_its_own_gates_by_iteration_and_operator() -> None:
+def test_gates_of_a_job_are_grouped_by_iteration_and_operator() -> None:
     gates = (_gate(0, 0, 1), _gate(0, 1, 1), _gate(1, 0, 2), _gate(1, 0, 2, 7))
     schedule = Schedule(jobs=(5, 6), iterations=(2, 1), gates=gates, budget_bytes=9)
     assert schedule.of(0) == {(0, 1): gates[:1], (1, 1): gates[1:2]}

@@ -1,10 +1,10 @@
-"""Timelines as traces: every event in its row, and the memory that operators find."""
+"""Check the trace of a timeline: every event is in its row, and the counter shows the memory that operators hold."""
 
 import json
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
@@ -19,8 +19,8 @@ from tests.scheduler.strategies import links, several_workloads
 P, A = TensorId(0), TensorId(1)
 
 
-def test_operators_copies_and_waits_stand_in_rows_of_their_own() -> None:
-    """p leaves after operator 0 and is late for operator 2; operator 1 runs again just before it."""
+def test_operators_copies_and_waits_have_rows_of_their_own() -> None:
+    """p leaves after operator 0 and is late for operator 2, `last`. Operator 1 runs again just before operator 2."""
     executions = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 1, 2))
     swap = Swap(tensor=P, out_after=OpIndex(0), free_at=OpIndex(1), in_at=OpIndex(2), needed_by=OpIndex(3))
     run = JobRun(graph=_graph(), plan=Plan(policy="test", executions=executions, swaps=(swap,)), latency_ns=(9, 8, 7))
@@ -34,8 +34,8 @@ def test_operators_copies_and_waits_stand_in_rows_of_their_own() -> None:
     )
     trace = json.loads(trace_events([run], ["net"], events))
     assert trace["displayTimeUnit"] == "ms"
-    named = [(e["name"], e["tid"], e["args"]) for e in trace["traceEvents"] if e["ph"] == "M" and "tid" in e]
-    assert [n for n in named if n[0] == "thread_name"] == [
+    metadata = [(e["name"], e["tid"], e["args"]) for e in trace["traceEvents"] if e["ph"] == "M" and "tid" in e]
+    assert [n for n in metadata if n[0] == "thread_name"] == [
         ("thread_name", 1, {"name": "operators"}),
         ("thread_name", 2, {"name": "waits"}),
         ("thread_name", 3, {"name": "copies to the host"}),
@@ -49,42 +49,41 @@ def test_operators_copies_and_waits_stand_in_rows_of_their_own() -> None:
         (4, "swap in of p", 1.5, 2.0, {"operator": 2, "stage": "forward", "tensor": 0, "size_bytes": 100}),
         (2, "upload", 3.5, 0.001, {"operator": 3, "stage": "backward"}),
     ]
-    counted = [(e["ts"], e["args"]) for e in trace["traceEvents"] if e["ph"] == "C"]
-    # p is away at operator 1; at operator 2 it has its memory again, and the tensor made again lives to operator 3.
-    assert counted == [(0.0, {"bytes": 100}), (1.5, {"bytes": 100 + 20 + 7})]
+    counter = [(e["ts"], e["args"]) for e in trace["traceEvents"] if e["ph"] == "C"]
+    # p is away at operator 1. At operator 2 p has its memory again, and the recomputed tensor lives until operator 3.
+    assert counter == [(0.0, {"bytes": 100}), (1.5, {"bytes": 100 + 20 + 7})]
 
 
-@settings(max_examples=40)
 @given(several_workloads(), links(), st.floats(0.0, 1.0))
 def test_every_event_of_a_timeline_is_in_the_trace(workloads: tuple[Workload, ...], link: Link, share: float) -> None:
-    floors = sum(least_bytes(w) for w in workloads)
-    room = sum(max(liveness_peak(graph) for graph in w.graphs) for w in workloads) - floors
-    planned = plan_jobs(workloads, budget_bytes=floors + round(share * room), link=link)
+    least = sum(least_bytes(w) for w in workloads)
+    extra = sum(max(liveness_peak(graph) for graph in w.graphs) for w in workloads) - least
+    planned = plan_jobs(workloads, budget_bytes=least + round(share * extra), link=link)
     plans = [LIVENESS] * len(workloads) if isinstance(planned, Infeasible) else [p.plans[0] for p in planned]
     runs = [
         JobRun(graph=w.graphs[0], plan=plan, latency_ns=w.latency_ns[0])
         for w, plan in zip(workloads, plans, strict=True)
     ]
     events = timeline(runs, link)
-    found = json.loads(trace_events(runs, [f"net {k}" for k in range(len(runs))], events))["traceEvents"]
-    slices = [e for e in found if e["ph"] == "X"]
+    trace = json.loads(trace_events(runs, [f"net {k}" for k in range(len(runs))], events))["traceEvents"]
+    slices = [e for e in trace if e["ph"] == "X"]
     assert [(e["pid"], e["cat"], e["args"]["operator"]) for e in slices] == [
         (e.job, e.kind.value, e.operator) for e in events
     ]
     assert min(e["ts"] for e in slices) == 0
-    computed = [e for e in events if e.kind is EventKind.COMPUTE]
-    held = [load(runs[e.job].graph, plans[e.job])[e.operator] for e in computed]
-    assert [e["args"]["bytes"] for e in found if e["ph"] == "C"] == held
+    operator_events = [e for e in events if e.kind is EventKind.COMPUTE]
+    loads = [load(runs[e.job].graph, plans[e.job])[e.operator] for e in operator_events]
+    assert [e["args"]["bytes"] for e in trace if e["ph"] == "C"] == loads
     for row in {(e["pid"], e["tid"]) for e in slices}:
-        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if (e["pid"], e["tid"]) == row)
-        # A viewer draws one row of stretches that do not overlap; times are rounded to a nanosecond each.
-        assert all(end <= start + 0.0021 for (_, end), (start, _) in pairwise(own))
+        stretches = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if (e["pid"], e["tid"]) == row)
+        # A viewer draws a row of stretches that do not overlap. Each time is rounded to a nanosecond.
+        assert all(end <= start + 0.0021 for (_, end), (start, _) in pairwise(stretches))
 
 
-def test_a_job_is_called_by_its_network() -> None:
+def test_job_is_named_after_its_network() -> None:
     run = JobRun(graph=_graph(), plan=LIVENESS, latency_ns=(9, 8, 7))
-    found = json.loads(trace_events([run, run], ["resnet", "vgg"], ()))["traceEvents"]
-    assert [(e["pid"], e["args"]["name"]) for e in found if e["name"] == "process_name"] == [
+    trace = json.loads(trace_events([run, run], ["resnet", "vgg"], ()))["traceEvents"]
+    assert [(e["pid"], e["args"]["name"]) for e in trace if e["name"] == "process_name"] == [
         (0, "job 0: resnet"),
         (1, "job 1: vgg"),
     ]

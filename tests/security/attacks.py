@@ -1,6 +1,6 @@
-"""Statements against everything that the catalog offers, generated from PostgreSQL's own lists.
+"""Generate statements against every object of the catalog from PostgreSQL's own system catalogs.
 
-A table, view, sequence or function that is added is attacked from the day on which it exists.
+A new table, view, sequence or function is therefore attacked without a change here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from tests.security.estate import Estate
+from tests.security.owned_objects import OwnedObjects
 
 LOCK_MODES = (
     "access share",
@@ -22,7 +22,7 @@ LOCK_MODES = (
     "access exclusive",
 )
 SCHEMAS = ("tensile", "tensile_data")
-_TRIGGER = "pg_catalog.suppress_redundant_updates_trigger"  # any trigger function that everybody may use
+_TRIGGER = "pg_catalog.suppress_redundant_updates_trigger"  # a trigger function that every role may use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class Attack:
     statement: str
 
 
-def attacks(connection: psycopg.Connection[Any], estate: Estate) -> tuple[Attack, ...]:
-    """Every statement of the suite, for the catalog of this superuser's connection."""
+def attacks(connection: psycopg.Connection[Any], objects: OwnedObjects) -> tuple[Attack, ...]:
+    """Return every attack on the catalog of this superuser's connection."""
     return (
         *_on_relations(connection),
-        *_on_functions(connection, estate),
+        *_on_functions(connection, objects),
         *_on_schemas(),
         *_on_roles(),
     )
@@ -125,7 +125,7 @@ def _on_sequence(name: str) -> Iterator[Attack]:
         yield Attack(kind=kind, target=name, statement=statement)
 
 
-def _on_functions(connection: psycopg.Connection[Any], estate: Estate) -> Iterator[Attack]:
+def _on_functions(connection: psycopg.Connection[Any], objects: OwnedObjects) -> Iterator[Attack]:
     rows = connection.execute(
         """select p.oid::regprocedure::text, n.nspname, p.proname::text, p.prokind::text,
                   array(select t::regtype::text
@@ -137,10 +137,10 @@ def _on_functions(connection: psycopg.Connection[Any], estate: Estate) -> Iterat
         (list(SCHEMAS),),
     ).fetchall()
     for signature, schema, name, kind, types in rows:
-        called = f'{schema}."{name}"'
-        for guess in range(_GUESSES):
-            arguments = ", ".join(_argument(type_name, estate, guess) for type_name in types)
-            call = f"call {called}({arguments})" if kind == "p" else f"select * from {called}({arguments})"
+        function = f'{schema}."{name}"'
+        for variant in range(_VARIANTS):
+            arguments = ", ".join(_argument(type_name, objects, variant) for type_name in types)
+            call = f"call {function}({arguments})" if kind == "p" else f"select * from {function}({arguments})"
             yield Attack(kind="call", target=signature, statement=call)
         for verb in ("alter", "drop"):
             routine = f"{verb} routine {signature}" + (" owner to current_user" if verb == "alter" else " cascade")
@@ -166,22 +166,22 @@ def _on_roles() -> Iterator[Attack]:
         yield Attack(kind="alter role", target=role, statement=f"alter role {role} set statement_timeout = 1")
 
 
-_GUESSES = 5
+_VARIANTS = 5
 
 
-def _argument(type_name: str, estate: Estate, guess: int) -> str:
-    """A value of the type: nothing; what alice owns, by several numbers; something hostile."""
-    if guess == 0:
+def _argument(type_name: str, objects: OwnedObjects, variant: int) -> str:
+    """Return a value of the type: NULL for variant 0, then ids and names of objects, then hostile values."""
+    if variant == 0:
         return f"null::{_concrete(type_name)}"
-    numbers = (estate.running.job, estate.queued, estate.model_id, -(2**31))
-    texts = (estate.model, estate.model, "tensile_worker", "'; drop table tensile.jobs; --\n\x1b[31m")
+    numbers = (objects.running.job, objects.queued, objects.model_id, -(2**31))
+    texts = (objects.model, objects.model, "tensile_worker", "'; drop table tensile.jobs; --\n\x1b[31m")
     match type_name:
         case "text" | "name" | "anycompatible":
-            return f"{_quoted(texts[guess - 1])}::{_concrete(type_name)}"
+            return f"{_quoted(texts[variant - 1])}::{_concrete(type_name)}"
         case "bigint" | "integer":
-            return f"({numbers[guess - 1]})::{type_name}"
+            return f"({numbers[variant - 1]})::{type_name}"
         case "bigint[]":
-            return f"array[{numbers[guess - 1]}, {estate.queued}]::bigint[]"
+            return f"array[{numbers[variant - 1]}, {objects.queued}]::bigint[]"
         case "regclass":
             return "'tensile.models'::regclass"
         case "oid":
@@ -197,7 +197,7 @@ def _concrete(type_name: str) -> str:
 
 
 def _value(type_name: str) -> str:
-    """Some value of a column's type, unlike most that are there."""
+    """Return a value of a column's type that most rows do not have."""
     if type_name.endswith(("[]", "array")):
         return "'{}'"
     return _VALUES.get(type_name.split("(")[0], "'mine'")

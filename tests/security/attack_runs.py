@@ -1,4 +1,4 @@
-"""Runs attacks as a role and tells what came of each: denied, refused, nothing, or something."""
+"""Run attacks as a role, and report the outcome of each: denied, refused, no row, or rows."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from tests.security.surface import Attack
+from tests.security.attacks import Attack
 
 Connection = psycopg.Connection[Any]
 
@@ -32,38 +32,40 @@ select md5(string_agg(t::text, '' order by t::text))
 
 
 class Outcome(StrEnum):
-    """What came of a statement."""
+    """The outcome of a statement."""
 
-    DENIED = "denied"  # PostgreSQL's own "permission denied", or row-level security's
+    DENIED = "denied"  # by a privilege or by row-level security
     REFUSED = "refused"  # another error
-    NOTHING = "nothing"  # it ran, and gave and changed no row
-    ROWS = "rows"  # it ran, and gave or changed rows
+    NOTHING = "nothing"  # the statement returned and changed no row
+    ROWS = "rows"  # the statement returned or changed rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One attack's outcome. `leaked` are kinds of secrets in the answer, `lost` rows of others that changed."""
+class AttackReport:
+    """One attack's outcome. `leaked` are the kinds and owners of secrets in the answer, `lost` are tables in which
+    rows of other roles changed.
+    """
 
     attack: Attack
     outcome: Outcome
-    said: str = ""
+    message: str = ""
     leaked: frozenset[tuple[str, str]] = frozenset()
     lost: tuple[str, ...] = ()
-    strangers: tuple[str, ...] = ()  # rows that now belong to another role than the attacker
+    given_away: tuple[str, ...] = ()  # tables with new rows that belong to another role than the attacker
     redefined: bool = False
-    locks: frozenset[str] = frozenset()  # modes on tables of the catalog, above ROW EXCLUSIVE
+    locks: frozenset[str] = frozenset()  # locks on tables of the catalog in modes above ROW EXCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Every row of the catalog, by table and content, with its owner where it has one."""
+    """Every row of the catalog, by table and content, with the row's owner if it has one."""
 
     rows: Mapping[tuple[str, str], int | None]
     definitions: str
 
     @classmethod
     def now(cls, connection: Connection) -> "State":
-        """As a superuser sees it."""
+        """Read the state over a superuser's connection."""
         parts = [
             f"select '{name}' as t, md5(r::text) as d,"
             f" {'r.owner_oid' if owned else 'null'}::bigint as o from {name} as r"
@@ -75,14 +77,16 @@ class State:
         return cls({(name, digest): owner for name, digest, owner in rows}, defined[0])
 
 
-def besiege(connection: Connection, role: str, attack: Attack, before: State) -> Report:
-    """Run one attack in a transaction that is rolled back. The connection is a superuser's, in autocommit mode."""
-    told: list[str] = []
+def run_attack(connection: Connection, role: str, attack: Attack, before: State) -> AttackReport:
+    """Run one attack as the role, in a transaction that is rolled back. The connection is a superuser's, in
+    autocommit mode.
+    """
+    messages: list[str] = []
 
-    def note(diagnostic: psycopg.errors.Diagnostic) -> None:
-        told.append(f"{diagnostic.message_primary} {diagnostic.message_detail} {diagnostic.message_hint}")
+    def collect(diagnostic: psycopg.errors.Diagnostic) -> None:
+        messages.append(f"{diagnostic.message_primary} {diagnostic.message_detail} {diagnostic.message_hint}")
 
-    connection.add_notice_handler(note)
+    connection.add_notice_handler(collect)
     try:
         with _rolled_back(connection):
             connection.execute(f"set local session authorization {role}")
@@ -90,25 +94,28 @@ def besiege(connection: Connection, role: str, attack: Attack, before: State) ->
             try:
                 count, answer = _answer(connection, attack)
             except psycopg.Error as error:
-                told.append(str(error) + str(error.diag.context or ""))
+                messages.append(str(error) + str(error.diag.context or ""))
                 denied = isinstance(error, psycopg.errors.InsufficientPrivilege)
                 outcome = Outcome.DENIED if denied else Outcome.REFUSED
-                return Report(
-                    attack=attack, outcome=outcome, said=f"{error.sqlstate} {error}", leaked=_leaks(attack, told)
+                return AttackReport(
+                    attack=attack,
+                    outcome=outcome,
+                    message=f"{error.sqlstate} {error}",
+                    leaked=_leaks(attack, messages),
                 )
             connection.execute("reset session authorization")
             after = State.now(connection)
-            return Report(
+            return AttackReport(
                 attack=attack,
                 outcome=Outcome.ROWS if count else Outcome.NOTHING,
-                leaked=_leaks(attack, [*told, answer]),
+                leaked=_leaks(attack, [*messages, answer]),
                 lost=tuple(sorted({table for table, digest in before.rows.keys() - after.rows.keys()})),
-                strangers=_strangers(connection, role, before, after),
+                given_away=_given_away(connection, role, before, after),
                 redefined=after.definitions != before.definitions,
                 locks=_locks(connection),
             )
     finally:
-        connection.remove_notice_handler(note)
+        connection.remove_notice_handler(collect)
 
 
 @contextmanager
@@ -121,7 +128,7 @@ def _rolled_back(connection: Connection) -> Iterator[None]:
 
 
 def _answer(connection: Connection, attack: Attack) -> tuple[int, str]:
-    """How many rows it gave or changed, and all that it said."""
+    """Return how many rows the statement returned or changed, and the text of its answer."""
     with connection.cursor() as cursor:
         if attack.kind == "copy":
             with cursor.copy(attack.statement.encode()) as copy:
@@ -139,12 +146,12 @@ def _text(value: Any) -> str:
 
 
 def _leaks(attack: Attack, answers: list[str]) -> frozenset[tuple[str, str]]:
-    """Secrets that the statement did not name itself."""
+    """Return the secrets in the answers that the statement does not contain itself."""
     named = set(_SECRET.findall(attack.statement))
-    return frozenset(found for answer in answers for found in _SECRET.findall(answer) if found not in named)
+    return frozenset(secret for answer in answers for secret in _SECRET.findall(answer) if secret not in named)
 
 
-def _strangers(connection: Connection, role: str, before: State, after: State) -> tuple[str, ...]:
+def _given_away(connection: Connection, role: str, before: State, after: State) -> tuple[str, ...]:
     row = connection.execute("select %s::regrole::oid::bigint", (role,)).fetchone()
     assert row is not None
     new = {key: owner for key, owner in after.rows.items() if key not in before.rows and owner is not None}

@@ -1,4 +1,7 @@
-"""What test_repeats.py looks at: the suite's models trained by recorded iterations, on a double of the graphs."""
+"""A process that answers test_graph_cache.py: it trains the suite's models with recorded iterations.
+
+A double of CUDA graphs records and launches them.
+"""
 
 import logging
 import sys
@@ -30,7 +33,7 @@ from tests.executor.rewinding import RewindingGraphs
 log = logging.getLogger("executor")
 log.setLevel(logging.INFO)
 
-_EPOCHS = 3  # the last smaller batch comes once in each
+_EPOCHS = 3  # each epoch has one tail batch
 _NEVER = 10**6
 
 torch.set_num_threads(1)
@@ -40,8 +43,8 @@ torch.backends.mha.set_fastpath_enabled(False)
 _serving = private()
 
 
-class _Trained:
-    """A runner on the doubles."""
+class _Training:
+    """Has a runner on the doubles of the device and the graphs."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class _Trained:
         self.device, self.state = device or MemoryDevice(), job.state()
         self.graphs = RewindingGraphs(self.device, _serving)
         placer = self.graphs.placer = placer or Placer(_serving)
-        self.now_ns = 0  # time passes when it is told to
+        self.now_ns = 0  # only `take_longer` advances the clock
         self.runner = Runner(
             self.device,
             self.state,
@@ -70,8 +73,11 @@ class _Trained:
         self.now_ns += 2_500_000
 
 
-def _whole(step: CapturedStep, make: Callable[..., Plan]) -> Plan:
-    """A random plan without the swaps whose copies run on into the next iteration; no other relies on them."""
+def _plan_within_iteration(step: CapturedStep, make: Callable[..., Plan]) -> Plan:
+    """Return a random plan without swaps whose copies continue into the next iteration.
+
+    The other swaps then copy always, so that none relies on a removed copy.
+    """
     plan = make(step.graph, 1)
     timeline = unroll(step.graph, plan)
     carried = {gap.swap for gap in (*timeline.outgoing, *timeline.incoming)}
@@ -82,49 +88,49 @@ def _plans(steps: tuple[CapturedStep, ...]) -> dict[str, tuple[Plan, ...]]:
     return {
         "liveness": (LIVENESS,) * len(steps),
         "vanilla": (VANILLA,) * len(steps),
-        "swaps": tuple(_whole(step, random_plan) for step in steps),
-        "orders": tuple(_whole(step, random_rewritten_plan) for step in steps),
+        "swaps": tuple(_plan_within_iteration(step, random_plan) for step in steps),
+        "orders": tuple(_plan_within_iteration(step, random_rewritten_plan) for step in steps),
         "carried": tuple(random_plan(step.graph, 1) for step in steps),
         "orders carried": tuple(random_rewritten_plan(step.graph, 2) for step in steps),
     }
 
 
 def trained() -> dict[str, Any]:
-    """By model and sort of plan: whether bits are eager's, and how many of its iterations were launched."""
-    found = {}
+    """Return for each model and kind of plan whether its bits are eager's, and how many iterations were launched."""
+    answers = {}
     for kind, settings in (
         ("mlp", OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True)),
         ("cnn", OptimizerSettings(kind="adamw", weight_decay=0.1, clip_norm=0.1)),
     ):
         job, steps = prepared(kind, settings=settings)
-        eager, ours = Eager(job), _Trained(job, steps)
+        eager, training = Eager(job), _Training(job, steps)
         for generation, (name, plans) in enumerate(_plans(steps).items()):
-            ours.runner.adopt(plans, generation)
-            before, recorded = ours.runner.launched, ours.graphs.recorded
-            same = bits(drive(ours.runner, job, _EPOCHS)) == bits(drive(eager, job, _EPOCHS))
-            found[f"{kind} {name}"] = {
-                "bits": same and state_bits(ours.state.export()) == state_bits(eager.export()),
-                "launched": ours.runner.launched > before,
-                "recorded": ours.graphs.recorded - recorded,
-                "peak": ours.device.high_water_bytes - max(map(peak, (s.graph for s in steps), plans)),
+            training.runner.adopt(plans, generation)
+            before, recorded = training.runner.launched, training.graphs.recorded
+            same = bits(drive(training.runner, job, _EPOCHS)) == bits(drive(eager, job, _EPOCHS))
+            answers[f"{kind} {name}"] = {
+                "bits": same and state_bits(training.state.export()) == state_bits(eager.export()),
+                "launched": training.runner.launched > before,
+                "recorded": training.graphs.recorded - recorded,
+                "peak": training.device.high_water_bytes - max(map(peak, (s.graph for s in steps), plans)),
             }
-        ours.runner.close()
-    return found
+        training.runner.close()
+    return answers
 
 
 def sampled() -> dict[str, Any]:
-    """Every third iteration is timed, and reports the plan's peak and how long the others take by their graph."""
+    """Time every third iteration. Report the plan's peak and the duration of the other iterations' graph."""
     job, steps = prepared("mlp")
-    ours = _Trained(job, steps, sample_every=3)
-    ours.graphs.launches = ours.take_longer
-    ours.runner.adopt((LIVENESS,) * 3, 1)
+    training = _Training(job, steps, sample_every=3)
+    training.graphs.launches = training.take_longer
+    training.runner.adopt((LIVENESS,) * 3, 1)
     for _ in range(12):
-        ours.runner.train(*job.batches[0], RATES[0])
-    measured = ours.runner.measured()
-    ours.runner.close()
+        training.runner.train(*job.batches[0], RATES[0])
+    measured = training.runner.measured()
+    training.runner.close()
     assert measured is not None
     return {
-        "launched": ours.runner.launched,
+        "launched": training.runner.launched,
         "samples": measured.samples,
         "iteration_ns": measured.iteration_ns,
         "peak": measured.peak_bytes == peak(steps[0].graph, LIVENESS),
@@ -132,26 +138,26 @@ def sampled() -> dict[str, Any]:
 
 
 def started_again() -> dict[str, Any]:
-    """From the state that it began with, by the same graph but for the first iteration."""
+    """Train twice from the same state. Every iteration but the first is launched as the same graph."""
     job, steps = prepared("mlp", settings=OptimizerSettings(kind="sgd", momentum=0.9))
-    ours = _Trained(job, steps)
-    ours.runner.adopt((LIVENESS,) * 3, 1)
-    start = ours.state.export()
+    training = _Training(job, steps)
+    training.runner.adopt((LIVENESS,) * 3, 1)
+    start = training.state.export()
     losses = []
     for _ in range(2):
-        ours.state.load(start)
-        losses.append(bits([ours.runner.train(*job.batches[0], RATES[0]) for _ in range(6)]))
-    launched = ours.runner.launched
-    ours.runner.close()
+        training.state.load(start)
+        losses.append(bits([training.runner.train(*job.batches[0], RATES[0]) for _ in range(6)]))
+    launched = training.runner.launched
+    training.runner.close()
     return {
         "same": losses[0] == losses[1],
         "launched": launched,
-        "closed": [graph.closed for graph in ours.graphs.made],
+        "closed": [graph.closed for graph in training.graphs.made],
     }
 
 
 class _Breaking(MemoryDevice):
-    """The n-th call of a name fails, once armed."""
+    """Fails in the n-th call of a method, once armed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,28 +187,28 @@ class _Breaking(MemoryDevice):
 
 
 def failing() -> dict[str, Any]:
-    """By where recording breaks off: whether bits are eager's all the same."""
+    """Return for each place where recording fails whether the bits are still eager's."""
     job, steps = prepared("cnn", settings=OptimizerSettings(kind="sgd", momentum=0.9))
-    plans = tuple(_whole(step, random_plan) for step in steps)
+    plans = tuple(_plan_within_iteration(step, random_plan) for step in steps)
     eager = Eager(job)
     expected = bits(drive(eager, job, _EPOCHS))
-    found = {}
+    answers = {}
     for name, number in (("copy in", 3), ("copy out", 1), ("move", 6), ("end", 0)):
         device = _Breaking()
-        ours = _Trained(job, steps, device=device)
-        ours.graphs.begins = partial(device.arm, name, number)
+        training = _Training(job, steps, device=device)
+        training.graphs.begins = partial(device.arm, name, number)
         if name == "end":
-            ours.graphs.ends = _refuse
-        ours.runner.adopt(plans, 1)
-        same = bits(drive(ours.runner, job, _EPOCHS)) == expected
-        ours.runner.close()
-        found[f"{name} {number}"] = {
-            "bits": same and state_bits(ours.state.export()) == state_bits(eager.export()),
-            "launched": ours.runner.launched,
-            "recorded": ours.graphs.recorded,
+            training.graphs.ends = _refuse
+        training.runner.adopt(plans, 1)
+        same = bits(drive(training.runner, job, _EPOCHS)) == expected
+        training.runner.close()
+        answers[f"{name} {number}"] = {
+            "bits": same and state_bits(training.state.export()) == state_bits(eager.export()),
+            "launched": training.runner.launched,
+            "recorded": training.graphs.recorded,
             "used_bytes": device.used_bytes,
         }
-    return found
+    return answers
 
 
 def _refuse() -> None:
@@ -210,58 +216,60 @@ def _refuse() -> None:
 
 
 def refused() -> dict[str, Any]:
-    """Plans and places that nothing is recorded for, and why the log says so."""
+    """Return for each reason against recording the bits and the log lines."""
     job, steps = prepared("mlp")
-    found = {}
+    answers = {}
     for name, plans, followed, placer in (
         ("nowhere", (LIVENESS,) * 3, steps, Placer()),
         ("no scripts", (LIVENESS,) * 3, tuple(replace(step, scripts={}) for step in steps), None),
     ):
-        eager, ours = Eager(job), _Trained(job, followed, placer=placer)
-        said = _Said()
-        log.addHandler(said)
-        ours.runner.adopt(plans, 1)
-        same = bits(drive(ours.runner, job, _EPOCHS)) == bits(drive(eager, job, _EPOCHS))
-        ours.runner.adopt(plans, 2)
-        drive(ours.runner, job, 1)
-        ours.runner.close()
-        log.removeHandler(said)
-        found[name] = {"bits": same, "recorded": ours.graphs.recorded, "said": said.lines}
-    return found
+        eager, training = Eager(job), _Training(job, followed, placer=placer)
+        log_lines = _LogLines()
+        log.addHandler(log_lines)
+        training.runner.adopt(plans, 1)
+        same = bits(drive(training.runner, job, _EPOCHS)) == bits(drive(eager, job, _EPOCHS))
+        training.runner.adopt(plans, 2)
+        drive(training.runner, job, 1)
+        training.runner.close()
+        log.removeHandler(log_lines)
+        answers[name] = {"bits": same, "recorded": training.graphs.recorded, "log lines": log_lines.lines}
+    return answers
 
 
 def slower() -> dict[str, Any]:
-    """Copies run on into the next iteration, and launches take longer for having to end with them."""
+    """Train with copies that continue into the next iteration. A launch that waits for them takes longer."""
     job, steps = prepared("mlp")
-    eager, ours = Eager(job), _Trained(job, steps)
-    ours.graphs.launches = ours.take_longer
-    ours.runner.adopt(tuple(random_plan(step.graph, 1) for step in steps), 1)
-    said = _Said()
-    log.addHandler(said)
-    losses = [bits([one.train(*job.batches[0], RATES[0]) for _ in range(12)]) for one in (ours.runner, eager)]
-    log.removeHandler(said)
-    ours.runner.close()
-    return {"bits": losses[0] == losses[1], "launched": ours.runner.launched, "said": said.lines}
+    eager, training = Eager(job), _Training(job, steps)
+    training.graphs.launches = training.take_longer
+    training.runner.adopt(tuple(random_plan(step.graph, 1) for step in steps), 1)
+    log_lines = _LogLines()
+    log.addHandler(log_lines)
+    losses = [
+        bits([trainer.train(*job.batches[0], RATES[0]) for _ in range(12)]) for trainer in (training.runner, eager)
+    ]
+    log.removeHandler(log_lines)
+    training.runner.close()
+    return {"bits": losses[0] == losses[1], "launched": training.runner.launched, "log lines": log_lines.lines}
 
 
 def lost() -> str:
-    """What broke the device is no obstacle to recording: it ends the job's attempt."""
+    """Break the device during a recording. The job's attempt must end."""
     job, steps = prepared("mlp")
-    ours = _Trained(job, steps)
+    training = _Training(job, steps)
 
-    def broken() -> None:
+    def fail() -> None:
         raise ComputationError("an illegal address")
 
-    ours.graphs.ends = broken
-    ours.runner.adopt((LIVENESS,) * 3, 1)
+    training.graphs.ends = fail
+    training.runner.adopt((LIVENESS,) * 3, 1)
     try:
-        drive(ours.runner, job, _EPOCHS)
+        drive(training.runner, job, _EPOCHS)
     except ComputationError as error:
         return error.message
     return "went on"
 
 
-class _Said(logging.Handler):
+class _LogLines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []

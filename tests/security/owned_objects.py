@@ -1,6 +1,6 @@
-"""What the attacked users own: models, versions, jobs in every state, grants, with recognisable texts in all of it.
+"""Create the objects of the attacked users: models, versions, jobs in every state, grants.
 
-Every text starts with `secret_` and names its kind, so that a test can tell from any answer what leaked.
+Every text in them starts with `secret_` and names its kind and owner, so that a test recognises it in any answer.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from tests.conftest import Database
 
 OWNER = "alice"
 GRANTEE = "bob"
-VICTIM = "dave"  # another owner, whom nobody attacks by name
+VICTIM = "dave"  # another owner, whose objects no attack names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estate:
-    """The numbers of what alice owns; attacks name them."""
+class OwnedObjects:
+    """The ids of one user's objects, which attacks name."""
 
     model: str
     model_id: int
@@ -35,16 +35,16 @@ class Estate:
     worker: WorkerId
 
 
-def settle(database: Database, owner: str) -> Estate:
-    """Everything that one attacked user owns, made through the catalog's own functions."""
+def create_owned_objects(database: Database, owner: str) -> OwnedObjects:
+    """Create the objects of one attacked user with the catalog's own functions."""
     with database.connect() as postgres, database.connect("tensile_worker") as connection:
         postgres.execute(_ROLES)
         worker = register(connection)
         postgres.execute(f"set session authorization {owner}")
-        numbers = _own(postgres, connection, worker, owner)
+        ids = _create_objects(postgres, connection, worker, owner)
         if owner == OWNER:
-            postgres.execute("select tensile_grant_model(%s, %s)", (numbers["model"], GRANTEE))
-        return Estate(worker=worker, **numbers)
+            postgres.execute("select tensile_grant_model(%s, %s)", (ids["model"], GRANTEE))
+        return OwnedObjects(worker=worker, **ids)
 
 
 _ROLES = """
@@ -55,20 +55,20 @@ end $$;
 grant tensile_user to dave"""
 
 
-def _own(
+def _create_objects(
     owner: psycopg.Connection[Any], connection: psycopg.Connection[Any], worker: WorkerId, name: str
 ) -> dict[str, Any]:
     model = f"secret_model_{name}"
     secret = {"columns": [f"secret_bundle_{name}"]}
-    succeeded = _claimed(owner, connection, worker, model)
+    succeeded = _enqueue_and_claim(owner, connection, worker, model)
     fact = {"section": "target", "subject": f"secret_report_{name}", "fact": "rows", "value": "1", "warning": None}
     jobs.save_report(connection, succeeded.job, succeeded.claim, [fact])
     version_id = models.publish_version(
         connection, succeeded, publication(bundle=secret, weights=f"secret_weights_{name}".encode())
     )
-    failed = _claimed(owner, connection, worker, model)
+    failed = _enqueue_and_claim(owner, connection, worker, model)
     jobs.fail(connection, failed.job, failed.claim, RequestError(f"secret_error_{name}"))
-    running = _claimed(owner, connection, worker, model)
+    running = _enqueue_and_claim(owner, connection, worker, model)
     jobs.start_running(connection, running.job, running.claim)
     progress = Progress(epoch=1, epochs=2, step=1, steps=3, loss=0.5, figures={f"secret_figure_{name}": 0.5})
     jobs.report_progress(connection, running.job, running.claim, progress)
@@ -105,7 +105,7 @@ def _own(
     }
 
 
-def _claimed(
+def _enqueue_and_claim(
     owner: psycopg.Connection[Any], connection: psycopg.Connection[Any], worker: WorkerId, model: str
 ) -> ClaimedJob:
     enqueue(owner, model, priority=1)

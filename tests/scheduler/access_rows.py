@@ -1,14 +1,18 @@
-"""Step graphs drawn as one line of accesses for each tensor, so that a plan can be checked by looking at it."""
+"""Build step graphs from one row of accesses for each tensor, so that a reader sees what a plan has to respect."""
 
 from collections.abc import Mapping
 
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 
 
-def drawn(
+def graph_from_rows(
     *rows: tuple[int, Role, str], workspace: Mapping[int, int] | None = None, uploads: tuple[int, ...] = ()
 ) -> StepGraph:
-    """Tensor i has the size and role of row i, and at operator k the access `row[k]`: r, w, u (both) or . (none)."""
+    """Return a step graph of one tensor for each row: its size in bytes, its role, and its accesses.
+
+    Character k of the accesses is what operator k does to the tensor: r reads, w writes, u updates (reads, writes),
+    and . does not access it. `workspace` has the bytes by operator, `uploads` the operators of the upload stage.
+    """
     tensors = tuple(
         Tensor(id=TensorId(i), name=f"t{i}", size_bytes=size, role=role) for i, (size, role, _) in enumerate(rows)
     )

@@ -1,0 +1,305 @@
+"""Check that no sequence of events exceeds the budget, loses a job or gets stuck."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.job import ClaimedJob, JobId
+from indb_tensile.scheduler.admission.admission_orders import (
+    AssignJob,
+    CancelJob,
+    ClaimNext,
+    EndTrainer,
+    FailJob,
+    GrantCalibration,
+    Order,
+    ReleaseTrainer,
+    RequeueJob,
+    SendPlans,
+    SetGrant,
+    SpawnTrainer,
+)
+from indb_tensile.scheduler.admission.decide import decide
+from indb_tensile.scheduler.admission.events import (
+    Adoption,
+    Answered,
+    BudgetChange,
+    Calibration,
+    CancelRequest,
+    Capture,
+    Claim,
+    ClaimLoss,
+    Event,
+    Exit,
+    Finish,
+    Holding,
+    Measurement,
+    QueueChange,
+    SpareReady,
+    Tick,
+)
+from indb_tensile.scheduler.admission.pool import Stage as JobStage
+from indb_tensile.scheduler.admission.pool import TrainerId
+from tests.scheduler.admission.fake_controller import (
+    REGION,
+    FakeController,
+    SlowPlannerController,
+    graph,
+    job,
+)
+
+
+class EventSimulation:
+    """Simulate the trainers and the queue around `decide()`: carry out its orders, and check the invariants."""
+
+    def __init__(self, budget: int, sizes: list[int], data: st.DataObject, *, slow: bool) -> None:
+        self.controller = (SlowPlannerController if slow else FakeController)(budget, spare_trainers=2, max_jobs=4)
+        self.data = data
+        self.sizes = dict(enumerate(sizes, start=1))
+        self.queued = list(self.sizes)
+        self.outcome_by_job: dict[int, str] = {}
+        self.claims = 0
+        self.starting: set[TrainerId] = set()
+        self.idle: set[TrainerId] = set()
+        self.busy: dict[TrainerId, ClaimedJob] = {}
+        self.next_message: dict[TrainerId, Event] = {}  # by trainer: the message that it sends next
+        self.ending: set[TrainerId] = set()
+        self.held_bytes: dict[TrainerId, int] = {}  # by trainer: the memory that it holds
+        self.granted_bytes: dict[TrainerId, int] = {}
+        self.in_flight: dict[TrainerId, int] = {}
+        self.outcome_by_claim: dict[int, str] = {}
+
+    def alive(self) -> set[TrainerId]:
+        return self.starting | self.idle | set(self.busy) | self.ending
+
+    def send(self, event: Event) -> None:
+        before = self.controller.pool
+        answers: list[Event] = []
+        orders = self.controller.decide(event)
+        assert (self.controller.pool, orders) == decide(before, event, self.controller.planner), "not deterministic"
+        for order in orders:
+            self.perform(order, answers)
+        for answer in answers:
+            self.send(answer)
+
+    def perform(self, order: Order, answers: list[Event]) -> None:  # noqa: C901 - a table: one case per kind of order
+        match order:
+            case SpawnTrainer(trainer=trainer):
+                assert trainer not in self.alive()
+                self.starting.add(trainer)
+            case ClaimNext():
+                answers.append(Claim(job=self.claim()))
+            case AssignJob(trainer=trainer, job=claimed):
+                self.idle.remove(trainer)
+                self.busy[trainer] = claimed
+                self.next_message[trainer] = self.capture(trainer)
+            case SetGrant(trainer=trainer, grant_bytes=grant_bytes):
+                assert grant_bytes % REGION == 0
+                held_bytes = self.held_bytes.get(trainer, 0)
+                self.granted_bytes[trainer] = grant_bytes
+                self.held_bytes[trainer] = max(held_bytes, grant_bytes)
+                if grant_bytes > held_bytes:
+                    assert sum(self.held_bytes.values()) <= self.controller.pool.budget_bytes, (
+                        "grants exceed the budget"
+                    )
+                elif self.data.draw(st.booleans(), label="empty at once"):
+                    answers.append(self.give_memory_back(trainer))
+            case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
+                assert self.granted_bytes[trainer] == grant_bytes
+                self.next_message[trainer] = self.calibration(trainer, grant_bytes)
+            case SendPlans(trainer=trainer, generation=generation, grant_bytes=grant_bytes):
+                assert trainer not in self.in_flight, "two generations in flight"
+                assert grant_bytes <= self.granted_bytes[trainer]
+                self.in_flight[trainer] = generation
+                self.next_message[trainer] = Adoption(trainer=trainer, generation=generation)
+            case EndTrainer(trainer=trainer):
+                assert trainer in self.alive()
+                self.ending.add(trainer)
+            case ReleaseTrainer(trainer=trainer):
+                self.held_bytes.pop(trainer, None)
+                self.granted_bytes.pop(trainer, None)
+            case FailJob(job=number, claim=claim):
+                self.end_job(number, claim, "failed")
+            case CancelJob(job=number, claim=claim):
+                self.end_job(number, claim, "cancelled")
+            case RequeueJob(job=number, claim=claim):
+                self.record_outcome(claim, "requeued")
+                self.queued.append(number)
+            case _:
+                pass
+
+    def give_memory_back(self, trainer: TrainerId) -> Holding:
+        """Let the trainer give back the memory above its grant."""
+        self.held_bytes[trainer] = self.granted_bytes[trainer]
+        return Holding(trainer=trainer, held_bytes=self.granted_bytes[trainer])
+
+    def claim(self) -> ClaimedJob | None:
+        if not self.queued:
+            return None
+        self.claims += 1
+        return job(self.queued.pop(0), claim=self.claims)
+
+    def capture(self, trainer: TrainerId) -> Capture:
+        size = self.sizes[self.busy[trainer].job]
+        unknown = self.data.draw(st.integers(0, 1), label="unknown operators")
+        return Capture(trainer=trainer, graphs=(graph(size, size),), latency_ns=((100,) * size,), unknown=unknown)
+
+    def calibration(self, trainer: TrainerId, grant_bytes: int) -> Calibration:
+        size = self.sizes[self.busy[trainer].job]
+        needs_bytes = self.data.draw(st.integers(1, size), label="calibration needs") * REGION
+        return Calibration(
+            trainer=trainer,
+            graphs=(graph(size, size),),
+            latency_ns=((100,) * size,),
+            overflow_bytes=max(0, needs_bytes - grant_bytes),
+        )
+
+    def record_outcome(self, claim: int, outcome: str) -> None:
+        assert claim not in self.outcome_by_claim, f"{outcome} after {self.outcome_by_claim[claim]}"
+        self.outcome_by_claim[claim] = outcome
+
+    def end_job(self, number: int, claim: int, outcome: str) -> None:
+        self.record_outcome(claim, outcome)
+        assert number not in self.outcome_by_job
+        self.outcome_by_job[number] = outcome
+
+    def exit_trainer(self, trainer: TrainerId, code: int = -9) -> None:
+        for group in (self.starting, self.idle, self.ending):
+            group.discard(trainer)
+        for table in (self.busy, self.next_message, self.in_flight):
+            table.pop(trainer, None)
+        self.send(Exit(trainer=trainer, code=code))
+
+    def send_next_message(self, trainer: TrainerId) -> None:
+        """Send the trainer's next message of the protocol."""
+        event = self.next_message.pop(trainer)
+        if isinstance(event, Adoption):
+            del self.in_flight[trainer]
+        self.send(event)
+
+    def finish_job(self, trainer: TrainerId) -> None:
+        claimed = self.busy.pop(trainer)
+        self.next_message.pop(trainer, None)
+        self.ending.add(trainer)
+        self.end_job(claimed.job, claimed.claim, "succeeded")
+        self.send(Finish(trainer=trainer))
+
+    def lose_claim(self, number: int) -> None:
+        """Let another worker rescue the job: the job is queued again and no longer claimed by this controller."""
+        members = [
+            m
+            for m in self.controller.pool.members
+            if m.job.job == number and m.job.claim not in self.outcome_by_claim
+        ]
+        if members and members[-1].outcome is None:
+            self.record_outcome(members[-1].job.claim, "lost")
+            self.send(ClaimLoss(claim=members[-1].job.claim))
+            self.queued.append(number)
+            self.send(QueueChange())
+
+    def take_random_action(self) -> None:  # noqa: C901 - a table: one case per kind of action
+        action = self.data.draw(st.integers(0, 14), label="action")
+        numbers = st.sampled_from(sorted(self.sizes))
+        if action == 0:
+            self.send(Tick())
+        elif action in (1, 2) and self.starting:
+            trainer = self.draw_trainer(self.starting)
+            self.starting.remove(trainer)
+            self.idle.add(trainer)
+            self.send(SpareReady(trainer=trainer))
+        elif action in (3, 4, 5) and self.next_message:
+            self.send_next_message(self.draw_trainer(self.next_message))
+        elif action == 6 and (running := self.trainers_under_plan()):
+            self.finish_job(self.draw_trainer(running))
+        elif action == 7 and self.alive():
+            self.exit_trainer(self.draw_trainer(self.alive()))
+        elif action == 8:
+            self.send(CancelRequest(job=JobId(self.data.draw(numbers))))
+        elif action == 9:
+            self.lose_claim(self.data.draw(numbers))
+        elif action == 10:
+            self.send(BudgetChange(budget_bytes=self.data.draw(st.integers(1, 20)) * REGION + 7))
+        elif action == 11 and (running := self.trainers_under_plan()):
+            self.send_measurement(self.draw_trainer(running))
+        elif action == 12 and self.held_bytes:
+            self.send(self.give_memory_back(self.draw_trainer(self.held_bytes)))
+        else:
+            self.answer_question()
+
+    def send_measurement(self, trainer: TrainerId) -> None:
+        size = self.sizes[self.busy[trainer].job]
+        latency_ns = self.data.draw(st.integers(10, 1000))
+        self.send(
+            Measurement(
+                trainer=trainer,
+                generation=1,
+                latency_ns=(latency_ns,) * size,
+                iteration_ns=1,
+                stall_ns=0,
+                peak_bytes=1,
+            )
+        )
+
+    def answer_question(self) -> bool:
+        """Let the planner answer its question. Return whether it had one."""
+        if not isinstance(self.controller, SlowPlannerController) or self.controller.question is None:
+            return False
+        self.controller.compute_answer()
+        self.send(Answered())
+        return True
+
+    def trainers_under_plan(self) -> set[TrainerId]:
+        """Return the trainers that follow a plan. Only they can finish."""
+        return {
+            m.trainer
+            for m in self.controller.pool.members
+            if m.trainer in self.busy and m.stage is JobStage.RUNNING and m.adopted and m.trainer not in self.ending
+        }
+
+    def draw_trainer(self, trainers: Any) -> TrainerId:
+        trainer: TrainerId = self.data.draw(st.sampled_from(sorted(trainers)))
+        return trainer
+
+    def run_to_completion(self) -> None:
+        """Let every job run to its end, and fail if one cannot end."""
+        self.send(BudgetChange(budget_bytes=20 * REGION))
+        for _ in range(3000):
+            if len(self.outcome_by_job) == len(self.sizes) and not self.controller.pool.members:
+                return
+            if self.ending:
+                self.exit_trainer(min(self.ending), 0)
+            elif self.answer_question():
+                pass
+            elif self.next_message:
+                self.send_next_message(min(self.next_message))
+            elif self.starting:
+                trainer = min(self.starting)
+                self.starting.remove(trainer)
+                self.idle.add(trainer)
+                self.send(SpareReady(trainer=trainer))
+            elif running := self.trainers_under_plan():
+                self.finish_job(min(running))
+            else:
+                for holder in sorted(self.held_bytes):
+                    self.send(self.give_memory_back(holder))
+                self.send(Tick())
+        pytest.fail(f"stuck: {self.controller.pool}")
+
+
+@given(st.data())
+def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6), label="sizes")
+    slow = data.draw(st.booleans(), label="a planner that takes its time")
+    simulation = EventSimulation(data.draw(st.integers(1, 20), label="budget"), sizes, data, slow=slow)
+    for _ in range(data.draw(st.integers(0, 60), label="steps")):
+        simulation.take_random_action()
+    simulation.run_to_completion()
+    known_jobs = (
+        set(simulation.outcome_by_job)
+        | set(simulation.queued)
+        | {m.job.job for m in simulation.controller.pool.members}
+    )
+    assert known_jobs == set(simulation.sizes)
+    assert sum(simulation.held_bytes.values()) == 0
