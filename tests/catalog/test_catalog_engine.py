@@ -10,7 +10,7 @@ from indb_tensile.catalog.sqlalchemy.engine import catalog_engine, transaction
 from indb_tensile.errors import DatabaseError, RequestError
 from tests.conftest import Database
 from tests.pgbouncer import pooled
-from tests.sql.test_search_path import ran, set_traps
+from tests.sql.traps import set_traps, trap_calls
 
 
 def test_an_engine_reports_an_unreachable_server_as_a_connection_does() -> None:
@@ -139,7 +139,7 @@ def test_no_statement_of_an_engine_runs_a_function_of_another_role(database: Dat
             engine.dispose()
         finally:
             postgres.execute("alter role bob reset search_path")
-        assert ran(postgres) == []
+        assert trap_calls(postgres) == []
 
 
 def _settings(connection: sqlalchemy.Connection) -> tuple[str, ...]:

@@ -102,9 +102,12 @@ def test_times_are_those_of_the_sessions_zone_and_ages_count_from_now(demo: Tens
     assert numbers(demo, "jobs", "--until", "90 min") == [old]
     assert numbers(demo, "jobs", "--since", "2026-03-04T05:06+09:00") == [new, old]
     assert numbers(demo, "jobs", "--until", "2026-03-04T05:06+09:00") == []
-    tokyo = demo.but(PGTZ="Asia/Tokyo")
+    tokyo = demo.with_variables(PGTZ="Asia/Tokyo")
     assert numbers(tokyo, "jobs", "--since", "2026-03-04 05:06", "--until", "2026-03-04 05:07") == [old]
-    assert numbers(demo.but(PGTZ="UTC"), "jobs", "--since", "2026-03-04 05:06", "--until", "2026-03-04 05:07") == []
+    assert (
+        numbers(demo.with_variables(PGTZ="UTC"), "jobs", "--since", "2026-03-04 05:06", "--until", "2026-03-04 05:07")
+        == []
+    )
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     assert numbers(demo, "jobs", "--since", tomorrow.isoformat()) == []
 
