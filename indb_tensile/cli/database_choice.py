@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -11,7 +12,11 @@ from indb_tensile.catalog.connection import Connection, Session, connect
 from indb_tensile.cli.state_directory import StateDirectory, find_state_directory
 from indb_tensile.errors import DatabaseError
 
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
 ORDINARY_ROLE = "demo"
+_APPLICATION = "tensile"
 _NAMES_A_DATABASE = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
 # The errors of our statements if the catalog is missing, has another version, or is not accessible to this role.
 _UNEXPECTED = (
@@ -32,7 +37,7 @@ def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[C
     own names. If a statement fails because of a missing object or privilege, and the catalog is missing or has
     another version, the error says so.
     """
-    with connect(resolve(dsn, role=role), application_name="tensile", callers_path=True) as connection:
+    with connect(resolve(dsn, role=role), application_name=_APPLICATION, callers_path=True) as connection:
         try:
             yield connection
         except _UNEXPECTED:
@@ -41,9 +46,29 @@ def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[C
 
 
 @contextmanager
+def open_engine(dsn: str | None) -> "Iterator[Engine]":
+    """Open an SQLAlchemy engine that only reads, for listings, on the database that `open_connection` uses.
+
+    A missing object or privilege is reported as `open_connection` does.
+    """
+    from indb_tensile.catalog.sqlalchemy.engine import catalog_engine  # slow to import: see `catalog/sqlalchemy`
+
+    database = resolve(dsn)
+    engine = catalog_engine(database, application_name=_APPLICATION)
+    try:
+        yield engine
+    except _UNEXPECTED:
+        with connect(database, application_name=_APPLICATION, callers_path=True) as connection:
+            install.check_version(connection)
+        raise
+    finally:
+        engine.dispose()
+
+
+@contextmanager
 def open_session(dsn: str | None, *, patience_s: float = 60.0) -> Iterator[Session]:
     """Open a session, as `open_connection` does. It survives a restart of the database, for commands that poll."""
-    with Session(resolve(dsn), application_name="tensile", patience_s=patience_s, callers_path=True) as session:
+    with Session(resolve(dsn), application_name=_APPLICATION, patience_s=patience_s, callers_path=True) as session:
         try:
             yield session
         except _UNEXPECTED:

@@ -1,4 +1,4 @@
-"""The commands `tensile jobs`, `job`, `train`, `wait`, `watch` and `cancel`, which list and control jobs."""
+"""The commands `tensile job`, `train`, `wait`, `watch` and `cancel`, which show and control jobs."""
 
 import sys
 import time
@@ -26,19 +26,6 @@ TIMED_OUT = 7
 INTERRUPTED = 130
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 _POLL_S = 0.2
-
-
-@click.command()
-@dsn_option
-@json_option
-@click.option("--state", type=click.Choice([state.value for state in JobState]), help="only jobs in this state")
-@click.option("--model", help="only jobs of this model")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="print at most this many jobs")
-def jobs(dsn: str | None, as_json: bool, state: str | None, model: str | None, limit: int) -> None:
-    """List jobs, newest first."""
-    with open_connection(dsn) as connection:
-        rows = _rows(connection, "jobs", {"state": state, "model": model, "limit": limit})
-    show_rows(rows, as_json=as_json, empty="no job yet: select tensile_train('model', 'table')")
 
 
 @click.command()

@@ -121,20 +121,6 @@ select l.host, l.device_kind as device, l.way::text, l.beside, l.size_bytes, l.l
 -- versions --
 select public.tensile_version(), current_setting('server_version');
 
--- jobs --
-select j.job_id, j.model_name as model, j.relation_name as relation, j.state, j.phase, p.epoch, p.epochs,
-       v.metric_name, v.metric, j.enqueued_at, j.finished_at - j.started_at as took,
-       coalesce(case when j.state <> 'succeeded' then j.error_message end, 'waits for ' || q.waits_for,
-                'not deployed: ' || v.not_deployed) as note
-  from tensile.jobs as j
-       left join tensile.job_progress as p using (job_id)
-       left join tensile.stat_queue as q using (job_id)
-       left join tensile.model_versions as v on v.version_id = j.version_id
- where (%(state)s::text is null or j.state = %(state)s::tensile.job_state)
-   and (%(model)s::text is null or j.model_name = %(model)s)
- order by j.job_id desc
- limit %(limit)s;
-
 -- job --
 select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.relation_name) as relation,
        j.state, j.phase, j.priority, j.attempt, p.epoch, p.epochs, p.step, p.steps, p.loss, p.valid_loss,
@@ -202,9 +188,6 @@ select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes, d.busy_per
   from tensile.devices as d
  where d.worker_id in (select worker_id from tensile.jobs where job_id = any (%(jobs)s))
  order by d.worker_id;
-
--- models --
-select * from tensile.model_list order by 1;
 
 -- predict --
 select (tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'value') #>> '{}')::float8;

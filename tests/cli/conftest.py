@@ -22,6 +22,7 @@ from tests.conftest import Database
 DEADLINE_S = 180.0
 COMMAND = (sys.executable, "-c", "from indb_tensile.cli.main import main; main()")
 _QUICK = {"jobs", "job", "train", "wait", "cancel", "models", "predict", "plan", "version", "init", "vacuum"}
+_QUICK |= {"queue", "events", "workers", "devices"}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for other system users")
 
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "made_up_step.hpp"
+#include "random_step.hpp"
 #include "search.hpp"
 
 using namespace tensile::planner;
@@ -30,46 +30,46 @@ bool alike(const Layout& a, const Layout& b) {
 
 TEST(the_load_of_a_chosen_layout_is_that_of_its_order_and_moves) {
   for (std::uint32_t seed = 1; seed <= 150; ++seed) {
-    Dice dice(seed);
-    const StepArrays arrays = random_step(dice);
+    RandomNumbers random(seed);
+    const StepArrays arrays = random_step(random);
     const Step step(arrays);
     Search search(arrays);
-    judge(step, search.layout());
+    check_layout(step, search.layout());
     const Bytes top = search.layout().peak_bytes();
-    const Bytes limit = dice.below(static_cast<Index>(top) + 1);
+    const Bytes limit = random.below(static_cast<Index>(top) + 1);
     Manner manner;
-    manner.drops = dice.below(3) != 0;
-    manner.together = 1 + dice.below(6);
+    manner.drops = random.below(3) != 0;
+    manner.together = 1 + random.below(6);
     const bool reached = search.lower(limit, manner, 200);
     CHECK(!reached || search.layout().peak_bytes() <= limit);
-    judge(step, search.layout());
+    check_layout(step, search.layout());
     const Bytes bound = std::max(limit, search.layout().peak_bytes());
     const Ns before = search.layout().iteration_ns;
     search.prune(bound, 30);
     search.improve(bound, manner, 40, seed);
     CHECK(search.layout().peak_bytes() <= bound && search.layout().iteration_ns <= before);
-    judge(step, search.layout());
+    check_layout(step, search.layout());
     search.exhaust();
-    judge(step, search.layout());
+    check_layout(step, search.layout());
   }
 }
 
 TEST(a_layout_stays_within_its_memory_and_is_faster_after_an_exchange) {
   int filled = 0;
   for (std::uint32_t seed = 1; seed <= 150; ++seed) {
-    Dice dice(seed);
-    const StepArrays arrays = random_step(dice);
+    RandomNumbers random(seed);
+    const StepArrays arrays = random_step(random);
     const Step step(arrays);
     Search search(arrays);
     Manner manner;
-    manner.drops = dice.below(3) != 0;
-    search.lower(dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1), manner, 200);
+    manner.drops = random.below(3) != 0;
+    search.lower(random.below(static_cast<Index>(search.layout().peak_bytes()) + 1), manner, 200);
     const Bytes peak = search.layout().peak_bytes();
-    const Bytes room = std::max<Bytes>(0, peak - 5 + dice.below(30));
+    const Bytes room = std::max<Bytes>(0, peak - 5 + random.below(30));
     const bool fits = search.fill(room);
     CHECK(fits || room < peak);
     CHECK(search.layout().peak_bytes() <= (fits ? room : peak));
-    judge(step, search.layout());
+    check_layout(step, search.layout());
     if (!fits) continue;
     ++filled;
     const Ns before = search.layout().iteration_ns;
@@ -77,7 +77,7 @@ TEST(a_layout_stays_within_its_memory_and_is_faster_after_an_exchange) {
     search.exchange(manner.drops, 60);
     CHECK(search.layout().peak_bytes() <= room && search.layout().iteration_ns <= before);
     CHECK(manner.drops || search.choices().choice == was.choice || search.layout().length() == step.operators());
-    judge(step, search.layout());
+    check_layout(step, search.layout());
     search.choose(search.choices());
     CHECK(search.layout().peak_bytes() <= room);
   }
@@ -87,14 +87,14 @@ TEST(a_layout_stays_within_its_memory_and_is_faster_after_an_exchange) {
 // Layouts reuse parts of earlier layouts, which must not change the result.
 TEST(a_searched_layout_equals_a_layout_made_from_scratch) {
   for (std::uint32_t seed = 1; seed <= 150; ++seed) {
-    Dice dice(seed);
-    StepArrays arrays = random_step(dice);
+    RandomNumbers random(seed);
+    StepArrays arrays = random_step(random);
     Search search(arrays);
     Manner manner;
-    manner.together = 1 + dice.below(6);
-    search.lower(dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1), manner, 200);
+    manner.together = 1 + random.below(6);
+    search.lower(random.below(static_cast<Index>(search.layout().peak_bytes()) + 1), manner, 200);
     search.improve(search.layout().peak_bytes(), manner, 40, seed);
-    for (Ns& latency_ns : arrays.latency_ns) latency_ns += dice.below(200);
+    for (Ns& latency_ns : arrays.latency_ns) latency_ns += random.below(200);
     search.retime(arrays.latency_ns, arrays.out_ns, arrays.in_ns);
     Search fresh(arrays);
     fresh.choose(search.choices());
@@ -107,8 +107,8 @@ TEST(a_searched_layout_equals_a_layout_made_from_scratch) {
 }
 
 TEST(impossible_choices_are_refused_and_change_nothing) {
-  Dice dice(3);
-  StepArrays arrays = random_step(dice);
+  RandomNumbers random(3);
+  StepArrays arrays = random_step(random);
   arrays.repeatable.assign(arrays.repeatable.size(), 0);
   Search search(arrays);
   search.exhaust();
@@ -134,11 +134,11 @@ TEST(impossible_choices_are_refused_and_change_nothing) {
 
 TEST(a_plan_is_read_back_and_other_arrays_are_refused_and_change_nothing) {
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
-    Dice dice(seed);
-    const StepArrays arrays = random_step(dice);
+    RandomNumbers random(seed);
+    const StepArrays arrays = random_step(random);
     Search search(arrays);
-    search.lower(dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1), {}, 200);
-    if (seed % 2 == 0) search.fill(search.layout().peak_bytes() + dice.below(20));
+    search.lower(random.below(static_cast<Index>(search.layout().peak_bytes()) + 1), {}, 200);
+    if (seed % 2 == 0) search.fill(search.layout().peak_bytes() + random.below(20));
     const Index count = search.layout().length();
     std::vector<Index> order = search.layout().order().op_at;
     std::vector<Move> moves = search.layout().moves;
@@ -156,24 +156,24 @@ TEST(a_plan_is_read_back_and_other_arrays_are_refused_and_change_nothing) {
     for (int spoilt = 0; spoilt < 20; ++spoilt) {
       std::vector<Index> wrong_order = order;
       std::vector<Move> wrong = moves;
-      const auto any = [&] { return dice.below(count + 6) - 3; };
-      if (dice.below(3) == 0) wrong_order[at(dice.below(count))] = any();
-      if (dice.below(3) == 0) wrong.push_back({none, any(), any(), any(), any(), any(), 0, none, true});
+      const auto any = [&] { return random.below(count + 6) - 3; };
+      if (random.below(3) == 0) wrong_order[at(random.below(count))] = any();
+      if (random.below(3) == 0) wrong.push_back({none, any(), any(), any(), any(), any(), 0, none, true});
       for (Move& move : wrong)
-        if (dice.below(3) == 0) (dice.below(2) == 0 ? move.after : move.need) = any();
+        if (random.below(3) == 0) (random.below(2) == 0 ? move.after : move.need) = any();
       if (!other.adopt(wrong_order, wrong)) CHECK(other.layout().load_bytes == load);
-      judge(Step(arrays), other.layout());
+      check_layout(Step(arrays), other.layout());
       other.adopt(order, moves);
       CHECK(other.layout().load_bytes == load);
     }
     other.uncover();
-    judge(Step(arrays), other.layout());
+    check_layout(Step(arrays), other.layout());
   }
 }
 
 TEST(equal_searches_make_equal_choices) {
-  Dice dice(7);
-  const StepArrays arrays = random_step(dice);
+  RandomNumbers random(7);
+  const StepArrays arrays = random_step(random);
   std::vector<Index> orders[2];
   for (auto& order : orders) {
     Search search(arrays);

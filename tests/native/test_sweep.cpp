@@ -4,7 +4,7 @@
 
 #include "check.hpp"
 #include "lane_calendar.hpp"
-#include "made_up_step.hpp"
+#include "random_step.hpp"
 #include "search.hpp"
 
 using namespace tensile::planner;
@@ -36,14 +36,14 @@ Bytes least_peak(const Search& search) {
 
 TEST(the_free_time_of_a_lane_is_the_unreserved_time) {
   for (std::uint32_t seed = 1; seed <= 60; ++seed) {
-    Dice dice(seed);
-    const Ns period = 20 + dice.below(60);
+    RandomNumbers random(seed);
+    const Ns period = 20 + random.below(60);
     LaneCalendar lane(period, static_cast<Index>(period));
     Counted counted{std::vector<Ns>(static_cast<std::size_t>(period), 1)};
     for (int copy = 0; copy < 8; ++copy) {
-      const Ns time = dice.below(static_cast<Index>(3 * period)) - period;
-      const Ns duration = dice.below(static_cast<Index>(period / 4));
-      const bool forward = dice.below(2) == 0;
+      const Ns time = random.below(static_cast<Index>(3 * period)) - period;
+      const Ns duration = random.below(static_cast<Index>(period / 4));
+      const bool forward = random.below(2) == 0;
       Ns left_ns = std::min(duration, counted.free(0, period));
       for (Ns step = 0; left_ns > 0; ++step) {
         const Ns where = forward ? time + step : time - 1 - step;
@@ -55,7 +55,7 @@ TEST(the_free_time_of_a_lane_is_the_unreserved_time) {
       for (Ns from = -period; from < period; from += 7)
         for (Ns to = from; to < from + period; to += 5) CHECK(lane.free(from, to) == counted.free(from, to));
     }
-    const Ns sought_ns = 1 + dice.below(static_cast<Index>(period / 3));
+    const Ns sought_ns = 1 + random.below(static_cast<Index>(period / 3));
     if (counted.free(0, period) < sought_ns) continue;
     const Ns done = lane.earliest(3, sought_ns);
     CHECK(counted.free(3, done) == sought_ns && counted.free(3, done - 1) < sought_ns);
@@ -76,20 +76,20 @@ TEST(a_full_lane_has_free_time_only_where_the_axis_waits) {
 TEST(a_sweep_stays_within_its_limit_and_gives_a_valid_plan) {
   int swept = 0;
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
-    Dice dice(seed);
-    const StepArrays arrays = random_step(dice);
+    RandomNumbers random(seed);
+    const StepArrays arrays = random_step(random);
     const Step step(arrays);
     Search search(arrays);
-    const Bytes limit = dice.below(static_cast<Index>(search.layout().peak_bytes()) + 1);
-    const bool drops = dice.below(3) != 0;
-    const bool reached = search.sweep(limit, Weights{drops, dice.below(10) / 10.0, 1.0}, 6);
-    judge(step, search.layout());
+    const Bytes limit = random.below(static_cast<Index>(search.layout().peak_bytes()) + 1);
+    const bool drops = random.below(3) != 0;
+    const bool reached = search.sweep(limit, Weights{drops, random.below(10) / 10.0, 1.0}, 6);
+    check_layout(step, search.layout());
     CHECK(!reached || search.layout().peak_bytes() <= limit);
     if (!reached) continue;
     ++swept;
     const Ns before = search.layout().iteration_ns;
     search.sweep_again(drops, 60, seed);
-    judge(step, search.layout());
+    check_layout(step, search.layout());
     CHECK(search.layout().peak_bytes() <= limit && search.layout().iteration_ns <= before);
     CHECK(drops || search.layout().length() == step.operators());
   }
@@ -99,8 +99,8 @@ TEST(a_sweep_stays_within_its_limit_and_gives_a_valid_plan) {
 TEST(a_sweep_with_swaps_alone_reaches_the_limit_whenever_swapping_every_tensor_does) {
   int least = 0;
   for (std::uint32_t seed = 1; seed <= 300; ++seed) {
-    Dice dice(seed);
-    const StepArrays arrays = random_step(dice);
+    RandomNumbers random(seed);
+    const StepArrays arrays = random_step(random);
     Search search(arrays);
     search.exhaust();
     const Bytes limit = least_peak(search);
@@ -113,8 +113,8 @@ TEST(a_sweep_with_swaps_alone_reaches_the_limit_whenever_swapping_every_tensor_d
 }
 
 TEST(equal_sweeps_make_equal_choices_and_none_within_the_limit) {
-  Dice dice(11);
-  const StepArrays arrays = random_step(dice);
+  RandomNumbers random(11);
+  const StepArrays arrays = random_step(random);
   Search search(arrays);
   Search other(arrays);
   const Bytes top = search.layout().peak_bytes();

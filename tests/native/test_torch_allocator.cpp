@@ -50,7 +50,7 @@ TEST(torch_allocates_and_frees_memory_of_the_jobs_regions) {
 TEST(the_cause_of_torchs_error_is_raised_once_in_place_of_torchs_error) {
   const Checked checked;
   const Served served;
-  raise_told("nobody was told anything");
+  raise_told("no allocation was refused");
   CHECK_FAULT(memory, "regions have no 18874368 bytes", tensile_cuda_allocate(9 * region_bytes, 0, nullptr));
   raise_told("CUDA error: an illegal memory access was encountered");
   std::string words;

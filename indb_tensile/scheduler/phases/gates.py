@@ -6,7 +6,7 @@ positions in the schedule, or an earlier position from which on they occupy no m
 the budget under any timing. Proof: of the latest such operators of all jobs take the one that is last in the
 schedule. When it passed its gate, the other jobs were at their scheduled position, or further, or occupied no more
 than there plus the rest of the budget. Since then they only gave memory back. No circular wait is possible, because
-gates look back in the schedule. tests/scheduler/test_gates.py runs jobs in arbitrary orders against the gates.
+gates look back in the schedule. tests/scheduler/phases/test_gates.py runs jobs in arbitrary orders against the gates.
 
 A gate is left out if other gates imply it: a job that waited for a second job has also waited for everything that the
 second job had waited for.

@@ -1,28 +1,13 @@
-"""The commands `tensile models` and `tensile predict`."""
+"""The command `tensile predict`."""
 
 import click
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from indb_tensile.catalog.connection import pinned
 from indb_tensile.cli.database_choice import open_connection
-from indb_tensile.cli.output import show_one, show_rows
+from indb_tensile.cli.output import show_one
 from indb_tensile.cli.shared_options import dsn_option, json_option, parse_json
 from indb_tensile.cli.statements import statement
-
-
-@click.command()
-@dsn_option
-@json_option
-def models(dsn: str | None, as_json: bool) -> None:
-    """List models and the version that is deployed."""
-    with (
-        open_connection(dsn) as connection,
-        pinned(connection),
-        connection.cursor(row_factory=dict_row) as cursor,
-    ):
-        rows = cursor.execute(statement("models")).fetchall()
-    show_rows(rows, as_json=as_json, empty="no model yet: select tensile_train('model', 'table')")
 
 
 @click.command()

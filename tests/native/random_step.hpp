@@ -11,9 +11,9 @@
 
 namespace tensile::planner {
 
-class Dice {
+class RandomNumbers {
  public:
-  explicit Dice(std::uint32_t seed) : state_(seed * 2654435761U + 1U) {}
+  explicit RandomNumbers(std::uint32_t seed) : state_(seed * 2654435761U + 1U) {}
   Index below(Index limit) {
     state_ ^= state_ << 13U;
     state_ ^= state_ >> 17U;
@@ -28,44 +28,45 @@ class Dice {
 inline std::size_t at(Index index) { return static_cast<std::size_t>(index); }
 
 // Return a step whose operators read some existing tensors and write a new tensor, or update an existing one.
-inline StepArrays random_step(Dice& dice) {
+inline StepArrays random_step(RandomNumbers& random) {
   StepArrays step;
   const auto add = [&](bool persistent) {
-    step.size_bytes.push_back(1 + dice.below(40));
+    step.size_bytes.push_back(1 + random.below(40));
     step.persistent.push_back(persistent ? 1 : 0);
-    step.out_ns.push_back(1 + dice.below(300));
-    step.in_ns.push_back(1 + dice.below(300));
+    step.out_ns.push_back(1 + random.below(300));
+    step.in_ns.push_back(1 + random.below(300));
     return static_cast<Index>(step.size_bytes.size()) - 1;
   };
   std::vector<Index> alive;
-  for (Index k = dice.below(4); k > 0; --k) alive.push_back(add(true));
-  const Index operators = 1 + dice.below(20);
+  for (Index k = random.below(4); k > 0; --k) alive.push_back(add(true));
+  const Index operators = 1 + random.below(20);
   step.offset.push_back(0);
   for (Index op = 0; op < operators; ++op) {
-    std::vector<Access> mine;
+    std::vector<Access> accesses;
     const auto touch = [&](Index tensor, bool writes) {
-      const auto known = std::find_if(mine.begin(), mine.end(), [&](const Access& a) { return a.tensor == tensor; });
-      if (known == mine.end()) {
-        mine.push_back({tensor, writes});
+      const auto known =
+          std::find_if(accesses.begin(), accesses.end(), [&](const Access& a) { return a.tensor == tensor; });
+      if (known == accesses.end()) {
+        accesses.push_back({tensor, writes});
       } else {
         known->writes |= writes;
       }
     };
-    for (Index k = alive.empty() ? 0 : dice.below(3); k > 0; --k)
-      touch(alive[at(dice.below(static_cast<Index>(alive.size())))], false);
-    const bool updates = !alive.empty() && dice.below(4) == 0;
-    if (updates) touch(alive[at(dice.below(static_cast<Index>(alive.size())))], true);
-    const bool makes = dice.below(3) != 0;
+    for (Index k = alive.empty() ? 0 : random.below(3); k > 0; --k)
+      touch(alive[at(random.below(static_cast<Index>(alive.size())))], false);
+    const bool updates = !alive.empty() && random.below(4) == 0;
+    if (updates) touch(alive[at(random.below(static_cast<Index>(alive.size())))], true);
+    const bool makes = random.below(3) != 0;
     if (makes) {
       alive.push_back(add(false));
       touch(alive.back(), true);
     }
-    step.access.insert(step.access.end(), mine.begin(), mine.end());
+    step.access.insert(step.access.end(), accesses.begin(), accesses.end());
     step.offset.push_back(static_cast<Index>(step.access.size()));
-    step.latency_ns.push_back(dice.below(500) + (op == 0 ? 1 : 0));
-    step.workspace_bytes.push_back(dice.below(5) == 0 ? dice.below(60) : 0);
+    step.latency_ns.push_back(random.below(500) + (op == 0 ? 1 : 0));
+    step.workspace_bytes.push_back(random.below(5) == 0 ? random.below(60) : 0);
     step.upload.push_back(0);
-    step.repeatable.push_back(makes && !updates && dice.below(8) != 0 ? 1 : 0);
+    step.repeatable.push_back(makes && !updates && random.below(8) != 0 ? 1 : 0);
   }
   return step;
 }
@@ -106,14 +107,14 @@ inline std::vector<Bytes> recounted(const Step& step, const Layout& layout) {
   return load;
 }
 
-inline void judge(const Step& step, const Layout& layout) {
+inline void check_layout(const Step& step, const Layout& layout) {
   CHECK(recounted(step, layout) == layout.load_bytes);
   for (const Move& move : layout.moves)
     CHECK(move.after < move.free && move.free < move.back && move.back <= move.need &&
           move.need <= move.after + layout.length());
   std::vector<bool> ran(at(step.operators()), false);
   for (const Index op : layout.order().op_at) ran[at(op)] = true;
-  CHECK(std::all_of(ran.begin(), ran.end(), [](bool did_run) { return did_run; }));
+  CHECK(std::all_of(ran.begin(), ran.end(), [](bool has_run) { return has_run; }));
 }
 
 }  // namespace tensile::planner

@@ -1,0 +1,130 @@
+"""The listings of the command line: jobs, the queue, events, models, workers and devices.
+
+The views and row-level security decide which rows a role sees. A listing adds no right and no rule of its own.
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, FromClause, Text, case, func
+
+from indb_tensile.catalog.sqlalchemy.catalog_tables import job_events, job_progress
+from indb_tensile.catalog.sqlalchemy.catalog_tables import jobs as job_rows
+from indb_tensile.catalog.sqlalchemy.catalog_views import model_list, stat_device, stat_jobs, stat_queue, stat_workers
+from indb_tensile.catalog.sqlalchemy.listing import Listing, is_any_of, is_equal, is_since, is_until
+from indb_tensile.job import JobState
+
+_job_note = func.coalesce(
+    case((stat_jobs.c.state != JobState.SUCCEEDED, stat_jobs.c.error_message)),
+    "waits for " + stat_queue.c.waits_for,
+    "not deployed: " + stat_jobs.c.not_deployed,
+)
+
+JOBS = Listing(
+    name="jobs",
+    source=(
+        stat_jobs.join(job_rows, job_rows.c.job_id == stat_jobs.c.job_id)
+        .outerjoin(job_progress, job_progress.c.job_id == stat_jobs.c.job_id)
+        .outerjoin(stat_queue, stat_queue.c.job_id == stat_jobs.c.job_id)
+    ),
+    columns={
+        "job_id": stat_jobs.c.job_id,
+        "model": stat_jobs.c.model,
+        "owner": stat_jobs.c.owner,
+        "relation": job_rows.c.relation_name,
+        "state": stat_jobs.c.state,
+        "phase": stat_jobs.c.phase,
+        "epoch": job_progress.c.epoch,
+        "epochs": job_progress.c.epochs,
+        "metric_name": stat_jobs.c.metric_name,
+        "metric": stat_jobs.c.metric,
+        "enqueued_at": stat_jobs.c.enqueued_at,
+        "took": stat_jobs.c.finished_at - stat_jobs.c.started_at,
+        "note": _job_note,
+    },
+    names={"model": stat_jobs.c.model, "owner": stat_jobs.c.owner.cast(Text)},
+    filters={
+        "state": is_any_of(stat_jobs.c.state),
+        "since": is_since(stat_jobs.c.enqueued_at),
+        "until": is_until(stat_jobs.c.enqueued_at),
+    },
+    order=(stat_jobs.c.job_id.desc(),),
+)
+
+
+def _columns(view: FromClause) -> dict[str, ColumnElement[Any]]:
+    return {column.name: column for column in view.columns}
+
+
+QUEUE = Listing(
+    name="the queue",
+    source=stat_queue,
+    columns=_columns(stat_queue),
+    names={"model": stat_queue.c.model, "owner": stat_queue.c.owner.cast(Text)},
+    filters={
+        "since": is_since(stat_queue.c.enqueued_at),
+        "until": is_until(stat_queue.c.enqueued_at),
+    },
+    # Jobs that a worker has claimed have no position any more: they start before all others.
+    order=(stat_queue.c.position.asc().nulls_first(), stat_queue.c.job_id.asc()),
+)
+
+EVENTS = Listing(
+    name="events",
+    source=job_events.join(stat_jobs, stat_jobs.c.job_id == job_events.c.job_id),
+    columns={
+        "event_id": job_events.c.event_id,
+        "at": job_events.c.at,
+        "job_id": job_events.c.job_id,
+        "model": stat_jobs.c.model,
+        "owner": stat_jobs.c.owner,
+        "kind": job_events.c.kind,
+        "detail": job_events.c.detail,
+    },
+    names={
+        "kind": job_events.c.kind,
+        "model": stat_jobs.c.model,
+        "owner": stat_jobs.c.owner.cast(Text),
+    },
+    filters={
+        "job": is_any_of(job_events.c.job_id),
+        "since": is_since(job_events.c.at),
+        "until": is_until(job_events.c.at),
+    },
+    order=(job_events.c.event_id.desc(),),
+)
+
+MODELS = Listing(
+    name="models",
+    source=model_list,
+    columns=_columns(model_list),
+    names={"model": model_list.c.model, "owner": model_list.c.owner.cast(Text)},
+    filters={
+        "task": is_equal(model_list.c.task),
+        "deployed": lambda value: model_list.c.deployed.is_not(None) if value else model_list.c.deployed.is_(None),
+        "since": is_since(model_list.c.trained_at),
+        "until": is_until(model_list.c.trained_at),
+    },
+    order=(model_list.c.model.asc(),),
+)
+
+WORKERS = Listing(
+    name="workers",
+    source=stat_workers,
+    columns=_columns(stat_workers),
+    names={"host": stat_workers.c.host, "device": stat_workers.c.device},
+    filters={
+        "alive": is_equal(stat_workers.c.alive),
+        "since": is_since(stat_workers.c.heartbeat_at),
+        "until": is_until(stat_workers.c.heartbeat_at),
+    },
+    order=(stat_workers.c.worker_id.desc(),),
+)
+
+DEVICES = Listing(
+    name="devices",
+    source=stat_device,
+    columns=_columns(stat_device),
+    names={"host": stat_device.c.host, "device": stat_device.c.device},
+    filters={"alive": is_equal(stat_device.c.alive)},
+    order=(stat_device.c.worker_id.desc(),),
+)

@@ -1,0 +1,228 @@
+"""The views of schema `tensile` as SQLAlchemy metadata, beside the tables in the same `MetaData`.
+
+PostgreSQL knows no constraint of a view, so every column may be null and no column is a key. The same test compares
+them with an installed catalog as compares the tables.
+"""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, Numeric, SmallInteger, Table, Text
+from sqlalchemy.dialects.postgresql import INTERVAL, JSONB
+
+from indb_tensile.catalog.sqlalchemy.catalog_tables import metadata
+from indb_tensile.catalog.sqlalchemy.catalog_types import COPY_WAY, JOB_PHASE, JOB_STATE, TASK, TIME, Name
+
+
+def _view(name: str, *columns: Column[Any]) -> Table:
+    """Return a view. SQLAlchemy has no class for one, so `info` tells it from the tables."""
+    return Table(name, metadata, *columns, info={"view": True})
+
+
+setting_list = _view(
+    "setting_list",
+    Column("name", Text),
+    Column("value", JSONB),
+    Column("default_value", JSONB),
+    Column("kind", Text),
+    Column("description", Text),
+    Column("changed_at", TIME),
+    Column("changed_by", Name),
+)
+
+stat_quotas = _view(
+    "stat_quotas",
+    Column("role", Name),
+    Column("jobs_running", BigInteger),
+    Column("most_jobs_running", Integer),
+    Column("jobs_queued", BigInteger),
+    Column("most_jobs_queued", Integer),
+    Column("bytes", BigInteger),
+    Column("most_bytes", BigInteger),
+    Column("highest_priority", Integer),
+    Column("is_set", Boolean),
+)
+
+stat_progress_train = _view(
+    "stat_progress_train",
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("state", JOB_STATE),
+    Column("phase", JOB_PHASE),
+    Column("epoch", Integer),
+    Column("epochs", Integer),
+    Column("step", Integer),
+    Column("steps", Integer),
+    Column("percent", Numeric),
+    Column("loss", Double),
+    Column("valid_loss", Double),
+    Column("metric_name", Text),
+    Column("metric", Double),
+    Column("samples_per_s", Double),
+    Column("eta", TIME),
+    Column("used_bytes", BigInteger),
+    Column("granted_bytes", BigInteger),
+    Column("device_budget_bytes", BigInteger),
+    Column("worker_id", BigInteger),
+    Column("updated_at", TIME),
+    Column("eta_earliest", TIME),
+)
+
+stat_jobs = _view(
+    "stat_jobs",
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("relation", Text),
+    Column("state", JOB_STATE),
+    Column("phase", JOB_PHASE),
+    Column("priority", Integer),
+    Column("attempt", Integer),
+    Column("enqueued_at", TIME),
+    Column("started_at", TIME),
+    Column("finished_at", TIME),
+    Column("duration", INTERVAL),
+    Column("cancel_requested", Boolean),
+    Column("version", Integer),
+    Column("metric_name", Text),
+    Column("metric", Double),
+    Column("error_sqlstate", Text),
+    Column("error_message", Text),
+    Column("error_detail", Text),
+    Column("error_hint", Text),
+    Column("faults", Integer),
+    Column("interruptions", Integer),
+    Column("not_deployed", Text),
+    Column("threads", Integer),
+)
+
+stat_queue = _view(
+    "stat_queue",
+    Column("position", BigInteger),
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("priority", Integer),
+    Column("state", JOB_STATE),
+    Column("phase", JOB_PHASE),
+    Column("waits_for", Text),
+    Column("not_before", TIME),
+    Column("enqueued_at", TIME),
+    Column("waiting", INTERVAL),
+)
+
+stat_device = _view(
+    "stat_device",
+    Column("worker_id", BigInteger),
+    Column("host", Text),
+    Column("device", Text),
+    Column("alive", Boolean),
+    Column("jobs", BigInteger),
+    Column("capacity_bytes", BigInteger),
+    Column("budget_bytes", BigInteger),
+    Column("granted_bytes", BigInteger),
+    Column("used_bytes", BigInteger),
+    Column("percent_used", Numeric),
+    Column("high_water_bytes", BigInteger),
+    Column("host_bytes", BigInteger),
+    Column("busy_percent", SmallInteger),
+    Column("memory_busy_percent", SmallInteger),
+    Column("outside_bytes", BigInteger),
+    Column("updated_at", TIME),
+)
+
+stat_device_jobs = _view(
+    "stat_device_jobs",
+    Column("worker_id", BigInteger),
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("granted_bytes", BigInteger),
+    Column("used_bytes", BigInteger),
+    Column("high_water_bytes", BigInteger),
+    Column("updated_at", TIME),
+)
+
+stat_link = _view(
+    "stat_link",
+    Column("host", Text),
+    Column("device", Text),
+    Column("way", COPY_WAY),
+    Column("beside", Boolean),
+    Column("size_bytes", BigInteger),
+    Column("latency_us", Numeric),
+    Column("copy_us", Numeric),
+    Column("mb_per_s", Numeric),
+    Column("emulated_mb_per_s", Numeric),
+    Column("measured_at", TIME),
+)
+
+stat_workers = _view(
+    "stat_workers",
+    Column("worker_id", BigInteger),
+    Column("host", Text),
+    Column("pid", Integer),
+    Column("device", Text),
+    Column("version", Text),
+    Column("service_name", Text),
+    Column("alive", Boolean),
+    Column("jobs", BigInteger),
+    Column("lease", INTERVAL),
+    Column("started_at", TIME),
+    Column("heartbeat_at", TIME),
+    Column("stopped_at", TIME),
+)
+
+stat_plan = _view(
+    "stat_plan",
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("attempt", Integer),
+    Column("generation", Integer),
+    Column("reason", Text),
+    Column("policy", Text),
+    Column("vanilla_peak_bytes", BigInteger),
+    Column("liveness_peak_bytes", BigInteger),
+    Column("floor_bytes", BigInteger),
+    Column("predicted_peak_bytes", BigInteger),
+    Column("measured_peak_bytes", BigInteger),
+    Column("predicted_iteration_ms", Numeric),
+    Column("measured_iteration_ms", Numeric),
+    Column("predicted_stall_ms", Numeric),
+    Column("measured_stall_ms", Numeric),
+    Column("swaps", Integer),
+    Column("swapped_bytes", BigInteger),
+    Column("recomputed", Integer),
+    Column("planning_ms", Numeric),
+    Column("created_at", TIME),
+    Column("adopted_at", TIME),
+)
+
+stat_latency = _view(
+    "stat_latency",
+    Column("device", Text),
+    Column("operator", Text),
+    Column("signature", Text),
+    Column("samples", BigInteger),
+    Column("measured_us", Numeric),
+    Column("predicted_us", Numeric),
+    Column("error", Double),
+    Column("workspace_bytes", BigInteger),
+    Column("updated_at", TIME),
+)
+
+model_list = _view(
+    "model_list",
+    Column("model", Text),
+    Column("owner", Name),
+    Column("versions", BigInteger),
+    Column("deployed", Integer),
+    Column("task", TASK),
+    Column("target", Text),
+    Column("metric_name", Text),
+    Column("metric", Double),
+    Column("parameters", BigInteger),
+    Column("created_at", TIME),
+    Column("trained_at", TIME),
+)
