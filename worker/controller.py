@@ -10,11 +10,12 @@ import os
 import signal
 import socket
 import sys
-import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_fixed
 
 from indb_tensile import config
 from indb_tensile.catalog.connection import UnreachableError, answers
@@ -103,24 +104,43 @@ def _sentences(error: TensileError) -> str:
 
 
 def _run_with_retries(settings: Settings) -> None:
-    """Run the controller. If the database goes away before all objects are built, wait for it and start again.
+    """Run the controller. If the database goes away before all objects are built, wait for it and start again."""
+    attempts = Retrying(
+        retry=retry_if_exception_type(UnreachableError),
+        stop=_StartPatience(settings).is_over,
+        wait=wait_fixed(_START_PAUSE_S),
+        before_sleep=_log_unreachable,
+        reraise=True,
+    )
+    attempts(_run, settings)
+
+
+class _StartPatience:
+    """Decides after each failed start whether to wait for the database.
 
     A server that starts up or shuts down is waited for without limit, and a server that does not answer for at most
     `start_patience_s`. A server that accepts connections and still refuses this role, password or database is not
     waited for.
     """
-    silent_s, refusals = 0.0, 0
-    while True:
-        try:
-            return _run(settings)
-        except UnreachableError as error:
-            answer = answers(settings.dsn)
-            silent_s = silent_s + _START_PAUSE_S if answer is None else 0.0
-            refusals += answer is True  # the first refusal may come from a server that has just restarted
-            if silent_s > settings.start_patience_s or refusals > 1:
-                raise
-            log.warning("%s Trying again until the database answers.", _sentences(error))
-        time.sleep(_START_PAUSE_S)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._silent_s = 0.0
+        self._refusals = 0
+
+    def is_over(self, _: RetryCallState) -> bool:
+        """Return whether to give up."""
+        answer = answers(self._settings.dsn)
+        self._silent_s = self._silent_s + _START_PAUSE_S if answer is None else 0.0
+        self._refusals += answer is True  # the first refusal may come from a server that has just restarted
+        return self._silent_s > self._settings.start_patience_s or self._refusals > 1
+
+
+def _log_unreachable(state: RetryCallState) -> None:
+    assert state.outcome is not None
+    error = state.outcome.exception()
+    assert isinstance(error, UnreachableError)
+    log.warning("%s Trying again until the database answers.", _sentences(error))
 
 
 def _run(settings: Settings) -> None:
