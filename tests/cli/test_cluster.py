@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import tenacity
 
 from indb_tensile import cluster as module
 from indb_tensile.cluster import Cluster, find_programs, path_fault
@@ -116,6 +117,7 @@ def test_an_ordinary_system_user_has_a_cluster_of_its_own(place: Path) -> None:
         target = place / "lib" / "indb_tensile" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
+    shutil.copytree(Path(tenacity.__file__).parent, place / "lib" / "tenacity")
     program = """
 import os, sys
 sys.path.insert(0, os.environ["LIB"])
