@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_fixed
 
-from indb_tensile import config
+from indb_tensile import config, settings_loader
 from indb_tensile.catalog.connection import UnreachableError, answers
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
@@ -87,8 +87,10 @@ def main() -> int:
     """Run a controller until it is stopped. Returns the exit code."""
     start_log("controller")
     try:
-        settings = config.load(os.environ)
+        settings = settings_loader.load(os.environ)
         logging.getLogger().setLevel(settings.log_level.upper())
+        for fault in settings_loader.unknown_variables(os.environ):
+            log.warning("%s", fault)
         _run_with_retries(settings)
     except TensileError as error:
         log.error("%s", _sentences(error))  # noqa: TRY400 - no traceback needed
@@ -146,7 +148,7 @@ def _log_unreachable(state: RetryCallState) -> None:
 def _run(settings: Settings) -> None:
     """Build all objects, run the loop, and take the objects down again, whatever happens."""
     chosen = _choose_device(settings)
-    set_names = config.configured_names(os.environ)
+    set_names = settings_loader.configured_names(os.environ)
     settings = _settings_for(chosen, settings)
     kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
@@ -320,7 +322,7 @@ def _choose_device(settings: Settings) -> Chosen:
 
 def _settings_for(chosen: Chosen, settings: Settings) -> Settings:
     """Return the settings adjusted to the device. Every process of this controller gets them."""
-    set_names = config.configured_names(os.environ)
+    set_names = settings_loader.configured_names(os.environ)
     match chosen:
         case Gpu():
             settings = with_pinned_pool(_fit_to_free_memory(chosen, settings, set_names), set_names)
@@ -402,7 +404,7 @@ def _create_ledger(settings: Settings) -> Ledger:
 def _reload_budget(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
     """Read the settings again. Only the budget may change while the controller runs."""
     try:
-        loaded, set_names = config.load(os.environ), config.configured_names(os.environ)
+        loaded, set_names = settings_loader.load(os.environ), settings_loader.configured_names(os.environ)
         if isinstance(chosen, Gpu):  # the free memory no longer includes the regions that this controller has made
             budget_bytes = loaded.budget_bytes if "budget_bytes" in set_names else capacity_bytes
         else:

@@ -104,6 +104,7 @@ def test_the_ordinary_role_works_there_at_once(service: Tensile) -> None:
 def test_other_settings_start_the_controller_again_and_are_kept(service: Tensile) -> None:
     first = up(service)
     other = up(service, "--budget", "32MB", "--policy", "liveness")
+    assert 'budget_bytes = "32MB"\n' in state(service).settings.read_text()
     assert other["controller"] != first["controller"]
     assert (other["budget_bytes"], other["policy"]) == (32 << 20, "liveness")
     assert ended(first["controller"])
@@ -142,7 +143,11 @@ def test_variables_that_are_not_used_are_named(tmp_path: Path) -> None:
     )
     assert unused_variable_notices({"TENSILE_DSN": "host=there", "TENSILE_CONFIG": "mine.toml"}, own) == [
         "TENSILE_DSN is not used: the embedded database has its own",
-        f"TENSILE_CONFIG is not used: the settings of the embedded controller are in {own}",
+        f"TENSILE_CONFIG is not used, except for its state_dir: the settings of the embedded controller are in {own}",
+    ]
+    assert unused_variable_notices({"TENSILE_MAX_JOB": "1"}, own) == [
+        "the environment variable TENSILE_MAX_JOB has no effect, because there is no such setting; "
+        "did you mean TENSILE_MAX_JOBS?"
     ]
 
 

@@ -56,6 +56,14 @@ def test_the_ordinary_place_is_below_the_checkout(checkout: Path) -> None:
     assert found_by(checkout) == (checkout / ".tensile", "")
 
 
+def test_a_settings_file_names_the_directory_from_wherever_a_command_runs(checkout: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tensile.toml"
+    path.write_text(f'state_dir = "{tmp_path}/state"\n')
+    assert found_by(checkout, TENSILE_CONFIG=str(path)) == (tmp_path / "state", f"state_dir in {path} says so")
+    both = found_by(checkout, TENSILE_CONFIG=str(path), TENSILE_STATE_DIR=str(tmp_path))
+    assert both == (tmp_path, "TENSILE_STATE_DIR says so")
+
+
 @as_root
 def test_a_checkout_that_the_databases_user_cannot_enter_has_one_directory_elsewhere(checkout: Path) -> None:
     checkout.parent.chmod(0o700)
