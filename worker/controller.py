@@ -56,7 +56,6 @@ from indb_tensile.device.backend import (
 )
 from indb_tensile.device.bandwidth import measure_cpu, measure_emulated
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu, probe
-from indb_tensile.device.device import Ledger
 from indb_tensile.device.hardware import (
     is_in_memory,
     processor,
@@ -64,6 +63,7 @@ from indb_tensile.device.hardware import (
     with_pinned_pool,
     within_machine,
 )
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import Nvml
 from indb_tensile.device.trainer_footprint import FootprintFile
 from indb_tensile.errors import DeviceError, TensileError

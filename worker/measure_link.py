@@ -13,7 +13,7 @@ from indb_tensile import settings_loader
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.bandwidth import measure_copies
 from indb_tensile.device.cuda import CudaDevice, ordinal
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import TensileError
 from indb_tensile.log import start_log
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.job import JobId
 from tests.controller.fakes import MIB, Stage, stage
 

@@ -107,7 +107,7 @@ with CudaDevice(ledger, slot, epoch, 1 << 20, regions=CudaRegions(0, socket)) as
 BROKER = """
 import os, socket, subprocess, sys
 from indb_tensile.device.cuda import CudaBroker
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -136,7 +136,7 @@ def test_memory_is_taken_and_regions_pass_between_jobs_without_a_call_of_the_dri
 import ctypes
 from indb_tensile.errors import DeviceError
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -197,7 +197,7 @@ def test_a_lost_device_is_an_error_of_its_own_that_another_attempt_may_survive(l
     source = """
 from indb_tensile.errors import DeviceLostError
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 try:
     CudaDevice(ledger.fd, *ledger.claim_slot(1), 1 << 20)
@@ -213,7 +213,7 @@ def test_what_a_job_does_to_its_own_context_is_no_lost_device(library: Path) -> 
 import ctypes
 import torch
 from indb_tensile.errors import ComputationError, DeviceLostError
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.run.open_device import open_device
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 for number, result in enumerate((719, 214)):
@@ -258,7 +258,7 @@ def test_copies_are_recorded_with_what_is_computed_and_made_by_each_launch(libra
 import ctypes
 from indb_tensile.errors import DeviceError
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.run.cuda_graphs import CudaGraphs
 """
     source += (
@@ -390,7 +390,7 @@ def test_a_trainer_maps_its_regions_with_its_context_current(library: Path) -> N
     run(BROKER, environment(library, FAKE_CUDA_STRICT_MAPS="1"), TRAINER)
     source = """
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1, None)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 8 << 20)
@@ -407,7 +407,7 @@ def test_what_torch_calls_is_there_by_name(library: Path) -> None:
 import ctypes
 from indb_tensile import _native
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 8 << 20)
@@ -456,7 +456,7 @@ import ctypes, sys
 import torch
 from indb_tensile import _native
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1, None)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -483,7 +483,7 @@ def test_a_recorded_iteration_finds_words_of_its_own_that_no_plan_has_a_place_fo
 import ctypes
 from indb_tensile import _native
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.run.cuda_graphs import CudaGraphs
 from indb_tensile.device.allocator_shim import ArenaServing
 """
