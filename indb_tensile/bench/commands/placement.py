@@ -52,7 +52,7 @@ _MINIMALLOC = Path(__file__).parents[4] / "shared" / "data" / "minimalloc"
 _LINK = Link(out_bytes_per_s=25_000_000_000, in_bytes_per_s=25_000_000_000)
 _BUDGET = 0.6  # of the liveness peak
 _DEEP_INTERVALS = 10_000
-_RIVAL_EFFORT = 5.0  # in the solver's deterministic time, of which a unit is several seconds on a hard instance
+_RIVAL_EFFORT = 1.0  # in the solver's deterministic time, of which a unit is about 20 s on a hard instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
