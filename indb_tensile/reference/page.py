@@ -110,7 +110,9 @@ def _controller() -> Iterator[str]:
         "The environment variable `TENSILE_` + the name in capitals (`lease_s` is `TENSILE_LEASE_S`), else the TOML "
         "file that `TENSILE_CONFIG` names, else the default. `tensile up` stores its options in a file of its own, "
         "`settings.toml` in the state directory. Sizes are numbers of bytes, or numbers with the unit kB, MB, GB or "
-        "TB, each 1024 times the previous one.",
+        "TB, each 1024 times the previous one. Durations are numbers of seconds, or numbers with the unit us, ms, s, "
+        "min, h or d: `15s`, `10min`. A key of the file that is no setting is refused; a variable that is no setting "
+        "has no effect, and the controller's log, `tensile up` and `tensile doctor` name it.",
     )
     rules = config.setting_rules()
     _check("settings", [rule.name for rule in rules], meanings.SETTINGS)
@@ -250,7 +252,7 @@ def _setting_takes(rule: SettingRule) -> str:
     if rule.range is None:
         return text
     low, high = rule.range
-    as_text = _size if rule.kind == "a size" else _number
+    as_text = {"a size": _size, "a duration": _duration}.get(rule.kind, _number)
     return f"{text} from {as_text(low)} to {as_text(high)}"
 
 
@@ -259,7 +261,17 @@ def _setting_default(rule: SettingRule) -> str:
         return "empty"
     if rule.kind == "a size" and isinstance(rule.default, int):
         return f"`{_size(rule.default)}`"
+    if rule.kind == "a duration" and isinstance(rule.default, float):
+        return f"`{_duration(rule.default)}`"
     return _shown(rule.default)
+
+
+def _duration(seconds: float) -> str:
+    """Format a duration in the largest unit that divides it."""
+    for unit, unit_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g}{unit}"
+    return f"{seconds:g}s" if seconds >= 1 or not seconds else f"{seconds * 1000:g}ms"
 
 
 def _size(size_bytes: float) -> str:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile import sql_api
@@ -33,7 +33,6 @@ NESTED = st.recursive(
 
 
 @given(st.lists(NESTED, min_size=1, max_size=4))
-@settings(deadline=None)
 def test_any_list_of_layers_is_built_or_refused(layers: list[dict[str, Any]]) -> None:
     with suppress(RequestError):  # and no other exception, such as one of torch or a KeyError
         build_without_memory({"type": "layers", "layers": layers}, (6, 4), 2)
