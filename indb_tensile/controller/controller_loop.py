@@ -389,8 +389,8 @@ class Controller:
                     order.trainer,
                     Adopt(generation=order.generation, grant_bytes=order.grant_bytes, plans=order.plans),
                 )
-            case EndTrainer(trainer=trainer, manner=manner):
-                self._trainers.end(trainer, manner)
+            case EndTrainer(trainer=trainer, method=method):
+                self._trainers.end(trainer, method)
             case ReleaseTrainer(trainer=trainer):
                 self._max_runtime_at_s.pop(trainer, None)
                 self._release(trainer)

@@ -109,7 +109,7 @@ def test_budgets_close_in_on_the_least_memory_at_an_overhead(case: PlanningCase)
 def test_several_jobs_add_up_and_their_overhead_is_the_devices() -> None:
     graphs = [residual(60), residual(200)]
     pair = make_case(graphs, REFERENCE, 25.0, labels={"model": "two"}, compute=Compute.TURNS)
-    plans = POLICIES["autoswap"](pair.workloads, budget_bytes=pair.floor_bytes * 2, link=pair.link)
+    plans = POLICIES["autoswap"].plan(pair.workloads, budget_bytes=pair.floor_bytes * 2, link=pair.link)
     scores = score(pair.workloads, plans, pair.link, compute=Compute.TURNS)
     row = total(scores)
     assert row["peak_bytes"] == scores[0].peak_bytes + scores[1].peak_bytes
@@ -140,7 +140,7 @@ def test_equal_jobs_are_planned_once_by_policies_that_plan_each_by_itself() -> N
         budget_bytes = (one.floor_bytes + one.liveness_peak_bytes) // 2
         (plans,), planning_ms = timed(one, policy, budget_bytes)
         assert timed(three, policy, 3 * budget_bytes) == ((plans,) * 3, planning_ms)
-        assert POLICIES[policy](three.workloads, budget_bytes=3 * budget_bytes, link=three.link) == (plans,) * 3
+        assert POLICIES[policy].plan(three.workloads, budget_bytes=3 * budget_bytes, link=three.link) == (plans,) * 3
 
 
 def test_equal_jobs_are_asked_for_the_same_part_of_every_budget() -> None:

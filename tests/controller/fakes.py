@@ -297,7 +297,7 @@ class Stage:
         grace_s: float,
         account: "FakeAccount | Ledger",
         regions: FakeRegions | None = None,
-        patience: ImprovementCancellation | None = None,
+        cancellation: ImprovementCancellation | None = None,
         starvation: OomKills | None = None,
         gauge: Gauge | None = None,
         headroom: Headroom | None = None,
@@ -317,7 +317,7 @@ class Stage:
             starvation=starvation,
         )
         thinks = planner or PolicyPlanner(link=LINK, policy=policy)
-        self.planner = BackgroundPlanner(thinks, self.mailbox.post, patience)
+        self.planner = BackgroundPlanner(thinks, self.mailbox.post, cancellation)
         self.controller = Controller(
             pool=replace(Pool(budget_bytes=budget * MIB, region_bytes=MIB, spare_trainers=1), **pool),
             planner=self.planner,
@@ -370,7 +370,7 @@ def stage(
     grace_s: float = 5.0,
     account: FakeAccount | Ledger | None = None,
     regions: FakeRegions | None = None,
-    patience: ImprovementCancellation | None = None,
+    cancellation: ImprovementCancellation | None = None,
     starvation: OomKills | None = None,
     gauge: Gauge | None = None,
     headroom: Headroom | None = None,
@@ -385,7 +385,7 @@ def stage(
         grace_s=grace_s,
         account=account or FakeAccount(budget * MIB),
         regions=regions,
-        patience=patience,
+        cancellation=cancellation,
         starvation=starvation,
         gauge=gauge,
         headroom=headroom,

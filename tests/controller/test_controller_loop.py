@@ -551,13 +551,13 @@ class EagerImprover(PolicyPlanner):
         self.niceness["renew"] = os.getpriority(os.PRIO_PROCESS, 0)
         self.improving.set()
         while True:
-            self.heed()
+            self.cancellation_check()
 
 
 def test_improving_plans_is_given_up_for_a_job_that_arrives_and_keeps_nobody_from_the_processor() -> None:
-    patience = ImprovementCancellation()
-    planner = EagerImprover(link=LINK, policy="tensile+", heed=patience.heed)
-    with stage(planner=planner, patience=patience) as s:
+    cancellation = ImprovementCancellation()
+    planner = EagerImprover(link=LINK, policy="tensile+", cancellation_check=cancellation.check)
+    with stage(planner=planner, cancellation=cancellation) as s:
         first = s.records.enqueue("train", 4 * MIB)
         s.until_adopted(first)
         member = s.controller.pool.of_job(first)

@@ -199,12 +199,12 @@ def trainers_of(forks: ForkServer, module: str) -> Iterator[Trainers]:
             made.close()
 
 
-@pytest.mark.parametrize("manner", list(EndMethod))
-def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(manner: EndMethod) -> None:
+@pytest.mark.parametrize("method", list(EndMethod))
+def test_a_trainer_that_is_to_end_before_it_has_begun_is_gone_at_once(method: EndMethod) -> None:
     before = children()
     with nothing_remains(), server() as forks, trainers_of(forks, FAKE_TRAINER) as trainers:
         trainers.spawn(FIRST)
-        trainers.end(FIRST, manner)
+        trainers.end(FIRST, method)
         assert trainers.poll(DEADLINE_S) == [TrainerGone(trainer=FIRST, code=UNSTARTED, ending=ExitCause.STOPPED)]
         # It is forked after the first, for which nobody waits any more, but may be heard of before.
         trainers.spawn(SECOND)

@@ -55,4 +55,4 @@ def test_work_that_could_not_be_ended_is_told(tmp_path: Path, caplog: pytest.Log
 
 def test_a_daemon_that_hangs_is_waited_for_no_longer_than_that(tmp_path: Path) -> None:
     environment = daemon(tmp_path, "#!/bin/sh\nexec sleep 1000\n")
-    Mps(program=str(tmp_path / PROGRAM), environment=environment, patience_s=0.05).let_go(7)
+    Mps(program=str(tmp_path / PROGRAM), environment=environment, answer_timeout_s=0.05).let_go(7)

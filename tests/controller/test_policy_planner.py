@@ -106,16 +106,16 @@ def test_improving_ends_with_what_is_raised_meanwhile_and_else_does_not_depend_o
     planner = PolicyPlanner(link=SLOW, policy="tensile+")
     plans = planner.plan((workload,), budget_bytes=budget_bytes)
     assert not isinstance(plans, Infeasible)
-    watched = replace(planner, heed=lambda: heard.append(len(heard)))
+    watched = replace(planner, cancellation_check=lambda: heard.append(len(heard)))
     found = planner.renew((workload,), plans, budget_bytes=budget_bytes)
     assert watched.renew((workload,), plans, budget_bytes=budget_bytes) == found
     assert len(heard) > 1
-    patience = ImprovementCancellation()
-    patience.end()
+    cancellation = ImprovementCancellation()
+    cancellation.end()
     with pytest.raises(ImprovementCancelled):
-        replace(planner, heed=patience.heed).renew((workload,), plans, budget_bytes=budget_bytes)
-    patience.begin()
-    hurried = replace(planner, heed=patience.heed)
+        replace(planner, cancellation_check=cancellation.check).renew((workload,), plans, budget_bytes=budget_bytes)
+    cancellation.begin()
+    hurried = replace(planner, cancellation_check=cancellation.check)
     assert hurried.renew((workload,), plans, budget_bytes=budget_bytes) == found
 
 

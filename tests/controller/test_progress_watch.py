@@ -1,4 +1,4 @@
-from indb_tensile.controller.progress_watch import PATIENCE, ProgressWatch
+from indb_tensile.controller.progress_watch import STALL_FACTOR, ProgressWatch
 from indb_tensile.scheduler.admission.pool import TrainerId
 
 ONE, TWO = TrainerId(1), TrainerId(2)
@@ -17,7 +17,7 @@ def test_a_trainer_whose_iterations_are_long_has_many_times_as_long() -> None:
     signs.hear(ONE, 0.0, longest_s=2.0)
     signs.hear(ONE, 1.0, longest_s=0.5)
     assert signs.stalled((ONE,), 100.9) == ()
-    assert signs.stalled((ONE,), 1.0 + 2.0 * PATIENCE) == ((ONE, 2.0 * PATIENCE),)
+    assert signs.stalled((ONE,), 1.0 + 2.0 * STALL_FACTOR) == ((ONE, 2.0 * STALL_FACTOR),)
 
 
 def test_a_stall_is_told_once_per_deadline() -> None:

@@ -6,7 +6,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
-from indb_tensile.scheduler.phased_plans import Phased, fastest, phased, rungs
+from indb_tensile.scheduler.phased_plans import Phased, budget_steps, fastest, phased
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
@@ -17,11 +17,11 @@ LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 def test_the_ladder_is_the_same_for_any_budget_and_ends_where_plans_are_of_no_use() -> None:
     """Unplanned two jobs need 40 each. Rungs of 80, 60, 45, 33, 24, down to the floors of 20."""
     jobs = (_hill(1), _hill(2))
-    assert rungs(jobs, 20) == (33, 24)
-    assert rungs(jobs, 35) == (60, 45)
-    assert rungs(jobs, 44) == (80, 60, 45)
-    assert rungs(jobs, 80) == ()
-    assert rungs((), 10) == ()
+    assert budget_steps(jobs, 20) == (33, 24)
+    assert budget_steps(jobs, 35) == (60, 45)
+    assert budget_steps(jobs, 44) == (80, 60, 45)
+    assert budget_steps(jobs, 80) == ()
+    assert budget_steps((), 10) == ()
 
 
 def test_jobs_keep_to_less_where_that_is_as_dense() -> None:

@@ -13,7 +13,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.local_search import Effort
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.machines import latencies, machine
 from tests.scheduler.drawn import drawn
 
@@ -25,25 +25,25 @@ Case = tuple[StepGraph, tuple[int, ...], int]
 
 
 @pytest.mark.parametrize(
-    ("manner", "greedy", "improved"),
+    ("options", "greedy", "improved"),
     [
-        (Manner(), 48, 52),
-        (Manner(tried=1), 42, 52),
-        (Manner(together=16, tried=2), 32, 34),
-        (Manner(together=64, tried=1, careful=True, lane_price=0.02), 26, 28),
+        (GreedyOptions(), 48, 52),
+        (GreedyOptions(tried=1), 42, 52),
+        (GreedyOptions(together=16, tried=2), 32, 34),
+        (GreedyOptions(together=64, tried=1, careful=True, lane_price=0.02), 26, 28),
     ],
     ids=["one by one", "by estimate", "many at once", "carefully"],
 )
-def test_most_networks_are_planned_as_well_as_can_be(manner: Manner, greedy: int, improved: int) -> None:
+def test_most_networks_are_planned_as_well_as_can_be(options: GreedyOptions, greedy: int, improved: int) -> None:
     """Of 60: what a rival would reach is not the measure, since every choice was tried; fewer than that is a loss."""
     first = second = 0
     for graph, latency_ns, limit in _networks():
         search = StepSearch(graph, latency_ns, LINK)
-        if not search.lower(limit, manner, most=200):
+        if not search.lower(limit, options, most=200):
             continue
         search.prune(limit, 20)
         first += search.iteration_ns == _optimum(graph, latency_ns, limit)
-        search.improve(limit, manner, most=300, seed=1)
+        search.improve(limit, options, most=300, seed=1)
         second += search.iteration_ns == _optimum(graph, latency_ns, limit)
     assert first >= greedy
     assert second >= improved
@@ -55,22 +55,22 @@ def test_most_networks_are_planned_as_well_as_can_be(manner: Manner, greedy: int
 def test_more_effort_comes_closer_to_the_optimum(effort: Effort, optimal: int, worst: float) -> None:
     slower = []
     for graph, latency_ns, limit in _networks(200):
-        rung = CandidatePlans(graph, latency_ns, LINK, effort=effort).best(limit)
-        assert rung.peak_bytes <= limit
-        slower.append(rung.iteration_ns / _optimum(graph, latency_ns, limit))
+        candidate = CandidatePlans(graph, latency_ns, LINK, effort=effort).best(limit)
+        assert candidate.peak_bytes <= limit
+        slower.append(candidate.iteration_ns / _optimum(graph, latency_ns, limit))
     assert sum(one <= 1 for one in slower) >= optimal
     assert max(slower) <= worst
 
 
-def test_in_stages_a_plan_is_found_where_no_manner_comes_down_at_once() -> None:
+def test_in_stages_a_plan_is_found_where_no_options_come_down_at_once() -> None:
     """A residual network at 15 % of the way up from its floor: 4.1 times the time where nearly all is swapped."""
     graph = residual(300)
     link = Link(out_bytes_per_s=25 * 10**9, in_bytes_per_s=25 * 10**9)
-    ladder = CandidatePlans(graph, latencies(graph, machine("h200")), link)
+    candidate_plans = CandidatePlans(graph, latencies(graph, machine("h200")), link)
     limit = floor(graph) + (liveness_peak(graph) - floor(graph)) * 15 // 100
-    rung = ladder.best(limit)
-    assert rung.peak_bytes <= limit
-    assert rung.iteration_ns < 3.5 * ladder.top.iteration_ns
+    candidate = candidate_plans.best(limit)
+    assert candidate.peak_bytes <= limit
+    assert candidate.iteration_ns < 3.5 * candidate_plans.top.iteration_ns
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_with_care_no_more_is_swapped_at_once_than_the_lanes_have_room_for(
         (100, Role.ACTIVATION, "...wr..."),
     )
     search = StepSearch(graph, (30, 20, 100, 50, 50, 100, 20, 20), LINK)
-    assert search.lower(100, Manner(together=8, tried=1, surprise=1.0, careful=careful), most=50)
+    assert search.lower(100, GreedyOptions(together=8, tried=1, surprise=1.0, careful=careful), most=50)
     plan = search.plan("test")
     order = [execution.operator for execution in plan.executions]
     assert [swap.tensor for swap in plan.swaps] == swapped
@@ -105,7 +105,7 @@ def test_what_is_made_of_what_is_gone_costs_as_much_as_both() -> None:
     graph = drawn(*((size, Role.ACTIVATION, row) for size, row in rows))
     never = Link(out_bytes_per_s=1, in_bytes_per_s=1)
     search = StepSearch(graph, (500, 10, 100, 50, 50, 50, 50, 50), never)
-    assert search.lower(100, Manner(tried=1), most=20)
+    assert search.lower(100, GreedyOptions(tried=1), most=20)
     assert [execution.operator for execution in search.plan("test").executions] == [0, 1, 2, 3, 4, 5, 6, 2, 7]
 
 

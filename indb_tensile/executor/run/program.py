@@ -26,6 +26,7 @@ from indb_tensile.executor.run.trainer_lanes import Lanes
 from indb_tensile.executor.run.variable_assignment import Line, ProgramStep, VariableAssignment, assign_variables
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 
 # Arguments of the compiled function.
 _SIGNATURE = "def iterate(rate, first, carried, returned, times, stalls):"
@@ -58,6 +59,7 @@ class Program:
     ready: dict[str, torch.Tensor] = field(default_factory=dict)
     plain: Iterate | None = None
     timed: Iterate | None = None
+    cache: PlanCache = field(default_factory=PlanCache)  # of what follows from the graph and the plan
 
     @property
     def source(self) -> str:
@@ -82,8 +84,9 @@ def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on
     `on_host` is for a device whose memory is the host's: uploads are written there directly. Raises InvariantError if
     the plan breaks its own rules, GraphError if its order would change a result.
     """
-    timeline = unroll(step.graph, plan)
-    wiring = assign_variables(step, plan, timeline.home)
+    cache = PlanCache()
+    timeline = unroll(step.graph, plan, cache)
+    wiring = assign_variables(step, plan, timeline.home, cache)
     plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host)
     timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host)
     return Program(
@@ -99,6 +102,7 @@ def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on
         plain_lines=plain.write(),
         timed_lines=timed.write(),
         constants=tuple(plain.constants),
+        cache=cache,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective
 
 
@@ -64,12 +65,12 @@ class Timeline:
     swapped: frozenset[TensorId]
 
 
-def unroll(graph: StepGraph, plan: Plan) -> Timeline:
+def unroll(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> Timeline:
     """Apply `plan` to one iteration of `graph`, in the plan's order. Tensors are those of the graph that then runs.
 
     Raises InvariantError for a swap whose times are out of order or that relies on a stale host copy.
     """
-    graph = effective(graph, plan)
+    graph = effective(graph, plan, cache)
     count = len(graph.operators)
     gaps = tuple(_gap(swap, count) for swap in plan.swaps)
     boundaries = [Boundary() for _ in range(count + 1)]

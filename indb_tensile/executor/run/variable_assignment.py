@@ -17,6 +17,7 @@ from indb_tensile.executor.run.pieces import Piece, pieces_of
 from indb_tensile.executor.run.timeline import lifetimes
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, effective, own_state, part_bytes
 
 
@@ -65,24 +66,26 @@ class VariableAssignment:
     hoisted: tuple[Line, ...]
 
 
-def assign_variables(step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> VariableAssignment:
+def assign_variables(
+    step: CapturedStep, plan: Plan, home: frozenset[TensorId], cache: PlanCache | None = None
+) -> VariableAssignment:
     """Assign variables in the plan's order.
 
     Views of persistent tensors at `home` may be made once, because these tensors are on the device before the step
     starts. Raises GraphError for an order that would change a result.
     """
-    return _Wirer(step, plan, home).run()
+    return _Wirer(step, plan, home, PlanCache() if cache is None else cache).run()
 
 
 class _Wirer:
     """Walks once along the order and tracks the variable of each value."""
 
-    def __init__(self, step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> None:
+    def __init__(self, step: CapturedStep, plan: Plan, home: frozenset[TensorId], cache: PlanCache) -> None:
         self._step = step
-        self._executions = plan.executions or captured_order(step.graph)
-        self._graph = effective(step.graph, plan)
-        self._pieces = pieces_of(step.graph, plan)
-        self._own = own_state(step.graph)
+        self._executions = plan.executions or captured_order(step.graph, cache)
+        self._graph = effective(step.graph, plan, cache)
+        self._pieces = pieces_of(step.graph, plan, cache)
+        self._own = own_state(step.graph, cache)
         self._number = {name: i for i, name in enumerate(step.values)}
         self._times: dict[str, int] = {}  # how often each value was made
         self._fixed = {v.name: f"v{self._number[v.name]}" for s in step.layout for v in s.values}

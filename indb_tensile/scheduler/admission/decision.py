@@ -43,11 +43,11 @@ class Decision:
         held_bytes = max(member.held_bytes, grant_bytes)
         return self.put(replace(member, granted_bytes=grant_bytes, held_bytes=held_bytes))
 
-    def end(self, member: Member, outcome: Outcome, manner: EndMethod) -> None:
+    def end(self, member: Member, outcome: Outcome, method: EndMethod) -> None:
         """End the member's trainer. The outcome is written when the trainer has exited and its memory is free."""
         if member.trainer is None:
             raise InvariantError(f"job {member.job.job} has no trainer to end")
-        self.order(EndTrainer(trainer=member.trainer, manner=manner))
+        self.order(EndTrainer(trainer=member.trainer, method=method))
         self.put(replace(member, stage=Stage.ENDING, outcome=outcome, target=None))
 
     def wait(self, member: Member, text: str | None) -> Member:

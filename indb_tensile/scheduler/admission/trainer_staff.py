@@ -14,17 +14,17 @@ MOST_OVERTAKEN = 8
 LONGEST_PAUSE_TICKS = 60
 
 
-def staff(draft: Decision) -> None:
+def staff(decision: Decision) -> None:
     """Give the claimed job a trainer, start spare trainers, and claim the next job when a trainer is ready for it."""
-    _assign(draft)
-    _recruit(draft)
-    _claim(draft)
+    _assign(decision)
+    _recruit(decision)
+    _claim(decision)
 
 
-def tick(draft: Decision) -> None:
+def tick(decision: Decision) -> None:
     """Count down every pause by one tick, and allow the next claim to look at the queue again."""
-    pool = draft.pool
-    draft.pool = replace(
+    pool = decision.pool
+    decision.pool = replace(
         pool,
         queue_empty=False,
         spawn_pause_ticks=max(0, pool.spawn_pause_ticks - 1),
@@ -38,25 +38,25 @@ def lengthened(times: int) -> int:
     return ticks
 
 
-def _assign(draft: Decision) -> None:
-    for member in draft.pool.at(Stage.CLAIMED):
-        spare = next((s for s in draft.pool.spares if s.ready), None)
+def _assign(decision: Decision) -> None:
+    for member in decision.pool.at(Stage.CLAIMED):
+        spare = next((s for s in decision.pool.spares if s.ready), None)
         if spare is None:
             return
-        draft.pool = replace(draft.pool, spares=tuple(s for s in draft.pool.spares if s != spare))
-        draft.put(replace(member, stage=Stage.CAPTURING, trainer=spare.trainer))
-        draft.order(AssignJob(trainer=spare.trainer, job=member.job))
+        decision.pool = replace(decision.pool, spares=tuple(s for s in decision.pool.spares if s != spare))
+        decision.put(replace(member, stage=Stage.CAPTURING, trainer=spare.trainer))
+        decision.order(AssignJob(trainer=spare.trainer, job=member.job))
 
 
-def _recruit(draft: Decision) -> None:
+def _recruit(decision: Decision) -> None:
     """Start spare trainers until there are enough. Pause after trainers that die before they are ready."""
-    if draft.pool.spawn_pause_ticks:
+    if decision.pool.spawn_pause_ticks:
         return
-    while len(draft.pool.spares) < draft.pool.spare_trainers:
-        trainer = draft.pool.next_trainer
-        draft.order(SpawnTrainer(trainer=trainer))
-        draft.pool = replace(
-            draft.pool, spares=(*draft.pool.spares, Spare(trainer=trainer)), next_trainer=TrainerId(trainer + 1)
+    while len(decision.pool.spares) < decision.pool.spare_trainers:
+        trainer = decision.pool.next_trainer
+        decision.order(SpawnTrainer(trainer=trainer))
+        decision.pool = replace(
+            decision.pool, spares=(*decision.pool.spares, Spare(trainer=trainer)), next_trainer=TrainerId(trainer + 1)
         )
 
 
@@ -89,7 +89,7 @@ def claim_blocker(pool: Pool) -> str | None:
     return "a trainer to start"
 
 
-def _claim(draft: Decision) -> None:
+def _claim(decision: Decision) -> None:
     """Ask for a job if a spare trainer is ready for it and nothing blocks the queue (`claim_blocker`).
 
     No job is claimed for a while after the device was lost, because the next job would lose it too. No job is claimed
@@ -97,15 +97,15 @@ def _claim(draft: Decision) -> None:
     to us under a new claim. Owners with `entering_jobs` jobs on their way in are passed over: such a job may wait for
     a lock on its owner's table, or for memory, for as long as its owner likes.
     """
-    pool = draft.pool
+    pool = decision.pool
     if pool.claiming or claim_blocker(pool) is not None:
         return
     entering = Counter(m.job.owner_oid for m in pool.members if _enters(m))
     passed_over = frozenset(owner for owner, jobs in entering.items() if jobs >= pool.entering_jobs)
     if pool.queue_empty and pool.passed_over <= passed_over:
         return
-    draft.pool = replace(pool, claiming=True, passed_over=passed_over)
-    draft.order(ClaimNext(passed_over=passed_over))
+    decision.pool = replace(pool, claiming=True, passed_over=passed_over)
+    decision.order(ClaimNext(passed_over=passed_over))
 
 
 def _enters(member: Member) -> bool:

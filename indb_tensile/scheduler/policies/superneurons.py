@@ -33,6 +33,7 @@ from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, Gap, Load, load
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.division import demand, divide
 from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, feature_gaps, swapped, turning_point
@@ -137,12 +138,18 @@ class _Asynchronous:
 
 
 def superneurons(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return for each job, within its part of the budget, the plans of the fastest variant."""
-    ways = [[_ways(graph, ns, link, rewrites) for graph, ns in _graphs(workload)] for workload in workloads]
+    cache = PlanCache() if cache is None else cache
+    ways = [[_ways(graph, ns, link, rewrites, cache) for graph, ns in _graphs(workload)] for workload in workloads]
     demands = [
-        demand(workload, max(_least(variants) for variants in its))
+        demand(workload, max(_least(variants) for variants in its), cache)
         for workload, its in zip(workloads, ways, strict=True)
     ]
     limits = divide(demands, budget_bytes)
@@ -181,9 +188,9 @@ def _graphs(workload: Workload) -> Iterator[tuple[StepGraph, tuple[int, ...]]]:
 # --- the ways --------------------------------------------------------------------------------------------------
 
 
-def _ways(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool) -> list[_Way]:
+def _ways(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool, cache: PlanCache) -> list[_Way]:
     """Return all variants: nothing; swapping; recomputation; both."""
-    layers = Layers(graph, latency_ns)
+    layers = Layers(graph, latency_ns, cache)
     plain = _program(layers, ())
     variants: list[_Way] = [_Synchronous(program=plain)]
     for join in (Join.KEEP, Join.SWAP):
@@ -210,7 +217,7 @@ def _swapping(program: _Program, checkpoints: tuple[TensorId, ...], link: Link) 
 
 def _program(layers: "Layers", dropped: tuple[Gap, ...]) -> _Program:
     plan = layers.recomputation.plan("superneurons", dropped, brief=layers.memory_centric(dropped))
-    graph = effective(layers.graph, plan)
+    graph = effective(layers.graph, plan, layers.cache)
     return _Program(
         graph=graph,
         plan=plan,
@@ -235,9 +242,10 @@ class Layers:
     the segments.
     """
 
-    def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...]) -> None:
+    def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...], cache: PlanCache | None = None) -> None:
         self.graph = graph
-        self.recomputation = Recomputation(graph, latency_ns)
+        self.cache = PlanCache() if cache is None else cache
+        self.recomputation = Recomputation(graph, latency_ns, cache=self.cache)
         self._gaps = feature_gaps(graph)
         self._kinds = [kind_of(operator.name) for operator in graph.operators]
         self._maker = _makers(graph)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.fitting import first_fitting
 from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, swapped
@@ -27,15 +28,20 @@ _WAYS = (None, Offload.NEXT_LAYER, Offload.AT_ONCE)  # from the fastest to the s
 
 
 def vdnn(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return the plans of the fastest variant under which the jobs fit, or of the smallest."""
     del link, rewrites
-    ladder = (
+    variants = (
         tuple(tuple(_plan(graph, offload) for graph in workload.graphs) for workload in workloads)
         for offload in _WAYS
     )
-    return first_fitting(workloads, ladder, budget_bytes)
+    return first_fitting(workloads, variants, budget_bytes, cache)
 
 
 def convolution_inputs(graph: StepGraph) -> tuple[TensorId, ...]:

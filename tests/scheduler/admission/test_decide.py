@@ -348,7 +348,7 @@ def test_when_a_job_ends_the_others_grow_after_its_trainer_is_gone() -> None:
     drive = Drive(6)
     first, second = drive.start(1, 6), drive.start(2, 6)
     assert drive.grants() == {1: 3, 2: 3}
-    assert drive.send(Finish(trainer=second))[0] == EndTrainer(trainer=second, manner=EndMethod.LET_EXIT)
+    assert drive.send(Finish(trainer=second))[0] == EndTrainer(trainer=second, method=EndMethod.LET_EXIT)
     assert drive.grants() == {1: 3, 2: 3}
     orders = drive.send(Exit(trainer=second, code=0))
     assert orders[:2] == (ReleaseTrainer(trainer=second), SetGrant(trainer=first, grant_bytes=6 * REGION))
@@ -388,7 +388,7 @@ def test_without_swaps_jobs_whose_peaks_do_not_fit_together_run_one_after_anothe
 def test_a_job_that_can_never_fit_fails_with_floor_budget_and_way_out() -> None:
     drive = Drive(4)
     trainer = drive.claim(job(1))
-    assert drive.capture(trainer, 10) == (EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE),)
+    assert drive.capture(trainer, 10) == (EndTrainer(trainer=trainer, method=EndMethod.TERMINATE),)
     orders = drive.send(Exit(trainer=trainer, code=-15))
     failed = next(o for o in orders if isinstance(o, FailJob))
     assert failed.fault == Fault(
@@ -468,7 +468,7 @@ def test_a_calibration_that_needs_more_than_there_is_fails_the_job() -> None:
     trainer = drive.claim(job(1))
     drive.capture(trainer, 4, unknown=1)
     overflow = Calibration(trainer=trainer, graphs=(graph(4),), latency_ns=((1,),), overflow_bytes=REGION)
-    assert EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE) in drive.send(overflow)
+    assert EndTrainer(trainer=trainer, method=EndMethod.TERMINATE) in drive.send(overflow)
     orders = drive.send(Exit(trainer=trainer, code=0))
     fault = next(o for o in orders if isinstance(o, FailJob)).fault
     assert fault.message == "job 1 needs at least 11.0 MB of device memory, more than the budget of 10.0 MB"
@@ -478,7 +478,7 @@ def test_a_capture_that_breaks_the_rules_fails_its_job_alone() -> None:
     drive = Drive(10)
     trainer = drive.claim(job(1))
     drive.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=((1, 2),), unknown=0))
-    assert drive.orders[0] == EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE)
+    assert drive.orders[0] == EndTrainer(trainer=trainer, method=EndMethod.TERMINATE)
     orders = drive.send(Exit(trainer=trainer, code=0))
     assert (
         "job 1, graph 0: 2 latencies for 1 operators"
@@ -960,7 +960,7 @@ def test_a_budget_below_the_least_sends_the_youngest_back_to_the_queue_at_no_cos
     drive = Drive(10)
     drive.start(1, 10)
     second = drive.start(2, 10)
-    assert EndTrainer(trainer=second, manner=EndMethod.TERMINATE) in drive.send(BudgetChange(budget_bytes=6 * REGION))
+    assert EndTrainer(trainer=second, method=EndMethod.TERMINATE) in drive.send(BudgetChange(budget_bytes=6 * REGION))
     orders = drive.send(Exit(trainer=second, code=-15))
     assert orders[1] == RequeueJob(
         job=JobId(2), claim=ClaimToken(1002), reason="the device's budget was lowered", blame=Blame.NOBODY
@@ -988,7 +988,7 @@ def test_a_failed_job_is_written_down_when_its_trainer_is_gone() -> None:
     trainer = drive.start(1, 4)
     fault = Fault(sqlstate="22000", message="column y is all NULL")
     assert drive.send(Failure(trainer=trainer, fault=fault)) == (
-        EndTrainer(trainer=trainer, manner=EndMethod.LET_EXIT),
+        EndTrainer(trainer=trainer, method=EndMethod.LET_EXIT),
     )
     orders = drive.send(Exit(trainer=trainer, code=1))
     assert orders[1] == FailJob(job=JobId(1), claim=ClaimToken(1001), fault=fault)
@@ -1057,7 +1057,7 @@ def test_a_job_whose_device_went_while_it_trained_may_be_to_blame_and_others_go_
 def test_a_cancelled_job_is_terminated_then_written_down_once() -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
-    assert drive.send(CancelRequest(job=JobId(1)))[0] == EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE)
+    assert drive.send(CancelRequest(job=JobId(1)))[0] == EndTrainer(trainer=trainer, method=EndMethod.TERMINATE)
     assert EndTrainer not in map(type, drive.send(CancelRequest(job=JobId(1))))
     orders = drive.send(Exit(trainer=trainer, code=-15))
     assert orders[1] == CancelJob(job=JobId(1), claim=ClaimToken(1001))
@@ -1067,7 +1067,7 @@ def test_a_job_that_runs_for_too_long_fails() -> None:
     drive = Drive(10)
     trainer = drive.claim(replace(job(1), spec=replace(job(1).spec, max_runtime_s=60)))
     drive.capture(trainer, 4)
-    assert drive.send(Overrun(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE)
+    assert drive.send(Overrun(trainer=trainer))[0] == EndTrainer(trainer=trainer, method=EndMethod.TERMINATE)
     failed = next(o for o in drive.send(Exit(trainer=trainer, code=-15)) if isinstance(o, FailJob))
     assert (failed.fault.sqlstate, failed.fault.message) == (
         "57014",
@@ -1092,7 +1092,7 @@ def test_a_silent_trainer_is_killed_and_its_job_goes_back() -> None:
     drive = Drive(10)
     trainer = drive.claim(job(1))
     drive.capture(trainer, 4)
-    assert drive.send(Silence(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=EndMethod.KILL)
+    assert drive.send(Silence(trainer=trainer))[0] == EndTrainer(trainer=trainer, method=EndMethod.KILL)
     requeued = next(o for o in drive.send(Exit(trainer=trainer, code=-9)) if isinstance(o, RequeueJob))
     assert (requeued.reason, requeued.blame) == ("its trainer did not take up plan 1", Blame.UNCLEAR)
     assert drive.pool.granted_bytes == 0
@@ -1101,7 +1101,7 @@ def test_a_silent_trainer_is_killed_and_its_job_goes_back() -> None:
 def test_a_trainer_that_stalls_in_mid_training_is_killed_and_its_job_goes_back() -> None:
     drive = Drive(10)
     trainer = drive.start(1, 4)
-    assert drive.send(Stall(trainer=trainer, silent_s=600.4))[0] == EndTrainer(trainer=trainer, manner=EndMethod.KILL)
+    assert drive.send(Stall(trainer=trainer, silent_s=600.4))[0] == EndTrainer(trainer=trainer, method=EndMethod.KILL)
     assert EndTrainer not in map(type, drive.send(Stall(trainer=trainer, silent_s=601.0)))
     assert drive.send(Exit(trainer=trainer, code=-9, ending=ExitCause.STOPPED))[1] == RequeueJob(
         job=JobId(1),
@@ -1166,7 +1166,7 @@ def test_a_trainer_that_was_killed_for_lack_of_memory_says_so_and_the_way_out(en
 def test_a_silent_spare_is_killed_and_counts_as_one_that_died_early() -> None:
     drive = Drive(10)
     drive.send(Tick())
-    assert drive.send(Silence(trainer=TrainerId(1))) == (EndTrainer(trainer=TrainerId(1), manner=EndMethod.KILL),)
+    assert drive.send(Silence(trainer=TrainerId(1))) == (EndTrainer(trainer=TrainerId(1), method=EndMethod.KILL),)
     drive.send(Exit(trainer=TrainerId(1), code=-9))
     assert (drive.pool.stillborn, drive.pool.spawn_pause_ticks) == (1, 2)
 
@@ -1192,7 +1192,7 @@ def test_a_lost_claim_kills_at_once_writes_nothing_and_holds_back_the_next_claim
     drive = Drive(10)
     trainer = drive.start(1, 4)
     orders = drive.send(ClaimLoss(claim=ClaimToken(1001)))
-    assert orders[0] == EndTrainer(trainer=trainer, manner=EndMethod.KILL)
+    assert orders[0] == EndTrainer(trainer=trainer, method=EndMethod.KILL)
     drive.send(SpareReady(trainer=drive.pool.spares[0].trainer))
     assert drive.orders == ()
     orders = drive.send(Exit(trainer=trainer, code=-9))
@@ -1224,8 +1224,8 @@ def test_a_stop_sends_every_job_back_and_everybody_home() -> None:
     trainer = drive.start(1, 4)
     spare = drive.pool.spares[0].trainer
     assert drive.send(Stop()) == (
-        EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE),
-        EndTrainer(trainer=spare, manner=EndMethod.TERMINATE),
+        EndTrainer(trainer=trainer, method=EndMethod.TERMINATE),
+        EndTrainer(trainer=spare, method=EndMethod.TERMINATE),
     )
     assert not finished(drive.pool)
     drive.send(Exit(trainer=spare, code=-15))
@@ -1334,7 +1334,7 @@ def test_while_a_plan_is_made_jobs_are_cancelled_and_what_they_had_is_given_back
     second = drive.claim(job(2))
     drive.capture(second, 8)
     assert drive.kinds() == [AskPlanner]
-    assert drive.send(CancelRequest(job=JobId(1))) == (EndTrainer(trainer=first, manner=EndMethod.TERMINATE),)
+    assert drive.send(CancelRequest(job=JobId(1))) == (EndTrainer(trainer=first, method=EndMethod.TERMINATE),)
     assert drive.send(Exit(trainer=first, code=-15))[:2] == (
         ReleaseTrainer(trainer=first),
         CancelJob(job=JobId(1), claim=ClaimToken(1001)),
@@ -1377,7 +1377,7 @@ def test_a_job_without_room_goes_at_once_whatever_has_to_be_asked_about_the_othe
     drive.adopt_all()
     second = drive.claim(job(2))
     drive.capture(second, 30, unknown=1)
-    assert drive.orders[0] == EndTrainer(trainer=second, manner=EndMethod.TERMINATE)
+    assert drive.orders[0] == EndTrainer(trainer=second, method=EndMethod.TERMINATE)
 
 
 # --- any sequence of events ------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_the_intervals_of_any_plan_can_be_placed(
     workload: Workload, link: Link, fraction: float, policy: str
 ) -> None:
     least = least_bytes(workload)
-    plans = POLICIES[policy]((workload,), budget_bytes=least + round(fraction * least), link=link)[0]
+    plans = POLICIES[policy].plan((workload,), budget_bytes=least + round(fraction * least), link=link)[0]
     for graph, plan in zip(workload.graphs, plans, strict=True):
         held, count = intervals(graph, plan), len(effective(graph, plan).operators)
         assert wrong(held, count, place(held, count, alignment_bytes=4), 4) == []

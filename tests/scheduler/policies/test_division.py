@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
-from indb_tensile.scheduler.policies import PER_JOB, POLICIES
+from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.policies.division import Demand, divide
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from tests.scheduler.strategies import links, workloads
@@ -46,12 +46,12 @@ def test_the_limits_are_within_the_budget_unless_the_floors_are_not(
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), st.integers(2, 4), st.floats(0, 1.1), links())
-def test_policies_that_plan_each_job_by_itself_give_equal_jobs_what_one_alone_gets(
+def test_policies_that_plan_jobs_apart_give_equal_jobs_what_one_alone_gets(
     one: Workload, count: int, fraction: float, link: Link
 ) -> None:
     least, most = least_bytes(one), max(liveness_peak(graph) for graph in one.graphs)
     budget_bytes = least + int((most - least) * fraction)
     jobs = tuple(replace(one, job=JobId(number)) for number in range(1, count + 1))
-    for name in sorted(PER_JOB):
-        alone = POLICIES[name]((one,), budget_bytes=budget_bytes, link=link)
-        assert POLICIES[name](jobs, budget_bytes=count * budget_bytes, link=link) == alone * count, name
+    for name in (policy.name for policy in POLICIES.values() if policy.plans_jobs_apart):
+        alone = POLICIES[name].plan((one,), budget_bytes=budget_bytes, link=link)
+        assert POLICIES[name].plan(jobs, budget_bytes=count * budget_bytes, link=link) == alone * count, name

@@ -13,7 +13,7 @@ from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.rewrite import effective_latency, repeatable, rewrite
 from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.search_arrays import Instances, Outline, lanes, latencies, outline
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as step_latencies
@@ -28,7 +28,7 @@ def test_tensors_made_again_are_counted_as_rewriting_counts_them(
     latency_ns = data.draw(step_latencies(graph))
     start = with_parts(graph, rearranged(graph))
     search = StepSearch(graph, latency_ns, link, executions=start)
-    search.lower(data.draw(st.integers(0, liveness_peak(graph))), Manner(lane_price=100.0), most=100)
+    search.lower(data.draw(st.integers(0, liveness_peak(graph))), GreedyOptions(lane_price=100.0), most=100)
     _agrees(graph, start, search.plan("test").executions)
 
 

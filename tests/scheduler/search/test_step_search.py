@@ -14,7 +14,7 @@ from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with_parts
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.drawn import drawn
 from tests.scheduler.strategies import graphs as step_graphs
@@ -32,7 +32,7 @@ def test_nothing_is_chosen_at_first() -> None:
 def test_what_has_time_to_leave_is_swapped() -> None:
     """`a` (40 bytes) is written by operator 0 and read by operator 5: 40 ns out, 40 ns back, for nothing."""
     search = StepSearch(_chain(), (100,) * 6, LINK)
-    assert search.lower(80, Manner(drops=False), most=100)
+    assert search.lower(80, GreedyOptions(drops=False), most=100)
     swap = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(5))
     assert search.plan("test") == Plan(policy="test", swaps=(swap,))
     assert (search.peak_bytes, search.iteration_ns) == (80, 600)
@@ -41,7 +41,7 @@ def test_what_has_time_to_leave_is_swapped() -> None:
 def test_what_has_no_time_to_leave_is_made_again() -> None:
     slow = Link(out_bytes_per_s=10**6, in_bytes_per_s=10**6)
     search = StepSearch(_chain(), (100,) * 6, slow)
-    assert search.lower(60, Manner(), most=100)
+    assert search.lower(60, GreedyOptions(), most=100)
     order = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 2, 3, 4, 0, 5))
     assert search.plan("test") == Plan(policy="test", executions=order)
     assert search.iteration_ns == 700
@@ -49,7 +49,7 @@ def test_what_has_no_time_to_leave_is_made_again() -> None:
 
 def test_what_is_chosen_can_be_chosen_again_with_other_times() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK)
-    search.lower(80, Manner(drops=False), most=100)
+    search.lower(80, GreedyOptions(drops=False), most=100)
     chosen, planned = search.choices, search.plan("test")
     search.clear()
     search.choose(chosen)
@@ -66,14 +66,14 @@ def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link
     executions = with_parts(graph, updates_beside_gradients(graph)) if rewrites else ()
     search = StepSearch(graph, latency_ns, link, executions=executions)
     limit = data.draw(st.integers(0, liveness_peak(graph)))
-    manner = Manner(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
-    reached = search.lower(limit, manner, most=200)
+    options = GreedyOptions(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
+    reached = search.lower(limit, options, most=200)
     _judge(graph, latency_ns, link, search)
     assert not reached or search.peak_bytes <= limit
     held = max(limit, search.peak_bytes)
     before_ns = search.iteration_ns
     search.prune(held, 50)
-    search.improve(held, manner, most=50, seed=1)
+    search.improve(held, options, most=50, seed=1)
     assert search.peak_bytes <= held
     assert search.iteration_ns <= before_ns
     _judge(graph, latency_ns, link, search)
@@ -105,7 +105,9 @@ def test_pressing_meets_every_limit_that_swapping_everything_meets(
     search.exhaust()
     least_bytes = search.peak_bytes
     search.clear()
-    search.lower(data.draw(st.integers(0, liveness_peak(graph))), Manner(drops=data.draw(st.booleans())), most=20)
+    search.lower(
+        data.draw(st.integers(0, liveness_peak(graph))), GreedyOptions(drops=data.draw(st.booleans())), most=20
+    )
     made_again = any(row[1] == DROP for row in search.choices)
     limit_bytes = data.draw(st.integers(0, liveness_peak(graph)))
     pressed = search.press(limit_bytes, most=10_000)
@@ -118,13 +120,13 @@ def test_pressing_meets_every_limit_that_swapping_everything_meets(
 @given(step_graphs(), links(), st.data())
 def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))
-    ladder = CandidatePlans(graph, latency_ns, link)
-    curve = ladder.curve()
+    candidate_plans = CandidatePlans(graph, latency_ns, link)
+    curve = candidate_plans.curve()
     for higher, lower in pairwise(curve[1:]):
         assert (higher.peak_bytes, -higher.iteration_ns) > (lower.peak_bytes, -lower.iteration_ns)
     limits = sorted(data.draw(st.lists(st.integers(0, liveness_peak(graph)), min_size=2, max_size=3)))
     for limit in limits:
-        plan = ladder.plan(ladder.best(limit), "test")
+        plan = candidate_plans.plan(candidate_plans.best(limit), "test")
         assert faults(graph, plan) == ()
         idle = sum(t.size_bytes for t in graph.tensors if t.id in plan.away)
         assert peak(graph, plan) <= max(limit, floor(graph)) or idle == 0
@@ -228,7 +230,7 @@ def test_what_two_need_that_are_made_again_is_made_once() -> None:
 
 def test_a_share_of_the_lanes_makes_copies_longer() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK, share=0.5)
-    assert search.lower(80, Manner(drops=False), most=100)
+    assert search.lower(80, GreedyOptions(drops=False), most=100)
     assert search.lane_ns == 2 * 40 / 0.5
 
 

@@ -92,7 +92,9 @@ def test_the_budget_is_kept_whatever_time_operators_and_copies_take(
     compute: Compute,
     data: st.DataObject,
 ) -> None:
-    plans = POLICIES[policy](jobs, budget_bytes=sum(liveness_peak(w.graphs[0]) for w in jobs) * 2 // 3, link=link)
+    plans = POLICIES[policy].plan(
+        jobs, budget_bytes=sum(liveness_peak(w.graphs[0]) for w in jobs) * 2 // 3, link=link
+    )
     cycles = [cycle_of(w, chosen, link) for w, chosen in zip(jobs, plans, strict=True)]
     least, most = least_budget(cycles), sum(own.peak_bytes for own in cycles)
     budget = least + int((most - least) * fraction)

@@ -1,5 +1,4 @@
-"""Compute the reported trade-off curve of one graph: the time that each budget costs, and the memory that each
-overhead saves.
+"""Compute the reported trade-off curve of tensile+ for one graph (budget_curve.py).
 
 A greedy planner has anomalies: a plan for a larger budget, or for a faster link, can be slower than a plan for a
 smaller budget or a slower link. The reported curve has no anomalies, because it is not made of one plan for each
@@ -23,59 +22,19 @@ planning on the same link. An upload is part of that time, so the guarantee for 
 budget is the iteration longer, and for no time is the peak higher.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import ceil
 
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.peak import LIVENESS, peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.policies.budget_curve import BudgetCurve, envelope
 from indb_tensile.scheduler.policies.tensile_plus import NAME
-from indb_tensile.scheduler.search.candidate import pareto_front
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
-from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 
 # Bytes a second: 1 to 90 GB/s in steps of 41 %, which covers PCI Express 3 to 5. Smaller steps make the curve tighter
 # between two speeds and take proportionally longer.
 SPEEDS = tuple(round(10**9 * 2 ** (k / 2)) for k in range(14))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
-    """One plan of the envelope. No plan that is as fast has a lower peak, and no plan with as low a
-    peak is faster.
-    """
-
-    peak_bytes: int
-    iteration_ns: int
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetCurve:
-    """The points from the highest peak and least time to the lowest peak and longest time. `base_ns` is the time
-    without planning.
-    """
-
-    points: tuple[CurvePoint, ...]
-    base_ns: int
-
-    def within(self, budget_bytes: int) -> CurvePoint | None:
-        """Return the fastest point within the budget; None if even the lowest peak exceeds the budget."""
-        return next((point for point in self.points if point.peak_bytes <= budget_bytes), None)
-
-    def by(self, iteration_ns: float) -> CurvePoint | None:
-        """Return the point with the lowest peak that takes no longer than `iteration_ns`; None if even the fastest
-        point takes longer.
-        """
-        fit = bisect_right(self.points, iteration_ns, key=lambda point: point.iteration_ns)
-        return self.points[fit - 1] if fit else None
-
-    def eor(self, point: CurvePoint) -> float:
-        """Return the time of this point divided by the time without planning."""
-        return point.iteration_ns / self.base_ns
 
 
 def curve(
@@ -85,38 +44,28 @@ def curve(
     *,
     rewrites: bool = True,
     speeds: Sequence[int] = SPEEDS,
+    cache: PlanCache | None = None,
 ) -> BudgetCurve:
     """Return the envelope at this link over the plans for all speeds up to the link's own speed."""
     slower = [speed for speed in sorted(speeds) if speed <= min(link.out_bytes_per_s, link.in_bytes_per_s)]
+    kept = PlanCache() if cache is None else cache
     plans = [Plan(policy=NAME)]
     for speed in slower:
-        plans += plans_for(graph, latency_ns, speed, rewrites=rewrites)
-    points = [_timed(graph, latency_ns, link, plan) for plan in dict.fromkeys(plans)]
-    base_ns = _timed(graph, latency_ns, link, LIVENESS).iteration_ns
-    return BudgetCurve(points=pareto_front(points), base_ns=base_ns)
+        plans += plans_for(graph, latency_ns, speed, rewrites=rewrites, cache=kept)
+    return envelope(graph, latency_ns, link, plans, cache=kept)
 
 
 def plans_for(
-    graph: StepGraph, latency_ns: Sequence[int], speed_bytes_per_s: int, *, rewrites: bool = True
+    graph: StepGraph,
+    latency_ns: Sequence[int],
+    speed_bytes_per_s: int,
+    *,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[Plan, ...]:
     """Return the plans for one speed. They depend on no other link."""
     link = Link(out_bytes_per_s=speed_bytes_per_s, in_bytes_per_s=speed_bytes_per_s)
-    ladder = CandidatePlans(graph, latency_ns, link, rewrites=rewrites)
-    return tuple(ladder.plan(rung, NAME) for rung in ladder.curve()[1:])  # the first candidate does nothing
-
-
-def undisturbed(link: Link) -> Link:
-    """Return the link with lanes as slow as they are while the other lane is busy, and without further slowdown."""
-    return replace(
-        link,
-        out_bytes_per_s=max(1, int(link.out_bytes_per_s * link.duplex)),
-        in_bytes_per_s=max(1, int(link.in_bytes_per_s * link.duplex)),
-        per_copy_ns=ceil(link.per_copy_ns / link.duplex),
-        duplex=1.0,
-    )
-
-
-def _timed(graph: StepGraph, latency_ns: Sequence[int], link: Link, plan: Plan) -> CurvePoint:
-    run = JobRun(graph=graph, plan=plan, latency_ns=tuple(latency_ns))
-    (forecast,) = simulate([run], undisturbed(link))
-    return CurvePoint(peak_bytes=peak(graph, plan), iteration_ns=forecast.iteration_ns, plan=plan)
+    candidates = CandidatePlans(graph, latency_ns, link, rewrites=rewrites, cache=cache)
+    return tuple(
+        candidates.plan(candidate, NAME) for candidate in candidates.curve()[1:]
+    )  # the first candidate does nothing
