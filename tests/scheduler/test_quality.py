@@ -25,7 +25,7 @@ Case = tuple[StepGraph, tuple[int, ...], int]
 
 
 @pytest.mark.parametrize(
-    ("options", "greedy", "improved"),
+    ("manner", "greedy", "improved"),
     [
         (GreedyOptions(), 48, 52),
         (GreedyOptions(tried=1), 42, 52),
@@ -34,16 +34,16 @@ Case = tuple[StepGraph, tuple[int, ...], int]
     ],
     ids=["one by one", "by estimate", "many at once", "carefully"],
 )
-def test_most_networks_are_planned_as_well_as_can_be(options: GreedyOptions, greedy: int, improved: int) -> None:
+def test_most_networks_are_planned_as_well_as_can_be(manner: GreedyOptions, greedy: int, improved: int) -> None:
     """Of 60: what a rival would reach is not the measure, since every choice was tried; fewer than that is a loss."""
     first = second = 0
     for graph, latency_ns, limit in _networks():
         search = StepSearch(graph, latency_ns, LINK)
-        if not search.lower(limit, options, most=200):
+        if not search.lower(limit, manner, most=200):
             continue
         search.prune(limit, 20)
         first += search.iteration_ns == _optimum(graph, latency_ns, limit)
-        search.improve(limit, options, most=300, seed=1)
+        search.improve(limit, manner, most=300, seed=1)
         second += search.iteration_ns == _optimum(graph, latency_ns, limit)
     assert first >= greedy
     assert second >= improved
@@ -55,22 +55,22 @@ def test_most_networks_are_planned_as_well_as_can_be(options: GreedyOptions, gre
 def test_more_effort_comes_closer_to_the_optimum(effort: Effort, optimal: int, worst: float) -> None:
     slower = []
     for graph, latency_ns, limit in _networks(200):
-        candidate = CandidatePlans(graph, latency_ns, LINK, effort=effort).best(limit)
-        assert candidate.peak_bytes <= limit
-        slower.append(candidate.iteration_ns / _optimum(graph, latency_ns, limit))
+        rung = CandidatePlans(graph, latency_ns, LINK, effort=effort).best(limit)
+        assert rung.peak_bytes <= limit
+        slower.append(rung.iteration_ns / _optimum(graph, latency_ns, limit))
     assert sum(one <= 1 for one in slower) >= optimal
     assert max(slower) <= worst
 
 
-def test_in_stages_a_plan_is_found_where_no_options_come_down_at_once() -> None:
+def test_in_stages_a_plan_is_found_where_no_manner_comes_down_at_once() -> None:
     """A residual network at 15 % of the way up from its floor: 4.1 times the time where nearly all is swapped."""
     graph = residual(300)
     link = Link(out_bytes_per_s=25 * 10**9, in_bytes_per_s=25 * 10**9)
-    candidate_plans = CandidatePlans(graph, latencies(graph, machine("h200")), link)
+    ladder = CandidatePlans(graph, latencies(graph, machine("h200")), link)
     limit = floor(graph) + (liveness_peak(graph) - floor(graph)) * 15 // 100
-    candidate = candidate_plans.best(limit)
-    assert candidate.peak_bytes <= limit
-    assert candidate.iteration_ns < 3.5 * candidate_plans.top.iteration_ns
+    rung = ladder.best(limit)
+    assert rung.peak_bytes <= limit
+    assert rung.iteration_ns < 3.5 * ladder.top.iteration_ns
 
 
 @pytest.mark.parametrize(

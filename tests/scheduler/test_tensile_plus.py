@@ -55,8 +55,8 @@ def test_a_budget_is_divided_where_each_byte_slows_down_least() -> None:
     assert divide_by_curves((first, second), (9.0, 1.0), 170) == (100, 70), "who has priority keeps its memory"
 
 
-def test_a_step_past_a_bad_candidate_is_seen() -> None:
-    """The next candidate costs 50 for 1 byte, the one after it 60 for 50."""
+def test_a_step_past_a_bad_rung_is_seen() -> None:
+    """The next rung costs 50 for 1 byte, the one after it 60 for 50."""
     curve = (_rung(100, 1000), _rung(99, 1050), _rung(50, 1060))
     other = (_rung(100, 1000), _rung(50, 1500))
     assert divide_by_curves((curve, other), (1.0, 1.0), 150) == (50, 100)

@@ -11,6 +11,17 @@ is written only when its trainer has exited and its memory is free.
 TENSILE (section IV-D) plans anew when the operators' summed latency has moved by more than a threshold, |s' - s| / s.
 We also plan anew when a job starts or ends and when the budget changes. We blend measurements in with an exponential
 weight, as the paper does. Drift does not interrupt a transition between two divisions.
+
+decide() never waits for a plan. If the planner has no answer yet, the division of the memory is given up without
+effect, and its question goes out as an order. The answer comes back as an event, and the division is made again from
+its start:
+
+    event -> decide -> divide: all answers stored? -- yes --> targets, orders
+                ^                  | no: Unanswered
+                |                  v
+                +-- Answered <- planning thread <- order AskPlanner
+
+questions.py has the details; docs/developer/architecture.md has an example, turn by turn.
 """
 
 from dataclasses import replace

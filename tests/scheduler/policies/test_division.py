@@ -46,7 +46,7 @@ def test_the_limits_are_within_the_budget_unless_the_floors_are_not(
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), st.integers(2, 4), st.floats(0, 1.1), links())
-def test_policies_that_plan_jobs_apart_give_equal_jobs_what_one_alone_gets(
+def test_policies_that_plan_each_job_by_itself_give_equal_jobs_what_one_alone_gets(
     one: Workload, count: int, fraction: float, link: Link
 ) -> None:
     least, most = least_bytes(one), max(liveness_peak(graph) for graph in one.graphs)

@@ -15,11 +15,11 @@ MIB = 1024 * 1024
 
 def test_what_no_operator_accesses_stays_on_the_host_as_far_as_that_is_needed() -> None:
     graph = drawn((30, Role.PARAMETER, ".."), (20, Role.PARAMETER, ".."), (50, Role.ACTIVATION, "wr"))
-    candidate_plans = CandidatePlans(graph, (100, 100), LINK)
+    ladder = CandidatePlans(graph, (100, 100), LINK)
     found = []
     for limit in (100, 99, 70, 69):
-        candidate = candidate_plans.best(limit)
-        found.append((candidate.peak_bytes, set(candidate_plans.plan(candidate, "test").away)))
+        rung = ladder.best(limit)
+        found.append((rung.peak_bytes, set(ladder.plan(rung, "test").away)))
     assert found == [(100, set()), (70, {0}), (70, {0}), (50, {0, 1})]
 
 
@@ -46,9 +46,9 @@ def test_a_large_update_comes_in_parts_where_the_limit_asks_for_it() -> None:
     graph = drawn((64 * MIB, Role.OPTIMIZER_STATE, "u."), (MIB, Role.ACTIVATION, "wr"))
     graph = _staged(graph, {0: Stage.OPTIMIZER})
     graph = replace(graph, operators=(replace(graph.operators[0], splittable=True), *graph.operators[1:]))
-    candidate_plans = CandidatePlans(graph, (10**9,) * 2, LINK)
+    ladder = CandidatePlans(graph, (10**9,) * 2, LINK)
     assert floor(graph) == 65 * MIB
-    assert candidate_plans.best(33 * MIB).peak_bytes == 33 * MIB
+    assert ladder.best(33 * MIB).peak_bytes == 33 * MIB
 
 
 def _staged(graph: StepGraph, stages: dict[int, Stage]) -> StepGraph:

@@ -34,8 +34,8 @@ def test_only_updates_of_what_is_read_again_have_to_wait() -> None:
 
 def test_a_plan_lets_those_wait_that_it_has_to_and_no_others() -> None:
     """What the first made is made again; the other's update waits no longer, for what it reads would stay, too."""
-    candidate_plans = CandidatePlans(TWO_NORMS, (10,) * 7, NEVER)
-    plan = candidate_plans.plan(candidate_plans.best(57), "test")
+    ladder = CandidatePlans(TWO_NORMS, (10,) * 7, NEVER)
+    plan = ladder.plan(ladder.best(57), "test")
     assert [execution.operator for execution in plan.executions] == [0, 2, 3, 4, 5, 0, 6, 1]
     assert faults(TWO_NORMS, plan) == ()
 
@@ -51,12 +51,9 @@ def test_updates_that_run_where_they_were_captured_leave_copies_their_time() -> 
     latency_ns = (1000, 10, 100, 10, 10, 200, 10)
     found = {}
     for effort in Effort:
-        candidate_plans = CandidatePlans(graph, latency_ns, LINK, effort=effort)
-        candidate = candidate_plans.best(60)
-        found[effort] = (
-            candidate.iteration_ns == sum(latency_ns),
-            candidate_plans.plan(candidate, "test").executions,
-        )
+        ladder = CandidatePlans(graph, latency_ns, LINK, effort=effort)
+        rung = ladder.best(60)
+        found[effort] = (rung.iteration_ns == sum(latency_ns), ladder.plan(rung, "test").executions)
     late = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 3, 4, 5, 6, 2))
     assert found == {Effort.QUICK: (False, late), Effort.USUAL: (True, ()), Effort.FULL: (True, ())}
 
@@ -69,8 +66,8 @@ def test_choices_that_another_order_does_not_allow_are_not_carried_over() -> Non
         (50, Role.ACTIVATION, "..w..r"),
         (50, Role.ACTIVATION, "...wr."),
     )
-    candidate_plans = CandidatePlans(graph, (10,) * 6, NEVER)
-    plan = candidate_plans.plan(candidate_plans.best(60), "test")
+    ladder = CandidatePlans(graph, (10,) * 6, NEVER)
+    plan = ladder.plan(ladder.best(60), "test")
     assert sorted(e.operator for e in plan.executions) == [0, 1, 2, 2, 3, 4, 5]
     assert faults(graph, plan) == ()
 

@@ -38,13 +38,13 @@ def test_a_plan_is_lawful_and_within_the_limit_wherever_swapping_everything_is(
     everything = StepSearch(graph, latency_ns, drawn_link)
     everything.exhaust()
     limit_bytes = data.draw(st.integers(everything.peak_bytes, max(everything.peak_bytes, liveness_peak(graph))))
-    candidate_plans = CandidatePlans(graph, latency_ns, drawn_link, effort=effort)
-    candidate = candidate_plans.best(limit_bytes)
-    plan = candidate_plans.plan(candidate, "test")
+    ladder = CandidatePlans(graph, latency_ns, drawn_link, effort=effort)
+    rung = ladder.best(limit_bytes)
+    plan = ladder.plan(rung, "test")
     assert faults(graph, plan) == ()
-    assert peak(graph, plan) == candidate.peak_bytes <= limit_bytes
+    assert peak(graph, plan) == rung.peak_bytes <= limit_bytes
     if effort > Effort.QUICK:  # which alone does not search the captured order
-        assert candidate.iteration_ns <= everything.iteration_ns
+        assert rung.iteration_ns <= everything.iteration_ns
 
 
 @settings(max_examples=40, deadline=None)
@@ -54,8 +54,8 @@ def test_equal_graphs_get_equal_plans(data: st.DataObject, graph: StepGraph, dra
     limit_bytes = data.draw(st.integers(floor(graph), max(floor(graph), liveness_peak(graph))))
     found = []
     for same in (graph, replace(graph)):
-        candidate_plans = CandidatePlans(same, latency_ns, drawn_link)
-        found.append(candidate_plans.within(limit_bytes, "test"))
+        ladder = CandidatePlans(same, latency_ns, drawn_link)
+        found.append(ladder.within(limit_bytes, "test"))
     assert found[0] == found[1]
 
 
@@ -68,12 +68,12 @@ def test_a_large_graph_is_planned_in_as_few_layouts_as_a_larger_one(
     layouts = []
     for operators in (8_000, 16_000):
         graph = family(operators)
-        candidate_plans = CandidatePlans(graph, latencies(graph, REFERENCE), LINK)
-        candidate = candidate_plans.best(liveness_peak(graph) * share // 100)
-        layouts.append(candidate_plans.layouts)
-        assert candidate.peak_bytes <= liveness_peak(graph) * share // 100
-        assert candidate.iteration_ns < 1.3 * candidate_plans.top.iteration_ns
-        assert candidate_plans.layouts <= layout_allowance(operators) + SWEPT
+        ladder = CandidatePlans(graph, latencies(graph, REFERENCE), LINK)
+        rung = ladder.best(liveness_peak(graph) * share // 100)
+        layouts.append(ladder.layouts)
+        assert rung.peak_bytes <= liveness_peak(graph) * share // 100
+        assert rung.iteration_ns < 1.3 * ladder.top.iteration_ns
+        assert ladder.layouts <= layout_allowance(operators) + SWEPT
     assert layouts[1] <= layouts[0]
 
 
@@ -83,9 +83,9 @@ def test_a_network_one_block_deeper_takes_hardly_longer_across_the_former_limit(
     overheads = []
     for operators in (FORMER_LIMIT - 75, FORMER_LIMIT - 50, FORMER_LIMIT, FORMER_LIMIT + 25):
         graph = residual(operators)
-        candidate_plans = CandidatePlans(graph, latencies(graph, REFERENCE), LINK)
-        candidate = candidate_plans.best(liveness_peak(graph) * share // 100)
-        overheads.append(candidate.iteration_ns / candidate_plans.top.iteration_ns)
+        ladder = CandidatePlans(graph, latencies(graph, REFERENCE), LINK)
+        rung = ladder.best(liveness_peak(graph) * share // 100)
+        overheads.append(rung.iteration_ns / ladder.top.iteration_ns)
     assert max(overheads) <= 1.02 * min(overheads)
 
 

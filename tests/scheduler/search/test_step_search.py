@@ -66,14 +66,14 @@ def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link
     executions = with_parts(graph, updates_beside_gradients(graph)) if rewrites else ()
     search = StepSearch(graph, latency_ns, link, executions=executions)
     limit = data.draw(st.integers(0, liveness_peak(graph)))
-    options = GreedyOptions(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
-    reached = search.lower(limit, options, most=200)
+    manner = GreedyOptions(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
+    reached = search.lower(limit, manner, most=200)
     _judge(graph, latency_ns, link, search)
     assert not reached or search.peak_bytes <= limit
     held = max(limit, search.peak_bytes)
     before_ns = search.iteration_ns
     search.prune(held, 50)
-    search.improve(held, options, most=50, seed=1)
+    search.improve(held, manner, most=50, seed=1)
     assert search.peak_bytes <= held
     assert search.iteration_ns <= before_ns
     _judge(graph, latency_ns, link, search)
@@ -120,13 +120,13 @@ def test_pressing_meets_every_limit_that_swapping_everything_meets(
 @given(step_graphs(), links(), st.data())
 def test_a_curve_falls_and_its_plans_are_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))
-    candidate_plans = CandidatePlans(graph, latency_ns, link)
-    curve = candidate_plans.curve()
+    ladder = CandidatePlans(graph, latency_ns, link)
+    curve = ladder.curve()
     for higher, lower in pairwise(curve[1:]):
         assert (higher.peak_bytes, -higher.iteration_ns) > (lower.peak_bytes, -lower.iteration_ns)
     limits = sorted(data.draw(st.lists(st.integers(0, liveness_peak(graph)), min_size=2, max_size=3)))
     for limit in limits:
-        plan = candidate_plans.plan(candidate_plans.best(limit), "test")
+        plan = ladder.plan(ladder.best(limit), "test")
         assert faults(graph, plan) == ()
         idle = sum(t.size_bytes for t in graph.tensors if t.id in plan.away)
         assert peak(graph, plan) <= max(limit, floor(graph)) or idle == 0
