@@ -7,7 +7,7 @@ import pytest
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
 from worker.serving.prediction_batches import MAX_BATCH_ROWS, PASS_NS, QUICK_NS, Batches, Counters
-from worker.serving.requests import Kind, RowError
+from worker.serving.requests import PredictionKind, RowError
 
 from .fakes import Echo
 
@@ -38,13 +38,13 @@ class Short:
 async def blocked(batches: Batches, model: Echo) -> asyncio.Task[list[Any]]:
     """A request that the compute thread has begun and cannot end until the model's gate opens."""
     model.gate.clear()
-    first = asyncio.ensure_future(batches.predict(V1, model, [0], Kind.VALUE))
+    first = asyncio.ensure_future(batches.predict(V1, model, [0], PredictionKind.VALUE))
     await asyncio.to_thread(model.entered.wait)
     return first
 
 
 async def queued(
-    batches: Batches, *requests: tuple[ModelVersionId, Any, list[Any], Kind]
+    batches: Batches, *requests: tuple[ModelVersionId, Any, list[Any], PredictionKind]
 ) -> list[asyncio.Task[list[Any]]]:
     tasks = [asyncio.ensure_future(batches.predict(*request)) for request in requests]
     await asyncio.sleep(0)  # one turn of the loop: each has put itself into the queue
@@ -55,7 +55,7 @@ def test_what_arrives_while_the_thread_computes_is_one_batch() -> None:
     async def scene() -> tuple[list[Any], Counters, list[list[Any]]]:
         batches, model = untimed(), Echo()
         first = await blocked(batches, model)
-        later = await queued(batches, *((V1, model, [n], Kind.VALUE) for n in range(1, 11)))
+        later = await queued(batches, *((V1, model, [n], PredictionKind.VALUE) for n in range(1, 11)))
         model.gate.set()
         values = await asyncio.gather(first, *later)
         batches.close()
@@ -70,15 +70,15 @@ def test_what_arrives_while_the_thread_computes_is_one_batch() -> None:
 def test_a_batch_holds_one_model_and_one_kind_and_the_others_keep_their_order() -> None:
     async def scene() -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
         batches, model, other = untimed(), Echo(), Echo()
-        await batches.predict(V2, other, [0], Kind.VALUE)  # until a row's time is known, a pass has one row
+        await batches.predict(V2, other, [0], PredictionKind.VALUE)  # until a row's time is known, a pass has one row
         first = await blocked(batches, model)
         later = await queued(
             batches,
-            (V2, other, [1], Kind.VALUE),
-            (V1, model, [2], Kind.LABEL),
-            (V1, model, [3], Kind.VALUE),
-            (V2, other, [4], Kind.VALUE),
-            (V1, model, [5], Kind.LABEL),
+            (V2, other, [1], PredictionKind.VALUE),
+            (V1, model, [2], PredictionKind.LABEL),
+            (V1, model, [3], PredictionKind.VALUE),
+            (V2, other, [4], PredictionKind.VALUE),
+            (V1, model, [5], PredictionKind.LABEL),
         )
         model.gate.set()
         values = await asyncio.gather(first, *later)
@@ -95,7 +95,7 @@ def test_the_fault_of_one_request_is_not_that_of_those_it_was_batched_with() -> 
     async def scene() -> list[list[Any] | BaseException]:
         batches, model = untimed(), Echo()
         first = await blocked(batches, model)
-        later = await queued(batches, *((V1, model, [row], Kind.VALUE) for row in (1, "bad", 3)))
+        later = await queued(batches, *((V1, model, [row], PredictionKind.VALUE) for row in (1, "bad", 3)))
         model.gate.set()
         values: list[list[Any] | BaseException] = await asyncio.gather(first, *later, return_exceptions=True)
         batches.close()
@@ -112,8 +112,8 @@ def test_the_fault_of_one_request_is_not_that_of_those_it_was_batched_with() -> 
 def test_a_model_that_fails_answers_with_an_error_and_the_thread_goes_on(model: Any) -> None:
     async def scene() -> tuple[Any, Any]:
         batches = untimed()
-        broken = await asyncio.gather(batches.predict(V1, model, [1], Kind.VALUE), return_exceptions=True)
-        sound = await batches.predict(V2, Echo(), [1], Kind.VALUE)
+        broken = await asyncio.gather(batches.predict(V1, model, [1], PredictionKind.VALUE), return_exceptions=True)
+        sound = await batches.predict(V2, Echo(), [1], PredictionKind.VALUE)
         batches.close()
         return broken[0], sound
 
@@ -127,7 +127,9 @@ def test_a_request_whose_client_has_gone_is_not_computed() -> None:
     async def scene() -> list[list[Any]]:
         batches, model = untimed(), Echo()
         first = await blocked(batches, model)
-        gone, stays = await queued(batches, (V1, model, ["gone"], Kind.VALUE), (V1, model, ["stays"], Kind.VALUE))
+        gone, stays = await queued(
+            batches, (V1, model, ["gone"], PredictionKind.VALUE), (V1, model, ["stays"], PredictionKind.VALUE)
+        )
         gone.cancel()
         await asyncio.sleep(0)
         model.gate.set()
@@ -141,7 +143,7 @@ def test_a_request_whose_client_has_gone_is_not_computed() -> None:
 def test_many_rows_go_in_passes_the_first_of_them_small() -> None:
     async def scene() -> tuple[list[Any], list[int]]:
         batches, model = untimed(), Echo()
-        values = await batches.predict(V1, model, list(range(2 * MAX_BATCH_ROWS + 1)), Kind.VALUE)
+        values = await batches.predict(V1, model, list(range(2 * MAX_BATCH_ROWS + 1)), PredictionKind.VALUE)
         batches.close()
         return values, [len(rows) for rows in model.passes]
 
@@ -193,7 +195,7 @@ def test_a_pass_of_a_slow_model_takes_about_as_long_as_one_may(row_ns: int, pass
         model = Timed(row_ns)
         batches = Batches(model.clock_ns)
         for begin, end in ((0, 8), (8, 50)):
-            await batches.predict(V1, model, list(range(begin, end)), Kind.VALUE)
+            await batches.predict(V1, model, list(range(begin, end)), PredictionKind.VALUE)
             await idle(batches)
         batches.close()
         return model.passes
@@ -204,11 +206,11 @@ def test_a_pass_of_a_slow_model_takes_about_as_long_as_one_may(row_ns: int, pass
 def test_a_request_of_few_rows_goes_before_the_next_pass_of_many_and_the_two_take_turns() -> None:
     async def scene() -> list[list[Any]]:
         batches, model, other = untimed(), Echo(), Echo()
-        await batches.predict(V2, other, ["known"] * 9, Kind.VALUE)
+        await batches.predict(V2, other, ["known"] * 9, PredictionKind.VALUE)
         await idle(batches)
         first = await blocked(batches, model)
-        many = [(V2, other, [kind] * 9, kind) for kind in (Kind.VALUE, Kind.VECTOR)]
-        few = [(V1, model, [kind], kind) for kind in (Kind.VALUE, Kind.LABEL)]
+        many = [(V2, other, [kind] * 9, kind) for kind in (PredictionKind.VALUE, PredictionKind.VECTOR)]
+        few = [(V1, model, [kind], kind) for kind in (PredictionKind.VALUE, PredictionKind.LABEL)]
         later = await queued(batches, *many, *few)
         passes: list[list[Any]] = []
         other.passes = model.passes = passes
@@ -230,7 +232,7 @@ def test_a_fault_is_told_with_the_rows_place_in_the_whole_request() -> None:
     async def scene() -> int:
         batches = untimed()
         with pytest.raises(RowError) as caught:
-            await batches.predict(V1, Picky(), [*range(20), "bad", *range(20)], Kind.VALUE)
+            await batches.predict(V1, Picky(), [*range(20), "bad", *range(20)], PredictionKind.VALUE)
         batches.close()
         return caught.value.row
 
@@ -240,7 +242,7 @@ def test_a_fault_is_told_with_the_rows_place_in_the_whole_request() -> None:
 def test_no_rows_need_no_model() -> None:
     async def scene() -> list[Any]:
         batches = untimed()
-        values = await batches.predict(V1, Broken(), [], Kind.VALUE)
+        values = await batches.predict(V1, Broken(), [], PredictionKind.VALUE)
         batches.close()
         return values
 
@@ -251,13 +253,13 @@ def test_when_it_closes_what_waits_is_computed_and_what_comes_later_is_refused()
     async def scene() -> list[Any]:
         batches, model = untimed(), Echo()
         first = await blocked(batches, model)
-        (waiting,) = await queued(batches, (V1, model, [1], Kind.VALUE))
+        (waiting,) = await queued(batches, (V1, model, [1], PredictionKind.VALUE))
         closing = asyncio.ensure_future(asyncio.to_thread(batches.close))
         model.gate.set()
         values = [await first, await waiting]
         await closing
         with pytest.raises(UnavailableError, match="stopping"):
-            await batches.predict(V1, model, [2], Kind.VALUE)
+            await batches.predict(V1, model, [2], PredictionKind.VALUE)
         return values
 
     assert asyncio.run(scene()) == [[0], [1]]
@@ -294,7 +296,7 @@ def places(model: Placed, *sizes: int) -> list[str]:
         batches = Batches(model.clock_ns)
         values = []
         for size in sizes:
-            values += (await batches.predict(V1, model, [0] * size, Kind.VALUE))[:1]
+            values += (await batches.predict(V1, model, [0] * size, PredictionKind.VALUE))[:1]
             await idle(batches)  # the thread answers first and notes afterwards how long it took
         batches.close()
         return values
@@ -315,8 +317,8 @@ def test_requests_that_arrive_together_are_one_batch_even_of_a_quick_model() -> 
     async def scene() -> tuple[Any, Counters]:
         model = Placed(1)
         batches = Batches(model.clock_ns)
-        await batches.predict(V1, model, [0], Kind.VALUE)
-        values = await asyncio.gather(*(batches.predict(V1, model, [n], Kind.VALUE) for n in range(5)))
+        await batches.predict(V1, model, [0], PredictionKind.VALUE)
+        values = await asyncio.gather(*(batches.predict(V1, model, [n], PredictionKind.VALUE) for n in range(5)))
         batches.close()
         return values, batches.counters
 
@@ -328,9 +330,9 @@ def test_requests_that_arrive_together_are_one_batch_even_of_a_quick_model() -> 
 def test_a_quick_model_is_not_computed_twice_at_once() -> None:
     async def scene() -> list[Any]:
         batches, slow, quick = untimed(), Echo(), Placed(1)
-        await batches.predict(V2, quick, [0], Kind.VALUE)
+        await batches.predict(V2, quick, [0], PredictionKind.VALUE)
         first = await blocked(batches, slow)
-        (second,) = await queued(batches, (V2, quick, [0], Kind.VALUE))
+        (second,) = await queued(batches, (V2, quick, [0], PredictionKind.VALUE))
         slow.gate.set()
         values = [await first, await second]
         batches.close()

@@ -12,7 +12,7 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.preprocessor import fit
 from indb_tensile.learning.targets import TargetEncoding
-from worker.serving.requests import ColumnStatistics, Shares
+from worker.serving.requests import ColumnSummary, Shares
 from worker.serving.training_outline import outline, width
 
 SPEC = JobSpec(
@@ -23,8 +23,8 @@ SPEC = JobSpec(
     architecture={"type": "mlp", "hidden": [16]},
     hyperparams={"batch_size": 32},
 )
-LABEL = ColumnStatistics(name="label", kind="text", distinct=3)
-PIXELS = ColumnStatistics(name="pixels", kind="array", ndims=2, shape=(8, 8))
+LABEL = ColumnSummary(name="label", kind="text", distinct=3)
+PIXELS = ColumnSummary(name="pixels", kind="array", ndims=2, shape=(8, 8))
 
 
 def data(kind: ColumnKind, values: npt.NDArray[Any]) -> ColumnData:
@@ -42,7 +42,7 @@ def test_a_column_is_as_wide_as_the_encoders_make_it(options: dict[str, Any]) ->
         "v": data(ColumnKind.ARRAY, np.arange(108.0).reshape(9, 3, 4)),
     }
     statistics = [
-        ColumnStatistics(name=name, kind=column.kind.value, distinct=5, shape=column.shape)
+        ColumnSummary(name=name, kind=column.kind.value, distinct=5, shape=column.shape)
         for name, column in columns.items()
     ]
     parsed = FeatureOptions.parse(options)
@@ -57,7 +57,7 @@ def test_a_column_is_as_wide_as_the_encoders_make_it(options: dict[str, Any]) ->
 
 
 def test_the_network_and_its_batches_follow_from_columns_and_rows() -> None:
-    columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
+    columns = [ColumnSummary(name=name, kind="float", distinct=900) for name in "abc"]
     found = outline(SPEC, [*columns, LABEL], rows=1000)
     assert (found.input_shape, found.outputs) == ((3,), 3)
     assert found.batches == (32, 700 % 32)
@@ -67,7 +67,7 @@ def test_the_network_and_its_batches_follow_from_columns_and_rows() -> None:
 
 
 def test_rows_train_as_time_or_a_column_divides_them() -> None:
-    columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
+    columns = [ColumnSummary(name=name, kind="float", distinct=900) for name in "abc"]
 
     def batches(split: dict[str, Any], shares: Shares | None = None) -> tuple[int, ...]:
         return outline(replace(SPEC, split=split), [*columns, LABEL], 1000, shares).batches
@@ -85,7 +85,7 @@ def test_images_keep_their_shape_for_a_cnn_and_become_one_for_auto() -> None:
 
 def test_a_regression_has_one_output_and_float_targets() -> None:
     spec = replace(SPEC, task=Task.REGRESSION, target="value")
-    columns = [ColumnStatistics(name="a", kind="integer"), ColumnStatistics(name="value", kind="float")]
+    columns = [ColumnSummary(name="a", kind="integer"), ColumnSummary(name="value", kind="float")]
     found = outline(spec, columns, rows=100)
     assert found.outputs == 1
     assert found.batch(4)[1].shape == (4, 1)
@@ -96,20 +96,20 @@ def test_a_regression_has_one_output_and_float_targets() -> None:
     [
         (SPEC, [PIXELS], 100, MissingError, "no statistics of the target"),
         (SPEC, [LABEL], 100, RequestError, "no column is left"),
-        (SPEC, [ColumnStatistics(name="pixels", kind="array"), LABEL], 100, DataError, "its shape is unknown"),
+        (SPEC, [ColumnSummary(name="pixels", kind="array"), LABEL], 100, DataError, "its shape is unknown"),
         (SPEC, [PIXELS, LABEL], 2, DataError, "2 rows, too few"),
         (replace(SPEC, architecture={"type": "rnn"}), [PIXELS, LABEL], 100, RequestError, 'unknown type "rnn"'),
         (replace(SPEC, hyperparams={"epoch": 1}), [PIXELS, LABEL], 100, RequestError, "epoch"),
         (
             replace(SPEC, architecture={"type": "layers", "layers": [{"type": "conv2d", "out": 4, "kernel": 9}]}),
-            [LABEL, ColumnStatistics(name="a", kind="float")],
+            [LABEL, ColumnSummary(name="a", kind="float")],
             100,
             RequestError,
             "does not fit",
         ),
         (
             replace(SPEC, architecture={"type": "layers", "layers": [{"type": "linear", "out": 7}]}),
-            [LABEL, ColumnStatistics(name="a", kind="float")],
+            [LABEL, ColumnSummary(name="a", kind="float")],
             100,
             RequestError,
             "gives \\[7\\] per row",
@@ -124,7 +124,7 @@ def test_a_regression_has_one_output_and_float_targets() -> None:
     ],
 )
 def test_what_could_not_be_trained_is_refused(
-    spec: JobSpec, columns: list[ColumnStatistics], rows: int, error: type[RequestError], fault: str
+    spec: JobSpec, columns: list[ColumnSummary], rows: int, error: type[RequestError], fault: str
 ) -> None:
     with pytest.raises(error, match=fault):
         outline(spec, columns, rows)

@@ -31,7 +31,7 @@ import psycopg
 from indb_tensile import config
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.chaos_client import Client
-from indb_tensile.bench.harness.chaos_events import ChaosEvent, EventKind, draw_events, parse_kinds
+from indb_tensile.bench.harness.chaos_events import ChaosEvent, ChaosEventKind, draw_events, parse_kinds
 from indb_tensile.bench.harness.chaos_faults import Faults
 from indb_tensile.bench.harness.chaos_jobs import OWNERS, TRAININGS, Jobs
 from indb_tensile.bench.harness.chaos_rig import ChaosRig, ChaosRigOptions, poll_until, set_up
@@ -59,7 +59,7 @@ class ChaosOptions:
     controllers: int
     unended: int  # jobs that wait or run at any moment
     ending_timeout_s: float  # time for the last jobs to end
-    kinds: Sequence[EventKind]
+    kinds: Sequence[ChaosEventKind]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -25,7 +25,7 @@ from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.allocation_script import AllocationScript, record_script
 from indb_tensile.executor.capture.aten import entry_point, storage_key
-from indb_tensile.executor.capture.capture import CapturedStep, Kind
+from indb_tensile.executor.capture.capture import CapturedStep, StepKind
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, Shape, StorageKey, tensors_in
 from indb_tensile.scheduler.graph import Stage, StepGraph
 
@@ -40,7 +40,7 @@ _PATTERN = 65_537  # floats repeated to fill an input: odd, so that rows differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class CalibrationResult:
     """The steps with their measurements. `overflow_bytes` > 0 says how much more memory than the grant is needed."""
 
     steps: tuple[CapturedStep, ...]
@@ -55,7 +55,7 @@ class Calibration:
 
 def calibrate(
     steps: tuple[CapturedStep, ...], unknown: frozenset[str], known: Known, grant_bytes: int
-) -> Calibration:
+) -> CalibrationResult:
     """Run every operator whose signature is `unknown`: once for its memory, then for its time.
 
     Operators that cannot run within `grant_bytes` are left out, and the overflow says how much memory is missing. On
@@ -72,7 +72,7 @@ def calibrate(
     finally:
         torch.set_rng_state(random_state)
     if refused_bytes:  # a refusal changes which kernels run, so everything is measured again with the larger grant
-        return Calibration(steps=steps, measured={}, overflow_bytes=max(overflow_bytes, refused_bytes))
+        return CalibrationResult(steps=steps, measured={}, overflow_bytes=max(overflow_bytes, refused_bytes))
     measured: dict[str, tuple[int, int]] = {}
     for step, call in fits:
         used = memory[call.signature]
@@ -80,7 +80,7 @@ def calibrate(
         measured.update({key: (0, used.made_bytes[name]) for name, key in _sizes_of(step, call).items()})
         overflow_bytes = max(overflow_bytes, _needed_bytes(step, call) + used.workspace_bytes - grant_bytes)
     scripts = {signature: used.script for signature, used in memory.items() if used.script is not None}
-    return Calibration(
+    return CalibrationResult(
         steps=_with_scripts(apply_known(steps, {**known, **measured}), scripts),
         measured=measured,
         overflow_bytes=max(0, overflow_bytes),
@@ -434,7 +434,7 @@ def _measure_time(step: CapturedStep, call: Call, runs: int = _TIMED_RUNS) -> in
 @contextmanager
 def _mode(step: CapturedStep, call: Call) -> Iterator[None]:
     """Set the gradient mode as in the step: some kernels depend on it. A training step's forward pass has it on."""
-    with torch.set_grad_enabled(step.kind is Kind.TRAINING and call.stage in (Stage.UPLOAD, Stage.FORWARD)):
+    with torch.set_grad_enabled(step.kind is StepKind.TRAINING and call.stage in (Stage.UPLOAD, Stage.FORWARD)):
         yield
 
 

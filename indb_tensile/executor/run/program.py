@@ -17,13 +17,18 @@ import torch
 from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.aten import entry_point
-from indb_tensile.executor.capture.capture import CapturedStep, Kind
+from indb_tensile.executor.capture.capture import CapturedStep, StepKind
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.state import State
-from indb_tensile.executor.run.timeline import Boundary, Gap, Timeline, unroll
+from indb_tensile.executor.run.timeline import Boundary, Timeline, UnrolledSwap, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
-from indb_tensile.executor.run.variable_assignment import Line, ProgramStep, VariableAssignment, assign_variables
+from indb_tensile.executor.run.variable_assignment import (
+    ProgramLine,
+    ProgramStep,
+    VariableAssignment,
+    assign_variables,
+)
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
@@ -177,7 +182,7 @@ def _movable(value: torch.Tensor, size_bytes: int) -> torch.UntypedStorage:
     return storage
 
 
-def _hoist(line: Line, scope: dict[str, Any]) -> None:
+def _hoist(line: ProgramLine, scope: dict[str, Any]) -> None:
     """Make views of persistent tensors at home once, before the iterations. They stay valid when a storage moves."""
 
     def resolve(item: Any) -> Any:
@@ -285,7 +290,7 @@ class _Writer:
     def _size(self, tensor: TensorId) -> int:
         return self._wiring.graph.tensors[tensor].size_bytes
 
-    def _await(self, gap: Gap, *, carried: bool) -> None:
+    def _await(self, gap: UnrolledSwap, *, carried: bool) -> None:
         wait = f"stall += wait({self._ticket[id(gap)]})"
         self._emit(f"if {self._ticket[id(gap)]} is not None: {wait}" if carried else wait)
 
@@ -313,11 +318,11 @@ class _Writer:
         Some kernels depend on the gradient mode.
         """
         enabled = stage in (Stage.UPLOAD, Stage.FORWARD)
-        if self._step.kind is Kind.TRAINING and enabled != self._records:
+        if self._step.kind is StepKind.TRAINING and enabled != self._records:
             self._records = enabled
             self._emit(f"set_grad({enabled})")
 
-    def _view(self, line: Line) -> None:
+    def _view(self, line: ProgramLine) -> None:
         self._call(f"w{self._view_number[id(line.call)]}", line)
 
     def _upload(self, turn: ProgramStep) -> None:
@@ -332,7 +337,7 @@ class _Writer:
                 continue
             self._emit(f"stall += wait(copy_in({local}.data_ptr(), u_{name}, {self._size(tensor)}))")
 
-    def _call(self, function: str, line: Line) -> None:
+    def _call(self, function: str, line: ProgramLine) -> None:
         call = line.call
         arguments = [self._text(arg, line) for arg in call.args]
         arguments += [f"{key}={self._text(arg, line)}" for key, arg in call.kwargs.items()]
@@ -346,7 +351,7 @@ class _Writer:
             results = ", ".join("_" if name is None else line.made.get(name, "_") for name in call.results)
             self._emit(f"{results}{',' if len(call.results) == 1 else ''} = {text}")
 
-    def _text(self, item: Any, line: Line) -> str:
+    def _text(self, item: Any, line: ProgramLine) -> str:
         if isinstance(item, Ref):
             return line.arguments[item.name]
         if isinstance(item, Runtime):
@@ -384,7 +389,7 @@ class _Writer:
         self._emit("return stall")
 
 
-def _gaps(timeline: Timeline) -> Iterator[Gap]:
+def _gaps(timeline: Timeline) -> Iterator[UnrolledSwap]:
     for boundary in timeline.boundaries:
         yield from boundary.outs
 

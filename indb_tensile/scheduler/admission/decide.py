@@ -70,13 +70,13 @@ from indb_tensile.scheduler.admission.pool import (
     Cancelled,
     Fault,
     Interrupted,
+    JobStage,
     Lost,
     Member,
     Outcome,
     Planner,
     PlanReason,
     Pool,
-    Stage,
     Succeeded,
     TrainerId,
 )
@@ -170,38 +170,38 @@ def _claimed(decision: Decision, claim: Claim) -> None:
         return
     member = Member(job=claim.job)
     if decision.pool.stopping:
-        _settle(decision, replace(member, stage=Stage.ENDING, outcome=_controller_stops()))
+        _settle(decision, replace(member, stage=JobStage.ENDING, outcome=_controller_stops()))
         return
     decision.pool = replace(decision.pool, members=(*decision.pool.members, member))
 
 
 def _captured(decision: Decision, capture: Capture) -> None:
     member = decision.pool.of_trainer(capture.trainer)
-    if member is None or member.stage is not Stage.CAPTURING:
+    if member is None or member.stage is not JobStage.CAPTURING:
         return
     workload = _workload(decision, member, capture)
     if workload is None:
         return
-    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=Stage.WAITING)
+    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=JobStage.WAITING)
     if capture.unknown:
         need_bytes = decision.pool.regions(least_bytes(workload))
-        member = replace(member, stage=Stage.UNMEASURED, need_bytes=need_bytes)
+        member = replace(member, stage=JobStage.UNMEASURED, need_bytes=need_bytes)
     decision.put(member)
     decision.plan_anew(PlanReason.START)
 
 
 def _calibrated(decision: Decision, calibration: Calibration) -> None:
     member = decision.pool.of_trainer(calibration.trainer)
-    if member is None or member.stage is not Stage.CALIBRATING:
+    if member is None or member.stage is not JobStage.CALIBRATING:
         return
     workload = _workload(decision, member, calibration)
     if workload is None:
         return
     needed_bytes = member.granted_bytes + calibration.overflow_bytes
     member = decision.grant(member, 0)
-    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=Stage.WAITING)
+    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=JobStage.WAITING)
     if calibration.overflow_bytes > 0:
-        member = replace(member, stage=Stage.UNMEASURED, need_bytes=decision.pool.regions(needed_bytes))
+        member = replace(member, stage=JobStage.UNMEASURED, need_bytes=decision.pool.regions(needed_bytes))
     decision.put(member)
     decision.plan_anew(PlanReason.START)
 
@@ -227,7 +227,7 @@ def _workload(decision: Decision, member: Member, graphs: Capture | Calibration)
 
 def _adopted(decision: Decision, adoption: Adoption) -> None:
     member = decision.pool.of_trainer(adoption.trainer)
-    if member is None or member.stage is not Stage.RUNNING or adoption.generation != member.generation:
+    if member is None or member.stage is not JobStage.RUNNING or adoption.generation != member.generation:
         return
     member = decision.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
     decision.put(replace(member, host_bytes=member.planned_host_bytes))
@@ -242,7 +242,7 @@ def _holding(decision: Decision, holding: Holding) -> None:
 
 def _measured(decision: Decision, measurement: Measurement) -> None:
     member = decision.pool.of_trainer(measurement.trainer)
-    if member is None or member.workload is None or member.stage is not Stage.RUNNING:
+    if member is None or member.workload is None or member.stage is not JobStage.RUNNING:
         return
     if len(measurement.latency_ns) != len(member.corrected_ns) or measurement.generation > member.adopted:
         return
@@ -252,7 +252,7 @@ def _measured(decision: Decision, measurement: Measurement) -> None:
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
     member = decision.put(replace(member, corrected_ns=corrected_ns, measured=True))
-    if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(Stage.RUNNING)):
+    if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
         return  # a transition between two divisions is not interrupted
     # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
     renew_forecasts(decision)
@@ -268,7 +268,7 @@ def _finished(decision: Decision, trainer: TrainerId) -> None:
     member = decision.pool.of_trainer(trainer)
     if member is None:
         return
-    if member.stage is Stage.ENDING:  # the trainer was told to end, but had already published
+    if member.stage is JobStage.ENDING:  # the trainer was told to end, but had already published
         decision.put(replace(member, outcome=Succeeded()))
         return
     decision.end(member, Succeeded(), EndMethod.LET_EXIT)
@@ -276,7 +276,7 @@ def _finished(decision: Decision, trainer: TrainerId) -> None:
 
 def _failed(decision: Decision, failure: Failure) -> None:
     member = decision.pool.of_trainer(failure.trainer)
-    if member is None or member.stage is Stage.ENDING:
+    if member is None or member.stage is JobStage.ENDING:
         return
     outcome: Outcome = Broken(fault=failure.fault)
     if failure.retry:
@@ -299,7 +299,7 @@ def _failed(decision: Decision, failure: Failure) -> None:
 
 def _overrun(decision: Decision, trainer: TrainerId) -> None:
     member = decision.pool.of_trainer(trainer)
-    if member is None or member.stage is Stage.ENDING:
+    if member is None or member.stage is JobStage.ENDING:
         return
     fault = Fault(
         sqlstate=_TIMEOUT,
@@ -327,7 +327,7 @@ def _silent(decision: Decision, trainer: TrainerId) -> None:
 def _stalled(decision: Decision, trainer: TrainerId, silent_s: float) -> None:
     """End a trainer that makes no progress, for example after SIGSTOP. Nothing else would ever end it."""
     member = decision.pool.of_trainer(trainer)
-    if member is None or member.stage is not Stage.RUNNING:
+    if member is None or member.stage is not JobStage.RUNNING:
         return
     reason = f"its trainer made no progress for {silent_s:.0f} s"
     decision.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)
@@ -341,7 +341,7 @@ def _end_job(decision: Decision, member: Member | None, outcome: Cancelled | Los
     if member is None or not isinstance(member.outcome, replaceable):
         return
     if member.trainer is None:
-        _drop(decision, replace(member, stage=Stage.ENDING, outcome=outcome))
+        _drop(decision, replace(member, stage=JobStage.ENDING, outcome=outcome))
     else:
         decision.end(member, outcome, method)
 
@@ -353,7 +353,7 @@ def _exited(decision: Decision, exit_: Exit) -> None:
         return
     decision.order(ReleaseTrainer(trainer=exit_.trainer))
     if member.outcome is None:
-        member = replace(member, stage=Stage.ENDING, outcome=_interrupted(exit_), target=None)
+        member = replace(member, stage=JobStage.ENDING, outcome=_interrupted(exit_), target=None)
     _drop(decision, member)
     decision.plan_anew(PlanReason.END)
 
@@ -445,7 +445,7 @@ def _stop(decision: Decision) -> None:
     decision.pool = replace(decision.pool, stopping=True)
     for member in decision.pool.members:
         if member.trainer is None:
-            _drop(decision, replace(member, stage=Stage.ENDING, outcome=_controller_stops()))
+            _drop(decision, replace(member, stage=JobStage.ENDING, outcome=_controller_stops()))
         elif member.outcome is None:
             decision.end(member, _controller_stops(), EndMethod.TERMINATE)
     spares = tuple(s.trainer for s in decision.pool.spares)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, Order, SetGrant, SetWaitsFor
-from indb_tensile.scheduler.admission.pool import Member, Outcome, Planner, PlanReason, Pool, Stage
+from indb_tensile.scheduler.admission.pool import JobStage, Member, Outcome, Planner, PlanReason, Pool
 from indb_tensile.scheduler.workload import Workload
 
 
@@ -48,7 +48,7 @@ class Decision:
         if member.trainer is None:
             raise InvariantError(f"job {member.job.job} has no trainer to end")
         self.order(EndTrainer(trainer=member.trainer, method=method))
-        self.put(replace(member, stage=Stage.ENDING, outcome=outcome, target=None))
+        self.put(replace(member, stage=JobStage.ENDING, outcome=outcome, target=None))
 
     def wait(self, member: Member, text: str | None) -> Member:
         """Set the text that says what the member waits for, if the text has changed."""

@@ -30,11 +30,11 @@ from indb_tensile.scheduler.admission.pool import (
     Broken,
     Fault,
     Interrupted,
+    JobStage,
     Member,
     Outcome,
     PlanReason,
     Pool,
-    Stage,
     Target,
 )
 from indb_tensile.scheduler.admission.questions import Unanswered
@@ -70,14 +70,14 @@ def _replan(decision: Decision, reason: PlanReason) -> None:
     """
     if _let_in(decision, reason):
         return
-    running = decision.pool.at(Stage.RUNNING)
+    running = decision.pool.at(JobStage.RUNNING)
     budget_bytes = decision.pool.budget_bytes - _reserved_bytes(decision.pool)
     renewed = _renewed(decision, running, budget_bytes) if reason is PlanReason.DRIFT else None
     plans = _fit(decision, running, budget_bytes) if renewed is None else renewed
     if not isinstance(plans, Infeasible):
         _set_targets(decision, running, plans, reason)
     elif _promised_bytes(decision.pool) > decision.pool.budget_bytes:
-        youngest = decision.pool.at(Stage.RUNNING, Stage.CALIBRATING)[-1]
+        youngest = decision.pool.at(JobStage.RUNNING, JobStage.CALIBRATING)[-1]
         _end_member(
             decision, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason
         )
@@ -91,7 +91,7 @@ def _end_member(decision: Decision, member: Member, outcome: Outcome, reason: Pl
 
 def renew_forecasts(decision: Decision) -> None:
     """Renew the forecasts of the present plans with the latest latencies, without planning anew."""
-    followed = [(m, m.plan) for m in decision.pool.at(Stage.RUNNING) if m.plan is not None]
+    followed = [(m, m.plan) for m in decision.pool.at(JobStage.RUNNING) if m.plan is not None]
     workloads = tuple(corrected(member) for member, _ in followed)
     expected = decision.planner.foresee(workloads, tuple(plan for _, plan in followed))
     for (member, _), plan in zip(followed, expected, strict=True):
@@ -121,10 +121,10 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     The other jobs are tried when this job's plan is decided. A job that was overtaken often enough lets no other job
     past.
     """
-    limited = [_within_quota(decision, m) for m in decision.pool.at(Stage.WAITING, Stage.UNMEASURED)]
+    limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
     for place, head in enumerate(waiting):
-        if head.stage is Stage.UNMEASURED:
+        if head.stage is JobStage.UNMEASURED:
             if _make_room(decision, head, reason):
                 return True
         elif _admit(decision, head, reason):
@@ -162,13 +162,13 @@ def _within_quota(decision: Decision, head: Member) -> Member | None:
 
 def _admit(decision: Decision, head: Member, reason: PlanReason) -> bool:
     """Plan the waiting job together with the running jobs. Return True if it was let in, or ended."""
-    together = (*decision.pool.at(Stage.RUNNING), head)
+    together = (*decision.pool.at(JobStage.RUNNING), head)
     plans = _fit(decision, together, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
     if not isinstance(plans, Infeasible):
         head = decision.wait(head, None)
         _set_targets(decision, (*together[:-1], head), plans, reason)
         _count_overtaking(decision, head)
-        if decision.pool.at(Stage.WAITING, Stage.UNMEASURED):
+        if decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED):
             decision.plan_anew(reason)  # the next job may fit as well
         return True
     own_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
@@ -187,7 +187,7 @@ def _count_overtaking(decision: Decision, member: Member) -> None:
     for earlier in decision.pool.members:
         if earlier.job.claim == member.job.claim:
             return
-        if earlier.stage in (Stage.WAITING, Stage.UNMEASURED):
+        if earlier.stage in (JobStage.WAITING, JobStage.UNMEASURED):
             decision.put(replace(earlier, overtaken=earlier.overtaken + 1))
 
 
@@ -202,7 +202,7 @@ def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:
         needs = Infeasible(needed_bytes=head.need_bytes, budget_bytes=most_bytes, reason="largest operator")
         _end_member(decision, head, _too_large(decision, head, needs), reason)
         return True
-    running = pool.at(Stage.RUNNING)
+    running = pool.at(JobStage.RUNNING)
     plans = _fit(decision, running, pool.budget_bytes - head.need_bytes)
     if isinstance(plans, Infeasible):
         decision.wait(head, _waits_for(decision, head.need_bytes, plans.shortfall_bytes))
@@ -217,7 +217,7 @@ def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:
 def _calibrate(decision: Decision) -> None:
     """Give the calibration all free memory, if the other jobs have settled and that memory suffices."""
     pool = decision.pool
-    if pool.at(Stage.CALIBRATING) or not all(m.settled for m in pool.at(Stage.RUNNING)):
+    if pool.at(JobStage.CALIBRATING) or not all(m.settled for m in pool.at(JobStage.RUNNING)):
         return
     head = _next_to_calibrate(pool)
     if head is None or head.trainer is None:
@@ -227,14 +227,14 @@ def _calibrate(decision: Decision) -> None:
     trainer = head.trainer
     head = decision.grant(decision.wait(head, None), grant_bytes)
     decision.order(GrantCalibration(trainer=trainer, grant_bytes=grant_bytes))
-    decision.put(replace(head, stage=Stage.CALIBRATING))
+    decision.put(replace(head, stage=JobStage.CALIBRATING))
 
 
 def _next_to_calibrate(pool: Pool) -> Member | None:
     """Return the first unmeasured job for which there is room, unless an earlier job blocks the queue."""
-    for member in pool.at(Stage.WAITING, Stage.UNMEASURED):
+    for member in pool.at(JobStage.WAITING, JobStage.UNMEASURED):
         limit_bytes = least_limit(pool.free_bytes, planned(member).limit_bytes) or 0
-        if member.stage is Stage.UNMEASURED and member.need_bytes <= pool.regions(limit_bytes):
+        if member.stage is JobStage.UNMEASURED and member.need_bytes <= pool.regions(limit_bytes):
             return member
         if holds_queue(member):
             return None
@@ -272,7 +272,7 @@ def _set_targets(
         else:
             pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
             target = Target(plan=plan, grant_bytes=grant_bytes, host_bytes=pinned_bytes, reason=reason)
-        decision.put(replace(member, stage=Stage.RUNNING, target=target))
+        decision.put(replace(member, stage=JobStage.RUNNING, target=target))
 
 
 def _renew_forecast(decision: Decision, member: Member, plan: JobPlan) -> Member:
@@ -326,7 +326,7 @@ def _send(decision: Decision, member: Member, target: Target) -> None:
 
 
 def _unsent(pool: Pool) -> tuple[Member, ...]:
-    return tuple(m for m in pool.at(Stage.RUNNING) if m.target is not None and not m.in_flight)
+    return tuple(m for m in pool.at(JobStage.RUNNING) if m.target is not None and not m.in_flight)
 
 
 def _promise_bytes(member: Member) -> int:
@@ -335,11 +335,11 @@ def _promise_bytes(member: Member) -> int:
 
 
 def _promised_bytes(pool: Pool) -> int:
-    return sum(_promise_bytes(m) for m in pool.at(Stage.RUNNING)) + _reserved_bytes(pool)
+    return sum(_promise_bytes(m) for m in pool.at(JobStage.RUNNING)) + _reserved_bytes(pool)
 
 
 def _reserved_bytes(pool: Pool) -> int:
-    return sum(m.granted_bytes for m in pool.at(Stage.CALIBRATING))
+    return sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING))
 
 
 def _waits_for(decision: Decision, least_bytes: int, shortfall_bytes: int) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.admission.admission_orders import AssignJob, ClaimNext, SpawnTrainer
 from indb_tensile.scheduler.admission.decision import Decision
-from indb_tensile.scheduler.admission.pool import Lost, Member, Pool, Spare, Stage, TrainerId
+from indb_tensile.scheduler.admission.pool import JobStage, Lost, Member, Pool, Spare, TrainerId
 
 # Jobs that may be let in past a job that waits for memory. After that many, the waiting job blocks the queue until it
 # is in.
@@ -39,12 +39,12 @@ def lengthened(times: int) -> int:
 
 
 def _assign(decision: Decision) -> None:
-    for member in decision.pool.at(Stage.CLAIMED):
+    for member in decision.pool.at(JobStage.CLAIMED):
         spare = next((s for s in decision.pool.spares if s.ready), None)
         if spare is None:
             return
         decision.pool = replace(decision.pool, spares=tuple(s for s in decision.pool.spares if s != spare))
-        decision.put(replace(member, stage=Stage.CAPTURING, trainer=spare.trainer))
+        decision.put(replace(member, stage=JobStage.CAPTURING, trainer=spare.trainer))
         decision.order(AssignJob(trainer=spare.trainer, job=member.job))
 
 
@@ -62,7 +62,7 @@ def _recruit(decision: Decision) -> None:
 
 def holds_queue(member: Member) -> bool:
     """Return whether no later job may be let in before this one, because it has been overtaken often enough."""
-    return member.stage in (Stage.WAITING, Stage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
+    return member.stage in (JobStage.WAITING, JobStage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
 
 
 def claim_blocker(pool: Pool) -> str | None:
@@ -72,9 +72,9 @@ def claim_blocker(pool: Pool) -> str | None:
         return "a controller: this one is stopping"
     if pool.claim_pause_ticks:
         return "a device that works: its controller has lost the device, and pauses before the next attempt"
-    if blocker is not None and blocker.stage is Stage.CLAIMED:
+    if blocker is not None and blocker.stage is JobStage.CLAIMED:
         return f"its turn: job {blocker.job.job} before it waits for its trainer to start"
-    if blocker is not None and blocker.stage is Stage.ENDING:
+    if blocker is not None and blocker.stage is JobStage.ENDING:
         return f"a trainer of job {blocker.job.job} to end, whose claim was lost"
     if blocker is not None:
         return (
@@ -109,10 +109,10 @@ def _claim(decision: Decision) -> None:
 
 
 def _enters(member: Member) -> bool:
-    return member.stage is not Stage.ENDING and (member.stage is not Stage.RUNNING or member.generation == 0)
+    return member.stage is not JobStage.ENDING and (member.stage is not JobStage.RUNNING or member.generation == 0)
 
 
 def _holds_back(member: Member) -> bool:
-    if member.stage is Stage.ENDING:
+    if member.stage is JobStage.ENDING:
         return isinstance(member.outcome, Lost)
-    return member.stage is Stage.CLAIMED or holds_queue(member)
+    return member.stage is JobStage.CLAIMED or holds_queue(member)

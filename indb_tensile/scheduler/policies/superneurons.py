@@ -35,7 +35,7 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, Gap, Load, load
 from indb_tensile.scheduler.plan import Plan, Swap
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.division import demand, divide
-from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.layer_kinds import LayerKind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, feature_gaps, swapped, turning_point
 from indb_tensile.scheduler.policies.swap_times import inside, schedule
 from indb_tensile.scheduler.recomputation.recompute import Recomputation
@@ -43,9 +43,9 @@ from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 
-_RECOMPUTED = frozenset({Kind.POOLING, Kind.ACTIVATION, Kind.NORMALISATION})
-_CHEAP = _RECOMPUTED | {Kind.ELEMENTWISE, Kind.MOVEMENT}
-_CHECKPOINTS = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
+_RECOMPUTED = frozenset({LayerKind.POOLING, LayerKind.ACTIVATION, LayerKind.NORMALISATION})
+_CHEAP = _RECOMPUTED | {LayerKind.ELEMENTWISE, LayerKind.MOVEMENT}
+_CHECKPOINTS = frozenset({LayerKind.CONVOLUTION, LayerKind.LINEAR})
 
 
 class Join(Enum):
@@ -253,7 +253,7 @@ class Layers:
 
     def checkpoints(self, join: Join) -> tuple[TensorId, ...]:
         """Return the tensors to swap: convolutions' outputs, or their activations, and joins if these are swapped."""
-        tensors = {t for k in self._forward(Kind.CONVOLUTION) for t in self._standing_for(k)}
+        tensors = {t for k in self._forward(LayerKind.CONVOLUTION) for t in self._standing_for(k)}
         if join is Join.SWAP:
             tensors |= {t for t in self._gaps if self._joined(t)}
         return tuple(sorted(tensors))
@@ -294,7 +294,7 @@ class Layers:
             return tuple(t for t in outputs if t in self._gaps)
         return tuple(
             t
-            for k in self._forward(Kind.ACTIVATION)
+            for k in self._forward(LayerKind.ACTIVATION)
             if not {*outputs}.isdisjoint(self.graph.operators[k].reads)
             for t in self.graph.operators[k].writes
             if t in self._gaps
@@ -304,7 +304,7 @@ class Layers:
         """Return whether this tensor is to be recomputed. Statistics, and joins that are kept, are not."""
         maker = self._maker[tensor]
         kind = self._kinds[maker]
-        if kind is Kind.NORMALISATION and tensor != self.graph.operators[maker].writes[0]:
+        if kind is LayerKind.NORMALISATION and tensor != self.graph.operators[maker].writes[0]:
             return False
         if self._joined(tensor):
             return join is Join.RECOMPUTE
@@ -315,7 +315,7 @@ class Layers:
         gap = self._gaps[tensor]
         cone = self.recomputation.cone(gap).operators if gap in self._safe else (OpIndex(self._maker[tensor]),)
         return any(
-            self._kinds[k] in (Kind.ELEMENTWISE, Kind.MOVEMENT)
+            self._kinds[k] in (LayerKind.ELEMENTWISE, LayerKind.MOVEMENT)
             and sum(not self._kept(t) for t in {*self.graph.operators[k].reads}) > 1
             for k in cone
         )
@@ -324,7 +324,7 @@ class Layers:
         """Return how many checkpoints were computed before the tensor was made."""
         return sum(self._kinds[k] in _CHECKPOINTS for k in range(self._maker[tensor]))
 
-    def _forward(self, kind: Kind) -> list[int]:
+    def _forward(self, kind: LayerKind) -> list[int]:
         return [k for k, op in enumerate(self.graph.operators) if self._kinds[k] is kind and not is_backward(op)]
 
     def _kept(self, tensor: TensorId) -> bool:

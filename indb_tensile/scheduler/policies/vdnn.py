@@ -20,7 +20,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.fitting import first_fitting
-from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.layer_kinds import LayerKind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, swapped
 from indb_tensile.scheduler.workload import Workload
 
@@ -49,7 +49,7 @@ def convolution_inputs(graph: StepGraph) -> tuple[TensorId, ...]:
     inputs = {
         tensor
         for operator in graph.operators
-        if kind_of(operator.name) is Kind.CONVOLUTION and not is_backward(operator)
+        if kind_of(operator.name) is LayerKind.CONVOLUTION and not is_backward(operator)
         for tensor in operator.reads
         if not graph.tensors[tensor].persistent
     }

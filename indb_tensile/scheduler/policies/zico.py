@@ -75,7 +75,7 @@ class Zico(FunctionPolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class LifespanRegion:
     """A chunk of memory that a job occupies from operator `first` to operator `last` of its iteration."""
 
     size_bytes: int
@@ -92,7 +92,7 @@ class Group:
     shift: Shift
 
 
-def regions(own: Cycle, region_bytes: int) -> tuple[Region, ...]:
+def regions(own: Cycle, region_bytes: int) -> tuple[LifespanRegion, ...]:
     """Return the regions in the order of allocation. A region lives from the first operator that needs it to the last
     one.
     """
@@ -100,7 +100,7 @@ def regions(own: Cycle, region_bytes: int) -> tuple[Region, ...]:
     for lower_bytes in range(own.idle_bytes, own.peak_bytes, region_bytes):
         needing = [k for k, load_bytes in enumerate(own.load_bytes) if load_bytes > lower_bytes]
         size_bytes = min(region_bytes, own.peak_bytes - lower_bytes)
-        regions_found.append(Region(size_bytes=size_bytes, first=needing[0], last=needing[-1]))
+        regions_found.append(LifespanRegion(size_bytes=size_bytes, first=needing[0], last=needing[-1]))
     return tuple(regions_found)
 
 

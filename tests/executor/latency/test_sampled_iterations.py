@@ -1,6 +1,6 @@
 """Operators' latencies from timed iterations, from graphs of them, and beside other jobs."""
 
-from indb_tensile.executor.latency.sampled_iterations import Measurement, TimedIteration, summarise
+from indb_tensile.executor.latency.sampled_iterations import SampledIterations, TimedIteration, summarise
 
 
 def sample(*latency_ns: int, stall_ns: int = 0) -> TimedIteration:
@@ -9,7 +9,7 @@ def sample(*latency_ns: int, stall_ns: int = 0) -> TimedIteration:
 
 def test_on_the_processor_means_add_up_to_the_iteration() -> None:
     found = summarise([sample(10, 30), sample(30, 30, stall_ns=20)], (), 7, on_gpu=False)
-    assert found == Measurement(latency_ns=(20, 30), iteration_ns=60, stall_ns=10, peak_bytes=7, samples=2)
+    assert found == SampledIterations(latency_ns=(20, 30), iteration_ns=60, stall_ns=10, peak_bytes=7, samples=2)
 
 
 def test_a_time_slice_of_another_job_is_no_operators_and_lengthens_the_iteration() -> None:
@@ -19,7 +19,7 @@ def test_a_time_slice_of_another_job_is_no_operators_and_lengthens_the_iteration
 
 def test_the_time_of_a_graph_is_the_iterations_and_the_fastest_scales_the_operators() -> None:
     found = summarise([sample(100, 250, stall_ns=50)] * 3, (200, 200, 500), 7, on_gpu=True)
-    assert found == Measurement(latency_ns=(50, 125), iteration_ns=300, stall_ns=25, peak_bytes=7, samples=3)
+    assert found == SampledIterations(latency_ns=(50, 125), iteration_ns=300, stall_ns=25, peak_bytes=7, samples=3)
 
 
 def test_a_graph_that_waits_for_its_copies_makes_no_operator_slower() -> None:

@@ -54,8 +54,7 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
-from indb_tensile.scheduler.admission.pool import Fault, PlanReason, Pool, TrainerId
-from indb_tensile.scheduler.admission.pool import Stage as JobStage
+from indb_tensile.scheduler.admission.pool import Fault, JobStage, PlanReason, Pool, TrainerId
 from indb_tensile.scheduler.admission.questions import LeastFor, PlacedFor, PlanFor, Question, RenewFor, Unanswered
 from indb_tensile.scheduler.admission.questions import answer as answered
 from indb_tensile.scheduler.admission.trainer_staff import MOST_OVERTAKEN, claim_blocker

@@ -9,7 +9,7 @@ from indb_tensile.scheduler.phases.phase_offsets import Cycle, exclusive, interl
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.zico import (
     Group,
-    Region,
+    LifespanRegion,
     informed,
     pairs,
     profiled,
@@ -28,10 +28,10 @@ def test_regions_are_taken_as_the_load_grows_and_returned_in_the_opposite_order(
     """30 bytes over the 10 that stay, in regions of 10; the dip at operator 3 returns nothing, the last one is 5."""
     own = Cycle(load_bytes=(10, 20, 45, 30, 40, 15, 10), duration_ns=(1,) * 7, idle_bytes=10)
     assert regions(own, 10) == (
-        Region(size_bytes=10, first=1, last=5),
-        Region(size_bytes=10, first=2, last=4),
-        Region(size_bytes=10, first=2, last=4),
-        Region(size_bytes=5, first=2, last=2),
+        LifespanRegion(size_bytes=10, first=1, last=5),
+        LifespanRegion(size_bytes=10, first=2, last=4),
+        LifespanRegion(size_bytes=10, first=2, last=4),
+        LifespanRegion(size_bytes=5, first=2, last=2),
     )
 
 
