@@ -94,9 +94,8 @@ NB_MODULE(_planner, module) {
   nb::class_<GreedyOptions>(module, "GreedyOptions")
       .def(
           "__init__",
-          [](GreedyOptions* place, bool drops, double lane_price, int tried, int together, bool careful, double surprise) {
-            new (place) GreedyOptions{drops, lane_price, tried, together, careful, surprise};
-          },
+          [](GreedyOptions* place, bool drops, double lane_price, int tried, int together, bool careful,
+             double surprise) { new (place) GreedyOptions{drops, lane_price, tried, together, careful, surprise}; },
           nb::kw_only(), "drops"_a = true, "lane_price"_a = 0.0, "tried"_a = 6, "together"_a = 1, "careful"_a = false,
           "surprise"_a = 0.1);
   nb::class_<Search>(module, "Search")

@@ -10,7 +10,8 @@ constexpr double impossible_ns = 1e18;
 
 }  // namespace
 
-const std::vector<Candidate>& Candidates::find(const Layout& layout, Bytes limit_bytes, const GreedyOptions& options) {
+const std::vector<Candidate>& Candidates::find(const Layout& layout, Bytes limit_bytes,
+                                               const GreedyOptions& options) {
   layout_ = &layout;
   look_around(limit_bytes);
   found_.clear();
