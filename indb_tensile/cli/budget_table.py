@@ -17,8 +17,10 @@ def show_curves(
     names: Sequence[str], workloads: Sequence[Workload], link: Link, *, policy: str, as_json: bool
 ) -> None:
     """Print one row for each point of each curve, from the largest peak to the smallest."""
-    planner = policy_named(policy)
-    rows = [row for name, job in zip(names, workloads, strict=True) for row in _rows(name, job, link, planner)]
+    planning_policy = policy_named(policy)
+    rows = [
+        row for name, job in zip(names, workloads, strict=True) for row in _rows(name, job, link, planning_policy)
+    ]
     show_rows(rows, as_json=as_json)
 
 

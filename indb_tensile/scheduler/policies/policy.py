@@ -54,7 +54,7 @@ class PlanOptions:
     cancellation_check: CancellationCheck = never_cancel
 
 
-_USUAL = PlanOptions()
+USUAL_OPTIONS = PlanOptions()
 
 
 class BudgetPlanner(Protocol):
@@ -87,7 +87,7 @@ class Policy(ABC):
         workloads: Sequence[Workload],
         *,
         link: Link,
-        options: PlanOptions = _USUAL,
+        options: PlanOptions = USUAL_OPTIONS,
         cache: PlanCache | None = None,
     ) -> BudgetPlanner:
         """Return a planner of these jobs."""
@@ -98,7 +98,7 @@ class Policy(ABC):
         *,
         budget_bytes: int,
         link: Link,
-        options: PlanOptions = _USUAL,
+        options: PlanOptions = USUAL_OPTIONS,
         cache: PlanCache | None = None,
     ) -> Plans:
         """Return for each job one plan for each graph."""
@@ -111,7 +111,7 @@ class Policy(ABC):
         *,
         budget_bytes: int,
         link: Link,
-        options: PlanOptions = _USUAL,
+        options: PlanOptions = USUAL_OPTIONS,
         cache: PlanCache | None = None,
     ) -> Plans | None:
         """Return plans for the workloads' present latencies, derived from the plans that the jobs follow; None if the
@@ -186,7 +186,7 @@ class FunctionPolicy(Policy):
         workloads: Sequence[Workload],
         *,
         link: Link,
-        options: PlanOptions = _USUAL,
+        options: PlanOptions = USUAL_OPTIONS,
         cache: PlanCache | None = None,
     ) -> BudgetPlanner:
         """Return a planner that calls the function for each budget."""

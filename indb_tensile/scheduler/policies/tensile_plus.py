@@ -48,7 +48,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
-from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
+from indb_tensile.scheduler.policies.policy import USUAL_OPTIONS, PlanOptions, Plans
 from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
 from indb_tensile.scheduler.search.candidate import CandidatePlan
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
@@ -62,8 +62,6 @@ _LANE_PRICE = 0.01
 _UNFAIR = 1.25  # The most slowdown of one job, as a multiple of the mean slowdown of all jobs.
 _STEEP = 3  # The power of a job's slowdown in the division that counts slow jobs more.
 _DIVISIONS = 3  # The most times that a budget is divided, because a job did not reach its part.
-
-_USUAL = PlanOptions()
 
 
 def tensile_plus(
@@ -95,7 +93,7 @@ class JointBudgetPlanner:
         workloads: Sequence[Workload],
         *,
         link: Link,
-        options: PlanOptions = _USUAL,
+        options: PlanOptions = USUAL_OPTIONS,
         cache: PlanCache | None = None,
     ) -> None:
         self._workloads, self._link, self._options = workloads, link, options

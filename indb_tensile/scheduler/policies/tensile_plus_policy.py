@@ -8,13 +8,11 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.budget_curve import BudgetCurve
 from indb_tensile.scheduler.policies.candidate_curve import curve
 from indb_tensile.scheduler.policies.fitting import excess_bytes
-from indb_tensile.scheduler.policies.policy import PlanOptions, Plans, Policy
+from indb_tensile.scheduler.policies.policy import USUAL_OPTIONS, PlanOptions, Plans, Policy
 from indb_tensile.scheduler.policies.replan import replan
 from indb_tensile.scheduler.policies.tensile_plus import NAME, JointBudgetPlanner, slowdown
 from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.workload import Workload, least_bytes
-
-_USUAL = PlanOptions()
 
 
 class TensilePlus(Policy):
@@ -28,7 +26,7 @@ class TensilePlus(Policy):
         workloads: Sequence[Workload],
         *,
         link: Link,
-        options: PlanOptions = _USUAL,
+        options: PlanOptions = USUAL_OPTIONS,
         cache: PlanCache | None = None,
     ) -> JointBudgetPlanner:
         """Return a planner that makes the candidates of each graph once, for all budgets."""
@@ -41,7 +39,7 @@ class TensilePlus(Policy):
         *,
         budget_bytes: int,
         link: Link,
-        options: PlanOptions = _USUAL,
+        options: PlanOptions = USUAL_OPTIONS,
         cache: PlanCache | None = None,
     ) -> Plans | None:
         """Return plans derived from the present plans. With full effort also plan anew, and return the faster of the
