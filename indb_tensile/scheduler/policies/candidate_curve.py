@@ -2,7 +2,7 @@
 
 A greedy planner has anomalies: a plan for a larger budget, or for a faster link, can be slower than a plan for a
 smaller budget or a slower link. The reported curve has no anomalies, because it is not made of one plan for each
-budget but is the lower envelope of a fixed set of plans (SCHEDULER, pitfalls):
+budget but is the lower envelope of a fixed set of plans:
 
 - The plans are made for links of fixed speeds, both lanes alike, and for limits at fixed fractions of the way from
   the graph's floor to its peak without planning (candidate_plans.py). The plans for one speed depend on the graph and
