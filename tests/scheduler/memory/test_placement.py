@@ -84,7 +84,7 @@ def test_the_intervals_of_any_plan_can_be_placed(
         in_regions = place_plan(graph, plan, region_bytes=1024)
         assert wrong(held, count, in_regions, 512) == []
         assert in_regions.size_bytes <= place(held, count).size_bytes
-        assert place_plan(graph, plan, region_bytes=1024) is in_regions
+        assert place_plan(graph, plan, region_bytes=1024) == in_regions, "the trainer places as the controller did"
 
 
 @settings(max_examples=200, deadline=None)
