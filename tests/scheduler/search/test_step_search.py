@@ -58,6 +58,26 @@ def test_what_is_chosen_can_be_chosen_again_with_other_times() -> None:
     assert (search.iteration_ns, search.peak_bytes) == (1200, 80)
 
 
+def test_many_small_swaps_for_which_the_lanes_have_time_replace_a_recomputation() -> None:
+    """Four tensors of 20 bytes are away during operator 2 for nothing. A single one does not make room for 60 bytes.
+
+    To swap `a` takes 120 ns of waiting, and to recompute it 100 ns.
+    """
+    state = [(20, Role.PARAMETER, "u...")] * 4
+    graph = drawn((60, Role.ACTIVATION, ".w.r"), (80, Role.ACTIVATION, "..w."), *state)
+    latency_ns = (100, 100, 100, 100)
+    search = StepSearch(graph, latency_ns, LINK)
+    gap = next(k for k, (tensor, _, _) in enumerate(search.between) if tensor == 0)
+    search.choose([(gap, DROP, DROP)])
+    assert search.fill(160)
+    search.exchange(drops=True, most=100)
+    assert (search.iteration_ns, len(search.choices)) == (500, 1), "no exchange of single choices is faster"
+    assert search.swap_idle(most=100)
+    assert (search.iteration_ns, search.peak_bytes <= 160) == (400, True)
+    assert not search.swap_idle(most=100)
+    _judge(graph, latency_ns, LINK, search)
+
+
 @settings(max_examples=150, deadline=None)
 @given(step_graphs(), links(), st.data())
 def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link, data: st.DataObject) -> None:
@@ -81,6 +101,10 @@ def test_every_choice_is_lawful_and_is_what_it_says(graph: StepGraph, link: Link
     assert search.fill(held), "what is chosen is within the limit"
     _judge(graph, latency_ns, link, search)
     search.exchange(drops=rewrites, most=50)
+    exchanged_ns = search.iteration_ns
+    faster = search.swap_idle(most=50)
+    assert search.iteration_ns < exchanged_ns or (search.iteration_ns == exchanged_ns and search.peak_bytes <= held)
+    assert rewrites or not faster, "nothing is recomputed that swaps could replace"
     assert search.peak_bytes <= held
     assert rewrites or not search.plan("test").executions
     _judge(graph, latency_ns, link, search)
