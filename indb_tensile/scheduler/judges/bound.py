@@ -26,6 +26,11 @@ its first run. The tensors that k reads and writes and its workspace are on the 
   part of the time from one moment at k to the next, which is T on average. So all items due by j together take no
   more of the in-lane, less uploads in between. All items written since w, from w to k, take no more of the out-lane
   than S - s (or S) plus the latencies in between. Movable operators count in every window in which they may run.
+  An update that may have run before k or may run after it is on one side: it runs once, all its parts one after the
+  other, in the same order in every iteration. If it follows, its old state comes in between k's end and the
+  iteration's end, and its gradient is needed (1). If it precedes, its new state goes out between the fixed operator
+  after which it may run and k, and comes in within the next turn. Its own time counts only on its side. Each update
+  takes the cheaper side.
 4. *The cost of running again.* After the moment, each operator that runs again costs its latency, at most s together.
   An input of it that does not persist, and that k does not access, was resident at the moment (its bytes count),
   swapped (2, 3) or made again.
@@ -48,10 +53,13 @@ these prices, and choose the end of s's range that makes the bound smaller. Pric
   S, counted separately. So the least of the r bounds, one for each zone with S / r, is a bound. The zones are cut
   where the load between two peaks is low (`_zones`). A graph with one peak has one zone, and nothing changes.
 
-The bound is not tight (bench/RESULTS.md, "The least overhead and the bound"): within a zone each moment is examined
-by itself, so a lane may serve each moment as if no other moment needed it, and recomputed tensors take no memory of
-their own before they are read. Plans for an overhead of 10 % are up to twice the bound. It is open how much of that
-is the bound's weakness.
+The bound is not tight (docs/results.md, "The least overhead and the bound"): within a zone each moment is examined by
+itself, so a lane may serve each moment as if no other moment needed it, and recomputed tensors take no memory of
+their own before they are read. That is not what makes the bound loose: linear programs over 91 moments of VGG-16 and
+10 of BERT at once, with the lanes' time between moments and memory for what is made again, gave no higher bound at an
+EOR of 1.02. What remains are fractions: of tensors that are copied whole, and of an update that is half before a
+moment and half behind it. With VGG-16's largest update on one side of each moment, the program's optimum is 1 to 5 %
+higher.
 
 The time is proportional to operators and accesses: `_COARSE` + `_FINE` moments are examined for any size of the
 graph, and a moment with more items takes fewer steps (`_WORK`).
@@ -83,10 +91,10 @@ _FIRST_STEP, _LAST_STEP = 1.0, 0.003  # in units in which a price of 1 makes a m
 _MOMENTUM = 0.5
 # the unit of the price of running again: the bytes of all items divided by the cost of all nodes, times this
 _AGAIN_PRICE = 3.0
-# Windows of each lane, at quantiles of the bytes due in them, besides the largest: few for moments that are examined
-# first. With many windows the lane's time before each access is counted more exactly, but more prices have to be
-# found, so few windows are tried as well. Measured at EOR 1.02: with 40 instead of 4 windows the bound of VGG-16 rises
-# from 1,758 to 1,967 MB, and those of six other networks hardly change.
+# Windows of each lane, at quantiles of the bytes due in them, besides the largest. With many windows the lane's time
+# before each access is counted more exactly, but more prices have to be found, so few windows are tried as well.
+# Measured at EOR 1.02: with 40 besides 4 windows the bound of VGG-16 rises from 1,758 to 1,961 MB, that of BERT from
+# 2,695 to 2,744, and those of five other networks hardly change.
 _WINDOWS = (4, 40)
 _SURE = 1 - 1e-9  # a factor below 1 that covers floating-point errors
 _ROUNDING_NS = 0.01  # for each tensor: the simulator ends a copy within a thousandth of a nanosecond
@@ -323,10 +331,10 @@ class _Relaxation:
         updates = self._moment.updates
         inward, outward = prices[: len(self._until)], prices[len(self._until) : -2]
         count = len(updates.cost_ns)
-        later = np.bincount(updates.of, np.minimum(updates.size_bytes, old), count)
-        earlier = np.bincount(updates.of, np.minimum(updates.size_bytes, new), count)
-        later = later - updates.cost_ns * float(inward @ self._after_room)
-        earlier = earlier - updates.cost_ns * float(outward @ self._before_room)
+        later: Floats = -updates.cost_ns * float(inward @ self._after_room)
+        earlier: Floats = -updates.cost_ns * float(outward @ self._before_room)
+        later = later + np.bincount(updates.of, np.minimum(updates.size_bytes, old), count)
+        earlier = earlier + np.bincount(updates.of, np.minimum(updates.size_bytes, new), count)
         return later, earlier
 
     def _use(self, moved: Flags, before: Flags, old: Floats, new: Floats) -> tuple[Floats, Floats]:
@@ -335,8 +343,10 @@ class _Relaxation:
         ran = before[updates.of]
         sizes = updates.size_bytes
         moved_old, moved_new = ~ran & (old < sizes), ran & (new < sizes)
-        into = np.bincount(self._in_of[moved], self._in_bytes[moved], len(self._until))
-        out = np.bincount(self._out_of[moved], self._out_bytes[moved], len(self._from))
+        into: Floats = np.zeros(len(self._until))
+        out: Floats = np.zeros(len(self._from))
+        into = into + np.bincount(self._in_of[moved], self._in_bytes[moved], len(into))
+        out = out + np.bincount(self._out_of[moved], self._out_bytes[moved], len(out))
         for which, window_in, window_out in (
             (moved_old, self._in_old, self._out_old),
             (moved_new, self._in_new, self._out_new),
