@@ -14,6 +14,7 @@ NOUNS = {
     "multi": "Compare all policies on several jobs at once: one to four equal jobs, and five different jobs.",
     "batch": "Compare all policies on known networks at batches of 4 to 64.",
     "speed": "Measure planning time by the number of operators and jobs, for first and repeated planning.",
+    "bound": "Compare the least memory of our plans at an overhead with the proven bound of every plan.",
     "capture": "Measure the time to capture a step by the number of operators, and the part of torch's tracing.",
     "placement": "Measure offline allocation: bytes above the load bound, and the time it takes.",
     "step": "Run a planned step and PyTorch's own methods to save memory, and compare them at the same peaks.",

@@ -122,6 +122,7 @@ NB_MODULE(_planner, module) {
           },
           "limit_bytes"_a, nb::kw_only(), "drops"_a, "lane_price"_a, "again_price"_a, "rounds"_a, Released())
       .def("sweep_again", &Search::sweep_again, nb::kw_only(), "drops"_a, "most"_a, "seed"_a, Released())
+      .def("swap_idle", &Search::swap_idle, "most"_a, Released())
       .def("press", &Search::press, "limit_bytes"_a, "most"_a, Released())
       .def("prune", &Search::prune, "limit_bytes"_a, "most"_a, Released())
       .def("fill", &Search::fill, "room_bytes"_a, Released())

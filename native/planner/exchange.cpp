@@ -15,6 +15,8 @@ namespace tensile::planner {
 namespace {
 
 constexpr std::size_t most_together = 64;
+constexpr Bytes least_share = 4096;            // tensors below this share of the peak are not swapped to fill a lane
+constexpr std::size_t least_together = 4;  // fewer gaps are not worth a layout
 
 }  // namespace
 
@@ -36,6 +38,77 @@ void Search::exchange(bool drops, Index most) {
     for (const Choice other : {Choice::drop, Choice::keep, Choice::swap})
       if (drops || other != Choice::drop) better |= exchange_all(exchangeable(other), other, end);
   }
+}
+
+bool Search::swap_idle(Index most) {
+  if (!choices_.room_bytes || recomputed().empty()) return false;
+  const Index end = layouts_ + most;
+  const Choices before = choices_;
+  const Layout start = layout_;
+  while (layouts_ < end && swap_free(kept_over_peak(), end) && exchange_all(recomputed(), Choice::keep, end)) {
+  }
+  if (std::pair(layout_.iteration_ns, lane_ns(layout_)) < std::pair(start.iteration_ns, lane_ns(start))) return true;
+  choices_ = before;
+  layout_ = start;
+  return false;
+}
+
+// Swap as many of these gaps as possible without a slower iteration: groups of them, and half as many if the
+// iteration is slower. Returns whether any choice changed.
+bool Search::swap_free(const std::vector<Index>& gaps, Index end) {
+  bool changed = false;
+  std::vector<std::pair<std::size_t, std::size_t>> groups;
+  for (std::size_t first = (gaps.size() + most_together - 1) / most_together * most_together; first > 0;) {
+    first -= most_together;
+    groups.emplace_back(first, std::min(gaps.size(), first + most_together));
+  }
+  while (!groups.empty() && layouts_ < end) {
+    const auto [first, stop] = groups.back();
+    groups.pop_back();
+    for (std::size_t k = first; k < stop; ++k) put(gaps[k], Choice::swap, {});
+    if (try_out() && trial_.iteration_ns <= layout_.iteration_ns) {
+      accept(trial_);
+      changed = true;
+      continue;
+    }
+    take_back();
+    if (stop - first <= least_together) continue;
+    const std::size_t middle = (first + stop) / 2;
+    groups.emplace_back(middle, stop);
+    groups.emplace_back(first, middle);
+  }
+  return changed;
+}
+
+// Return the gaps whose tensors are kept while the load is highest, the longest gaps first.
+std::vector<Index> Search::kept_over_peak() const {
+  const auto& load_bytes = layout_.load_bytes;
+  const auto peak = std::max_element(load_bytes.begin(), load_bytes.end()) - load_bytes.begin();
+  const Index op = layout_.order().op_at[static_cast<std::size_t>(peak)];
+  const auto count = static_cast<Index>(step_.operators());
+  std::vector<Index> found;
+  for (Index gap = 0; gap < static_cast<Index>(step_.gaps.size()); ++gap) {
+    const Gap& one = step_.gaps[at(gap)];
+    const bool over = (one.after < op && op < one.need) || op + count < one.need;
+    const bool large = step_.arrays.size_bytes[at(one.tensor)] > load_bytes[static_cast<std::size_t>(peak)] / least_share;
+    if (over && large && choices_.choice[at(gap)] == Choice::keep) found.push_back(gap);
+  }
+  const auto length = [&](Index gap) { return step_.gaps[at(gap)].need - step_.gaps[at(gap)].after; };
+  std::stable_sort(found.begin(), found.end(), [&](Index a, Index b) { return length(a) > length(b); });
+  return found;
+}
+
+// Return the gaps whose tensors are recomputed, those whose recomputation takes longest first.
+std::vector<Index> Search::recomputed() const {
+  std::vector<Index> found;
+  for (Index gap = 0; gap < static_cast<Index>(step_.gaps.size()); ++gap)
+    if (choices_.choice[at(gap)] == Choice::drop) found.push_back(gap);
+  const auto duration = [&](Index gap) {
+    const Index maker = step_.first_writer[at(step_.gaps[at(gap)].tensor)];
+    return maker == none ? Ns{0} : step_.arrays.latency_ns[at(maker)];
+  };
+  std::stable_sort(found.begin(), found.end(), [&](Index a, Index b) { return duration(a) > duration(b); });
+  return found;
 }
 
 // Return the gaps whose choice could change to `other`, the largest tensors first.

@@ -44,6 +44,11 @@ class Search {
   // layouts. Returns the number of improvements.
   int sweep_again(bool drops, Index most, std::uint64_t seed);
 
+  // Within the memory that the choices were laid into, swap tensors that the lanes can move while they are idle, so
+  // that tensors which are recomputed can be kept. A single swap frees less than a recomputed tensor needs, so neither
+  // change alone is faster. Ends after `most` layouts. Returns whether the result is faster.
+  bool swap_idle(Index most);
+
   // Continue from the present choices by demanding that tensors are away where the load is over the limit, the
   // largest first. False if that does not suffice, or if `most` layouts do not.
   bool press(Bytes limit_bytes, Index most);
@@ -122,6 +127,9 @@ class Search {
   bool advance_all(const std::vector<Index>& distances);
   std::vector<Move> advanced(Index distance) const;
   bool exchange_all(const std::vector<Index>& gaps, Choice other, Index end);
+  std::vector<Index> recomputed() const;
+  std::vector<Index> kept_over_peak() const;
+  bool swap_free(const std::vector<Index>& gaps, Index end);
   bool undo_around(Index first, Index width, std::uint64_t draw);
   bool sweep_once(Bytes limit_bytes, const Weights& weights, const std::vector<Bytes>& load_bytes);
   void put(Index gap, Choice choice, Cover cover);

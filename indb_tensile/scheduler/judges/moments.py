@@ -44,6 +44,8 @@ class Moment:
     tensors); whether it has to be copied to the host in each iteration; and the node that can recompute it, -1 for
     none. Items up to `must` are needed after the moment in any case, the others only if a node runs again.
 
+    `updates` are the movable operators that may have run before the moment or may run after it.
+
     A node is an operator that may run again. For each node: its cost, the node that reads its result, and the item
     that is read. `levels` orders nodes so that children come first. `leaf_node` needs `leaf_item`, which no node
     makes.
@@ -63,6 +65,7 @@ class Moment:
     levels: tuple[Ints, ...]
     leaf_node: Ints
     leaf_item: Ints
+    updates: "Updates"
 
     def inside(self, stop: int) -> Flags:
         """Return which nodes, if they run again, run before this operator, because their results are
@@ -76,6 +79,27 @@ class Moment:
             due[inner] = np.maximum(due[inner], due[self.parent[inner]])
         inside: Flags = due <= stop
         return inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """Movable operators that may run on either side of one moment, each with the persistent tensors that it alone
+    writes.
+
+    For each update: its cost; and the item that it reads and that is needed until it has run, -1 for none. For each
+    tensor: the number of its update, its bytes, and the windows of its copies, once if the update has not run
+    (`since_old`, `due_old`), and once if it has run (`since_new`, `due_new`).
+    """
+
+    operator: Ints
+    cost_ns: Floats
+    gradient: Ints
+    of: Ints
+    size_bytes: Floats
+    since_old: Ints
+    due_old: Ints
+    since_new: Ints
+    due_new: Ints
 
 
 class Moments:
@@ -96,6 +120,7 @@ class Moments:
         # the fixed operator after which each operator runs; a fixed operator maps to itself
         self.after = np.arange(self.count)
         self._read()
+        self._group()
 
     def held_bytes(self) -> Floats:
         """Return for each fixed operator the bytes that are resident at its moment or have to come back. No plan can
@@ -128,7 +153,10 @@ class Moments:
         operator = self.graph.operators[position]
         accessed = np.zeros(len(self.size_bytes), dtype=bool)
         accessed[np.array([*operator.reads, *operator.writes], dtype=np.int64)] = True
-        persisting = np.flatnonzero(self.persistent & self._used & ~accessed)
+        open_updates = np.flatnonzero(self._update_after < position)
+        grouped = np.zeros(len(accessed), dtype=bool)
+        grouped[self._state[np.isin(self._state_of, open_updates)]] = True
+        persisting = np.flatnonzero(self.persistent & self._used & ~accessed & ~grouped)
         due, since, copied = self._persisting(position)
         live = self._whole & (self._version < position) & (self._not_before > position) & ~accessed[self._tensor]
         transient = np.unique(self._tensor[live])
@@ -136,23 +164,88 @@ class Moments:
         np.minimum.at(soonest, self._tensor[live], self._not_after[live])
         maker = np.full(len(accessed), _NOTHING)
         maker[self._tensor[live]] = self._version[live]
+        gradient, made = self._gradient[open_updates], self._gradient_maker[open_updates]
+        pending = (made >= 0) & (made < position) & ~accessed[gradient] & (maker[gradient] == _NOTHING)
+        transient = np.concatenate((transient, gradient[pending]))
+        maker[gradient[pending]] = made[pending]
+        must = len(persisting) + len(transient)
+        gradient_item = np.full(len(open_updates), -1)
+        gradient_item[pending] = np.arange(must - pending.sum(), must)
         chains = _Chains(self, accessed)
         values = list(zip(transient.tolist(), maker[transient].tolist(), strict=True))
-        chains.grow(values, first=len(persisting) + len(transient))
+        chains.grow(values, first=must)
         more = np.array([v for _, v in chains.items], dtype=np.int64)
         tensors = np.concatenate((persisting, transient, np.array([t for t, _ in chains.items], dtype=np.int64)))
         whose = np.concatenate((np.full(len(persisting), _NOTHING), maker[transient], np.full(len(more), _NOTHING)))
         return Moment(
             position=position,
             own_bytes=operator.workspace_bytes + float(self.size_bytes[accessed].sum()),
-            must=len(persisting) + len(transient),
+            must=must,
             size_bytes=self.size_bytes[tensors],
             since=np.concatenate((since[persisting], maker[transient], more)),
             due=np.concatenate((due[persisting], soonest[transient], np.full(len(more), self.count))),
             copied=np.concatenate((copied[persisting], np.ones(len(transient) + len(more), dtype=bool))),
             node=np.array([chains.number.get(w, -1) for w in whose.tolist()], dtype=np.int64),
+            updates=self._updates(open_updates, gradient_item, position),
             **chains.fields(),
         )
+
+    def _updates(self, open_updates: Ints, gradient_item: Ints, position: int) -> Updates:
+        """Return these updates as they are at the moment of this fixed operator."""
+        state = np.isin(self._state_of, open_updates)
+        tensor, update = self._state[state], self._state_of[state]
+        turned = self.count + np.maximum(1, np.minimum(self._soonest[tensor], position))
+        return Updates(
+            operator=self._update[open_updates],
+            cost_ns=self.cost_ns[self._update[open_updates]],
+            gradient=gradient_item,
+            of=np.searchsorted(open_updates, update),
+            size_bytes=self.size_bytes[tensor],
+            since_old=np.full(len(tensor), position - self.count),
+            due_old=np.full(len(tensor), self.count),
+            since_new=self._update_after[update],
+            due_new=turned,
+        )
+
+    def _group(self) -> None:
+        """Collect the movable operators that alone write persistent tensors, which no fixed operator accesses
+        afterwards.
+        """
+        movers: dict[int, set[int]] = {}
+        last_fixed: dict[int, int] = {}
+        for k, op in enumerate(self.graph.operators):
+            for tensor in {*op.reads, *op.writes}:
+                if self.fixed[k]:
+                    last_fixed[tensor] = k
+                else:
+                    movers.setdefault(tensor, set()).add(k)
+        fixed_writes = {int(t) for t in self._wrote[self.fixed[self._writer]]}
+        charged: set[int] = set()
+        updates: list[tuple[int, int, int]] = []
+        state: list[tuple[int, int]] = []
+        for k in np.flatnonzero(~self.fixed).tolist():
+            mine = [
+                t
+                for t in sorted({*self.graph.operators[k].writes})
+                if self.persistent[t]
+                and movers[t] == {k}
+                and t not in fixed_writes
+                and last_fixed.get(t, -1) <= self.after[k]
+            ]
+            read = [
+                (self.size_bytes[t], t, w)
+                for t, w in self.needs[k]
+                if w >= 0 and self.fixed[w] and not self.persistent[t] and t not in charged
+            ]
+            if mine:
+                _, gradient, maker = max(read, default=(0.0, 0, -1))
+                charged.add(gradient if read else -1)  # a value that several updates read is charged to one of them
+                state += [(t, len(updates)) for t in mine]
+                updates.append((k, gradient, maker))
+        rows = np.array(updates, dtype=np.int64).reshape(-1, 3)
+        self._update, self._gradient, self._gradient_maker = rows.T
+        self._update_after = self.after[self._update]
+        self._state, self._state_of = np.array(state, dtype=np.int64).reshape(-1, 2).T
 
     def _read(self) -> None:
         """Collect every access with the version that it reads, and the earliest and latest position of the access."""

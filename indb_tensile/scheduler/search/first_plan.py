@@ -18,6 +18,11 @@ Then the plan is improved. The number of layouts allowed for that falls smoothly
 2. If all results are slow, swap every tensor that must be, then exchange single choices (exchange.cpp).
 3. The orders in which no update waits without need, which follow from the best plans so far.
 4. The best plan of each order, improved by undoing places and choosing there again.
+5. Swaps while the lanes are idle, in place of recomputations. The measure above counts a tensor's bytes at every
+   position over the limit, so it prefers few tensors that are long away. Optimizer state consists of many small
+   tensors, and those whose update comes soon after the peak are away for a short time of it. Swapping all of them
+   costs nothing while a lane is idle, but replaces a recomputation only together: no exchange of single choices finds
+   that.
 
 A graph of a thousand operators gets all of this, a graph of a hundred thousand the sweeps alone. Between the two,
 amounts change smoothly and no step ends at a certain size. The plan is the fastest of all that were found within the
@@ -82,6 +87,10 @@ _SLOW = 1.3
 _HOPEFUL = 1.05
 # The most rounds of improving the plan that will be taken, while layouts are left. Each round uses half of the rest.
 _TURNS = 4
+# Swapping while the lanes are idle may take 1/2 of a ration, twice. Measured on twelve captured networks at ten
+# budgets: no plan is slower and 31 are faster, by up to 6 %, for a tenth of the planning time. A third round takes
+# some first plans over a second.
+_IDLE_PART, _IDLE_ROUNDS = 2, 2
 _FIRST_PART = 4  # One set of search parameters may take 1/4 of a ration. A larger part leaves less for improvement.
 # The rounds of a sweep that only swaps, when nothing else reaches the limit. With fewer rounds more such plans end in
 # swapping everything, which is slower.
@@ -130,7 +139,8 @@ class FirstPlan:
             return fastest_candidate(candidates)
         for start in self._by_order(candidates)[:2]:
             candidates += self._sweep_in_late_orders(start)
-        return self._polish_repeatedly(self._polish_in_late_orders(self._improve_best(candidates)))
+        polished = self._polish_repeatedly(self._polish_in_late_orders(self._improve_best(candidates)))
+        return self._swap_while_idle(polished)
 
     def improved(self, candidate: CandidatePlan) -> CandidatePlan:
         """Improve a plan that is already followed. The number of steps is large enough that a large graph's plan
@@ -266,6 +276,23 @@ class FirstPlan:
                 search.sweep_again(drops=self._drops, most=self._at_most_left(most // 4), seed=seed + number)
             candidates.append(candidate_of(candidate.order, search))
         return fastest_candidate(candidates)
+
+    def _swap_while_idle(self, candidate: CandidatePlan) -> CandidatePlan:
+        """Swap tensors while the lanes are idle in place of recomputing others. This has layouts of its own, so no
+        plan becomes slower by it.
+        """
+        most = layout_allowance(self._operators, self._work) // (_RATIONS * _IDLE_PART)
+        search = self._orders.chosen(candidate)
+        if most < _LEAST_ALLOWANCE or self._costs_nothing((candidate,)):
+            return candidate
+        if candidate.room_bytes is None and not search.fill(self._limit_bytes):
+            return candidate
+        for _ in range(_IDLE_ROUNDS):
+            self._cancellation_check()
+            if not search.swap_idle(most=most):
+                break
+            search.exchange(drops=self._drops, most=most // 2)
+        return fastest_candidate((candidate, candidate_of(candidate.order, search)))
 
     def _lower_by_steps(self, candidate: CandidatePlan) -> list[CandidatePlan]:
         """Lower the same choices to the limit by local search instead of laying them out into the limit."""

@@ -127,6 +127,13 @@ class StepSearch:
         """
         return self._search.sweep_again(drops=drops, most=most, seed=seed)
 
+    def swap_idle(self, *, most: int) -> bool:
+        """Swap tensors while the lanes are idle, so that tensors which are recomputed can be kept.
+
+        This does nothing unless the choices are laid out into a limit. Return whether the result is faster.
+        """
+        return self._search.swap_idle(most)
+
     def press(self, limit_bytes: int, *, most: int) -> bool:
         """Add choices that force tensors to be away wherever the load exceeds the limit.
 

@@ -131,6 +131,26 @@ def test_update_may_run_early_and_in_parts() -> None:
     assert not movable(graph, gradient)
 
 
+def test_an_update_comes_before_a_moment_or_after_it_and_its_state_is_not_away_by_both_ways() -> None:
+    """State of 3,000 bytes is away at the last operator if it leaves between the update and that operator, in 500 ns.
+
+    Or it comes in between that operator and the update, in no time, and the gradient of 1,000 bytes waits for it.
+    """
+    tensors = tuple(
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=size, role=role)
+        for k, (size, role) in enumerate([(3000, Role.OPTIMIZER_STATE), (1000, A), (4000, A)])
+    )
+    gradient = _operator("gradient", Stage.BACKWARD, (), (1,))
+    middle = _operator("middle", Stage.BACKWARD, (), ())
+    last = _operator("last", Stage.BACKWARD, (), (2,))
+    update = replace(_operator("update", Stage.OPTIMIZER, (0, 1), (0,)), splittable=True)
+    graph = StepGraph(tensors=tensors, operators=(gradient, middle, last, update))
+    latency_ns = (100_000, 500, 100_000, 0)
+    assert bound_bytes(graph, latency_ns, LINK, sum(latency_ns)) in (6499, 6500)
+    slower_ns = sum(latency_ns) + 3000
+    assert bound_bytes(graph, latency_ns, LINK, slower_ns) in range(3990, 4001), "it leaves before the last operator"
+
+
 def test_bound_does_not_cover_plans_that_reorder_other_operators() -> None:
     graph = graph_from_rows((4, A, "w.r"), (4, A, ".wr"))
     assert covers(graph, Plan(policy="test"))

@@ -58,6 +58,26 @@ def test_choices_can_be_restored_and_timed_with_other_latencies() -> None:
     assert (search.iteration_ns, search.peak_bytes) == (1200, 80)
 
 
+def test_many_small_swaps_for_which_the_lanes_have_time_replace_a_recomputation() -> None:
+    """Four tensors of 20 bytes are away during operator 2 for nothing. A single one does not make room for 60 bytes.
+
+    To swap `a` takes 120 ns of waiting, and to recompute it 100 ns.
+    """
+    state = [(20, Role.PARAMETER, "u...")] * 4
+    graph = graph_from_rows((60, Role.ACTIVATION, ".w.r"), (80, Role.ACTIVATION, "..w."), *state)
+    latency_ns = (100, 100, 100, 100)
+    search = StepSearch(graph, latency_ns, LINK)
+    gap = next(k for k, (tensor, _, _) in enumerate(search.between) if tensor == 0)
+    search.choose([(gap, DROP, DROP)])
+    assert search.fill(160)
+    search.exchange(drops=True, most=100)
+    assert (search.iteration_ns, len(search.choices)) == (500, 1), "no exchange of single choices is faster"
+    assert search.swap_idle(most=100)
+    assert (search.iteration_ns, search.peak_bytes <= 160) == (400, True)
+    assert not search.swap_idle(most=100)
+    _assert_valid_as_stated(graph, latency_ns, LINK, search)
+
+
 @given(step_graphs(), links(), st.data())
 def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
     graph: StepGraph, link: Link, data: st.DataObject
@@ -82,6 +102,12 @@ def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
     assert search.fill(limit_bytes), "the choices meet the limit"
     _assert_valid_as_stated(graph, latency_ns, link, search)
     search.exchange(drops=rewrites, most=50)
+    exchanged_ns = search.iteration_ns
+    faster = search.swap_idle(most=50)
+    assert search.iteration_ns < exchanged_ns or (
+        search.iteration_ns == exchanged_ns and search.peak_bytes <= limit_bytes
+    )
+    assert rewrites or not faster, "nothing is recomputed that swaps could replace"
     assert search.peak_bytes <= limit_bytes
     assert rewrites or not search.plan("test").executions
     _assert_valid_as_stated(graph, latency_ns, link, search)
