@@ -32,13 +32,13 @@ class Faults:
     def deeds(self) -> Mapping[EventKind, Action]:
         """Return the action for each kind of event."""
         return {
-            EventKind.KILL_TRAINER: lambda event: _kill(event, self._rig.workers_processes("trainer")),
-            EventKind.STOP_TRAINER: lambda event: _stop(event, self._rig.workers_processes("trainer")),
+            EventKind.KILL_TRAINER: lambda event: _kill(event, self._rig.child_processes_of_controllers("trainer")),
+            EventKind.STOP_TRAINER: lambda event: _stop(event, self._rig.child_processes_of_controllers("trainer")),
             EventKind.KILL_CONTROLLER: self._kill_controller,
             EventKind.STOP_CONTROLLER: lambda event: _stop(event, [c.pid for c in self._rig.controllers if c.pid]),
             EventKind.END_CONTROLLER: self._end_controller,
-            EventKind.KILL_SERVICE: lambda event: _kill(event, self._rig.workers_processes("service")),
-            EventKind.STOP_SERVICE: lambda event: _stop(event, self._rig.workers_processes("service")),
+            EventKind.KILL_SERVICE: lambda event: _kill(event, self._rig.child_processes_of_controllers("service")),
+            EventKind.STOP_SERVICE: lambda event: _stop(event, self._rig.child_processes_of_controllers("service")),
             EventKind.KILL_BACKEND: lambda event: _kill(event, self._rig.backends()),
             EventKind.STOP_BACKEND: lambda event: _stop(event, self._rig.backends()),
             EventKind.TERMINATE_BACKENDS: self._terminate_backends,
