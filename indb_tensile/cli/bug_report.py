@@ -28,7 +28,7 @@ def report_bug(error: BaseException) -> int:
         detail = f"the traceback could not be written to the state directory: {reason}"
     else:
         place = f"in {file}"
-        detail = None
+        detail = ""
     print_error(
         f"the command failed because of a bug in tensile, {escaped(name)}; the traceback is {place}",
         detail=detail,
