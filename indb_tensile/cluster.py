@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from psycopg.conninfo import make_conninfo
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from indb_tensile.errors import DatabaseError
 
@@ -30,6 +30,7 @@ _SOCKET_NAME = ".s.PGSQL.5432"
 UNFINISHED = "new-"  # prefix of a data directory that is still being created
 _NO_PROCESS = 4_194_305  # above the largest process id of Linux
 _LEFTOVER_S = 10.0  # time limit for processes of a killed server to notice that it is gone
+_LEFTOVER_PAUSE_S = 0.2
 _LEFTOVER = "pre-existing shared memory block"
 # libpq splits lists at commas; pg_ctl starts the server through a shell, in double quotes.
 _TROUBLESOME = re.compile(r"""[,"'`$\\%\x00-\x1f\x7f]""")
@@ -162,16 +163,13 @@ class Cluster:
             return
         for path in (self.data / "postmaster.pid", self.run / f"{_SOCKET_NAME}.lock"):
             _clear_process_id(path)
-        deadline = time.monotonic() + _LEFTOVER_S
-        while True:
-            try:
-                _call(self, [*self._pg_ctl("start"), "-l", str(self.log), "-w", "-t", "60"])
-            except DatabaseError as error:
-                if _LEFTOVER not in error.detail or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-            else:
-                return
+        attempts = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, DatabaseError) and _LEFTOVER in error.detail),
+            wait=wait_fixed(_LEFTOVER_PAUSE_S),
+            stop=stop_after_delay(_LEFTOVER_S),
+            reraise=True,
+        )
+        attempts(_call, self, [*self._pg_ctl("start"), "-l", str(self.log), "-w", "-t", "60"])
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server. Does nothing if the server does not run."""

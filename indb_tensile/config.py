@@ -1,29 +1,44 @@
-"""Reads and checks the settings of controllers, trainers and services.
+"""The settings of controllers, trainers and services: their names, defaults and ranges.
 
-The value of a setting comes from the environment variable `TENSILE_` + the field's name in capitals (`lease_s` is
-`TENSILE_LEASE_S`), else from the TOML file that `TENSILE_CONFIG` names (its keys are the fields' names), else from
-the default below. Sizes are written as in PostgreSQL: a number of bytes, or a number with the unit kB, MB, GB or TB,
-each 1024 times the previous one.
+`settings_loader.py` reads their values from the environment and a file. This module needs only the standard library,
+and reads no file, so that every layer may import it.
 
 The default sizes are those of the emulated device: an RTX A6000, slowed down to the speed at which this machine
 computes a training step (controller/link_rates.py). Its 2 GiB hold any one of the quickstart's jobs without a plan,
 but not three. Other devices take their sizes from the GPU or the machine (device/backend.py, device/hardware.py).
 """
 
-import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from mmap import PAGESIZE
-from pathlib import Path
-from typing import Any
 
 from indb_tensile.errors import RequestError
 
 PREFIX = "TENSILE_"
 CONFIG_VARIABLE = "TENSILE_CONFIG"
+
+# Variables with the prefix that are no settings. tests/test_settings_loader.py searches the sources for others.
+OTHER_VARIABLES = frozenset(
+    {
+        CONFIG_VARIABLE,
+        "TENSILE_PYTHON",  # of the scripts that set up a checkout
+        "TENSILE_TORCH",
+        "TENSILE_NATIVE_TESTS",  # of the tests
+        "TENSILE_PYTHON_MODULE",
+        "TENSILE_SANITIZE",
+        "TENSILE_SERVICE_PEER_UID",  # of a service (worker/serving/settings.py)
+        "TENSILE_SERVICE_RESIDENT_BYTES",
+        "TENSILE_WORKER_ID",  # from a controller to the processes that it starts, as are all below
+        "TENSILE_ANALYST_FD",
+        "TENSILE_ANSWERING_FD",
+        "TENSILE_DEVICE_FD",
+        "TENSILE_LIFE_FD",
+        "TENSILE_LINK_FD",
+        "TENSILE_REGIONS_FD",
+    }
+)
+OTHER_PREFIXES = ("TENSILE_BENCH_", "TENSILE_GPU_", "TENSILE_TEST_")  # of benchmarks and tests
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -113,7 +128,8 @@ class Settings:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                raise _fault(name, value, f"{_KINDS[name]} from {low} to {high}")
+                unit = " seconds" if _KINDS[name] == "a duration" else ""
+                raise _fault(name, value, f"{_KINDS[name]} from {low} to {high}{unit}")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise _fault(name, getattr(self, name), f"one of {', '.join(choices)}")
@@ -190,23 +206,6 @@ def setting_rules() -> tuple[SettingRule, ...]:
     )
 
 
-def load(environ: Mapping[str, str]) -> Settings:
-    """Read the settings from this environment and from the file that it names. Raises RequestError."""
-    values = _read_values(environ)
-    if "capacity_bytes" in values and "budget_bytes" not in values:
-        values["budget_bytes"] = values["capacity_bytes"]
-    if "budget_bytes" in values and "capacity_bytes" not in values and values.get("device") != "emulated":
-        # The device's memory is not known yet. The default capacity is the emulated device's, and must not bound
-        # the budget of another device.
-        values["capacity_bytes"] = max(Settings().capacity_bytes, values["budget_bytes"])
-    return Settings(**values)
-
-
-def configured_names(environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of the settings that this environment or its file sets. Raises RequestError as `load` does."""
-    return frozenset(_read_values(environ))
-
-
 def inherited_descriptors(environ: Mapping[str, str]) -> InheritedDescriptors:
     """Return the descriptors that this trainer inherits. Raises RequestError if no controller started the process."""
     return InheritedDescriptors(
@@ -220,22 +219,6 @@ def variable(name: str) -> str:
     """Return the name of a setting's environment variable."""
     return PREFIX + name.upper()
 
-
-def parse_bytes(text: str) -> int:
-    """Parse a size such as `1536`, `512kB` or `1.5 GB`, with PostgreSQL's units of 1024. Raises ValueError."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(text)
-    unit_bytes: int = _UNITS[match["unit"].lower()]
-    return round(Fraction(match["number"]) * unit_bytes)
-
-
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>|B|[kMGT]i?B)", re.IGNORECASE)
-_UNITS: dict[str, int] = {"": 1, "b": 1} | {
-    spelling: 1024**power
-    for power, letter in enumerate("kmgt", start=1)
-    for spelling in (letter + "b", letter + "ib")
-}
 
 _KINDS: dict[str, str] = {
     "dsn": "a libpq connection string",
@@ -252,27 +235,27 @@ _KINDS: dict[str, str] = {
     "link_out_bytes_per_s": "a size",
     "link_in_bytes_per_s": "a size",
     "host_pool_bytes": "a size",
-    "lease_s": "a number of seconds",
-    "beat_s": "a number of seconds",
-    "poll_s": "a number of seconds",
+    "lease_s": "a duration",
+    "beat_s": "a duration",
+    "poll_s": "a duration",
     "spare_trainers": "a whole number",
     "max_jobs": "a whole number",
     "entering_jobs": "a whole number",
     "policy": "a policy",
     "drift_threshold": "a number",
-    "checkpoint_s": "a number of seconds",
+    "checkpoint_s": "a duration",
     "checkpoint_store": "a store",
-    "checkpoint_catalog_s": "a number of seconds",
-    "stop_grace_s": "a number of seconds",
-    "answer_s": "a number of seconds",
-    "start_patience_s": "a number of seconds",
-    "interrupted_s": "a number of seconds",
+    "checkpoint_catalog_s": "a duration",
+    "stop_grace_s": "a duration",
+    "answer_s": "a duration",
+    "start_patience_s": "a duration",
+    "interrupted_s": "a duration",
     "service_directory": "a directory",
     "state_dir": "a directory",
     "strict": "true or false",
     "cuda_graphs": "true or false",
     "mps": "true or false",
-    "survey_s": "a number of seconds",
+    "survey_s": "a duration",
     "log_level": "a level",
     "log_bytes": "a size",
     "log_files": "a whole number",
@@ -309,76 +292,6 @@ _RANGES: dict[str, tuple[float, float]] = {
 _DEVICE = re.compile(r"auto|cpu|emulated|cuda(:\d{1,2})?")
 
 _CHOICES = {"policy": POLICIES, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
-
-
-def _read_values(environ: Mapping[str, str]) -> dict[str, Any]:
-    values = _from_file(environ)
-    for name in _KINDS:
-        text = environ.get(variable(name))
-        if text is not None:
-            values[name] = _convert(name, text, variable(name))
-    return values
-
-
-def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
-    path = environ.get(CONFIG_VARIABLE, "")
-    if not path:
-        return {}
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RequestError(
-            f"the settings file {path} cannot be read: {error.strerror}", hint=f"Correct or unset {CONFIG_VARIABLE}."
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"the settings file {path} is not TOML: {error}") from error
-    unknown = sorted(set(table) - set(_KINDS))
-    if unknown:
-        raise RequestError(
-            f"the settings file {path} has no setting of the name {unknown[0]!r}",
-            hint=f"The settings are {', '.join(_KINDS)}.",
-        )
-    return {name: _convert(name, value, f"{name} in {path}") for name, value in table.items()}
-
-
-def _convert(name: str, value: object, source: str) -> object:
-    """Convert a value to the type of its field. `value` is text from the environment, or a value from TOML."""
-    kind = _KINDS[name]
-    try:
-        match kind:
-            case "a size":
-                return value if _is_integer(value) else parse_bytes(_text(value))
-            case "a whole number":
-                return value if _is_integer(value) else int(_text(value))
-            case "true or false":
-                return value if isinstance(value, bool) else _TRUTHS[_text(value).lower()]
-            case "a number" | "a number of seconds":
-                return _finite(value)
-            case _:
-                return _text(value)
-    except (ValueError, KeyError):
-        example = ", such as 512MB or 2GB" if kind == "a size" else ""
-        raise RequestError(f"{source} is {value!r}: {kind} is needed{example}") from None
-
-
-_TRUTHS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(value)  # noqa: TRY004 - the only caller reports all faults alike, with the value
-    return value
-
-
-def _finite(value: object) -> float:
-    number = float(value) if isinstance(value, str | float) or _is_integer(value) else math.nan  # type: ignore[arg-type]
-    if not math.isfinite(number):
-        raise ValueError(value)
-    return number
 
 
 def _descriptor(environ: Mapping[str, str], name: str) -> int:

@@ -37,6 +37,18 @@ class MissingError(RequestError):
     sqlstate = "42704"  # undefined_object
 
 
+class MissingColumnError(MissingError):
+    """The user named a column that the relation does not have."""
+
+    sqlstate = "42703"  # undefined_column
+
+
+class UnsupportedError(RequestError):
+    """The user asked for something that this version does not support yet."""
+
+    sqlstate = "0A000"  # feature_not_supported
+
+
 class PrivilegeError(RequestError):
     """The user, or the worker on the user's behalf, lacks a privilege."""
 

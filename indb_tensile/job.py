@@ -87,7 +87,7 @@ class Snapshot:
 class JobSpec:
     """The user's training request, resolved when the job was enqueued. A worker must not trust its contents.
 
-    `architecture` is `{"type": "mlp" | "cnn" | "layers", ...}`; see `learning/architectures.py`.
+    `architecture` is `{"type": "mlp" | "cnn" | "layers", ...}`; see `request/network_rules.py`.
     `features` None stands for all columns except the target and those in `exclude`.
     """
 

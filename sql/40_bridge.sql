@@ -1,10 +1,11 @@
 -- The bridge from SQL to Python, and the functions that raise its errors.
 
--- The body is a loader: it holds the text of each module of indb_tensile/sql_api as a literal, and imports the modules
--- once per session, as a package whose name contains their digest. So the modules import one another as in the source
--- tree, and after an upgrade within a session the new modules are loaded and never mixed with the old ones. GD keeps
--- the package. SD belongs to this function alone and saves later calls the computation of the digest. The rows to
--- predict are an argument of their own, so that they are not parsed as part of the request.
+-- The body is a loader: it holds the text of each module of indb_tensile/sql_api and indb_tensile/request as a literal
+-- (indb_tensile/catalog/bridge_sources.py), and imports the modules once per session, as folders of a package whose name
+-- contains their digest. So the modules import one another as in the source tree, and after an upgrade within a session
+-- the new modules are loaded and never mixed with the old ones. GD keeps the package. SD belongs to this function alone
+-- and saves later calls the computation of the digest. The rows to predict are an argument of their own, so that they are
+-- not parsed as part of the request.
 create function tensile.bridge(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpython3u volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
@@ -15,15 +16,16 @@ if "answer" not in SD:
     import sys
     from importlib.machinery import ModuleSpec
 
-    sources = @SQL_API@
-    package = "tensile_sql_api_" + hashlib.sha256(repr(sources).encode()).hexdigest()[:16]
+    sources = @BRIDGE_SOURCES@
+    package = "tensile_bridge_" + hashlib.sha256(repr(sources).encode()).hexdigest()[:16]
     texts = {package + name: source for name, source in sources.items()}
+    folders = {name.rpartition(".")[0] for name in texts}
 
     class Texts:
         """Finds the package's modules and runs them; tracebacks ask it for their lines."""
 
         def find_spec(self, name, path=None, target=None):
-            return ModuleSpec(name, self, is_package=name == package) if name in texts else None
+            return ModuleSpec(name, self, is_package=name in folders) if name in texts else None
 
         def create_module(self, spec):
             return None
@@ -39,7 +41,7 @@ if "answer" not in SD:
         finder = Texts()
         sys.meta_path.insert(0, finder)
         try:
-            GD[package] = importlib.import_module(package)
+            GD[package] = importlib.import_module(package + ".sql_api")
         finally:
             sys.meta_path.remove(finder)
     SD["answer"] = GD[package].answer

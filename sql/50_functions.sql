@@ -7,23 +7,16 @@
 
 -- Training -----------------------------------------------------------------------------------------------------
 
+-- The parameters of a training stand once, in the declaration of tensile_train. The installer writes them in place of
+-- the words between at signs (indb_tensile/catalog/train_signature.py).
+
 create function tensile.training_request(
-  model text, relation regclass, target text default null, task text default null,
-  architecture text default null, hyperparams jsonb default null, features text[] default null,
-  exclude text[] default null, preprocess jsonb default null, split jsonb default null,
-  metric text default null, early_stop jsonb default null, init_from text default null,
-  priority integer default 0, memory_limit text default null, max_runtime interval default null,
-  deploy text default 'if_better', depends_on bigint[] default null, not_before timestamptz default null,
-  idempotency_key text default null, snapshot boolean default false
+  @TRAIN_PARAMETERS@
 ) returns jsonb
   language sql stable
   return pg_catalog.jsonb_build_object(
-    'model', model, 'relation', relation::oid::bigint, 'target', target, 'task', task,
-    'architecture', architecture, 'hyperparams', hyperparams, 'features', features, 'exclude', exclude,
-    'preprocess', preprocess, 'split', split, 'metric', metric, 'early_stop', early_stop, 'init_from', init_from,
-    'priority', priority, 'memory_limit', memory_limit, 'max_runtime_s', extract(epoch from max_runtime),
-    'deploy', deploy, 'depends_on', depends_on, 'not_before', not_before, 'idempotency_key', idempotency_key,
-    'snapshot', snapshot, 'search_path', pg_catalog.current_setting('search_path'));
+    @TRAIN_FIELDS@,
+    'search_path', pg_catalog.current_setting('search_path'));
 comment on function tensile.training_request is
   'returns the arguments of a training in the form that the bridge reads, with the search_path for reading the '
   'relation';
@@ -49,9 +42,7 @@ create function public.tensile_train(
 ) returns bigint
   language sql volatile parallel unsafe
   return tensile.train(tensile.training_request(
-      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
-      early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot));
+      @TRAIN_ARGUMENTS@));
 comment on function public.tensile_train is
   'enqueues a training of the model on the relation and returns the job''s number; the job can start once the '
   'transaction has committed. The rows of a view, of a foreign or temporary table, or behind policies are first copied '
@@ -93,13 +84,7 @@ comment on function tensile.follow_job(bigint, text) is
   'job has succeeded, and raises the job''s error if it failed';
 
 create procedure public.tensile_train_and_wait(
-  model text, relation regclass, target text default null, task text default null,
-  architecture text default null, hyperparams jsonb default null, features text[] default null,
-  exclude text[] default null, preprocess jsonb default null, split jsonb default null,
-  metric text default null, early_stop jsonb default null, init_from text default null,
-  priority integer default 0, memory_limit text default null, max_runtime interval default null,
-  deploy text default 'if_better', depends_on bigint[] default null, not_before timestamptz default null,
-  idempotency_key text default null, snapshot boolean default false, inout job bigint default null
+  @TRAIN_PARAMETERS@, inout job bigint default null
 )
   language plpgsql
 as $$
@@ -108,9 +93,7 @@ declare  -- no SET clause, with which a procedure may not commit. So all names a
   committed pg_catalog.bool;
 begin
   job := public.tensile_train(
-      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
-      early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot);
+      @TRAIN_ARGUMENTS@);
   call tensile.try_commit(committed);  -- the job exists from here on
   if not committed then
     raise exception 'tensile_train_and_wait commits, which is not possible in a transaction block or in a function'
@@ -130,13 +113,7 @@ comment on procedure public.tensile_train_and_wait is
   'continues if the call is cancelled';
 
 create function public.tensile_explain(
-  model text, relation regclass, target text default null, task text default null,
-  architecture text default null, hyperparams jsonb default null, features text[] default null,
-  exclude text[] default null, preprocess jsonb default null, split jsonb default null,
-  metric text default null, early_stop jsonb default null, init_from text default null,
-  priority integer default 0, memory_limit text default null, max_runtime interval default null,
-  deploy text default 'if_better', depends_on bigint[] default null, not_before timestamptz default null,
-  idempotency_key text default null, snapshot boolean default false
+  @TRAIN_PARAMETERS@
 ) returns table (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
   iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
   swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text)
@@ -146,9 +123,7 @@ begin atomic
          f.overhead, f.stall_ms, f.swaps, f.swapped_bytes, f.recomputed, f.planning_ms, f.starts_now,
          f.note
     from pg_catalog.jsonb_to_recordset(tensile.call('explain', tensile.training_request(
-      model, relation, target, task, architecture, hyperparams, features, exclude, preprocess, split, metric,
-      early_stop, init_from, priority, memory_limit, max_runtime, deploy, depends_on, not_before, idempotency_key,
-      snapshot)) operator(pg_catalog.->) 'rows')
+      @TRAIN_ARGUMENTS@)) operator(pg_catalog.->) 'rows')
       as f (policy text, peak_bytes bigint, floor_bytes bigint, bound_bytes bigint, saved double precision,
         iteration_ms double precision, overhead double precision, stall_ms double precision, swaps integer,
         swapped_bytes bigint, recomputed integer, planning_ms double precision, starts_now boolean, note text);

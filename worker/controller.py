@@ -10,13 +10,14 @@ import os
 import signal
 import socket
 import sys
-import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from indb_tensile import config
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_fixed
+
+from indb_tensile import config, settings_loader
 from indb_tensile.catalog.connection import UnreachableError, answers
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
@@ -55,7 +56,6 @@ from indb_tensile.device.backend import (
 )
 from indb_tensile.device.bandwidth import measure_cpu, measure_emulated
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu, probe
-from indb_tensile.device.device import Ledger
 from indb_tensile.device.hardware import (
     is_in_memory,
     processor,
@@ -63,6 +63,7 @@ from indb_tensile.device.hardware import (
     with_pinned_pool,
     within_machine,
 )
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import Nvml
 from indb_tensile.device.trainer_footprint import FootprintFile
 from indb_tensile.errors import DeviceError, TensileError
@@ -86,8 +87,10 @@ def main() -> int:
     """Run a controller until it is stopped. Returns the exit code."""
     start_log("controller")
     try:
-        settings = config.load(os.environ)
+        settings = settings_loader.load(os.environ)
         logging.getLogger().setLevel(settings.log_level.upper())
+        for fault in settings_loader.unknown_variables(os.environ):
+            log.warning("%s", fault)
         _run_with_retries(settings)
     except TensileError as error:
         log.error("%s", _sentences(error))  # noqa: TRY400 - no traceback needed
@@ -103,30 +106,49 @@ def _sentences(error: TensileError) -> str:
 
 
 def _run_with_retries(settings: Settings) -> None:
-    """Run the controller. If the database goes away before all objects are built, wait for it and start again.
+    """Run the controller. If the database goes away before all objects are built, wait for it and start again."""
+    attempts = Retrying(
+        retry=retry_if_exception_type(UnreachableError),
+        stop=_StartPatience(settings).is_over,
+        wait=wait_fixed(_START_PAUSE_S),
+        before_sleep=_log_unreachable,
+        reraise=True,
+    )
+    attempts(_run, settings)
+
+
+class _StartPatience:
+    """Decides after each failed start whether to wait for the database.
 
     A server that starts up or shuts down is waited for without limit, and a server that does not answer for at most
     `start_patience_s`. A server that accepts connections and still refuses this role, password or database is not
     waited for.
     """
-    silent_s, refusals = 0.0, 0
-    while True:
-        try:
-            return _run(settings)
-        except UnreachableError as error:
-            answer = answers(settings.dsn)
-            silent_s = silent_s + _START_PAUSE_S if answer is None else 0.0
-            refusals += answer is True  # the first refusal may come from a server that has just restarted
-            if silent_s > settings.start_patience_s or refusals > 1:
-                raise
-            log.warning("%s Trying again until the database answers.", _sentences(error))
-        time.sleep(_START_PAUSE_S)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._silent_s = 0.0
+        self._refusals = 0
+
+    def is_over(self, _: RetryCallState) -> bool:
+        """Return whether to give up."""
+        answer = answers(self._settings.dsn)
+        self._silent_s = self._silent_s + _START_PAUSE_S if answer is None else 0.0
+        self._refusals += answer is True  # the first refusal may come from a server that has just restarted
+        return self._silent_s > self._settings.start_patience_s or self._refusals > 1
+
+
+def _log_unreachable(state: RetryCallState) -> None:
+    assert state.outcome is not None
+    error = state.outcome.exception()
+    assert isinstance(error, UnreachableError)
+    log.warning("%s Trying again until the database answers.", _sentences(error))
 
 
 def _run(settings: Settings) -> None:
     """Build all objects, run the loop, and take the objects down again, whatever happens."""
     chosen = _choose_device(settings)
-    set_names = config.configured_names(os.environ)
+    set_names = settings_loader.configured_names(os.environ)
     settings = _settings_for(chosen, settings)
     kind = kind_of(settings.device, settings.threads)
     mailbox: Mailbox[Mail] = Mailbox()
@@ -300,7 +322,7 @@ def _choose_device(settings: Settings) -> Chosen:
 
 def _settings_for(chosen: Chosen, settings: Settings) -> Settings:
     """Return the settings adjusted to the device. Every process of this controller gets them."""
-    set_names = config.configured_names(os.environ)
+    set_names = settings_loader.configured_names(os.environ)
     match chosen:
         case Gpu():
             settings = with_pinned_pool(_fit_to_free_memory(chosen, settings, set_names), set_names)
@@ -382,7 +404,7 @@ def _create_ledger(settings: Settings) -> Ledger:
 def _reload_budget(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: int) -> None:
     """Read the settings again. Only the budget may change while the controller runs."""
     try:
-        loaded, set_names = config.load(os.environ), config.configured_names(os.environ)
+        loaded, set_names = settings_loader.load(os.environ), settings_loader.configured_names(os.environ)
         if isinstance(chosen, Gpu):  # the free memory no longer includes the regions that this controller has made
             budget_bytes = loaded.budget_bytes if "budget_bytes" in set_names else capacity_bytes
         else:

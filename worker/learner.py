@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import psycopg
 import torch
 
-from indb_tensile import config
+from indb_tensile import settings_loader
 from indb_tensile.catalog import predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.catalog.predictors import StoredPredictor
@@ -41,7 +41,7 @@ log = logging.getLogger("learner")
 
 def main() -> int:
     """Train the predictor once, if that is due. Returns the exit code."""
-    settings = config.load(os.environ)
+    settings = settings_loader.load(os.environ)
     start_log("learner", settings.log_level.upper())
     try:
         die_with_parent()

@@ -9,11 +9,11 @@ import os
 import sys
 from dataclasses import asdict
 
-from indb_tensile import config
+from indb_tensile import settings_loader
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.bandwidth import measure_copies
 from indb_tensile.device.cuda import CudaDevice, ordinal
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import TensileError
 from indb_tensile.log import start_log
 
@@ -24,7 +24,7 @@ log = logging.getLogger("link")
 
 def main() -> int:
     """Measure the copies and print them. Returns the exit code."""
-    settings = config.load(os.environ)
+    settings = settings_loader.load(os.environ)
     start_log("link", settings.log_level.upper())
     die_with_parent()
     copy_bytes = settings.region_bytes

@@ -9,7 +9,7 @@ import os
 import psycopg
 import torch
 
-from indb_tensile import config
+from indb_tensile import settings_loader
 from indb_tensile.catalog import device_speed
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.controller.parent_death import die_with_parent
@@ -24,7 +24,7 @@ log = logging.getLogger("pace")
 
 def main() -> int:
     """Measure the pace and store it. Returns the exit code."""
-    settings = config.load(os.environ)
+    settings = settings_loader.load(os.environ)
     start_log("pace", settings.log_level.upper())
     try:
         die_with_parent()

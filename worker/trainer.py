@@ -13,7 +13,7 @@ import socket
 import psycopg
 import torch
 
-from indb_tensile import config
+from indb_tensile import config, settings_loader
 from indb_tensile.catalog.fault_origin import is_database_fault
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.cuda import CudaRegions, ordinal
@@ -33,7 +33,7 @@ log = logging.getLogger("trainer")
 
 def main() -> int:
     """Train one job. Returns the exit code."""
-    settings = config.load(os.environ)
+    settings = settings_loader.load(os.environ)
     inherited = config.inherited_descriptors(os.environ)
     start_log("trainer", settings.log_level.upper())
     die_with_parent()

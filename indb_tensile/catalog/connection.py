@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PGconn, Ping
+from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_exponential
 
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, RequestError
@@ -195,20 +196,19 @@ def retrying(
     whether the commit happened. Raises DatabaseError after `patience_s` without the database, and all other errors
     at once.
     """
-    end = time.monotonic() + patience_s
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        try:
-            return action()
-        except (psycopg.Error, UnreachableError) as error:
-            outage = is_outage(error)
-            over = time.monotonic() + pause_s > end
-            if not outage and (over or not (wait_for_locks and may_pass(error))):
-                raise
-            if over:
-                raise _outage_error(error, patience_s) from error
-        pause(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    attempts = Retrying(
+        retry=retry_if_exception(lambda error: is_outage(error) or (wait_for_locks and may_pass(error))),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+        stop=stop_before_delay(patience_s),
+        sleep=pause,
+        reraise=True,
+    )
+    try:
+        return attempts(action)
+    except (psycopg.Error, UnreachableError) as error:
+        if is_outage(error):
+            raise _outage_error(error, patience_s) from error
+        raise
 
 
 def is_outage(error: BaseException) -> bool:

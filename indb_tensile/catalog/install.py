@@ -1,9 +1,9 @@
 """Installs or upgrades the catalog, as an extension if the server has its files, else by running the same source.
 
-The source is the files `sql/*.sql` in the order of their names. Three placeholders in the source are replaced:
-`@VERSION@`; `@SQL_API@` by the text of each module of `indb_tensile/sql_api` as a Python literal, which the bridge
-function compiles; and `@DIGEST@` by the digest of the whole source, which tells two sources of the same version
-apart.
+The source is the files `sql/*.sql` in the order of their names. These placeholders in the source are replaced:
+`@VERSION@`; `@BRIDGE_SOURCES@` by the Python modules that the bridge function compiles (bridge_sources.py);
+`@TRAIN_PARAMETERS@` and its relatives by the parameters of `tensile_train` (train_signature.py); and `@DIGEST@` by
+the digest of the whole source, which tells two sources of the same version apart.
 """
 
 import hashlib
@@ -14,8 +14,10 @@ from pathlib import Path
 import psycopg
 
 from indb_tensile.catalog import upgrade
+from indb_tensile.catalog.bridge_sources import bridge_sources
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
+from indb_tensile.catalog.train_signature import fill_train_signature
 from indb_tensile.errors import CatalogVersionError, DatabaseError, PrivilegeError, RequestError
 
 VERSION = "0.2.0"  # of the catalog and of the package; a test compares it with pyproject.toml
@@ -25,6 +27,7 @@ SCRIPT = "script"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EXTENSION_ONLY = "90_dump.sql"
+_DECLARES_TRAIN = "50_functions.sql"
 _FIRST_LINE = '\\echo Use "create extension tensile cascade" to load this file. \\quit\n'
 _FIRST_LINE_OF_UPGRADE = '\\echo Use "alter extension tensile update" to load this file. \\quit\n'
 _PUBLIC = re.compile(r"^create (?:function|procedure) public\.(\w+)", re.MULTILINE)
@@ -119,24 +122,18 @@ def check_version(connection: Connection) -> None:
 
 def script(extension: bool) -> str:
     """Return the whole source: for `create extension`, or without the statements that only an extension may run."""
-    return _filled("\n".join(path.read_text(encoding="utf-8") for path in _sources(extension)))
+    return _filled(_joined(_sources(extension)), digest=digest())
 
 
 def upgrade_scripts(extension: bool) -> dict[str, str]:
     """Return the scripts that upgrade an older catalog to VERSION, by that older version."""
     by_version = upgrade.scripts(_sql_directory() / "upgrade", VERSION, _sources(extension))
-    return {old: _filled(text) for old, text in by_version.items()}
+    return {old: _filled(text, digest=digest()) for old, text in by_version.items()}
 
 
 def digest() -> str:
     """Return the digest of the whole source, which is the same for both ways of installation."""
-    paths = [*sorted(_sql_directory().glob("*.sql")), *_sql_api_paths()]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
-
-
-def literal(text: str) -> str:
-    """Return the text as a Python literal without dollar signs, in ASCII, so that no dollar quote ends in it."""
-    return ascii(text).replace("$", "\\x24")
+    return hashlib.sha256(_filled(_joined(_sources(extension=True)), digest="").encode()).hexdigest()[:16]
 
 
 def write_extension(directory: Path) -> tuple[Path, ...]:
@@ -254,22 +251,17 @@ def _sources(extension: bool) -> list[Path]:
     return sorted(path for path in _sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
 
 
-def _filled(source: str) -> str:
-    return source.replace("@VERSION@", VERSION).replace("@DIGEST@", digest()).replace("@SQL_API@", _sql_api())
+def _joined(paths: list[Path]) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
-def _sql_api() -> str:
-    """Return a Python dictionary of the modules' texts, by the part of the module's name after the package's name.
-
-    The key of the package itself is "".
-    """
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in _sql_api_paths()}
-    names = {stem: "" if stem == "__init__" else f".{stem}" for stem in texts}
-    return "{" + ",\n".join(f"{literal(names[stem])}: {literal(text)}" for stem, text in texts.items()) + "}"
-
-
-def _sql_api_paths() -> list[Path]:
-    return sorted((_PACKAGE / "sql_api").glob("*.py"))
+def _filled(source: str, *, digest: str) -> str:
+    declaring = (_sql_directory() / _DECLARES_TRAIN).read_text(encoding="utf-8")
+    texts = {"@VERSION@": VERSION, "@DIGEST@": digest, "@BRIDGE_SOURCES@": bridge_sources()}
+    filled = fill_train_signature(source, declaring)
+    for placeholder, text in texts.items():
+        filled = filled.replace(placeholder, text)
+    return filled
 
 
 def _sql_directory() -> Path:

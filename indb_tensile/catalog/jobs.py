@@ -18,6 +18,7 @@ from indb_tensile.catalog.install import VERSION
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import LostClaimError, RequestError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, JobState, Phase, WorkerId
+from indb_tensile.request.job_rules import DEPLOY, LONGEST_RUNTIME_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,12 +316,12 @@ def _fault(spec: JobSpec) -> str | None:
 
     Version 0.1.0 enqueued such jobs; since then a trigger refuses them.
     """
-    if spec.deploy not in ("if_better", "always", "never"):
+    if spec.deploy not in DEPLOY:
         return f'deploy is "{spec.deploy}", not if_better, always or never'
     if spec.memory_limit_bytes is not None and spec.memory_limit_bytes < 1:
         return f"memory_limit_bytes is {spec.memory_limit_bytes}, not a whole number above 0"
-    if spec.max_runtime_s is not None and not 1 <= spec.max_runtime_s <= 2147483647:
-        return f"max_runtime_s is {spec.max_runtime_s}, not a whole number from 1 to 2147483647"
+    if spec.max_runtime_s is not None and not 1 <= spec.max_runtime_s <= LONGEST_RUNTIME_S:
+        return f"max_runtime_s is {spec.max_runtime_s}, not a whole number from 1 to {LONGEST_RUNTIME_S}"
     return None
 
 

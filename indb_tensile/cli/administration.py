@@ -9,7 +9,7 @@ import click
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from indb_tensile import config
+from indb_tensile import config, settings_loader
 from indb_tensile.catalog import install, retention
 from indb_tensile.catalog.connection import connect, pinned
 from indb_tensile.cli.database_choice import (
@@ -68,8 +68,10 @@ def controller(dsn: str | None) -> None:
     """
     os.environ["TENSILE_DSN"] = resolve(dsn, role="tensile_worker")
     if named_database(dsn) is None:
-        os.environ.setdefault(config.variable("service_directory"), str(embedded_state_directory().service))
-    config.load(os.environ)  # raises an error here, before the process is replaced
+        place = embedded_state_directory()
+        os.environ.setdefault(config.variable("service_directory"), str(place.service))
+        os.environ.setdefault(config.variable("state_dir"), str(place.directory))
+    settings_loader.load(os.environ)  # raises an error here, before the process is replaced
     os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.worker.controller"])  # noqa: S606 - our own interpreter
 
 

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.rows import dict_row
 from rich.text import Text
 
-from indb_tensile import config
+from indb_tensile import config, settings_loader
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, pinned
 from indb_tensile.catalog.reader_connection import READER, as_reader, open_reader
@@ -214,23 +214,28 @@ def _settings_environment() -> dict[str, str]:
         place = find_state_directory(os.environ)
     except TensileError:  # the check of the cluster reports this error
         return dict(os.environ)
-    return {**os.environ} | ({config.CONFIG_VARIABLE: str(place.settings)} if place.settings.exists() else {})
+    if not place.settings.exists():
+        return dict(os.environ)
+    own = {config.CONFIG_VARIABLE: str(place.settings), config.variable("state_dir"): str(place.directory)}
+    return {**os.environ, **own}
 
 
 def device(environ: Mapping[str, str]) -> Iterator[Row]:
     """Check the device as a controller with these settings would do when it starts."""
     try:
-        settings = config.load(environ)
+        settings = settings_loader.load(environ)
     except TensileError as error:
         source = environ.get(config.CONFIG_VARIABLE, "the environment")
         yield _check("settings", False, error.message, error.hint or f"correct {source}")
         return
+    for fault in settings_loader.unknown_variables(environ):
+        yield _check("settings", False, fault, "correct or unset the variable")
     try:
         chosen = choose(settings.device, _probed(), torch_cuda(), torch_architectures)
         if isinstance(chosen, Gpu):
-            fit_to_gpu(settings, chosen, config.configured_names(environ))
+            fit_to_gpu(settings, chosen, settings_loader.configured_names(environ))
         if isinstance(chosen, Cpu):
-            settings = share_of_machine(settings, config.configured_names(environ))
+            settings = share_of_machine(settings, settings_loader.configured_names(environ))
     except TensileError as error:
         yield _check("device", False, error.message, error.hint)
         return
@@ -344,7 +349,7 @@ def _roles(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
 def _reader(dsn: str | None) -> Row:
     """Check whether trainers on this machine, run by this system user, could log in to read tables."""
     try:
-        dsn_of_reader = config.load(os.environ).reader_dsn or as_reader(resolve(dsn, role=READER))
+        dsn_of_reader = settings_loader.load(os.environ).reader_dsn or as_reader(resolve(dsn, role=READER))
         with open_reader(dsn_of_reader, application_name="tensile doctor") as connection:
             finding = f"{connection.info.user} can log in from here"
     except TensileError as error:

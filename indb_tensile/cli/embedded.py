@@ -19,12 +19,12 @@ from indb_tensile.cli.output import show_one, warn
 from indb_tensile.cli.settings_file import (
     check_mps,
     check_settings,
-    kept_settings,
-    text_of,
+    document_of,
+    remove_imitation,
+    store_options,
     warn_of_old_sizes,
-    without_imitation,
 )
-from indb_tensile.cli.shared_options import json_option, size_option
+from indb_tensile.cli.shared_options import json_option, size_text_option
 from indb_tensile.cli.state_directory import StateDirectory, find_state_directory
 from indb_tensile.cli.statements import statement
 from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
@@ -40,16 +40,16 @@ _OLDER_LOGS = ("controller.log.", "postgres.log.")
 
 @click.command()
 @click.option("--device", help="auto (the default), cpu, cuda, cuda:N, or emulated")
-@size_option("--capacity", "capacity_bytes", help="memory of the device, such as 2GB")
-@size_option("--budget", "budget_bytes", help="the part of the device's memory that all jobs may use together")
+@size_text_option("--capacity", "capacity_bytes", help="memory of the device, such as 2GB")
+@size_text_option("--budget", "budget_bytes", help="the part of the device's memory that all jobs may use together")
 @click.option("--policy", type=click.Choice(config.POLICIES), help="how memory is planned")
 @click.option("--emulate", type=click.Choice(tuple(MACHINES)), help="the GPU that the emulated device imitates")
-@size_option(
+@size_text_option(
     "--link-out",
     "link_out_bytes_per_s",
     help="emulated rate to the host, bytes a second, such as 400MB; 0: that GPU's, slowed down",
 )
-@size_option(
+@size_text_option(
     "--link-in",
     "link_in_bytes_per_s",
     help="emulated rate to the device, bytes a second; 0: that GPU's, slowed down",
@@ -71,18 +71,20 @@ def up(as_json: bool, **arguments: Any) -> None:
         warn(reason)
     options = {name: value for name, value in arguments.items() if value is not None}
     with place.locked():
-        stored = kept_settings(place.settings, options)
+        document = document_of(place.settings)
+        store_options(document, options)
+        stored = document.settings
         environ = variables(os.environ, options)
-        settings = check_settings(text_of(stored), place.settings, environ)
-        text = text_of(without_imitation(stored, settings, options))
-        settings = check_settings(text, place.settings, environ)
+        settings = check_settings(document.text, place.settings, environ)
+        remove_imitation(document, settings, options)
+        settings = check_settings(document.text, place.settings, environ)
         check_mps(settings)
         if settings.mps:
             mps_daemon.find_program(environ)  # fails before any change is made
         cluster = place.cluster()
         _bring_up(cluster)
         _prepare_database(cluster, place)
-        place.settings.write_text(text)
+        place.settings.write_text(document.text, encoding="utf-8")
         controller = _bring_up_controller(place, cluster, Launch(settings=settings, variables=environ))
     device = _device_of(cluster, controller.pid, settings)
     warn_of_old_sizes(place, device, stored, options)

@@ -20,6 +20,7 @@ from indb_tensile.cli.shared_options import dsn_option, json_option, parse_json
 from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobState
+from indb_tensile.request.job_rules import DEPLOY
 
 TIMED_OUT = 7
 INTERRUPTED = 130
@@ -68,8 +69,8 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
 @click.option("--max-runtime", metavar="INTERVAL", help="the longest time that the job may run, such as '2 hours'")
 @click.option(
     "--deploy",
-    type=click.Choice(["if_better", "always", "never"]),
-    default="if_better",
+    type=click.Choice(DEPLOY),
+    default=DEPLOY[0],
     show_default=True,
     help="whether the new version becomes the one that predicts",
 )

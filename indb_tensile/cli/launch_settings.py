@@ -15,6 +15,7 @@ from pathlib import Path
 from indb_tensile import config
 from indb_tensile.catalog import install
 from indb_tensile.config import Settings
+from indb_tensile.settings_loader import unknown_variables
 
 # The embedded controller has its own values of these: the database, the service's socket, the state directory.
 OWN = ("dsn", "reader_dsn", "service_directory", "state_dir")
@@ -68,12 +69,13 @@ def variables(environ: Mapping[str, str], options: Collection[str]) -> dict[str,
 
 
 def unused_variable_notices(environ: Mapping[str, str], settings_file: Path) -> list[str]:
-    """Return a notice for each variable that is set and that `tensile up` does not use."""
+    """Return a notice for each variable that is set and has no effect on `tensile up`."""
     own = [config.variable(name) for name in OWN if name != "state_dir"]
     notices = [f"{name} is not used: the embedded database has its own" for name in own if environ.get(name)]
     config_file = environ.get(config.CONFIG_VARIABLE, "")
     if config_file and Path(config_file) != settings_file:
         notices.append(
-            f"{config.CONFIG_VARIABLE} is not used: the settings of the embedded controller are in {settings_file}"
+            f"{config.CONFIG_VARIABLE} is not used, except for its state_dir: the settings of the embedded "
+            f"controller are in {settings_file}"
         )
-    return notices
+    return [*notices, *unknown_variables(environ)]

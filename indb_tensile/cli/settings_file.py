@@ -1,18 +1,18 @@
 """The settings file of the embedded controller, in which `tensile up` stores its options for the next start.
 
-Settings that describe one device are not kept for another device. A budget of a few hundred megabytes on the emulated
-device would be very small on a GPU, and the rates of an emulated link are not those of a GPU.
+A stored option changes one line: comments, order and units of the file stay as they were written (tomlkit). Settings
+that describe one device are not kept for another device. A budget of a few hundred megabytes on the emulated device
+would be very small on a GPU, and the rates of an emulated link are not those of a GPU.
 """
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from indb_tensile import config
+from indb_tensile import config, settings_loader
+from indb_tensile.cli.launch_settings import OWN
 from indb_tensile.cli.output import warn
-from indb_tensile.cli.state_directory import StateDirectory
+from indb_tensile.cli.state_directory import STATE_VARIABLE, StateDirectory
 from indb_tensile.device.backend import CPU, EMULATED
 from indb_tensile.errors import RequestError
 
@@ -20,51 +20,89 @@ _IMITATING = {"emulate": "--emulate", "link_out_bytes_per_s": "--link-out", "lin
 _OF_ONE_DEVICE = ("capacity_bytes", "budget_bytes", "region_bytes", "host_pool_bytes", *_IMITATING, "mps")
 
 
-def kept_settings(path: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings to store: those of the file, overridden by `options`, without those of another device."""
+class SettingsDocument:
+    """The settings file's contents: its settings, and its text with the user's comments."""
+
+    def __init__(self, text: str) -> None:
+        """Parse the text. Raises ValueError if it is not TOML."""
+        import tomlkit  # only `tensile up` needs it
+
+        self._document = tomlkit.parse(text)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by name, as they are written: a size with a unit is text."""
+        return dict(self._document.unwrap())
+
+    @property
+    def text(self) -> str:
+        """The settings as TOML."""
+        return self._document.as_string()
+
+    def store(self, options: Mapping[str, Any]) -> None:
+        """Set these settings. Settings that the file has keep their lines, and others get lines at its end."""
+        for name, value in sorted(options.items()):
+            self._document[name] = value
+
+    def remove(self, names: list[str]) -> None:
+        """Remove the lines of these settings."""
+        for name in names:
+            self._document.remove(name)
+
+
+def document_of(path: Path) -> SettingsDocument:
+    """Read the settings file; a missing file has no settings.
+
+    Raises RequestError if the file is not TOML, or sets what the embedded controller sets itself.
+    """
     try:
-        stored = tomllib.loads(path.read_text()) if path.exists() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = SettingsDocument(path.read_text(encoding="utf-8") if path.exists() else "")
+    except ValueError as error:  # TOML's errors and those of its encoding
         raise RequestError(
             f"the settings file {path} is not TOML: {error}", hint="correct it, or remove it to get the defaults"
         ) from error
+    own = next((name for name in OWN if name in document.settings), None)
+    if own is not None:
+        elsewhere = f"name the directory with {STATE_VARIABLE}" if own == "state_dir" else "use tensile controller"
+        raise RequestError(
+            f"the settings file {path} sets {own}, but the embedded controller has its own {own}",
+            hint=f"remove this line, or {elsewhere}",
+        )
+    return document
+
+
+def store_options(document: SettingsDocument, options: Mapping[str, Any]) -> None:
+    """Store the options, and remove the settings of another device."""
+    stored = document.settings
     before, now = stored.get("device", "auto"), options.get("device", stored.get("device", "auto"))
     removed = [] if now == before else [n for n in _OF_ONE_DEVICE if n in stored and n not in options]
     if removed:
         listed = ", ".join(f"{name} = {stored[name]}" for name in removed)
         warn(f"the device was {before} and is {now}: these settings of {before} are removed: {listed}")
-    return {name: value for name, value in (stored | options).items() if name not in removed}
-
-
-def text_of(settings: Mapping[str, Any]) -> str:
-    """Write settings as TOML. TOML writes strings, numbers and truth values in the same way as JSON."""
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in sorted(settings.items()))
+    document.remove(removed)
+    document.store(options)
 
 
 def check_settings(text: str, path: Path, environ: Mapping[str, str]) -> config.Settings:
-    """Load the settings as the controller will load them. Raises RequestError for settings that it would refuse."""
-    new_file = path.with_suffix(".new")
-    new_file.write_text(text)
-    try:
-        return config.load({**environ, config.CONFIG_VARIABLE: str(new_file)})
-    finally:
-        new_file.unlink()
+    """Load the settings as the controller will load them from a file of this text.
+
+    Raises RequestError for settings that it would refuse.
+    """
+    return settings_loader.load({**environ, config.CONFIG_VARIABLE: str(path)}, file_text=text)
 
 
-def without_imitation(
-    stored: dict[str, Any], settings: config.Settings, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def remove_imitation(document: SettingsDocument, settings: config.Settings, options: Mapping[str, Any]) -> None:
     """Remove the settings of the emulated device if the device is another one, because they have no effect then."""
-    idle = [name for name in _IMITATING if name in stored]
+    idle = [name for name in _IMITATING if name in document.settings]
     if not idle or settings.device == EMULATED:
-        return stored
+        return
     if any(name in options for name in idle):
         listed = ", ".join(_IMITATING[name] for name in idle if name in options)
         warn(
             f"{listed}: only for the emulated device, and the device is {settings.device}; "
             "add --device emulated to use it"
         )
-    return {name: value for name, value in stored.items() if name not in idle}
+    document.remove(idle)
 
 
 def warn_of_old_sizes(

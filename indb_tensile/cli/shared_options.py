@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from indb_tensile import config
 from indb_tensile.errors import RequestError
+from indb_tensile.units import parse_bytes
 
 _MOST = 2**62  # bytes: below the planner's machine integers, so that sums of sizes do not overflow
 
@@ -34,9 +34,22 @@ def size_option(*names: str, help: str) -> Decorator:  # noqa: A002 - click's wo
     return click.option(*names, callback=_size, metavar="SIZE", help=help)
 
 
+def size_text_option(*names: str, help: str) -> Decorator:  # noqa: A002 - click's word
+    """Return an option whose value is a size with PostgreSQL's units.
+
+    The command gets a plain number as a number of bytes, and a number with a unit as the text that the user wrote.
+    """
+    return click.option(*names, callback=_size_text, metavar="SIZE", help=help)
+
+
+def _size_text(context: click.Context, parameter: click.Parameter, text: str | None) -> int | str | None:
+    size_bytes = _size(context, parameter, text)
+    return size_bytes if text is None or text.strip().isdecimal() else text.strip()
+
+
 def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
     try:
-        size_bytes = None if text is None else config.parse_bytes(text)
+        size_bytes = None if text is None else parse_bytes(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a size, such as 512MB or 2GB") from None
     if size_bytes is not None and size_bytes >= _MOST:

@@ -1,8 +1,14 @@
 """Chooses the state directory of the embedded database and controller, and names the files in it.
 
+<<<<<<< HEAD
 The directory is in the checkout, unless the database's system user cannot enter that. It holds the cluster (`data`,
 `run`), the directory of the service's socket (`service`), the controller's process id, settings and log, and the
 traceback of a command's bug. Besides its virtual environment and caches, a checkout writes only this directory.
+=======
+The directory is that of the setting `state_dir`, else in the checkout, unless the database's system user cannot enter
+that. It holds the cluster (`data`, `run`), the directory of the service's socket (`service`), and the controller's
+process id, settings and log. Besides its virtual environment and caches, a checkout writes only this directory.
+>>>>>>> main
 """
 
 import fcntl
@@ -25,6 +31,7 @@ from indb_tensile.cluster import (
     system_user,
 )
 from indb_tensile.errors import DatabaseError, PrivilegeError
+from indb_tensile.settings_loader import configured_state_directory
 
 STATE_VARIABLE = "TENSILE_STATE_DIR"
 _FOLDER = ".tensile"
@@ -138,13 +145,15 @@ class StateDirectory:
 
 
 def find_state_directory(environ: Mapping[str, str]) -> StateDirectory:
-    """Return the state directory of this installation.
+    """Return the state directory of this installation: the setting `state_dir`, else the ordinary place.
 
-    Raises DatabaseError if no directory suits the database's system user.
+    Raises RequestError if the settings file cannot be read, and DatabaseError if no directory suits the database's
+    system user.
     """
-    chosen = environ.get(STATE_VARIABLE, "")
-    if chosen:
-        return StateDirectory(directory=Path(os.path.abspath(chosen)), reason=f"{STATE_VARIABLE} says so")  # noqa: PTH100
+    configured = configured_state_directory(environ)
+    if configured is not None:
+        chosen, source = configured
+        return StateDirectory(directory=Path(os.path.abspath(chosen)), reason=f"{source} says so")  # noqa: PTH100
     ordinary = StateDirectory(directory=_checkout(environ) / _FOLDER)
     user = _database_user()
     fault = _fault(ordinary.directory, user)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from indb_tensile.backoff import Backoff
 from indb_tensile.catalog.connection import LockedError, UnreachableError
 from indb_tensile.controller.records import Records, Writing
 from indb_tensile.errors import DatabaseError, LostClaimError
@@ -36,18 +37,17 @@ class _PendingWrite:
 class _JobQueue:
     """The pending writes of one job, in order.
 
-    The next attempt is at `due_s`. After another failure it follows `pause_s` later.
+    The next attempt is at `due_s`.
     """
 
     entries: deque[_PendingWrite] = field(default_factory=deque)
     due_s: float = 0.0
-    pause_s: float = _FIRST_PAUSE_S
+    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S))
 
     def block(self, now_s: float) -> None:
         """Put the queue off for a pause. Measurements are dropped, because they are outdated by then."""
         self.entries = _without_measurements(self.entries)
-        self.due_s = now_s + self.pause_s
-        self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
+        self.due_s = now_s + self.backoff.fail()
 
 
 class CatalogWrites:
@@ -120,7 +120,7 @@ class CatalogWrites:
                 if isinstance(entry.writing, FailJob | RequeueJob | CancelJob):
                     self._refused.add(entry.writing.claim)
             queue.entries.popleft()
-            queue.pause_s = _FIRST_PAUSE_S
+            queue.backoff.succeed()
 
     def _drop_measurements(self) -> None:
         """Drop measurements, which are outdated when the database comes back."""

@@ -10,7 +10,7 @@ from typing import Protocol
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.device_room import DeviceRoom, Headroom
 from indb_tensile.controller.load_gauge import Gauge, NoGauge
-from indb_tensile.device.device import DeviceUsage, SlotUsage
+from indb_tensile.device.ledger import DeviceUsage, SlotUsage
 from indb_tensile.errors import DeviceError
 from indb_tensile.job import JobId, Slot
 from indb_tensile.scheduler.admission.pool import Pool, TrainerId

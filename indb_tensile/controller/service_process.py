@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 
+from indb_tensile.backoff import Backoff
 from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
 from indb_tensile.job import WorkerId
 
@@ -29,7 +30,7 @@ class ServiceProcess:
         self._process: ForkedProcess | None = None
         self._ready_pipe: int | None = None  # the pipe to which the running service writes when it is ready
         self._start_at_s = 0.0
-        self._pause_s = _FIRST_PAUSE_S
+        self._backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
 
     @property
     def pid(self) -> int | None:
@@ -83,12 +84,12 @@ class ServiceProcess:
     def _reap(self, process: ForkedProcess, now_s: float) -> None:
         self._process = None
         if self._was_ready():
-            self._pause_s = _FIRST_PAUSE_S
+            self._backoff.succeed()
         self._close_pipe()
         outcome = "could not be started" if process.failed else f"ended with code {process.reap()}"
-        log.warning("the service %s and is started again in %g s", outcome, self._pause_s)
-        self._start_at_s = now_s + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        pause_s = self._backoff.fail()
+        log.warning("the service %s and is started again in %g s", outcome, pause_s)
+        self._start_at_s = now_s + pause_s
 
     def _was_ready(self) -> bool:
         try:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import Protocol
 
-from indb_tensile.device.device import REGION_BYTES, CpuDevice, EmulatedDevice, HostBuffer, Ledger, Ticket
+from indb_tensile.device.device import REGION_BYTES, CpuDevice, EmulatedDevice, HostBuffer, Ticket
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.scheduler.link import CopyDirection, CopyMeasurement, Link, link_of, nominal_or_measured
 
 SIZES_BYTES = tuple(1 << bits for bits in range(12, 26, 2))  # 4 KB to 16 MB

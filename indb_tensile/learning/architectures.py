@@ -1,8 +1,8 @@
 """Builds networks from declarations: `mlp`, `cnn`, or a list of layers.
 
-`mlp` and `cnn` are expanded to lists of layers. A declaration is untrusted input, so every name, type and size is
-checked. The shapes are computed on torch's meta device, and memory is allocated only after the whole network is known
-to fit together.
+`mlp` and `cnn` are expanded to lists of layers. A declaration is untrusted input, so `request/network_rules.py`
+checks every name, type and size. The shapes are computed on torch's meta device, and memory is allocated only after
+the whole network is known to fit together.
 """
 
 import math
@@ -13,58 +13,12 @@ import torch
 from torch import nn
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.layers import ACTIVATIONS, MOST_UNITS, Shape, check_layers, output_shape, stack
-from indb_tensile.learning.parameters import Specification, check_parameters
-
-MOST_PARAMETERS = 2_000_000_000
-
-_DROPOUT: Specification = {"type": "number", "minimum": 0, "below": 1, "default": 0.0}
-_ACTIVATION: Specification = {"type": "choice", "values": list(ACTIVATIONS), "default": "relu"}
-_INPUT_SHAPE: Specification = {
-    "type": "integers",
-    "minimum": 1,
-    "maximum": MOST_UNITS,
-    "length": [1, 3],
-    "default": None,
-}
-_WIDTHS: Specification = {"type": "integers", "minimum": 1, "maximum": MOST_UNITS, "length": [0, 64]}
-
-ARCHITECTURES: dict[str, dict[str, Specification]] = {
-    "auto": {"input_shape": _INPUT_SHAPE},
-    "mlp": {
-        "hidden": {**_WIDTHS, "default": [128, 64]},
-        "activation": _ACTIVATION,
-        "dropout": _DROPOUT,
-        "batch_norm": {"type": "boolean", "default": False},
-        "input_shape": _INPUT_SHAPE,
-    },
-    "cnn": {
-        "channels": {**_WIDTHS, "length": [1, 32], "default": [32, 64]},
-        "kernel": {"type": "integer", "minimum": 1, "maximum": 31, "default": 3},
-        "depth": {"type": "integer", "minimum": 1, "maximum": 16, "default": 1},
-        "hidden": {**_WIDTHS, "default": [128]},
-        "activation": _ACTIVATION,
-        "dropout": _DROPOUT,
-        "batch_norm": {"type": "boolean", "default": True},
-        "input_shape": _INPUT_SHAPE,
-    },
-    "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
-}
+from indb_tensile.learning.layers import Shape, output_shape, stack
+from indb_tensile.request.network_rules import ARCHITECTURES, MOST_PARAMETERS, check_architecture, without_type
+from indb_tensile.request.parameter_rules import fill_defaults
 
 
-def check(architecture: Mapping[str, Any]) -> None:
-    """Raise RequestError if the declaration is invalid.
-
-    The message contains the wrong key or value, the HINT the known ones.
-    """
-    values = _values(architecture)
-    if architecture["type"] == "layers":
-        if not values["layers"]:
-            raise RequestError("architecture: the list of layers is empty", hint='End it with {"type": "linear"}.')
-        check_layers(values["layers"])
-
-
-def build(architecture: Mapping[str, Any], input_shape: Shape, outputs: int, *, seed: int = 0) -> nn.Module:
+def build(architecture: dict[str, Any], input_shape: Shape, outputs: int, *, seed: int = 0) -> nn.Module:
     """Build the network for rows of `input_shape`. Its output has the shape (batch, outputs).
 
     Equal seeds give equal parameters. Raises RequestError as `build_without_memory` does.
@@ -74,12 +28,12 @@ def build(architecture: Mapping[str, Any], input_shape: Shape, outputs: int, *, 
     )
 
 
-def build_without_memory(architecture: Mapping[str, Any], input_shape: Shape, outputs: int) -> nn.Module:
+def build_without_memory(architecture: dict[str, Any], input_shape: Shape, outputs: int) -> nn.Module:
     """Build the network on the meta device, where tensors have shapes but no memory.
 
     Raises RequestError with the layer's number and the shapes if the layers do not fit together.
     """
-    check(architecture)
+    check_architecture(architecture)
     layers = expand(architecture, input_shape)
     with torch.device("meta"):
         module = stack(layers, input_shape, outputs)
@@ -96,7 +50,7 @@ def build_without_memory(architecture: Mapping[str, Any], input_shape: Shape, ou
     return module
 
 
-def expand(architecture: Mapping[str, Any], input_shape: Shape) -> list[dict[str, Any]]:
+def expand(architecture: dict[str, Any], input_shape: Shape) -> list[dict[str, Any]]:
     """Return the list of layers that an architecture of any type stands for."""
     values = _values(architecture)
     match architecture["type"]:
@@ -126,7 +80,7 @@ def default(input_shape: Shape, rows: int) -> dict[str, Any]:
 _FEW_ROWS = 2000  # training rows below which `default` chooses the small network
 
 
-def natural_shape(architecture: Mapping[str, Any], arrays: tuple[Shape, ...], alone: bool) -> Shape | None:
+def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone: bool) -> Shape | None:
     """Return the shape of one row's tensor, or None for a flat row.
 
     The shape is the architecture's `input_shape`, or else the shape of the only feature if that is an array (`alone`
@@ -152,15 +106,9 @@ def natural_shape(architecture: Mapping[str, Any], arrays: tuple[Shape, ...], al
     return shape
 
 
-def _values(architecture: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all parameters of the architecture with defaults. Raises RequestError for an invalid one."""
-    kind = architecture.get("type") if isinstance(architecture, Mapping) else None
-    if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        shown = f'"{kind}"' if isinstance(kind, str) else repr(kind)
-        hint = f"Known types: {', '.join(ARCHITECTURES)}."
-        raise RequestError(f"architecture: unknown type {shown}", hint=hint)
-    parameters = {name: value for name, value in architecture.items() if name != "type"}
-    return check_parameters(f"architecture ({kind})", parameters, ARCHITECTURES[kind])
+def _values(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return all parameters of a checked architecture, with defaults."""
+    return fill_defaults(without_type(architecture), ARCHITECTURES[architecture["type"]])
 
 
 def _dense(values: Mapping[str, Any]) -> list[dict[str, Any]]:

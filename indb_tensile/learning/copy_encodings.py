@@ -1,30 +1,33 @@
 """PostgreSQL's types, and the encoding of each type in COPY's binary format."""
 
 from indb_tensile.learning.columns import ColumnKind, CopyEncoding
+from indb_tensile.request.column_types import KIND_OF_TYPE
 
-_WIRES = {
-    "int2": CopyEncoding(kind=ColumnKind.INTEGER, item=">i2"),
-    "int4": CopyEncoding(kind=ColumnKind.INTEGER, item=">i4"),
-    "int8": CopyEncoding(kind=ColumnKind.INTEGER, item=">i8"),
-    "float4": CopyEncoding(kind=ColumnKind.FLOAT, item=">f4"),
-    "float8": CopyEncoding(kind=ColumnKind.FLOAT, item=">f8"),
-    "numeric": CopyEncoding(kind=ColumnKind.FLOAT, item="", form="numeric"),
-    "bool": CopyEncoding(kind=ColumnKind.BOOLEAN, item=">u1"),
-    "text": CopyEncoding(kind=ColumnKind.TEXT, item=""),
-    "varchar": CopyEncoding(kind=ColumnKind.TEXT, item=""),
-    "bpchar": CopyEncoding(kind=ColumnKind.TEXT, item="", form="bpchar"),
-    "char": CopyEncoding(kind=ColumnKind.TEXT, item="", form="char"),
-    "name": CopyEncoding(kind=ColumnKind.TEXT, item=""),
-    "date": CopyEncoding(kind=ColumnKind.DATE, item=">i4"),
-    "timestamp": CopyEncoding(kind=ColumnKind.TIME, item=">i8"),
-    "timestamptz": CopyEncoding(kind=ColumnKind.TIME, item=">i8"),
-    "_float4": CopyEncoding(kind=ColumnKind.ARRAY, item=">f4"),
-    "_float8": CopyEncoding(kind=ColumnKind.ARRAY, item=">f8"),
-    "_numeric": CopyEncoding(kind=ColumnKind.ARRAY, item="", form="numeric", stored="f8"),
-    "_int2": CopyEncoding(kind=ColumnKind.ARRAY, item=">i2", stored="f4"),
-    "_int4": CopyEncoding(kind=ColumnKind.ARRAY, item=">i4", stored="f8"),
-    "_int8": CopyEncoding(kind=ColumnKind.ARRAY, item=">i8", stored="f8"),
+# The encodings of types whose kind is in request/column_types.py.
+_FORMATS: dict[str, dict[str, str]] = {
+    "int2": {"item": ">i2"},
+    "int4": {"item": ">i4"},
+    "int8": {"item": ">i8"},
+    "float4": {"item": ">f4"},
+    "float8": {"item": ">f8"},
+    "numeric": {"item": "", "form": "numeric"},
+    "bool": {"item": ">u1"},
+    "text": {"item": ""},
+    "varchar": {"item": ""},
+    "bpchar": {"item": "", "form": "bpchar"},
+    "char": {"item": "", "form": "char"},
+    "name": {"item": ""},
+    "date": {"item": ">i4"},
+    "timestamp": {"item": ">i8"},
+    "timestamptz": {"item": ">i8"},
+    "_float4": {"item": ">f4"},
+    "_float8": {"item": ">f8"},
+    "_numeric": {"item": "", "form": "numeric", "stored": "f8"},
+    "_int2": {"item": ">i2", "stored": "f4"},
+    "_int4": {"item": ">i4", "stored": "f8"},
+    "_int8": {"item": ">i8", "stored": "f8"},
 }
+_WIRES = {name: CopyEncoding(kind=ColumnKind(kind), **_FORMATS[name]) for name, kind in KIND_OF_TYPE.items()}
 _TEXT = CopyEncoding(kind=ColumnKind.TEXT, item="")  # enums, and types whose binary form equals their text
 _SINCE_16 = {"char": CopyEncoding(kind=ColumnKind.TEXT, item="", form="char_or_octal")}
 # Types that are read only in a primary key: no model learns from them, but their text identifies rows.
@@ -35,10 +38,6 @@ _KEY_WIRES = {
         *("oid", "xid8", "pg_lsn", "jsonb"),
     )
 }
-SUPPORTED_TYPES = (
-    "smallint, integer, bigint, real, double precision, numeric, boolean, text, varchar, char, enums, date, "
-    "timestamp, timestamptz, and arrays of real, double precision, numeric and integers"
-)
 
 
 def of_column(base: str | None, *, enumerated: bool, server_version: int) -> CopyEncoding | None:

@@ -19,7 +19,8 @@ from indb_tensile.learning.encoders import TextFacts
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.preprocessor import Preprocessor
-from indb_tensile.learning.splits import PARTS, Hashes, Parts, Split, row_hashes
+from indb_tensile.learning.splits import Hashes, Parts, Split, row_hashes
+from indb_tensile.request.split_rules import PARTS
 
 _MOST_FACTS = 1000  # per section
 _MOST_CLASSES = 50

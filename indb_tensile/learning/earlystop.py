@@ -9,19 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import training_length
-from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, METRICS
-from indb_tensile.learning.parameters import Specification, check_parameters
-
-EARLY_STOP: dict[str, Specification] = {
-    "on": {"type": "boolean", "default": True},
-    # The default patience is a function of the epochs (training_length.py).
-    "patience": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
-    "min_delta": {"type": "number", "minimum": 0, "default": 0.0},
-    "metric": {"type": "text", "default": "loss"},
-}
+from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
+from indb_tensile.request.early_stop_rules import EARLY_STOP, check_early_stop
+from indb_tensile.request.parameter_rules import fill_defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +38,8 @@ class EarlyStop:
 
         None as request means that training never stops early. Raises RequestError as `check_early_stop` does.
         """
-        values: dict[str, Any] = {"on": False} if request is None else check_early_stop(request, task)
+        options = {"on": False} if request is None else check_early_stop(request, task, {})
+        values = fill_defaults(options, EARLY_STOP)
         if not values.pop("on"):
             return cls(patience=None)
         if values["patience"] is None:
@@ -103,20 +96,3 @@ class EarlyStop:
             return True
         gain = value - self.best if HIGHER_IS_BETTER[self.metric] else self.best - value
         return gain > self.min_delta
-
-
-def check_early_stop(request: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    """Return every parameter with its requested value or its default.
-
-    Raises RequestError for an unknown name or metric, a value out of range, or a parameter beside `"on": false`.
-    """
-    values = check_parameters("early_stop", request, EARLY_STOP)
-    beside = [name for name, value in request.items() if name != "on" and value is not None]
-    if beside and not values["on"]:
-        hint = f'Leave "{beside[0]}" out, or leave "on" out.'
-        raise RequestError(f'early_stop: "{beside[0]}" means nothing with "on" false', hint=hint)
-    known = ("loss", *METRICS[task])
-    if values["metric"] not in known:
-        hint = f"Known for {task}: {', '.join(known)}."
-        raise RequestError(f'early_stop: unknown metric "{values["metric"]}"', hint=hint)
-    return values

@@ -1,50 +1,14 @@
-"""Hyper-parameters: names, ranges and defaults, and the learning rate as a function of the step."""
+"""Hyper-parameters with their defaults filled in, and the learning rate as a function of the step."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from indb_tensile.errors import RequestError
 from indb_tensile.learning import training_length
-from indb_tensile.learning.parameters import Specification, check_parameters
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS, ONLY_WITH, check_hyperparams
+from indb_tensile.request.parameter_rules import fill_defaults
 
-# None as default means that the value is computed: epochs and batch_size from the number of rows, others from the
-# optimizer.
-HYPERPARAMS: dict[str, Specification] = {
-    "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
-    "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
-    "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
-    "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
-    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
-    "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
-    "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
-    "warmup": {"type": "number", "minimum": 0, "below": 1, "default": 0.0},
-    "decay": {"type": "number", "above": 0, "maximum": 1, "default": 0.1},
-    "decay_at": {"type": "numbers", "above": 0, "below": 1, "length": [1, 16], "default": [0.5, 0.75]},
-    "momentum": {"type": "number", "minimum": 0, "below": 1, "default": None},
-    "nesterov": {"type": "boolean", "default": False},
-    "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
-    "alpha": {"type": "number", "minimum": 0, "below": 1, "default": 0.99},
-    "centered": {"type": "boolean", "default": False},
-    "eps": {"type": "number", "above": 0, "maximum": 1, "default": None},
-    "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
-    "clip_norm": {"type": "number", "above": 0, "default": None},
-    "average_decay": {"type": "number", "above": 0, "below": 1, "default": None},
-    "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
-}
-
-# Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.
-ONLY_WITH = {
-    "momentum": ("optimizer", ("sgd", "rmsprop")),
-    "nesterov": ("optimizer", ("sgd",)),
-    "betas": ("optimizer", ("adam", "adamw")),
-    "alpha": ("optimizer", ("rmsprop",)),
-    "centered": ("optimizer", ("rmsprop",)),
-    "eps": ("optimizer", ("adam", "adamw", "adagrad", "rmsprop")),
-    "decay": ("schedule", ("step",)),
-    "decay_at": ("schedule", ("step",)),
-}
 _LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3}
 _WEIGHT_DECAY = {"adamw": 1e-2}  # torch's default for adamw; 0 for all other optimizers
 _EPS = {"adagrad": 1e-10}  # torch.optim's default; 1e-8 for all other optimizers
@@ -88,7 +52,7 @@ class TrainingSettings:
 
         Raises RequestError as `check_hyperparams` does.
         """
-        values = check_hyperparams(hyperparams)
+        values = fill_defaults(check_hyperparams(hyperparams), HYPERPARAMS)
         if values["batch_size"] is None:
             values["batch_size"] = training_length.batch_size(rows)
         if values["epochs"] is None:
@@ -114,21 +78,6 @@ class TrainingSettings:
         own = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in allowed}
         return {name: value for name, value in own.items() if value is not None and name not in unused}
-
-
-def check_hyperparams(hyperparams: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every hyper-parameter with its requested value or its default.
-
-    Raises RequestError for an unknown name, a wrong type or a value out of range; the HINT lists valid values.
-    """
-    values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
-    for name, (switch, allowed) in ONLY_WITH.items():
-        if hyperparams.get(name) is not None and values[switch] not in allowed:
-            hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
-            raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {values[switch]}', hint=hint)
-    if values["nesterov"] and values["momentum"] == 0:
-        raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
-    return values
 
 
 def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> float:

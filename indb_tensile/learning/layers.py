@@ -1,4 +1,7 @@
-"""The layers of declared networks: names, parameters, and the torch module of each for a given input shape."""
+"""The layers of declared networks: the torch module of each for a given input shape.
+
+The declarations have been checked by `request/network_rules.py`, which has the names and parameters of all layers.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,100 +10,22 @@ import torch
 from torch import nn
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.parameters import Specification, check_parameters
 from indb_tensile.learning.sequences import (
-    SEQUENCE_OUTPUTS,
     RecurrentLayer,
     Reshape,
     Residual,
     TransformerEncoder,
     divisors,
 )
+from indb_tensile.request.network_rules import LAYERS, without_type
+from indb_tensile.request.parameter_rules import fill_defaults
 
 Shape = tuple[int, ...]
-
-ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
-MOST_UNITS = 65_536
-MOST_LAYERS = 500  # of a network, including layers within residual layers
-DEEPEST_LAYERS = 8  # levels of residual layers within residual layers
-
-_UNITS: Specification = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
-_KERNEL: Specification = {"type": "integer", "minimum": 1, "maximum": 63}
-_DROPOUT: Specification = {"type": "number", "minimum": 0, "below": 1, "default": 0.0}
-_DEPTH: Specification = {"type": "integer", "minimum": 1, "maximum": 64, "default": 1}
-_OUTPUT: Specification = {"type": "choice", "values": list(SEQUENCE_OUTPUTS), "default": "last"}
-_POOL: dict[str, Specification] = {
-    "kernel": {**_KERNEL, "default": 2},
-    "stride": {**_KERNEL, "default": None},
-    "padding": {"type": "integer", "minimum": 0, "maximum": 31, "default": 0},
-}
-_RECURRENT: dict[str, Specification] = {
-    "hidden": _UNITS,
-    "layers": _DEPTH,
-    "bidirectional": {"type": "boolean", "default": False},
-    "dropout": _DROPOUT,
-    "output": _OUTPUT,
-}
-
-# The default of `out` in a linear layer is the number of outputs that the task needs.
-LAYERS: dict[str, dict[str, Specification]] = {
-    "linear": {"out": {**_UNITS, "default": None}, "bias": {"type": "boolean", "default": True}},
-    "conv2d": {
-        "out": _UNITS,
-        "kernel": {**_KERNEL, "default": 3},
-        "stride": {**_KERNEL, "default": 1},
-        "padding": {"type": "integer", "minimum": 0, "maximum": 31, "default": None},
-        "groups": {**_UNITS, "default": 1},
-        "bias": {"type": "boolean", "default": True},
-    },
-    "batch_norm1d": {},
-    "batch_norm2d": {},
-    "layer_norm": {},
-    **{name: {} for name in ACTIVATIONS},
-    "dropout": {"p": {**_DROPOUT, "default": 0.5}},
-    "max_pool2d": _POOL,
-    "avg_pool2d": _POOL,
-    "adaptive_avg_pool2d": {"size": {**_KERNEL, "default": 1}},
-    "flatten": {},
-    "reshape": {"shape": {"type": "integers", "minimum": -1, "maximum": 2**31 - 1, "length": [1, 4]}},
-    "lstm": _RECURRENT,
-    "gru": _RECURRENT,
-    "transformer_encoder": {
-        "d_model": {**_UNITS, "default": None},
-        "heads": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
-        "layers": {**_DEPTH, "default": 2},
-        "feedforward": {**_UNITS, "default": None},
-        "dropout": {**_DROPOUT, "default": 0.1},
-        "positions": {"type": "boolean", "default": True},
-        "output": {**_OUTPUT, "default": "mean"},
-    },
-    "residual": {"layers": {"type": "layers"}},
-}
 
 _Values = Mapping[str, Any]
 
 
-def check_layers(layers: Sequence[Any], where: str = "layer", depth: int = 0) -> int:
-    """Return the number of layers on all levels.
-
-    Raises RequestError with the layer's number for an unknown type or parameter and for too many layers.
-    """
-    if depth > DEEPEST_LAYERS:
-        raise RequestError(f"architecture: {where} nests residual layers more than {DEEPEST_LAYERS} deep")
-    count = len(layers)
-    for position, layer in enumerate(layers):
-        title = f"{where} {position}"
-        values = check_parameters(
-            f"architecture: {title} ({_kind(layer, title)})", _without_type(layer), _parameters_of(layer)
-        )
-        if layer["type"] == "residual":
-            count += check_layers(values["layers"], f"{title}.", depth + 1)
-    if count > MOST_LAYERS:
-        raise RequestError(f"architecture: {count} layers are more than {MOST_LAYERS}")
-    return count
-
-
-def stack(layers: Sequence[Mapping[str, Any]], shape: Shape, outputs: int, where: str = "layer") -> nn.Sequential:
+def stack(layers: Sequence[dict[str, Any]], shape: Shape, outputs: int, where: str = "layer") -> nn.Sequential:
     """Build the layers in order, each for the output shape of the previous one. Works on any device.
 
     Raises RequestError with the layer's number and the shapes if a layer does not fit.
@@ -129,10 +54,10 @@ def output_shape(module: nn.Module, shape: Shape, title: str) -> Shape:
     return tuple(result.shape[1:])
 
 
-def _module(layer: Mapping[str, Any], shape: Shape, outputs: int, title: str) -> nn.Module:
+def _module(layer: dict[str, Any], shape: Shape, outputs: int, title: str) -> nn.Module:
     """Build one layer. Raises RequestError if the layer does not fit the shape of its input."""
     kind = layer["type"]
-    values = check_parameters(f"architecture: {title} ({kind})", _without_type(layer), LAYERS[kind])
+    values = fill_defaults(without_type(layer), LAYERS[kind])
     if kind == "residual":
         inner = stack(values["layers"], shape, outputs, f"{title}.")
         inner_shape = output_shape(inner, shape, f"{title} (residual)")
@@ -183,9 +108,6 @@ def _recurrent(kind: str) -> "_Builder":
     """Return the builder of an LSTM or GRU layer."""
 
     def make(values: _Values, shape: Shape, outputs: int, title: str) -> nn.Module:
-        if values["dropout"] and values["layers"] == 1:
-            hint = 'Give it more "layers", or add a dropout layer after it.'
-            raise RequestError(f'architecture: {title}: "dropout" acts between layers, and there is one', hint=hint)
         return RecurrentLayer(
             kind,
             shape[1],
@@ -243,23 +165,3 @@ _BUILDERS: dict[str, tuple[tuple[int, ...] | None, _Builder]] = {
     "sigmoid": (None, lambda values, shape, outputs, title: nn.Sigmoid()),
     "silu": (None, lambda values, shape, outputs, title: nn.SiLU()),
 }
-
-
-def _kind(layer: Any, title: str) -> str:
-    kind = layer.get("type") if isinstance(layer, Mapping) else None
-    if kind not in LAYERS:
-        hint = f"Known layers: {', '.join(LAYERS)}."
-        raise RequestError(f"architecture: {title} has the unknown type {_quoted(kind)}", hint=hint)
-    return str(kind)
-
-
-def _quoted(kind: Any) -> str:
-    return f'"{kind}"' if isinstance(kind, str) else repr(kind)
-
-
-def _parameters_of(layer: Mapping[str, Any]) -> dict[str, Specification]:
-    return LAYERS[layer["type"]]
-
-
-def _without_type(layer: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in layer.items() if name != "type"}

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn import metrics
 
-from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.preprocessor import Preprocessor
+from indb_tensile.request.task_rules import METRICS
 
 HIGHER_IS_BETTER: dict[str, bool] = {
     "loss": False,  # the function that training minimises
@@ -22,11 +22,6 @@ HIGHER_IS_BETTER: dict[str, bool] = {
     "r2": True,
     "rmse": False,
     "mae": False,
-}
-
-METRICS: dict[Task, tuple[str, ...]] = {
-    Task.CLASSIFICATION: ("accuracy", "balanced_accuracy", "f1_macro", "log_loss", "roc_auc"),
-    Task.REGRESSION: ("r2", "rmse", "mae"),
 }
 
 Array = npt.NDArray[Any]
@@ -53,19 +48,6 @@ def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preproces
 def default_metric(task: Task) -> str:
     """Return the metric that versions are compared by if the request names none."""
     return METRICS[task][0]
-
-
-def check_metric(task: Task, metric: str | None) -> str:
-    """Return the metric to compare versions by.
-
-    Raises RequestError for a metric that the task does not have.
-    """
-    if metric is None:
-        return default_metric(task)
-    if metric not in METRICS[task]:
-        hint = f"Metrics of {task}: {', '.join(METRICS[task])}."
-        raise RequestError(f'unknown metric "{metric}" for {task}', hint=hint)
-    return metric
 
 
 def better(metric: str, new: Mapping[str, float], old: Mapping[str, float]) -> bool:

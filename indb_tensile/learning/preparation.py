@@ -17,18 +17,23 @@ from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Column, ColumnData, Columns, Rows, TableData
 from indb_tensile.learning.datareport import Fact, ReportInput, report_data
-from indb_tensile.learning.earlystop import EarlyStop, check_early_stop
+from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.hyperparams import TrainingSettings, check_hyperparams
+from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
-from indb_tensile.learning.model_metrics import check_metric
+from indb_tensile.learning.model_metrics import default_metric
 from indb_tensile.learning.preprocessor import Preprocessor, choose_features, fit, require_present
 from indb_tensile.learning.relation_reader import Connection, ReadLimits, read
 from indb_tensile.learning.requirements import AvailableMemory, Requirements
 from indb_tensile.learning.splits import Parts, Split, divide
 from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
+from indb_tensile.request.early_stop_rules import check_early_stop
+from indb_tensile.request.hyperparam_rules import check_hyperparams
+from indb_tensile.request.network_rules import check_architecture
+from indb_tensile.request.split_rules import check_split_use
+from indb_tensile.request.task_rules import check_metric
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
 
@@ -218,17 +223,10 @@ def left_out(spec: JobSpec) -> tuple[str, ...]:
     column is the target, or is both a feature and the column that says which rows test.
     """
     split = Split.parse(spec.split)
-    if split.divider is None:
+    check_split_use(spec.split, spec.target, spec.features)
+    if split.divider is None or spec.features is not None:
         return spec.exclude
-    if split.divider == spec.target:
-        raise RequestError(f'split: column "{split.divider}" is the target', hint="Name another column.")
-    if spec.features is None:
-        return (*spec.exclude, split.divider)
-    if split.column in spec.features:
-        raise RequestError(
-            f'column "{split.column}" says which rows test, and is also a feature', hint="Leave it out of features."
-        )
-    return spec.exclude
+    return (*spec.exclude, split.divider)
 
 
 def _encode_parts(
@@ -291,20 +289,15 @@ class _CheckedOptions:
     @classmethod
     def of(cls, spec: JobSpec) -> "_CheckedOptions":
         """Check every option of the specification."""
-        architectures.check(spec.architecture)
+        check_architecture(spec.architecture)
         check_hyperparams(spec.hyperparams)
         split = Split.parse(spec.split)
-        if (
-            spec.early_stop is not None
-            and check_early_stop(spec.early_stop, spec.task)["on"]
-            and not split.valid_size
-        ):
-            hint = "Give a valid_size above 0, or switch it off: early_stop => '{\"on\": false}'."
-            raise RequestError("early_stop needs validation rows, and the split's valid_size is 0", hint=hint)
+        if spec.early_stop is not None:
+            check_early_stop(spec.early_stop, spec.task, spec.split)
         return cls(
             split=split,
             options=FeatureOptions.parse(spec.preprocess),
-            metric=check_metric(spec.task, spec.metric),
+            metric=default_metric(spec.task) if spec.metric is None else check_metric(spec.task, spec.metric),
         )
 
 

@@ -19,6 +19,7 @@ from indb_tensile.learning.encoders import Arrays, Matrix, Numbers, TextFacts, T
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.jsonrows import column_of, named, number
 from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.request.feature_rules import check_features
 
 Tensor32 = npt.NDArray[np.float32]
 
@@ -213,28 +214,23 @@ def choose_features(
     """Return the columns to learn from.
 
     Without `features` these are all columns except the target, the excluded ones, primary keys and identity columns.
-    Raises MissingError for an unknown column, RequestError for a contradiction or if no column is left.
+    Raises MissingError for an unknown column, RequestError for a contradiction, if no column is left, and for an
+    option that does not apply to its column.
     """
     names = [column.name for column in described]
-    named_by_options = options.named if options else ()
-    for name in (target, *(features or ()), *exclude, *named_by_options):
+    for name in (target, *(features or ()), *exclude):
         if name not in names:
             detail = f"The table's columns are: {', '.join(names)}."
             raise MissingError(f'column "{name}" does not exist in the table', detail=detail)
     if features is not None:
-        _check_feature_names(target, features, exclude)
+        _check_feature_names(features, exclude)
         chosen = tuple(features)
     else:
         out = {target, *exclude}
         chosen = tuple(c.name for c in described if c.name not in out and not c.primary_key and not c.identity)
-    if not chosen:
-        detail = "The target, excluded columns, and primary-key and identity columns are left out automatically."
-        raise RequestError(
-            "no column is left to learn from", detail=detail, hint="Name some with features => '{...}'."
-        )
-    unused = [name for name in named_by_options if name not in chosen]
-    if unused:
-        raise RequestError(f'preprocess names column "{unused[0]}", which is not among the features')
+    check_features(target, chosen, "the table", names)
+    if options is not None:
+        options.check({column.name: column for column in described if column.name in chosen}, names)
     return chosen
 
 
@@ -259,11 +255,10 @@ def fit(
 ) -> Preprocessor:
     """Fit means, scales and categories to the `train` rows. Without `input_shape` a row is flat.
 
-    Raises DataError if every feature is constant, RequestError if an option does not apply to its column or the
+    `choose_features` has checked the options. Raises DataError if every feature is constant, RequestError if the
     features do not fill `input_shape`.
     """
     learned = _TrainingRows(columns, features, train)
-    options.check({name: columns[name].kind for name in features})
     scalars = [name for name in features if columns[name].kind in _SCALARS]
     texts = [
         Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))
@@ -357,11 +352,9 @@ def _require_different_rows(fitted: Preprocessor, learned: "_TrainingRows", feat
     )
 
 
-def _check_feature_names(target: str, features: Sequence[str], exclude: Sequence[str]) -> None:
+def _check_feature_names(features: Sequence[str], exclude: Sequence[str]) -> None:
     for name in features:
         if features.count(name) > 1:
             raise RequestError(f'feature "{name}" is named {features.count(name)} times', hint="Name it once.")
-        if name == target:
-            raise RequestError(f'column "{name}" is both the target and a feature', hint="Leave it out of features.")
         if name in exclude:
             raise RequestError(f'column "{name}" is both a feature and excluded', hint="Leave it out of one of them.")

@@ -41,9 +41,10 @@ from indb_tensile.learning.copybinary import BLOCK_BYTES, CopyDecoder
 from indb_tensile.learning.copystream import blocks
 from indb_tensile.learning.memory_estimate import Statistics
 from indb_tensile.learning.relationsql import read_statistics, statement
+from indb_tensile.request import copyable_relation
+from indb_tensile.request.column_types import SUPPORTED_TYPES
+from indb_tensile.request.copyable_relation import Reason, missing_grants
 from indb_tensile.sizes import size
-from indb_tensile.sql_api import readable
-from indb_tensile.sql_api.readable import Reason, missing_grants
 
 log = logging.getLogger("trainer")
 
@@ -85,8 +86,8 @@ class _ChangedError(Exception):
 class _Located:
     """A relation under its present name, with its partitions, children and ancestors.
 
-    `family` contains rows of `readable.FAMILY`. `lockable` contains the oids of the members that this session's role
-    may lock with `lock table`.
+    `family` contains rows of `copyable_relation.FAMILY`. `lockable` contains the oids of the members that this
+    session's role may lock with `lock table`.
     """
 
     oid: int
@@ -155,7 +156,7 @@ def read(
     def copied(described: _Described) -> TableData:
         chosen = tuple(dict.fromkeys(choose(described.columns)))
         _require_wires(described, chosen)
-        _refuse_unreadable(readable.counting(described.reasons, chosen))
+        _refuse_unreadable(copyable_relation.counting(described.reasons, chosen))
         if owner_oid is not None:
             _require_owners_grants(connection, described.located, owner_oid, chosen)
         _require_grants(connection, described.located, (*chosen, *described.key))
@@ -277,18 +278,18 @@ def _locate(connection: Connection, relation: Relation) -> _Located:
     if not exists or not family:
         hint = "Create it, then call tensile_train again."
         raise MissingError(f"table {title} no longer exists", detail=f"Its oid was {relation.oid}.", hint=hint)
-    _refuse_unreadable(readable.reasons(family, ()))
+    _refuse_unreadable(copyable_relation.reasons(family, ()))
     oids = [row["oid"] for row in family]
     lockable = frozenset(oid for (oid,) in connection.execute(statement("lockable"), {"oids": oids}))
     return _Located(oid=relation.oid, schema=schema, name=name, family=family, lockable=lockable)
 
 
 def _family(connection: Connection, oid: int) -> tuple[Row, ...]:
-    return tuple(_rows(connection, readable.FAMILY, str(oid)))
+    return tuple(_rows(connection, copyable_relation.FAMILY, str(oid)))
 
 
 def _rows(connection: Connection, query: str, *arguments: str) -> list[Row]:
-    """Return the rows of a statement of `readable`, whose parameters are in the syntax of PL/Python."""
+    """Return the rows of a statement of `copyable_relation`, whose parameters are in the syntax of PL/Python."""
     with psycopg.RawCursor(connection, row_factory=dict_row) as cursor:
         return list(cursor.execute(query, arguments).fetchall())
 
@@ -311,7 +312,7 @@ def _describe_locked(connection: Connection, located: _Located, key: Sequence[st
     """Describe the locked relation. Raises _ChangedError if its family differs from the locked one."""
     if _family(connection, located.oid) != located.family:
         raise _ChangedError
-    rows = _rows(connection, readable.COLUMNS, str(located.oid))
+    rows = _rows(connection, copyable_relation.COLUMNS, str(located.oid))
     if key is not None:
         rows = [{**row, "primary_key": row["name"] in key} for row in rows]
     version = connection.info.server_version
@@ -335,7 +336,7 @@ def _describe_locked(connection: Connection, located: _Located, key: Sequence[st
         located=located,
         columns=described,
         wires=keys | readable_columns,
-        reasons=readable.reasons(located.family, rows),
+        reasons=copyable_relation.reasons(located.family, rows),
     )
 
 
@@ -356,11 +357,11 @@ def _refuse_unreadable(reasons: tuple[Reason, ...]) -> None:
     reason = reasons[0]
     subject = f"{reason.schema}.{reason.name}"
     match reason.code:
-        case readable.ROW_SECURITY:
+        case copyable_relation.ROW_SECURITY:
             raise ProtectedError(
                 f"table {subject} is protected by row-level security", hint=_PROTECTED_HINT, reasons=reasons
             )
-        case readable.GENERATED | readable.SEND_FUNCTION | readable.KEY_TYPE:
+        case copyable_relation.GENERATED | copyable_relation.SEND_FUNCTION | copyable_relation.KEY_TYPE:
             advice = f"Leave it out: exclude => '{{{reason.column}}}'. Or train" if not reason.key else "Train"
             raise UnreadableError(
                 f"table {subject} cannot be copied as it stands: {reason.text}",
@@ -368,7 +369,7 @@ def _refuse_unreadable(reasons: tuple[Reason, ...]) -> None:
                 "is not copied.",
                 reasons=reasons,
             )
-        case readable.TEMPORARY:
+        case copyable_relation.TEMPORARY:
             hint = "Other sessions cannot see temporary tables: create it without temporary."
             message = f"{subject} is a temporary table; training reads permanent tables"
             raise UnreadableError(message, hint=hint, reasons=reasons)
@@ -390,7 +391,7 @@ def _require_wires(described: _Described, chosen: Sequence[str]) -> None:
         left_out = ", ".join(column.name for column in unsupported)
         raise RequestError(
             f"cannot learn from column {shown}",
-            detail=f"Supported types: {copy_encodings.SUPPORTED_TYPES}.",
+            detail=f"Supported types: {SUPPORTED_TYPES}.",
             hint=f"Leave it out: exclude => '{{{left_out}}}'.",
         )
 
@@ -409,7 +410,7 @@ def _require_owners_grants(connection: Connection, located: _Located, role_oid: 
 def _require_grants(connection: Connection, located: _Located, columns: Sequence[str]) -> None:
     """Raise PrivilegeError if this session's role may not read the columns of every table that holds rows."""
     role = connection.info.user
-    rows = _rows(connection, readable.GRANTS, str(located.oid), role, json.dumps(columns))
+    rows = _rows(connection, copyable_relation.GRANTS, str(located.oid), role, json.dumps(columns))
     _require_complete_grants(connection, role, rows, f"table {located}")
 
 

@@ -1,5 +1,5 @@
 -- Named statements with which a trainer reads a user's table as the role tensile_reader (relation.py). The statements
--- that describe a relation are in sql_api/readable.py, which the SQL functions use too.
+-- that describe a relation are in request/copyable_relation.py, which the SQL functions use too.
 
 -- set_session --
 -- Settings of the session, applied before any other statement. They are statements, because PgBouncer refuses them in

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-SEQUENCE_OUTPUTS = ("last", "mean", "sequence")
-
 
 class RecurrentLayer(nn.Module):
     """An LSTM or GRU that returns one tensor: its last step, the mean of all steps, or the whole sequence."""

@@ -4,8 +4,8 @@ The draw of a row is a number below 2**53. It depends on the seed and on the row
 there is no key, but never on the row's position. So a row stays in its part when the table is read again or grows,
 and two models of one seed are evaluated on the same rows. Equal rows without a key are counted and get different
 draws; their order does not matter, because equal rows are interchangeable. The decision is stored as a rule of a few
-numbers (`Parts.rule`), from which `tensile_split` computes the part of each row: `sql_api/membership.py` contains the
-same computation with the standard library.
+numbers (`Parts.rule`), from which `tensile_split` computes the part of each row: `sql_api/split_membership.py`
+contains the same computation with the standard library.
 """
 
 import hashlib
@@ -17,28 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.errors import DataError, RequestError
+from indb_tensile.errors import DataError, MissingColumnError
 from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows
-from indb_tensile.learning.parameters import Specification, check_parameters
+from indb_tensile.request.parameter_rules import fill_defaults
+from indb_tensile.request.split_rules import PARTS, SPLIT, check_split, check_split_column, require_order
 
 Hashes = npt.NDArray[np.uint64]
-
-SPLIT: dict[str, Specification] = {
-    "test_size": {"type": "number", "above": 0, "below": 1, "default": 0.15},
-    "valid_size": {"type": "number", "minimum": 0, "below": 1, "default": 0.15},
-    "seed": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1, "default": 0},
-    "last": {"type": "number", "above": 0, "below": 1, "default": None},
-    "by": {"type": "text", "default": None},
-    "column": {"type": "text", "default": None},
-}
-PARTS = ("train", "valid", "test")
-ORDERED = (
-    ColumnKind.DATE,
-    ColumnKind.TIME,
-    ColumnKind.INTEGER,
-    ColumnKind.FLOAT,
-)  # kinds of column that "by" may name
-NAMING = (ColumnKind.BOOLEAN, ColumnKind.TEXT)  # kinds of column that "column" may name
 
 _IDENTITY_SEED = 0x7E45_11E0_7E45_11E0  # an arbitrary constant, so that row hashes differ from other hashes
 _MISSING = 0x9AE1_6A3B_2F90_404F  # the hash of NULL; differs from the hashes of small numbers
@@ -56,43 +40,24 @@ class Split:
     test.
     """
 
-    test_size: float = 0.15
-    valid_size: float = 0.15
-    seed: int = 0
+    test_size: float = SPLIT["test_size"]["default"]
+    valid_size: float = SPLIT["valid_size"]["default"]
+    seed: int = SPLIT["seed"]["default"]
     last: float | None = None
     by: str | None = None
     column: str | None = None
 
-    def __post_init__(self) -> None:
-        test_size = self.test_size if self.last is None else self.last
-        if self.column is None and test_size + self.valid_size >= 1:
-            name = "test_size" if self.last is None else "last"
-            sizes = f"{name} {test_size} and valid_size {self.valid_size}"
-            raise RequestError(f"split: {sizes} leave no rows to train on", hint="Keep their sum below 1.")
-
     @classmethod
     def parse(cls, request: Mapping[str, Any]) -> "Split":
         """Check the options of a split. Raises RequestError for an invalid or contradictory option."""
-        options = check_parameters("split", request, SPLIT)
-        if (options["last"] is None) != (options["by"] is None):
-            raise RequestError('split: "last" and "by" must be given together', hint=_BY_HINT)
-        for name, others in (("column", ("last", "test_size")), ("last", ("test_size",))):
-            conflicts = [
-                other for other in others if request.get(name) is not None and request.get(other) is not None
-            ]
-            if conflicts:
-                raise RequestError(
-                    f'split: "{name}" and "{conflicts[0]}" contradict each other', hint="Leave one out."
-                )
-        return cls(**options)
+        options = check_split(request)
+        require_order(options)
+        return cls(**fill_defaults(options, SPLIT))
 
     @property
     def divider(self) -> str | None:
         """Return the column that decides the parts, or None if the hash decides."""
         return self.by or self.column
-
-
-_BY_HINT = 'Give both, as in split => \'{"last": 0.2, "by": "created_at"}\'.'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,9 +83,9 @@ def divide(row_hash: Hashes, split: Split, decisive: ColumnData | None = None, *
     """
     drawn = draws(row_hash if keyed else distinct_hashes(row_hash), split.seed)
     if split.by is not None:
-        return _divide_by_order(drawn, split, _require_divider("by", split.by, decisive, ORDERED))
+        return _divide_by_order(drawn, split, _require_divider("by", split.by, decisive))
     if split.column is not None:
-        return _divide_by_column(drawn, split, _require_divider("column", split.column, decisive, NAMING))
+        return _divide_by_column(drawn, split, _require_divider("column", split.column, decisive))
     return _divide_by_hash(drawn, split)
 
 
@@ -238,16 +203,14 @@ def _draw_limit(share: float) -> int:
     return math.ceil(share * 2.0**_DRAW_BITS)
 
 
-def _require_divider(option: str, name: str, data: ColumnData | None, kinds: Sequence[ColumnKind]) -> ColumnData:
+def _require_divider(option: str, name: str, data: ColumnData | None) -> ColumnData:
     """Return the column that decides the parts.
 
     Raises RequestError for a column of the wrong kind, DataError if the column is NULL in a row.
     """
-    if data is None or data.kind not in kinds:
-        kind = "missing" if data is None else f"of kind {data.kind}"
-        raise RequestError(
-            f'split: column "{name}" is {kind}', hint=f'"{option}" names a column of kind {" or ".join(kinds)}.'
-        )
+    if data is None:
+        raise MissingColumnError(f'split: column "{name}" does not exist in the table', hint="Name another column.")
+    check_split_column(option, f'"{name}"', data.kind, f"is of kind {data.kind}")
     unknown = data.missing | np.isnan(data.values) if data.kind is ColumnKind.FLOAT else data.missing
     if unknown.any():
         raise DataError(

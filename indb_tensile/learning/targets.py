@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.errors import DataError, RequestError
+from indb_tensile.errors import DataError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows
 from indb_tensile.learning.encoders import LARGEST
+from indb_tensile.request.task_rules import check_target
 
 Label = bool | int | float | str
 
@@ -124,6 +125,7 @@ def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> TargetEn
     Labels are collected from all labelled rows. Raises DataError if the training rows have one value only,
     RequestError if the type does not suit the task.
     """
+    check_target(task, f'"{name}"', data.kind, f"is of kind {data.kind}")
     if task is Task.REGRESSION:
         return _fit_value(name, data, train)
     return _fit_classes(name, data, train)
@@ -131,9 +133,6 @@ def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> TargetEn
 
 def _fit_classes(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
     """Fit the classes of a target. Raises DataError if there is one class, or one class per row."""
-    if data.kind in (ColumnKind.ARRAY, ColumnKind.DATE, ColumnKind.TIME):
-        hint = "Name a text, boolean or numeric column with target => '...'."
-        raise RequestError(f'target "{name}" is of kind {data.kind}, which has no classes', hint=hint)
     labels, counts = _distinct(data)
     if len(labels) == 1:
         raise DataError(
@@ -160,9 +159,6 @@ def _distinct(data: ColumnData) -> tuple[list[Label], list[int]]:
 
 
 def _fit_value(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
-    if data.kind not in (ColumnKind.INTEGER, ColumnKind.FLOAT):
-        hint = "Use task => 'classification', or name a numeric column with target => '...'."
-        raise RequestError(f'target "{name}" is of kind {data.kind}, which regression cannot predict', hint=hint)
     values = data.values[train].astype(np.float64)
     if values.min() == values.max():
         hint = "Regression needs values that differ: add rows, or name another target."

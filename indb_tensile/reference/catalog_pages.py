@@ -3,15 +3,18 @@
 Signatures come from `pg_catalog`, sentences from `comment on`, so a page cannot differ from the installed objects.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psycopg
 
 from indb_tensile.catalog.queries import parse
+from indb_tensile.errors import UnsupportedError
 from indb_tensile.reference.page import heading
+from indb_tensile.request.job_rules import UNSUPPORTED
 
 SOURCE = Path(__file__).with_name("catalog.sql")
+_NOT_YET = f"  -- does not work yet: SQLSTATE {UnsupportedError.sqlstate}"
 
 
 def catalog_pages(connection: psycopg.Connection) -> dict[str, str]:
@@ -27,9 +30,17 @@ def _functions(connection: psycopg.Connection) -> Iterator[str]:
     yield ""
     yield "[SQL functions](../user/functions.md) explains the arguments and the errors, with examples that run."
     for name, kind, arguments, result, comment in connection.execute(parse(SOURCE.read_text())["functions"].encode()):
-        listed = "(" + ",".join(f"\n    {argument}" for argument in arguments) + ("\n)" if arguments else ")")
+        listed = "(" + "".join(_arguments(arguments)) + ("\n)" if arguments else ")")
         returns = f" returns {result}" if result else ""
         yield f"\n## {name}\n\n{_sentence(comment)}\n\n```text\n{kind} {name}{listed}{returns}\n```"
+
+
+def _arguments(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the line of each argument. A comment marks the arguments that do not work yet."""
+    for place, argument in enumerate(arguments, start=1):
+        comma = "," if place < len(arguments) else ""
+        works = argument.split()[0] not in UNSUPPORTED
+        yield f"\n    {argument}{comma}{'' if works else _NOT_YET}"
 
 
 def _views(connection: psycopg.Connection) -> Iterator[str]:

@@ -14,7 +14,13 @@ from indb_tensile.catalog import install
 from indb_tensile.config import GIB, MIB, SettingRule
 from indb_tensile.errors import InvariantError
 from indb_tensile.reference import meanings
-from indb_tensile.sql_api import options
+from indb_tensile.request.early_stop_rules import EARLY_STOP
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
+from indb_tensile.request.job_rules import DEPLOY
+from indb_tensile.request.network_rules import ARCHITECTURES, LAYERS, MOST_LAYERS, MOST_PARAMETERS
+from indb_tensile.request.preprocess_rules import PREPROCESS
+from indb_tensile.request.split_rules import SPLIT
+from indb_tensile.request.task_rules import METRICS
 
 Rules = Mapping[str, Mapping[str, Any]]
 
@@ -57,7 +63,7 @@ def _training() -> Iterator[str]:
         "`hyperparams => '{\"epochs\": 20}'` in `tensile_train`, `tensile_explain` and `tensile_create_model`. Null "
         "has the same effect as omitting a name.",
     )
-    yield from _parameters("hyperparams", options.HYPERPARAMS, meanings.HYPERPARAMS)
+    yield from _parameters("hyperparams", HYPERPARAMS, meanings.HYPERPARAMS)
 
 
 def _architectures() -> Iterator[str]:
@@ -65,17 +71,17 @@ def _architectures() -> Iterator[str]:
         "Architectures",
         "`architecture => 'mlp'`, or an object with a `type` and parameters: "
         '`\'{"type": "mlp", "hidden": [512, 512]}\'`. A network has at most '
-        f"{options.MOST_PARAMETERS:,} parameters.",
+        f"{MOST_PARAMETERS:,} parameters.",
     )
-    yield from _types("architectures", options.ARCHITECTURES, meanings.ARCHITECTURES, meanings.ARCHITECTURE)
+    yield from _types("architectures", ARCHITECTURES, meanings.ARCHITECTURES, meanings.ARCHITECTURE)
 
     yield from _section(
         "Layers",
         'The elements of `{"type": "layers", "layers": [{"type": "linear", "out": 64}, {"type": "relu"}, '
         '{"type": "linear"}]}`. '
-        f"All levels together have at most {options.MOST_LAYERS} layers.",
+        f"All levels together have at most {MOST_LAYERS} layers.",
     )
-    yield from _types("layers", options.LAYERS, meanings.LAYERS, meanings.LAYER)
+    yield from _types("layers", LAYERS, meanings.LAYERS, meanings.LAYER)
 
 
 def _rows_and_judgement() -> Iterator[str]:
@@ -84,18 +90,18 @@ def _rows_and_judgement() -> Iterator[str]:
         '`preprocess => \'{"missing": {"age": "median"}}\'`. A value applies to all columns, an object '
         "with names of columns only to these columns.",
     )
-    yield from _parameters("preprocess", options.PREPROCESS, meanings.PREPROCESS)
+    yield from _parameters("preprocess", PREPROCESS, meanings.PREPROCESS)
     yield from _section("Split", "`split => '{\"test_size\": 0.2}'`.")
-    yield from _parameters("split", options.SPLIT, meanings.SPLIT)
+    yield from _parameters("split", SPLIT, meanings.SPLIT)
     yield from _section("Early stopping", "`early_stop => '{\"patience\": 5}'`.")
-    yield from _parameters("early_stop", options.EARLY_STOP, meanings.EARLY_STOP)
+    yield from _parameters("early_stop", EARLY_STOP, meanings.EARLY_STOP)
     yield from _section("Metrics", "`metric => 'roc_auc'`: the metric that decides whether a version is better.")
-    _check("metrics", {name for names in options.METRICS.values() for name in names}, meanings.METRICS)
-    rows = [(f"`{name}`", task, meanings.METRICS[name]) for task, names in options.METRICS.items() for name in names]
+    _check("metrics", {name for names in METRICS.values() for name in names}, meanings.METRICS)
+    rows = [(f"`{name}`", task, meanings.METRICS[name]) for task, names in METRICS.items() for name in names]
     yield from _table(("metric", "task", "meaning"), rows)
     yield from _section("Deployment", "`deploy => 'if_better'`.")
-    _check("deploy", options.DEPLOY, meanings.DEPLOY)
-    yield from _table(("value", "meaning"), [(f"`{name}`", meanings.DEPLOY[name]) for name in options.DEPLOY])
+    _check("deploy", DEPLOY, meanings.DEPLOY)
+    yield from _table(("value", "meaning"), [(f"`{name}`", meanings.DEPLOY[name]) for name in DEPLOY])
 
 
 def _controller() -> Iterator[str]:
@@ -104,7 +110,9 @@ def _controller() -> Iterator[str]:
         "The environment variable `TENSILE_` + the name in capitals (`lease_s` is `TENSILE_LEASE_S`), else the TOML "
         "file that `TENSILE_CONFIG` names, else the default. `tensile up` stores its options in a file of its own, "
         "`settings.toml` in the state directory. Sizes are numbers of bytes, or numbers with the unit kB, MB, GB or "
-        "TB, each 1024 times the previous one.",
+        "TB, each 1024 times the previous one. Durations are numbers of seconds, or numbers with the unit us, ms, s, "
+        "min, h or d: `15s`, `10min`. A key of the file that is no setting is refused; a variable that is no setting "
+        "has no effect, and the controller's log, `tensile up` and `tensile doctor` name it.",
     )
     rules = config.setting_rules()
     _check("settings", [rule.name for rule in rules], meanings.SETTINGS)
@@ -244,7 +252,7 @@ def _setting_takes(rule: SettingRule) -> str:
     if rule.range is None:
         return text
     low, high = rule.range
-    as_text = _size if rule.kind == "a size" else _number
+    as_text = {"a size": _size, "a duration": _duration}.get(rule.kind, _number)
     return f"{text} from {as_text(low)} to {as_text(high)}"
 
 
@@ -253,7 +261,17 @@ def _setting_default(rule: SettingRule) -> str:
         return "empty"
     if rule.kind == "a size" and isinstance(rule.default, int):
         return f"`{_size(rule.default)}`"
+    if rule.kind == "a duration" and isinstance(rule.default, float):
+        return f"`{_duration(rule.default)}`"
     return _shown(rule.default)
+
+
+def _duration(seconds: float) -> str:
+    """Format a duration in the largest unit that divides it."""
+    for unit, unit_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g}{unit}"
+    return f"{seconds:g}s" if seconds >= 1 or not seconds else f"{seconds * 1000:g}ms"
 
 
 def _size(size_bytes: float) -> str:

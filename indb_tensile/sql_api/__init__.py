@@ -1,16 +1,25 @@
 """The Python side of the SQL functions: checks requests, enqueues trainings, and asks the service for predictions.
 
-The extension contains the source text of these modules in one PL/Python function, `tensile.bridge`, which compiles
-them once per session. The database host has no other part of the package. Therefore these modules use only the
-standard library and relative imports, and contain SQL text. Everything runs with the caller's own privileges, and a
-caller may call the bridge directly, so no request contains an address, a path or SQL.
+The extension contains the source text of these modules and of `indb_tensile/request` in one PL/Python function,
+`tensile.bridge`, which compiles them once per session. The database host has no other part of the package. Therefore
+these modules use only the standard library and relative imports, and contain SQL text. Everything runs with the
+caller's own privileges, and a caller may call the bridge directly, so no request contains an address, a path or SQL.
 """
 
 import json
 from collections.abc import Callable
 
-from . import datasets, evaluations, models, parts, predictions, service, training
-from .errors import INVALID, READ_ONLY, RefusalError, fault, told_by_database
+from ..errors import RequestError
+from . import (
+    dataset_loading,
+    evaluations,
+    predictions,
+    service_connection,
+    split_listing,
+    stored_models,
+    training_request,
+)
+from .refusals import READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
 from .spi import Json, Plpy
 
 
@@ -25,8 +34,8 @@ def answer(plpy: Plpy, verb: str, request: str | None, rows: list[str | None] | 
         if isinstance(decoded, dict):
             decoded["rows"] = None if rows is None else [None if row is None else row.encode() for row in rows]
     except (ValueError, RecursionError) as error:  # PostgreSQL reads deeper lists and longer numbers than Python
-        refusal = RefusalError(INVALID, f"the request cannot be read: {error}", hint=_SIMPLER)
-        return json.dumps({"ok": False, "error": refusal.error})
+        refusal = RequestError(f"the request cannot be read: {error}", hint=_SIMPLER)
+        return json.dumps({"ok": False, "error": refusal_fields(refusal)})
     return json.dumps(handle(plpy, verb, decoded))
 
 
@@ -38,21 +47,22 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
     """
     try:
         return {"ok": True, "result": _result(plpy, verb, request)}
-    except RefusalError as refusal:
-        return {"ok": False, "error": refusal.error}
+    except RequestError as refusal:
+        return {"ok": False, "error": refusal_fields(refusal)}
     except RecursionError:
-        return {"ok": False, "error": RefusalError(INVALID, "the request is nested too deep", hint=_SIMPLER).error}
+        too_deep = RequestError("the request is nested too deep", hint=_SIMPLER)
+        return {"ok": False, "error": refusal_fields(too_deep)}
     except plpy.SPIError as error:
-        return {"ok": False, "error": _with_read_only_reason(plpy, told_by_database(error))}
+        return {"ok": False, "error": _with_read_only_reason(plpy, database_error_fields(error))}
     except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
         return {"ok": False, "error": fault(error)}
 
 
 def _result(plpy: Plpy, verb: str, request: Json) -> Json:
     if verb not in VERBS:
-        raise RefusalError(INVALID, "the bridge has no such verb", hint=f"Known verbs: {', '.join(VERBS)}.")
+        raise RequestError("the bridge has no such verb", hint=f"Known verbs: {', '.join(VERBS)}.")
     if not isinstance(request, dict):
-        raise RefusalError(INVALID, "the request is not a JSON object")
+        raise RequestError("the request is not a JSON object")
     return VERBS[verb](plpy, request)
 
 
@@ -70,19 +80,19 @@ def _with_read_only_reason(plpy: Plpy, error: dict[str, str]) -> dict[str, str]:
             detail=f"PostgreSQL says: {error['message']}.",
             hint="Connect to the primary server.",
         )
-        return refusal.error
+        return refusal_fields(refusal)
     return error | {"hint": "Run: set transaction_read_only = off; or connect as a role whose sessions may write."}
 
 
 IN_RECOVERY = "select pg_catalog.pg_is_in_recovery() as standby"
 _SIMPLER = "Give lists and objects that are nested less deep, and numbers of fewer digits."
 VERBS: dict[str, Callable[[Plpy, Json], Json]] = {
-    "train": training.train,
-    "explain": training.explain,
-    "create_model": models.create_model,
+    "train": training_request.train,
+    "explain": training_request.explain,
+    "create_model": stored_models.create_model,
     "predict": predictions.predict,
     "evaluate": evaluations.evaluate,
-    "split": parts.split,
-    "load_dataset": datasets.load_dataset,
-    "ping": service.ping,
+    "split": split_listing.split,
+    "load_dataset": dataset_loading.load_dataset,
+    "ping": service_connection.ping,
 }

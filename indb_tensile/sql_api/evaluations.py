@@ -6,13 +6,13 @@ import itertools
 import json
 from collections.abc import Iterator
 
-from . import service
-from .errors import DATA, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
-from .models import find_version
+from ..request.request_fields import read_integer, read_model_name, read_text
+from . import service_connection
 from .predictions import storable
-from .relation import no_table
-from .request import read_integer, read_model_name, read_text
+from .refusals import DATA, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, literal
+from .stored_models import find_version
+from .training_table import no_table
 
 MOST_ROW_BYTES = 8 << 20  # largest row, equal to tensile.check_row_size(); as JSON a row usually has twice the size
 _SMALL_ROW_BYTES = 32768  # PostgreSQL compresses at most 255 times, so such a row has at most MOST_ROW_BYTES
@@ -52,8 +52,8 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
             "last": following is None,
         }
         try:
-            answer = service.ask_rows(plpy, part_request, rows)
-        except service.ServiceRefusalError as refusal:
+            answer = service_connection.ask_rows(plpy, part_request, rows)
+        except service_connection.ServiceRefusalError as refusal:
             raise refusal if refusal.row is None else refusal.of_row(refusal.row + 1) from None
         if following is None:
             break
@@ -103,12 +103,12 @@ def _parts(plpy: Plpy, source: str, column: str, path: str | None) -> Iterator[l
             rows += 1
             row = _encode_row(record["row"], record["size_bytes"], source, rows)
             largest_bytes = max(largest_bytes, len(row))
-            if part and size_bytes + len(row) > service.PART_BYTES:
+            if part and size_bytes + len(row) > service_connection.PART_BYTES:
                 yield part
                 part, size_bytes = [], 0
             part.append(row)
             size_bytes += len(row)
-        next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, service.PART_BYTES // largest_bytes))
+        next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, service_connection.PART_BYTES // largest_bytes))
     if part:
         yield part
 
@@ -125,8 +125,10 @@ def _fetch_rows(plpy: Plpy, cursor: Cursor, rows: int, path: str | None) -> list
 def _encode_row(row: str | None, size_bytes: int | None, source: str, number: int) -> bytes:
     """Return the row as JSON. Refuses a row that is too large."""
     encoded = b"" if row is None else row.encode()
-    if row is None or len(encoded) > service.MOST_ROW_BYTES:
-        size, most = (size_bytes, MOST_ROW_BYTES) if row is None else (len(encoded), service.MOST_ROW_BYTES)
+    if row is None or len(encoded) > service_connection.MOST_ROW_BYTES:
+        size, most = (
+            (size_bytes, MOST_ROW_BYTES) if row is None else (len(encoded), service_connection.MOST_ROW_BYTES)
+        )
         raise RefusalError(
             TOO_MUCH,
             f"row {number} of {source} has {size} bytes{'' if row is None else ' as JSON'}, "

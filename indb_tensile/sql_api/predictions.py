@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from . import service
-from .errors import INVALID, INVALID_TEXT, TOO_MUCH, RefusalError, shown
-from .models import find_version
-from .request import read_choice, read_integer, read_model_name
+from ..errors import RequestError
+from ..request.abbreviation import shown
+from ..request.request_fields import read_choice, read_integer, read_model_name
+from . import service_connection
+from .refusals import INVALID_TEXT, TOO_MUCH, RefusalError
 from .spi import Json, Plpy
+from .stored_models import find_version
 
 _PREDICTIONS = ("value", "label", "proba", "vector")
 _FORMS = ("value", "record", "literal")
@@ -45,8 +47,8 @@ def predict(plpy: Plpy, request: Json) -> Json:
         part_request["unnamed"] = True
     for positions, part in _parts(encoded):
         try:
-            answer = service.ask_rows(plpy, part_request, part)
-        except service.ServiceRefusalError as refusal:
+            answer = service_connection.ask_rows(plpy, part_request, part)
+        except service_connection.ServiceRefusalError as refusal:
             if refusal.row is None or not numbered:
                 raise
             raise refusal.of_row(positions[refusal.row] + first) from None
@@ -63,7 +65,7 @@ def _rows(request: Json) -> list[bytes | None]:
     """
     rows = request.get("rows")
     if not isinstance(rows, list) or not all(row is None or isinstance(row, bytes) for row in rows):
-        raise RefusalError(INVALID, 'the bridge\'s argument "rows" is not an array of jsonb')
+        raise RequestError('the bridge\'s argument "rows" is not an array of jsonb')
     return rows
 
 
@@ -87,7 +89,7 @@ def _parts(encoded: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], li
     part: list[bytes] = []
     size_bytes = 0
     for position, row in encoded:
-        if part and (size_bytes + len(row) > service.PART_BYTES or len(part) == _PART_ROWS):
+        if part and (size_bytes + len(row) > service_connection.PART_BYTES or len(part) == _PART_ROWS):
             yield positions, part
             positions, part, size_bytes = [], [], 0
         positions.append(position)
@@ -101,11 +103,11 @@ def _service_row(row: bytes, form: str, number: int | None) -> bytes:
     """Return a row as the service reads it. A literal is replaced by the JSON that it contains."""
     if form == "literal" and row.startswith(b'"'):
         row = _literal_row(json.loads(row), f" {number}" if number else "")
-    if len(row) > service.MOST_ROW_BYTES:
+    if len(row) > service_connection.MOST_ROW_BYTES:
         raise RefusalError(
             TOO_MUCH,
             f"row {number or 1} has {len(row)} bytes as JSON, "
-            f"more than the {service.MOST_ROW_BYTES} that the service reads",
+            f"more than the {service_connection.MOST_ROW_BYTES} that the service reads",
             hint="Give the model's columns only, shorter texts, or arrays of fewer values.",
         )
     return row

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from indb_tensile.catalog import install, jobs, models, snapshots
+from indb_tensile.catalog.bridge_sources import literal
 from indb_tensile.catalog.install import EXTENSION, SCRIPT, Installation
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError, RequestError
@@ -30,7 +31,7 @@ ROOT = Path(install.__file__).parents[2]
 
 @given(st.text())
 def test_literal_evaluates_to_the_text_and_ends_no_dollar_quote(text: str) -> None:
-    text_literal = install.literal(text)
+    text_literal = literal(text)
     assert ast.literal_eval(text_literal) == text
     assert "$" not in text_literal
     assert text_literal.isascii()
@@ -45,7 +46,8 @@ def test_script_contains_no_placeholder() -> None:
     for extension in (True, False):
         for source in (install.script(extension), *install.upgrade_scripts(extension).values()):
             assert "@VERSION@" not in source
-            assert "@SQL_API@" not in source
+            assert "@BRIDGE_SOURCES@" not in source
+            assert "@TRAIN_" not in source.split("$bridge$")[0] + source.split("$bridge$")[2]
             assert "@DIGEST@" not in source
             assert ("pg_extension_config_dump" in source) is extension
 

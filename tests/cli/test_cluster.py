@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import tenacity
 
 from indb_tensile import cluster as module
 from indb_tensile.cluster import Cluster, find_programs, path_fault
@@ -116,6 +117,7 @@ def test_ordinary_system_user_has_its_own_cluster(open_directory: Path) -> None:
         target = open_directory / "lib" / "indb_tensile" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
+    shutil.copytree(Path(tenacity.__file__).parent, open_directory / "lib" / "tenacity")
     program = """
 import os, sys
 sys.path.insert(0, os.environ["LIB"])

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,6 +164,21 @@ def test_settings_that_a_controller_would_refuse_are_reported(
     assert row["check"] == name
     assert finding in row["found"]
     assert mend in row["mend"]
+
+
+def test_a_variable_that_is_no_setting_is_named() -> None:
+    first, *_ = device({"TENSILE_DEVICE": "emulated", "TENSILE_MAX_JOB": "2"})
+    assert (first["check"], first["ok"], first["mend"]) == ("settings", False, "correct or unset the variable")
+    assert first["found"].endswith("did you mean TENSILE_MAX_JOBS?")
+
+
+def test_the_embedded_controllers_swap_directory_is_looked_for_in_its_own_state_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "settings.toml").write_text('device = "cpu"\n')
+    monkeypatch.setenv("TENSILE_STATE_DIR", str(tmp_path))
+    rows = {row["check"]: row for row in device(doctor._settings_environment())}
+    assert f"the disk of {tmp_path}/swap" in rows["swap directory"]["found"]
 
 
 def test_memory_directory_with_enough_space_is_ok() -> None:

@@ -106,6 +106,7 @@ def test_ordinary_role_can_work_at_once(service: Tensile) -> None:
 def test_changed_settings_restart_the_controller_and_are_kept(service: Tensile) -> None:
     first = start_embedded(service)
     other = start_embedded(service, "--budget", "32MB", "--policy", "liveness")
+    assert 'budget_bytes = "32MB"\n' in state_of(service).settings.read_text()
     assert other["controller"] != first["controller"]
     assert (other["budget_bytes"], other["policy"]) == (32 << 20, "liveness")
     assert ended(first["controller"])
@@ -144,7 +145,11 @@ def test_unused_variables_are_named(tmp_path: Path) -> None:
     )
     assert unused_variable_notices({"TENSILE_DSN": "host=there", "TENSILE_CONFIG": "mine.toml"}, own) == [
         "TENSILE_DSN is not used: the embedded database has its own",
-        f"TENSILE_CONFIG is not used: the settings of the embedded controller are in {own}",
+        f"TENSILE_CONFIG is not used, except for its state_dir: the settings of the embedded controller are in {own}",
+    ]
+    assert unused_variable_notices({"TENSILE_MAX_JOB": "1"}, own) == [
+        "the environment variable TENSILE_MAX_JOB has no effect, because there is no such setting; "
+        "did you mean TENSILE_MAX_JOBS?"
     ]
 
 

@@ -5,48 +5,96 @@ from typing import Any
 
 import pytest
 
-from indb_tensile.cli.settings_file import check_mps, kept_settings, text_of, warn_of_old_sizes, without_imitation
+from indb_tensile.cli.settings_file import (
+    SettingsDocument,
+    check_mps,
+    check_settings,
+    document_of,
+    remove_imitation,
+    store_options,
+    warn_of_old_sizes,
+)
 from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.config import Settings
 from indb_tensile.errors import RequestError
 
 
-def write_settings(directory: Path, text: str) -> Path:
-    path = directory / "settings.toml"
-    path.write_text(text)
-    return path
+def stored(text: str, options: dict[str, Any]) -> SettingsDocument:
+    """A file of this text after `tensile up` with these options."""
+    document = SettingsDocument(text)
+    store_options(document, options)
+    return document
 
 
-def test_settings_written_by_hand_are_kept(tmp_path: Path) -> None:
-    assert text_of(kept_settings(tmp_path / "none.toml", {})) == ""
-    settings = write_settings(tmp_path, '# by hand\nlog_level = "warning"\nbudget_bytes = 5\nbeat_s = 0.5\n')
-    kept_options = text_of(kept_settings(settings, {"budget_bytes": 7, "policy": "vanilla", "mps": True}))
-    assert kept_options == 'beat_s = 0.5\nbudget_bytes = 7\nlog_level = "warning"\nmps = true\npolicy = "vanilla"\n'
+def test_options_are_stored_without_a_file(tmp_path: Path) -> None:
+    assert document_of(tmp_path / "none.toml").text == ""
+    assert stored("", {"policy": "vanilla", "budget_bytes": "2GB", "mps": True}).text == (
+        'budget_bytes = "2GB"\nmps = true\npolicy = "vanilla"\n'
+    )
 
 
-def test_sizes_and_links_of_one_device_are_removed_for_another_device(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    emulated = 'budget_bytes = 5\ncapacity_bytes = 9\ndevice = "emulated"\nlink_out_bytes_per_s = 4\nmax_jobs = 3\n'
-    settings = write_settings(tmp_path, emulated)
-    assert kept_settings(settings, {"policy": "liveness"})["budget_bytes"] == 5
+def test_comments_order_and_units_of_a_file_are_kept() -> None:
+    text = '# by hand\nlog_level = "warning"  # quiet\n\n# memory\ncapacity_bytes = "2GB"\nanswer_s = "10min"'
+    assert stored(text, {"capacity_bytes": "3GB", "policy": "vanilla"}).text == (
+        '# by hand\nlog_level = "warning"  # quiet\n\n# memory\ncapacity_bytes = "3GB"\nanswer_s = "10min"\n'
+        'policy = "vanilla"\n'
+    )
+
+
+def test_a_text_that_no_ascii_holds_is_stored_as_toml() -> None:
+    assert SettingsDocument(stored("", {"memory_directory": "/\N{SNOWMAN}\U0001f600"}).text).settings == {
+        "memory_directory": "/\N{SNOWMAN}\U0001f600"
+    }
+
+
+@pytest.mark.parametrize("name", ["dsn", "reader_dsn", "service_directory", "state_dir"])
+def test_a_setting_that_the_embedded_controller_sets_itself_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(f'{name} = "/elsewhere"\n')
+    with pytest.raises(RequestError, match=f"sets {name}, but the embedded controller has its own {name}"):
+        document_of(path)
+
+
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("capacity_bytes = \n")
+    with pytest.raises(RequestError, match=rf"the settings file {path} is not TOML"):
+        document_of(path)
+
+
+def test_settings_are_checked_under_the_name_of_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    assert check_settings('budget_bytes = "2GB"', path, {}).budget_bytes == 2 << 30
+    with pytest.raises(RequestError, match=rf"the settings file {path} has no setting of the name 'lease'"):
+        check_settings("lease = 3", path, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_and_links_of_one_device_are_not_kept_for_another(capsys: pytest.CaptureFixture[str]) -> None:
+    emulated = (
+        'budget_bytes = "5MB"\ncapacity_bytes = 9\ndevice = "emulated"\nlink_out_bytes_per_s = 4\nmax_jobs = 3\n'
+    )
+    assert stored(emulated, {"policy": "liveness"}).settings["budget_bytes"] == "5MB"
     assert capsys.readouterr().err == ""
-    assert kept_settings(settings, {"device": "cuda", "capacity_bytes": 100}) == {
+    assert stored(emulated, {"device": "cuda", "capacity_bytes": 100}).settings == {
         "device": "cuda",
         "capacity_bytes": 100,
         "max_jobs": 3,
     }
     assert capsys.readouterr().err == (
         "the device was emulated and is cuda: these settings of emulated are removed: "
-        "budget_bytes = 5, link_out_bytes_per_s = 4\n"
+        "budget_bytes = 5MB, link_out_bytes_per_s = 4\n"
     )
 
 
-def test_options_of_the_emulated_device_are_removed_for_another_device(capsys: pytest.CaptureFixture[str]) -> None:
-    kept_options: dict[str, Any] = {"emulate": "h200", "link_in_bytes_per_s": 3, "max_jobs": 3}
-    assert without_imitation(kept_options, Settings(device="emulated"), kept_options) == kept_options
+def test_options_of_the_emulated_device_are_not_kept_for_another(capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'emulate = "h200"\nlink_in_bytes_per_s = 3\nmax_jobs = 3\n'
+    document = SettingsDocument(text)
+    remove_imitation(document, Settings(device="emulated"), document.settings)
+    assert document.text == text
     assert capsys.readouterr().err == ""
-    assert without_imitation(kept_options, Settings(device="auto"), {"emulate": "h200"}) == {"max_jobs": 3}
+    remove_imitation(document, Settings(device="auto"), {"emulate": "h200"})
+    assert document.text == "max_jobs = 3\n"
     assert capsys.readouterr().err == (
         "--emulate: only for the emulated device, and the device is auto; add --device emulated to use it\n"
     )

@@ -57,6 +57,17 @@ def test_default_state_directory_is_below_the_checkout(checkout: Path) -> None:
     assert find_in_checkout(checkout) == (checkout / ".tensile", "")
 
 
+def test_a_settings_file_names_the_directory_from_wherever_a_command_runs(checkout: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tensile.toml"
+    path.write_text(f'state_dir = "{tmp_path}/state"\n')
+    assert find_in_checkout(checkout, TENSILE_CONFIG=str(path)) == (
+        tmp_path / "state",
+        f"state_dir in {path} says so",
+    )
+    both = find_in_checkout(checkout, TENSILE_CONFIG=str(path), TENSILE_STATE_DIR=str(tmp_path))
+    assert both == (tmp_path, "TENSILE_STATE_DIR says so")
+
+
 @as_root
 def test_checkout_closed_to_the_databases_user_has_a_fallback_directory(checkout: Path) -> None:
     checkout.parent.chmod(0o700)

@@ -29,7 +29,7 @@ from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import Writing
 from indb_tensile.controller.service_process import NoService
 from indb_tensile.controller.trainers import Trainers
-from indb_tensile.device.device import DeviceUsage, LaneUsage, Ledger, SlotUsage
+from indb_tensile.device.ledger import DeviceUsage, LaneUsage, Ledger, SlotUsage
 from indb_tensile.errors import (
     CatalogVersionError,
     DatabaseError,

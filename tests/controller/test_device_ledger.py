@@ -5,7 +5,8 @@ import os
 import pytest
 
 from indb_tensile.controller.device_ledger import DeviceMemory
-from indb_tensile.device.device import EmulatedDevice, Ledger, Region, RegionState
+from indb_tensile.device.device import EmulatedDevice
+from indb_tensile.device.ledger import Ledger, Region, RegionState
 from indb_tensile.errors import DeviceMemoryError
 from indb_tensile.scheduler.admission.pool import Pool, TrainerId
 

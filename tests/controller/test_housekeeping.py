@@ -80,7 +80,7 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_are_removed(database: Databa
             chores.close()
 
         assert postgres.execute("select job_id from tensile.jobs").fetchall() == [(2,)]
-    assert [path.name for path in files.directory.iterdir()] == [f"cancelled_job-2-{digests[1]}.ckpt"]
+    assert [path.name for path in files.directory.iterdir()] == [f"job-2-{digests[1]}.ckpt"]
     assert sorted(path.name for path in tmp_path.glob("*.log*")) == [
         "controller.log",
         "controller.log.1",

@@ -7,7 +7,7 @@ import pytest
 
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.load_gauge import DeviceLoad, GpuGauge
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.scheduler.admission.pool import Pool
 from tests.device.fake_nvml import UUID, FakeLibrary, started
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.job import JobId
 from tests.controller.fakes import MIB, ControllerHarness, controller_harness
 

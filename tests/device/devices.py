@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from indb_tensile.device.cuda import CudaDevice, Gpus, probe
-from indb_tensile.device.device import REGION_BYTES, ArenaDevice, CpuDevice, EmulatedDevice, HostBuffer, Ledger
+from indb_tensile.device.device import REGION_BYTES, ArenaDevice, CpuDevice, EmulatedDevice, HostBuffer
+from indb_tensile.device.ledger import Ledger
 from tests.device.fake_device import FakeDevice
 
 BACK_ENDS = os.environ.get("TENSILE_TEST_DEVICES", "emulated cpu fake").split()

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.device.device import REGION_BYTES, ArenaUsage, EmulatedDevice, Ledger
+from indb_tensile.device.device import REGION_BYTES, ArenaUsage, EmulatedDevice
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
 from tests.device.devices import BACK_ENDS, Devices, devices, read_device, write_device
 
@@ -202,7 +203,8 @@ def test_a_region_size_that_is_not_a_multiple_of_a_page_is_refused_with_the_way_
 def test_a_controller_that_is_killed_leaves_no_file() -> None:
     before = sorted(Path("/dev/shm").iterdir())
     program = (
-        "from indb_tensile.device.device import *\n"
+        "from indb_tensile.device.device import EmulatedDevice\n"
+        "from indb_tensile.device.ledger import Ledger\n"
         "ledger = Ledger.create(1 << 20, 4096, 1, 1, '/dev/shm')\n"
         "slot, epoch = ledger.claim_slot(1)\n"
         "ledger.grant(slot, 1 << 20)\n"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from indb_tensile.device.bandwidth import SIZES_BYTES, measure_copies, measure_cpu, measure_emulated
-from indb_tensile.device.device import Ledger, RegionState
+from indb_tensile.device.ledger import Ledger, RegionState
 from indb_tensile.scheduler.link import CopyDirection, CopyMeasurement, Link, link_of
 from tests.device.fake_link import FakeLink
 

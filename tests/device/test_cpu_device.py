@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.device.device import REGION_BYTES, CpuDevice, HostBuffer, Ledger
+from indb_tensile.device.device import REGION_BYTES, CpuDevice, HostBuffer
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import DeviceError, DeviceLostError, InvariantError
 
 SIZE_BYTES = 32 << 20
 
 SWAPPER = """
 import os, signal, sys
-from indb_tensile.device.device import REGION_BYTES, CpuDevice, Ledger
+from indb_tensile.device.device import REGION_BYTES, CpuDevice
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(64 * REGION_BYTES, REGION_BYTES, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 32 * REGION_BYTES)

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.device.device import (
-    REGION_BYTES,
-    ArenaDevice,
-    Device,
-    EmulatedDevice,
-    HostBuffer,
-    Ledger,
-    Ticket,
-    Usage,
-)
+from indb_tensile.device.device import REGION_BYTES, ArenaDevice, Device, EmulatedDevice, HostBuffer, Ticket, Usage
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
 from tests.device.devices import (
     BACK_ENDS,

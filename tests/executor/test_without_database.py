@@ -6,9 +6,9 @@ import sys
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
 
-for absent in ("psycopg", "sqlalchemy", "msgspec"):
+for absent in ("psycopg", "sqlalchemy", "msgspec", "tenacity", "tomlkit"):
     sys.modules[absent] = None  # importing it fails
-names = ["indb_tensile._native", "indb_tensile._planner"]
+names = ["indb_tensile._native", "indb_tensile._planner", "indb_tensile.settings_loader"]
 for folder in ("device", "executor", "scheduler"):
         package = importlib.import_module(f"indb_tensile.{folder}")
         names += [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]

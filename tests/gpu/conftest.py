@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from indb_tensile.device.cuda import CudaBroker, Gpu, NoGpu, probe
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 
 REGION_BYTES = 64 << 20
 ROOT = Path(__file__).parents[2]

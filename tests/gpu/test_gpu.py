@@ -13,7 +13,7 @@ import pytest
 from indb_tensile.controller.gpu_regions import broker
 from indb_tensile.device.backend import choose, torch_architectures, torch_cuda
 from indb_tensile.device.cuda import CudaBroker, Gpu, NoGpu, probe
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import NoNvml, Nvml
 from indb_tensile.device.torch_wheels import installation_hint
 from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES

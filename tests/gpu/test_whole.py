@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from indb_tensile.device.cuda import CudaBroker, Gpu
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import NoNvml, Nvml
 from tests.gpu.conftest import REGION_BYTES, Bench, answer, report, resume
 

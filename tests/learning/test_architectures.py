@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.architectures import ARCHITECTURES, build, check, default, natural_shape, parameter_count
-from indb_tensile.learning.layers import LAYERS
+from indb_tensile.learning.architectures import build, default, natural_shape, parameter_count
+from indb_tensile.request.network_rules import ARCHITECTURES, LAYERS, check_architecture
 from tests.nightly import FEW_EXAMPLES
 
 IMAGE: list[dict[str, Any]] = [
@@ -119,8 +119,8 @@ def test_a_bidirectional_network_reads_the_whole_sequence_in_both_directions() -
 @pytest.mark.parametrize(
     ("architecture", "fault", "hint"),
     [
-        ({"type": "resnet"}, 'unknown type "resnet"', "auto, mlp, cnn, layers"),
-        ({}, "unknown type None", "mlp"),
+        ({"type": "resnet"}, 'unknown architecture "resnet"', "auto, mlp, cnn, layers"),
+        ({}, 'lacks the key "type"', "mlp"),
         ({"type": "mlp", "width": 3}, 'unknown parameter "width"', "hidden"),
         ({"type": "mlp", "hidden": [0]}, r'"hidden" is \[0\]', "at least 1"),
         ({"type": "mlp", "hidden": 5}, '"hidden" is 5', "a list of integers"),
@@ -128,10 +128,14 @@ def test_a_bidirectional_network_reads_the_whole_sequence_in_both_directions() -
         ({"type": "mlp", "activation": "swish"}, '"activation" is "swish"', "silu"),
         ({"type": "layers"}, '"layers" is missing', "list"),
         ({"type": "layers", "layers": []}, "list of layers is empty", "linear"),
-        (layers({"type": "linear"}, {"type": "attention"}), 'layer 1 has the unknown type "attention"', "lstm"),
+        (layers({"type": "linear"}, {"type": "attention"}), 'layer 1 is {"type": "attention"}, whose type', "lstm"),
         (layers({"type": "linear", "in": 3}), r'layer 0 \(linear\): unknown parameter "in"', "out"),
         (layers({"type": "conv2d"}), r'layer 0 \(conv2d\): parameter "out" is missing', "integer"),
-        (layers({"type": "residual", "layers": [{"type": "x"}]}), "layer 0. 0 has the unknown type", "Known layers"),
+        (
+            layers({"type": "residual", "layers": [{"type": "x"}]}),
+            r"layer 0\. 0 is .* whose type is not known",
+            "Known types",
+        ),
         ({"type": "layers", "layers": [{"type": "relu"}] * 600}, "600 layers are more than", ""),
     ],
 )
@@ -139,7 +143,7 @@ def test_a_wrong_declaration_is_refused_with_its_place_and_the_known_values(
     architecture: dict[str, Any], fault: str, hint: str
 ) -> None:
     with pytest.raises(RequestError, match=fault) as caught:
-        check(architecture)
+        check_architecture(architecture)
     assert hint in caught.value.hint
 
 
@@ -189,7 +193,7 @@ def test_auto_is_a_cnn_for_images_and_a_smaller_network_for_few_rows() -> None:
     assert (small["type"], large["type"]) == ("mlp", "mlp")
     assert sum(small["hidden"]) < sum(large["hidden"])
     for chosen in (small, large, default((1, 8, 8), rows=10)):
-        check(chosen)
+        check_architecture(chosen)
 
 
 def test_the_tables_of_layers_and_architectures_are_plain_data() -> None:

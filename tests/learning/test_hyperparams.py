@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import RequestError
-from indb_tensile.learning.hyperparams import HYPERPARAMS, TrainingSettings, learning_rate
+from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.training_length import batch_size, epochs
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 
 
 def parsed(rows: int = 100, **options: Any) -> TrainingSettings:
@@ -38,12 +39,12 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
         ({"lr": 1}, 'unknown parameter "lr"', "learning_rate"),
         ({"epochs": 0}, '"epochs" is 0', "at least 1"),
         ({"epochs": 2.5}, '"epochs" is 2.5', "an integer"),
-        ({"epochs": True}, '"epochs" is True', "an integer"),
+        ({"epochs": True}, '"epochs" is true', "an integer"),
         ({"micro_batch_size": 0}, '"micro_batch_size" is 0', "at least 1"),
         ({"precision": "float16"}, '"precision" is "float16"', "torch, float32, tf32, bfloat16"),
         ({"optimizer": "lion"}, '"optimizer" is "lion"', "sgd, adam, adamw, adagrad, rmsprop"),
         ({"learning_rate": 0}, '"learning_rate" is 0', "above 0"),
-        ({"learning_rate": float("nan")}, '"learning_rate" is nan', "a number"),
+        ({"learning_rate": float("nan")}, '"learning_rate" is NaN', "a number"),
         ({"betas": [0.9]}, r'"betas" is \[0.9\]', "of length 2"),
         ({"betas": [0.9, 1.0]}, '"betas" is', "below 1"),
         ({"nesterov": 1, "optimizer": "sgd"}, '"nesterov" is 1', "true or false"),
@@ -53,8 +54,8 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
         ({"optimizer": "adagrad", "betas": [0.9, 0.99]}, '"betas" means nothing with optimizer adagrad', "adam"),
         ({"optimizer": "sgd", "eps": 1e-4}, '"eps" means nothing with optimizer sgd', "adagrad or rmsprop"),
         ({"alpha": 0.9}, '"alpha" means nothing with optimizer adamw', "rmsprop"),
-        ({"eps": float("nan")}, '"eps" is nan', "a number above 0"),
-        ({"weight_decay": float("inf")}, '"weight_decay" is inf', "at most 100"),
+        ({"eps": float("nan")}, '"eps" is NaN', "a number above 0"),
+        ({"weight_decay": float("inf")}, '"weight_decay" is Infinity', "at most 100"),
         ({"average_decay": 1}, '"average_decay" is 1', "below 1"),
         ({"optimizer": "sgd", "nesterov": True, "momentum": 0}, "needs a momentum above 0", "momentum"),
     ],

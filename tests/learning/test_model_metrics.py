@@ -12,15 +12,14 @@ from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.encoders import Numbers
 from indb_tensile.learning.model_metrics import (
     HIGHER_IS_BETTER,
-    METRICS,
     better,
-    check_metric,
     default_metric,
     evaluate,
     probabilities,
 )
 from indb_tensile.learning.preprocessor import Preprocessor, Recipe
 from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.request.task_rules import METRICS, check_metric
 
 
 def preprocessor(target: TargetEncoding) -> Preprocessor:
@@ -104,7 +103,7 @@ def test_every_metric_has_a_direction_and_the_default_is_a_metric_of_its_task() 
     assert check_metric(Task.REGRESSION, "mae") == "mae"
     with pytest.raises(RequestError, match='unknown metric "accuracy" for regression') as caught:
         check_metric(Task.REGRESSION, "accuracy")
-    assert caught.value.hint == "Metrics of regression: r2, rmse, mae."
+    assert caught.value.hint == "For regression: r2, rmse, mae."
 
 
 def test_better_follows_the_direction_and_any_value_is_better_than_none() -> None:

@@ -168,7 +168,7 @@ FEW = [(i, float(i), "ab"[i % 2]) for i in range(40)]
         ({"early_stop": {"metric": "rmse"}}, 'early_stop: unknown metric "rmse"'),
         ({"hyperparams": {"lr": 1}}, 'unknown parameter "lr"'),
         ({"split": {"test_size": 2}}, '"test_size" is 2'),
-        ({"preprocess": {"x": 2}}, 'unknown option "x"'),
+        ({"preprocess": {"x": 2}}, 'unknown parameter "x"'),
         ({"architecture": {"type": "cnn"}}, "cnn needs images"),
         ({"architecture": {"type": "mlp", "input_shape": [2]}}, r"input_shape \[2\] holds 2 numbers"),
         (

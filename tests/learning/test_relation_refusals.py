@@ -10,7 +10,7 @@ from indb_tensile.errors import (
 )
 from indb_tensile.job import Relation
 from indb_tensile.learning.relation_reader import ProtectedError, ReadLimits, UnreadableError, read
-from indb_tensile.sql_api import readable
+from indb_tensile.request import copyable_relation
 from tests.conftest import Database
 from tests.learning.relations import all_columns, read_all, relation
 
@@ -82,55 +82,55 @@ _FOREIGN = "create extension file_fdw; create server files foreign data wrapper 
         (
             "create table t (a int); alter table t enable row level security",
             ProtectedError,
-            [(readable.ROW_SECURITY, "t", "")],
+            [(copyable_relation.ROW_SECURITY, "t", "")],
         ),
         (
             "create table u (a int); create table t () inherits (u); alter table u enable row level security",
             ProtectedError,
-            [(readable.ROW_SECURITY, "u", "")],
+            [(copyable_relation.ROW_SECURITY, "u", "")],
         ),
         (
             "create table t (a int); create table u () inherits (t); alter table u enable row level security",
             ProtectedError,
-            [(readable.ROW_SECURITY, "u", "")],
+            [(copyable_relation.ROW_SECURITY, "u", "")],
         ),
         (
             """create table t (a int); create table other (a int); create table u () inherits (t, other);
                alter table other enable row level security""",
             ProtectedError,
-            [(readable.ROW_SECURITY, "other", "")],
+            [(copyable_relation.ROW_SECURITY, "other", "")],
         ),
         (
             "create table t (a int); create temporary table u () inherits (t)",
             UnreadableError,
-            [(readable.TEMPORARY, "u", "")],
+            [(copyable_relation.TEMPORARY, "u", "")],
         ),
         (
             _FOREIGN + "create foreign table t (a int) server files options (filename '/dev/null')",
             UnreadableError,
-            [(readable.FOREIGN_TABLE, "t", "")],
+            [(copyable_relation.FOREIGN_TABLE, "t", "")],
         ),
         (
             _FOREIGN
             + """create table t (a int) partition by list (a); create foreign table u partition of t default
                server files options (filename '/dev/null')""",
             UnreadableError,
-            [(readable.FOREIGN_TABLE, "u", "")],
+            [(copyable_relation.FOREIGN_TABLE, "u", "")],
         ),
         (
             "create table t (a int, b int generated always as (a * 2) stored)",
             UnreadableError,
-            [(readable.GENERATED, "t", "b")],
+            [(copyable_relation.GENERATED, "t", "b")],
         ),
         (
             "create table t (a int, b int); create table u (b int generated always as (a * 2) stored) inherits (t)",
             UnreadableError,
-            [(readable.GENERATED, "t", "b")],
+            [(copyable_relation.GENERATED, "t", "b")],
         ),
         (
             "create table t (k money primary key, a int)",
             UnreadableError,
-            [(readable.KEY_TYPE, "t", "k")],
+            [(copyable_relation.KEY_TYPE, "t", "k")],
         ),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_key_type_of_an_extension_not_owned_by_a_superuser_is_refused(database
         alice.execute("grant select on t to tensile_reader")
         with pytest.raises(UnreadableError) as caught, database.connect("tensile_reader") as reader:
             read(reader, relation(admin, "t"), lambda _: ("a",))
-        assert [reason.code for reason in caught.value.reasons] == [readable.SEND_FUNCTION]
+        assert [reason.code for reason in caught.value.reasons] == [copyable_relation.SEND_FUNCTION]
         assert "type public.citext, whose send function does not belong to a superuser" in caught.value.message
         alice.execute("alter table t drop constraint t_pkey")
         with database.connect("tensile_reader") as reader:

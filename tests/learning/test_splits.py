@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.splits import PARTS, Parts, Split, distinct_hashes, divide, row_hashes
+from indb_tensile.learning.splits import Parts, Split, distinct_hashes, divide, row_hashes
+from indb_tensile.request.split_rules import PARTS
 
 
 def keys(values: Iterable[int]) -> ColumnData:
@@ -170,8 +171,10 @@ def test_sizes_that_leave_no_training_rows_are_refused() -> None:
         Split.parse({"stratify": True})
     with pytest.raises(RequestError, match=r"last 0\.5 and valid_size 0.5 leave no rows"):
         Split.parse({"last": 0.5, "by": "at", "valid_size": 0.5})
-    with pytest.raises(RequestError, match='"last" and "by" must be given together'):
+    with pytest.raises(RequestError, match='split: "by" is given without "last"'):
         Split.parse({"by": "at"})
+    with pytest.raises(RequestError, match='split: "last" is given without "by"'):
+        Split.parse({"last": 0.2})
     with pytest.raises(RequestError, match='"column" and "last" contradict each other'):
         Split.parse({"column": "part", "last": 0.5, "by": "at"})
     assert Split.parse({"seed": 4}) == Split(test_size=0.15, valid_size=0.15, seed=4)

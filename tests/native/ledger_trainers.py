@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.job import Slot
 
 DEADLINE_S = 60

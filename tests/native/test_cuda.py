@@ -85,7 +85,7 @@ with CudaDevice(ledger, slot, epoch, 1 << 20, regions=CudaRegions(0, socket)) as
 BROKER = """
 import os, socket, subprocess, sys
 from indb_tensile.device.cuda import CudaBroker
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -114,7 +114,7 @@ def test_taking_memory_and_passing_regions_between_jobs_need_no_call_of_the_driv
 import ctypes
 from indb_tensile.errors import DeviceError
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -175,7 +175,7 @@ def test_a_lost_device_is_a_separate_error_so_that_the_job_is_retried(library: P
     source = """
 from indb_tensile.errors import DeviceLostError
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 try:
     CudaDevice(ledger.fd, *ledger.claim_slot(1), 1 << 20)
@@ -191,7 +191,7 @@ def test_a_fault_of_a_jobs_own_computation_is_not_a_lost_device(library: Path) -
 import ctypes
 import torch
 from indb_tensile.errors import ComputationError, DeviceLostError
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.run.open_device import open_device
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 for number, result in enumerate((719, 214)):
@@ -301,7 +301,7 @@ def test_a_trainer_maps_its_regions_with_its_context_current(library: Path) -> N
     run(BROKER, environment(library, FAKE_CUDA_STRICT_MAPS="1"), TRAINER)
     source = """
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1, None)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 8 << 20)

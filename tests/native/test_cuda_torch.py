@@ -33,7 +33,7 @@ def test_copies_are_recorded_with_the_computation_and_repeated_by_each_launch(li
 import ctypes
 from indb_tensile.errors import DeviceError
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.run.cuda_graphs import CudaGraphs
 """
     source += (
@@ -80,7 +80,7 @@ def test_the_functions_that_torch_calls_are_exported_by_name(library: Path) -> N
 import ctypes
 from indb_tensile import _native
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 8 << 20)
@@ -130,7 +130,7 @@ import ctypes, sys
 import torch
 from indb_tensile import _native
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(8 << 20, 2 << 20, 1, 1, None)
 slot, epoch = ledger.claim_slot(1)
 ledger.grant(slot, 4 << 20)
@@ -157,7 +157,7 @@ def test_a_recorded_iteration_has_its_seeds_outside_the_planned_block(library: P
 import ctypes
 from indb_tensile import _native
 from indb_tensile.device.cuda import CudaDevice
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.run.cuda_graphs import CudaGraphs
 from indb_tensile.device.allocator_shim import ArenaServing
 """

@@ -15,7 +15,8 @@ from types import FrameType
 
 import pytest
 
-from indb_tensile.device.device import EmulatedDevice, HostUsage, Ledger
+from indb_tensile.device.device import EmulatedDevice, HostUsage
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import InvariantError
 from tests.native.ledger_trainers import trainer, wait_until
 
@@ -136,7 +137,8 @@ def test_a_process_completes_its_copies_before_it_ends(ledger: Ledger) -> None:
 def test_a_forked_child_ends_without_its_parents_threads() -> None:
     source = """
 import ctypes, os, sys
-from indb_tensile.device.device import EmulatedDevice, Ledger
+from indb_tensile.device.device import EmulatedDevice
+from indb_tensile.device.ledger import Ledger
 ledger = Ledger.create(4096, 4096, 1_000_000, 1_000_000)
 device = EmulatedDevice(ledger.fd, *ledger.claim_slot(1), 1 << 20)
 tensor = ctypes.create_string_buffer(50_000)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.device.device import EmulatedDevice, Ledger, SlotUsage
+from indb_tensile.device.device import EmulatedDevice
+from indb_tensile.device.ledger import Ledger, SlotUsage
 from indb_tensile.errors import DeviceError, DeviceMemoryError, InvariantError
 from indb_tensile.job import Slot
 from tests.native.ledger_trainers import trainer, wait_until

@@ -13,7 +13,13 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.reference import meanings
 from indb_tensile.reference.catalog_pages import catalog_pages
 from indb_tensile.reference.page import COMMAND, catalog_settings, page, pages, takes
-from indb_tensile.sql_api import options
+from indb_tensile.request.early_stop_rules import EARLY_STOP
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
+from indb_tensile.request.job_rules import DEPLOY
+from indb_tensile.request.network_rules import ARCHITECTURES, LAYERS
+from indb_tensile.request.preprocess_rules import PREPROCESS
+from indb_tensile.request.split_rules import SPLIT
+from indb_tensile.request.task_rules import METRICS
 from tests.conftest import Database
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -42,11 +48,11 @@ def test_the_command_line_prints_the_page() -> None:
 
 
 def test_every_name_is_on_the_page() -> None:
-    names = {*options.HYPERPARAMS, *options.ARCHITECTURES, *options.LAYERS, *options.PREPROCESS, *options.SPLIT}
+    names = {*HYPERPARAMS, *ARCHITECTURES, *LAYERS, *PREPROCESS, *SPLIT}
     names |= {
-        *options.EARLY_STOP,
-        *options.DEPLOY,
-        *(name for of_task in options.METRICS.values() for name in of_task),
+        *EARLY_STOP,
+        *DEPLOY,
+        *(name for of_task in METRICS.values() for name in of_task),
     }
     names |= {rule.name for rule in setting_rules()}
     text = page()
@@ -59,7 +65,7 @@ def test_a_meaning_is_a_sentence(words: str) -> None:
 
 
 def test_a_parameter_without_a_meaning_is_reported_with_the_file_to_edit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(options.HYPERPARAMS, "sharpness", {"type": "number", "default": 1.0})
+    monkeypatch.setitem(HYPERPARAMS, "sharpness", {"type": "number", "default": 1.0})
     with pytest.raises(
         InvariantError, match=r"hyperparams: sharpness have no meaning: .*reference/meanings\.py"
     ) as caught:

@@ -15,7 +15,7 @@ from indb_tensile.catalog.reader_connection import open_reader
 from indb_tensile.job import Relation
 from indb_tensile.learning.columns import TableData
 from indb_tensile.learning.relation_reader import UnreadableError, read
-from indb_tensile.sql_api import readable
+from indb_tensile.request import copyable_relation
 from tests.conftest import Database
 
 pytestmark = pytest.mark.postgres
@@ -102,28 +102,28 @@ _CASES = {
     "cast of a composite key": Case(
         create_statement="create table role_a.t (a int, k role_a.pair default row(1, 1) primary key)",
         control="select a, k::text from role_a.t",
-        refused=readable.KEY_TYPE,
+        refused=copyable_relation.KEY_TYPE,
     ),
     "policy": Case(
         create_statement="""create table role_a.t (a int); alter table role_a.t enable row level security;
                    create policy p on role_a.t using (role_a.f(a) = a)""",
-        refused=readable.ROW_SECURITY,
+        refused=copyable_relation.ROW_SECURITY,
     ),
     "view": Case(
         create_statement="create table role_a.u (a int); insert into role_a.u values (7);"
         "create view role_a.t as select role_a.f(a) as a from role_a.u",
-        refused=readable.VIEW,
+        refused=copyable_relation.VIEW,
     ),
     "materialized view": Case(
         create_statement="""create materialized view role_a.t as select 7 as a;
                    create index on role_a.t ((a + role_a.f(1)))""",
-        refused=readable.MATERIALIZED_VIEW,
+        refused=copyable_relation.MATERIALIZED_VIEW,
     ),
     "generated column": Case(
         create_statement="create table role_a.t (a int, g int generated always as (role_a.f(a)) stored)",
         control="",
         columns=("a", "g"),
-        refused=readable.GENERATED,
+        refused=copyable_relation.GENERATED,
     ),
     "generated column that is not used": Case(
         create_statement="create table role_a.t (a int, g int generated always as (role_a.f(a)) stored)", control=""
@@ -144,7 +144,7 @@ def case(request: pytest.FixtureRequest, database: Database) -> Case:
     with database.connect() as admin:
         admin.execute(_SETUP)
         admin.execute(definition.create_statement.encode())
-        if definition.refused not in {readable.VIEW, readable.MATERIALIZED_VIEW}:
+        if definition.refused not in {copyable_relation.VIEW, copyable_relation.MATERIALIZED_VIEW}:
             admin.execute("insert into role_a.t (a) values (7)")
         admin.execute("grant select on all tables in schema role_a to tensile_worker, tensile_reader")
         admin.execute("reset role; reset search_path; truncate loot")

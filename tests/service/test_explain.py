@@ -149,5 +149,5 @@ def test_training_of_many_gigabytes_is_explained_without_allocating_them() -> No
 
 
 def test_training_that_is_impossible_is_not_explained() -> None:
-    with pytest.raises(RequestError, match="unknown type"):
+    with pytest.raises(RequestError, match="unknown architecture"):
         explain(replace(SPEC, architecture={"type": "rnn"}))

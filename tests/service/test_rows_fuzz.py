@@ -14,7 +14,6 @@ from indb_tensile.errors import RequestError
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.preparation import assemble
 from indb_tensile.sql_api import predictions
-from indb_tensile.sql_api.errors import RefusalError
 from tests.learning.tables import bundle, spec, table
 from worker.serving.answers import SCORE, Answers
 from worker.serving.requests import Evaluate, Predict, RowError, encode, parse
@@ -72,18 +71,18 @@ def check_rows(answers: Answers, rows: list[Any]) -> None:
     error is an internal fault.
     """
     sent: list[bytes] = []
-    refusal: Any = None
+    refusal: RequestError | None = None
     try:
         for number, row in enumerate(rows, 1):
             form = "literal" if isinstance(row, str) else "value"
             with suppress(RecursionError):  # a row nested so deep contains no number that is not finite
                 row = predictions.storable(row)
             sent.append(predictions._service_row(json.dumps(row).encode(), form, number))
-    except RefusalError as error:
-        refusal = error.error
+    except RequestError as error:
+        refusal = error
     if refusal is not None:
-        assert refusal["sqlstate"] == "22P02"
-        assert f"row {len(sent) + 1}" in refusal["message"]
+        assert refusal.sqlstate == "22P02"
+        assert f"row {len(sent) + 1}" in refusal.message
         return
     for verb, kind, suffix in (("predict", "label", b""), ("predict", "label", _UNNAMED), ("evaluate", SCORE, b"")):
         body = b'{"verb": "%b", "version": 1, "rows": [%b]%b}' % (verb.encode(), b", ".join(sent), suffix)

@@ -100,7 +100,7 @@ def test_regression_has_one_output_and_float_targets() -> None:
         (SPEC, [LABEL], 100, RequestError, "no column is left"),
         (SPEC, [ColumnStatistics(name="pixels", kind="array"), LABEL], 100, DataError, "its shape is unknown"),
         (SPEC, [PIXELS, LABEL], 2, DataError, "2 rows, too few"),
-        (replace(SPEC, architecture={"type": "rnn"}), [PIXELS, LABEL], 100, RequestError, 'unknown type "rnn"'),
+        (replace(SPEC, architecture={"type": "rnn"}), [PIXELS, LABEL], 100, RequestError, 'architecture "rnn"'),
         (replace(SPEC, hyperparams={"epoch": 1}), [PIXELS, LABEL], 100, RequestError, "epoch"),
         (
             replace(SPEC, architecture={"type": "layers", "layers": [{"type": "conv2d", "out": 4, "kernel": 9}]}),

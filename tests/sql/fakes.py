@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from indb_tensile.sql_api.service import PROTOCOL
+from indb_tensile.sql_api.service_connection import PROTOCOL
 
 # Returns the answer to a request. None: the service sends no answer and keeps the connection open.
 Answer = Callable[[dict[str, Any]], dict[str, Any] | None]

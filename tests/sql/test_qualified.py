@@ -6,8 +6,8 @@ import pytest
 
 from indb_tensile.catalog.queries import query
 from indb_tensile.cli.statements import statement
-from indb_tensile.sql_api import divider, doubts, evaluations, parts, spi
-from indb_tensile.sql_api.relation import Column, Table
+from indb_tensile.sql_api import data_warnings, evaluations, spi, split_column, split_listing
+from indb_tensile.sql_api.training_table import Column, Table
 from tests.conftest import Database
 from tests.sql_api.fakes import FakePlpy
 
@@ -97,11 +97,11 @@ def test_statements_on_a_callers_relation_are_qualified() -> None:
     ]
     table = Table(oid=1, schema="public", name="t", columns=tuple(columns))
     plpy = FakePlpy({"sample": [{}], "first_rows": [{f"c{place}": [] for place in range(5)}]})
-    divider._count_parts(plpy, table, {"target": "a"}, "c")
-    doubts._first_rows(plpy, table, columns)
+    split_column._count_parts(plpy, table, {"target": "a"}, "c")
+    data_warnings._first_rows(plpy, table, columns)
     bases = ("int4", "numeric", "bool", "uuid", "date", "timestamp", "timestamptz", "_float4", "_float8")
     described = {f"c{place}": {"base": base} for place, base in enumerate(bases)}
-    select = parts._statement(plpy, described, list(described), "c0", "c1")
+    select = split_listing._statement(plpy, described, list(described), "c0", "c1")
     for text in (*(text for text, _ in plpy.executed), f"{select} from public.t as t"):
         unquoted = text.replace('"', "").replace("collate pg_catalog.C", "").replace("epoch from", "")
         assert unqualified(unquoted) == [], text

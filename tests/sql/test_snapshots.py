@@ -397,9 +397,9 @@ def test_snapshot_that_lost_its_rows_in_a_restore_is_not_trained_on(
 
 
 def test_snapshot_keeps_the_types_that_models_learn_from(admin: Connection) -> None:
-    from indb_tensile.sql_api.relation import _KINDS
+    from indb_tensile.request.column_types import KIND_OF_TYPE
 
     body = value(admin, "select prosrc from pg_proc where proname = 'snapshot_columns'")
     listed = body.partition("t.typname in (")[2].partition(")")[0]
 
-    assert set(re.findall(r"'(\w+)'", listed)) == set(_KINDS)
+    assert set(re.findall(r"'(\w+)'", listed)) == set(KIND_OF_TYPE)

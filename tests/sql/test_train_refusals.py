@@ -439,3 +439,18 @@ def test_arguments_that_a_worker_would_refuse_are_refused_at_enqueue(
     error = refused(alice, f"select tensile_train('flowers', 'iris', target => 'species', {arguments})")
 
     assert (error.message, value(alice, "select count(*) from tensile.jobs")) == (message, 0)
+
+
+@pytest.mark.parametrize("call", ["select tensile_train", "select tensile_explain", "call tensile_train_and_wait"])
+@pytest.mark.parametrize("argument", ["init_from => 'other'", "depends_on => '{}'"])
+def test_an_argument_that_does_not_work_yet_is_refused_alike_by_every_function(
+    alice: Connection, call: str, argument: str
+) -> None:
+    key = "idempotency_key => 'once'"
+    value(alice, f"select tensile_train('flowers', 'iris', target => 'species', {key})")
+    name = argument.partition(" ")[0]
+
+    found = refused(alice, f"{call}('flowers', 'iris', {key}, {argument})")
+
+    assert (found.sqlstate, found.message) == ("0A000", f"{name} is not supported yet")
+    assert found.hint

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from indb_tensile.sql_api import service, spi
+from indb_tensile.sql_api import service_connection, spi
 from tests.sql.fakes import Answer, FakeService
 from tests.sql_api.fakes import FakePlpy, address_of, plpy_with
 
@@ -13,8 +13,8 @@ Serve = Callable[[Answer], tuple[FakeService, FakePlpy]]
 
 @pytest.fixture(autouse=True)
 def _fresh_session(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    line = service.Line()
-    monkeypatch.setattr(service, "_line", line)
+    line = service_connection.Line()
+    monkeypatch.setattr(service_connection, "_line", line)
     monkeypatch.setattr(spi, "_plans", {})
     yield
     line.close()

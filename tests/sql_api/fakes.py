@@ -4,7 +4,15 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from indb_tensile.sql_api import models, readable, relation, service, snapshots, spi, training
+from indb_tensile.request import copyable_relation
+from indb_tensile.sql_api import (
+    service_connection,
+    snapshot_copy,
+    spi,
+    stored_models,
+    training_request,
+    training_table,
+)
 from tests.sql.fakes import INSTALLATION, FakeService
 
 Row = Mapping[str, Any]
@@ -95,22 +103,22 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
     }
     rows.update(changed)
     texts = {
-        "relation": relation.RELATION,
-        "family": readable.FAMILY,
-        "columns": readable.COLUMNS,
+        "relation": training_table.RELATION,
+        "family": copyable_relation.FAMILY,
+        "columns": copyable_relation.COLUMNS,
         "look": "as infinite",
         "first_rows": "as first_rows",
-        "enqueue": training.ENQUEUE,
-        "model": models.MODEL,
-        "key": training.JOB_OF_KEY,
-        "services": service.SERVICES,
-        "version": models.VERSION,
+        "enqueue": training_request.ENQUEUE,
+        "model": stored_models.MODEL,
+        "key": training_request.JOB_OF_KEY,
+        "services": service_connection.SERVICES,
+        "version": stored_models.VERSION,
         "path": spi.CURRENT_PATH,
-        "transaction": snapshots.TRANSACTION,
-        "made": snapshots.MAKE,
+        "transaction": snapshot_copy.TRANSACTION,
+        "made": snapshot_copy.MAKE,
         "plan": "explain",
-        "limit": snapshots.LIMIT,
-        "named": snapshots.NAMED_NOW,
-        "sealed": snapshots.SEAL,
+        "limit": snapshot_copy.LIMIT,
+        "named": snapshot_copy.NAMED_NOW,
+        "sealed": snapshot_copy.SEAL,
     }
     return FakePlpy({texts[name]: rows_of_name for name, rows_of_name in rows.items()})

@@ -1,4 +1,4 @@
-"""Check the body of the bridge function, which contains the whole package `sql_api` as a literal."""
+"""Check the body of the bridge function, which contains the packages `sql_api` and `request` as literals."""
 
 import ast
 import json
@@ -12,12 +12,15 @@ import pytest
 
 from indb_tensile import sql_api
 from indb_tensile.catalog import install
+from indb_tensile.catalog.bridge_sources import carried_paths
 from tests.sql.fakes import FakeService, result
 from tests.sql_api.fakes import FakePlpy, address_of, plpy_with
 
 Bridge = Callable[..., Any]
-PACKAGE = Path(sql_api.__file__).parent
-PREFIX = "tensile_sql_api_"
+FOLDER = Path(sql_api.__file__).parent
+PACKAGE = FOLDER.parent
+PREFIX = "tensile_bridge_"
+CARRIED = sorted(carried_paths())
 
 
 def bridge_body() -> str:
@@ -45,17 +48,17 @@ def _leave_no_package() -> Iterator[None]:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
-def test_module_imports_only_its_package_and_the_standard_library(path: Path) -> None:
+@pytest.mark.parametrize("path", CARRIED, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_module_imports_only_what_the_bridge_carries_and_the_standard_library(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             assert {alias.name.partition(".")[0] for alias in node.names} <= sys.stdlib_module_names
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             assert (node.module or "").partition(".")[0] in sys.stdlib_module_names
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 1
+            folder = path.parents[node.level - 1]
             for name in [node.module] if node.module else [alias.name for alias in node.names]:
-                assert (PACKAGE / f"{name}.py").exists()
+                assert folder.joinpath(*name.split(".")).with_suffix(".py") in CARRIED
 
 
 def test_interpreter_without_packages_runs_the_bridge() -> None:
@@ -90,10 +93,11 @@ def test_session_compiles_the_package_once_and_adds_no_finder() -> None:
     bridge(session, plpy_with(), bridge_body())("nothing", "{}")  # the function was created again unchanged
 
     assert session == {name: package}
-    assert sys.modules[name] is package
+    assert sys.modules[f"{name}.sql_api"] is package
     assert sys.meta_path == finders
     imported = {module.removeprefix(name) for module in sys.modules if module.startswith(name)}
-    assert imported == {"", *(f".{path.stem}" for path in PACKAGE.glob("*.py") if path.stem != "__init__")}
+    paths = (path.relative_to(PACKAGE).with_suffix("") for path in CARRIED)
+    assert imported == {"", *("." + str(path).replace("/", ".").removesuffix(".__init__") for path in paths)}
 
 
 def test_two_versions_in_one_session_are_independent() -> None:
@@ -120,10 +124,11 @@ def test_fault_shows_source_lines_of_its_traceback() -> None:
     finally:
         fake.close()
         for package in session.values():
-            package.service._line.close()
+            package.service_connection._line.close()
 
     (name,) = session
-    source = (PACKAGE / "predictions.py").read_text(encoding="utf-8").splitlines()
+    source = (FOLDER / "predictions.py").read_text(encoding="utf-8").splitlines()
     line = next(number for number, text in enumerate(source, start=1) if 'answer["values"]' in text)
-    assert f'File "{name}/predictions.py", line {line}, in predict\n    {source[line - 1].strip()}' in error["detail"]
+    frame = f'File "{name}/sql_api/predictions.py", line {line}, in predict\n    {source[line - 1].strip()}'
+    assert frame in error["detail"]
     assert (error["sqlstate"], error["message"]) == ("XX000", "the bridge failed: KeyError: 'values'")

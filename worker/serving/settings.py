@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from indb_tensile import config
+from indb_tensile import config, settings_loader
 from indb_tensile.errors import RequestError
 from indb_tensile.job import WorkerId
+from indb_tensile.units import parse_bytes
 
 RESIDENT_BYTES = config.GIB
 
@@ -32,7 +33,7 @@ class ServiceSettings:
 
 def load(environ: Mapping[str, str]) -> ServiceSettings:
     """Read the settings from the environment. Raises RequestError that names a wrong or missing setting."""
-    shared = config.load(environ)
+    shared = settings_loader.load(environ)
     if not shared.service_directory:
         raise RequestError(
             "the service has no directory for its socket",
@@ -56,6 +57,6 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 def _size(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
     try:
-        return config.parse_bytes(text) if text else RESIDENT_BYTES
+        return parse_bytes(text) if text else RESIDENT_BYTES
     except ValueError:
         raise RequestError(f"{name} is {text!r}: a size such as 512MB or 2GB is needed") from None

@@ -4,7 +4,6 @@ No rows are read and no tensors are allocated: the network is built on the meta 
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.preparation import batch_plan
 from indb_tensile.learning.splits import Split
+from indb_tensile.request.network_rules import check_architecture
 
 from .requests import ColumnStatistics, Shares
 
@@ -63,7 +63,7 @@ def outline(
 
     `shares` are the shares of rows that test and validate, if a column of the table says which rows do.
     """
-    architectures.check(spec.architecture)
+    check_architecture(spec.architecture)
     split = Split.parse(spec.split)
     by_name = {column.name: column for column in columns}
     if spec.target not in by_name:
@@ -72,7 +72,7 @@ def outline(
     input_shape = _input_shape(spec, features)
     train_rows = _expected_rows(rows, split, shares)
     settings = TrainingSettings.parse(spec.hyperparams, train_rows)
-    architecture: Mapping[str, Any] = spec.architecture
+    architecture: dict[str, Any] = spec.architecture
     if architecture["type"] == "auto":
         architecture = architectures.default(input_shape, rows=train_rows)
     outputs = 1 if spec.task is Task.REGRESSION else max(2, by_name[spec.target].distinct or 0)

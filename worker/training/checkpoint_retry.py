@@ -7,6 +7,7 @@ from typing import Protocol
 
 import psycopg
 
+from indb_tensile.backoff import Backoff
 from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.errors import LostClaimError, TensileError
 from indb_tensile.learning.artifacts import SaveableCheckpoint
@@ -43,7 +44,7 @@ class CheckpointRetry:
         self._checkpointing = checkpointing
         self._progress_writer = progress_writer
         self._clock_s = clock_s
-        self._pause_s = 0.0
+        self._backoff = Backoff(first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
         self._retry_s = 0.0
 
     def save(self, take: Callable[[], SaveableCheckpoint], epochs_done: int) -> None:
@@ -57,17 +58,14 @@ class CheckpointRetry:
         except (TensileError, psycopg.Error, OSError) as error:
             self._put_off(error, epochs_done)
         else:
-            self._pause_s = 0.0
+            self._backoff.succeed()
 
     def _put_off(self, error: Exception, epochs_done: int) -> None:
         """Record the failure in the log and the job's history once, not at every attempt."""
-        if not self._pause_s:
+        if not self._backoff.failures:
             job = self._progress_writer.job.job
             log.warning(
                 "job %s: the checkpoint was not saved, and training continues: %s", job, server_message(error)
             )
-            self._progress_writer.tell(
-                "checkpoint_put_off", {"reason": server_message(error), "epochs_done": epochs_done}
-            )
-        self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
-        self._retry_s = self._clock_s() + self._pause_s
+            self._progress_writer.tell("checkpoint_put_off", {"reason": server_message(error), "epochs_done": epochs_done})
+        self._retry_s = self._clock_s() + self._backoff.fail()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session, is_blocked, may_pass
 from indb_tensile.catalog.fault_origin import server_message
@@ -57,24 +58,26 @@ class PatientSession(Session):
 
     def waiting(self, action: Callable[[], Result], *, wait_for_locks: bool = True) -> Result:
         """Do `action` until it raises no transient error of the database. It must be safe to repeat."""
-        pause_s, waits = FIRST_PAUSE_S, False
-        while True:
-            try:
-                result = action()
-            except (psycopg.Error, DatabaseError) as error:
-                if not may_pass(error) or (is_blocked(error) and not wait_for_locks):
-                    raise
-                log.log(
-                    logging.DEBUG if waits else logging.WARNING, "waiting for the database: %s", server_message(error)
-                )
-                waits = True
-            else:
-                if waits:
-                    log.info("the database is back")
-                return result
-            self._alive()
-            self._pause(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        attempts = Retrying(
+            retry=retry_if_exception(lambda e: may_pass(e) and (wait_for_locks or not is_blocked(e))),
+            wait=wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S),
+            before_sleep=self._before_pause,
+            sleep=self._pause,
+            reraise=True,
+        )
+        result = attempts(action)
+        if attempts.statistics["attempt_number"] > 1:
+            log.info("the database is back")
+        return result
+
+    def _before_pause(self, state: RetryCallState) -> None:
+        """Log the failure, the first one for everybody, and call `alive`."""
+        assert state.outcome is not None
+        error = state.outcome.exception()
+        assert isinstance(error, psycopg.Error | DatabaseError)
+        level = logging.WARNING if state.attempt_number == 1 else logging.DEBUG
+        log.log(level, "waiting for the database: %s", server_message(error))
+        self._alive()
 
     @property
     def once(self) -> Session:

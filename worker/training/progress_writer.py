@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from indb_tensile.backoff import Backoff
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import Connection, may_pass
 from indb_tensile.catalog.fault_origin import is_database_fault, server_message
@@ -57,7 +58,7 @@ class ProgressWriter:
         self._phase: Phase | None = None
         self._due_s = 0.0
         self._entries: deque[_QueuedWrite] = deque(maxlen=_MAX_ENTRIES)
-        self._pause_s = 0.0
+        self._backoff = Backoff(first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
         self._retry_s = 0.0
 
     def enter(self, phase: Phase) -> None:
@@ -135,11 +136,10 @@ class ProgressWriter:
                     return
                 log.warning("not written (%s): %s", entry.kind, server_message(error))
             else:
-                self._pause_s = 0.0
+                self._backoff.succeed()
             self._entries.popleft()
 
     def _put_off(self, error: Exception) -> None:
-        if not self._pause_s:
+        if not self._backoff.failures:
             log.warning("progress is written later, and training continues: %s", server_message(error))
-        self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
-        self._retry_s = self._clock_s() + self._pause_s
+        self._retry_s = self._clock_s() + self._backoff.fail()

@@ -28,8 +28,9 @@ from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.catalog.stored_checkpoints import StoredCheckpoint
-from indb_tensile.config import MIB, parse_bytes
+from indb_tensile.config import MIB
 from indb_tensile.job import CheckpointStore, ClaimedJob
+from indb_tensile.units import parse_bytes
 
 SIZE_BYTES = 20 * MIB
 ROUNDS = 10

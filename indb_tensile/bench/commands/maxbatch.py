@@ -41,6 +41,7 @@ from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.rows import stamped
 from indb_tensile.bench.harness.trial import require_memory
 from indb_tensile.errors import RequestError
+from indb_tensile.units import parse_bytes
 
 Row = dict[str, Any]
 
@@ -186,7 +187,7 @@ def _device(options: argparse.Namespace, run_target: RunTarget, name: str) -> It
 
 def _size(text: str) -> int:
     try:
-        return config.parse_bytes(text)
+        return parse_bytes(text)
     except ValueError:
         raise RequestError(f"a budget of {text!r} is no size", hint="Write it such as 8GB.") from None
 

@@ -1,13 +1,15 @@
 """Measures how close to the load bound each way of placing a plan's residency intervals comes, and its time.
 
-    python -m indb_tensile.bench placement [--network NAME ...] [--minimalloc DIRECTORY] [--repeat 5] [--json]
+    python -m indb_tensile.bench placement [--network NAME ...] [--minimalloc DIRECTORY] [--repeat 5]
+        [--rival ortools] [--json]
 
 There are three kinds of instances: the hard ones of google/minimalloc, whose capacity is known; captured networks, as
 eager PyTorch frees tensors (liveness) and under our plan for 60 % of that peak on the reference machine at 25 GB/s;
 and a generated step of 10,000 intervals. `place` is ours, and `search` is ours within a given capacity. Best and
-first fit are SmartPool as published. `caching` is PyTorch's allocator, which does not know later requests. `excess`
-is relative to the load bound: the most bytes resident at one operator, below which no placement can be. Times are
-medians.
+first fit are SmartPool as published. `caching` is PyTorch's allocator, which does not know later requests. With
+`--rival ortools`, `ortools` is the CP-SAT solver, which runs once and stops after a fixed effort. `excess` is
+relative to the load bound: the most bytes resident at one operator, below which no placement can be. Times are
+medians of the processor's time, as every way runs on one core.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from indb_tensile.bench.harness import ortools_placement
 from indb_tensile.bench.harness.caching import reserved_bytes
 from indb_tensile.bench.harness.networks import NETWORKS, graph_of, missing_library
 from indb_tensile.bench.harness.process_exit import run
@@ -49,6 +52,7 @@ _MINIMALLOC = Path(__file__).parents[4] / "shared" / "data" / "minimalloc"
 _LINK = Link(out_bytes_per_s=25_000_000_000, in_bytes_per_s=25_000_000_000)
 _BUDGET = 0.6  # of the liveness peak
 _DEEP_INTERVALS = 10_000
+_RIVAL_EFFORT = 1.0  # in the solver's deterministic time, of which a unit is about 20 s on a hard instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,22 +75,28 @@ def main() -> None:
         "--minimalloc", type=Path, default=_MINIMALLOC, help="directory of CSV files id,lower,upper,size"
     )
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rival", choices=("ortools",), help="also run this solver, which must be installed")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     arguments = parser.parse_args()
+    if arguments.rival is not None:
+        ortools_placement.solver()  # fails before anything is measured
     for instance in _instances(arguments.minimalloc, arguments.network or list(NETWORKS)):
-        for row in measure(instance, arguments.repeat):
+        for row in measure(instance, arguments.repeat, rival=arguments.rival is not None):
             print(json.dumps(row) if arguments.json else _line(row), flush=True)
 
 
-def measure(instance: Instance, repeat: int) -> Iterator[dict[str, Any]]:
-    """Yield one row per way of placing."""
+def measure(instance: Instance, repeat: int, *, rival: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield one row per way of placing, and one of the rival if it is wanted."""
     bound = load_bound(instance.held, instance.count)
-    for method, way in _methods(instance):
+    methods = [(method, way, repeat) for method, way in _methods(instance)]
+    if rival:
+        methods.append(("ortools", lambda: _rival_size(instance), 1))
+    for method, way, runs in methods:
         took_ms, size_bytes = [], None
-        for _ in range(repeat):
-            start_ns = time.perf_counter_ns()
+        for _ in range(runs):
+            start_ns = time.process_time_ns()
             size_bytes = way()
-            took_ms.append((time.perf_counter_ns() - start_ns) / 1e6)
+            took_ms.append((time.process_time_ns() - start_ns) / 1e6)
         yield {
             "instance": instance.name,
             "plan": instance.plan,
@@ -112,6 +122,20 @@ def _methods(instance: Instance) -> Iterator[tuple[str, Callable[[], int | None]
     yield "first_fit", lambda: first_fit(resident, count, alignment_bytes=alignment).size_bytes
     if instance.capacity_bytes is None:  # sizes of minimalloc's instances are not those of device memory
         yield "caching", lambda: reserved_bytes(resident, count)
+
+
+def _rival_size(instance: Instance) -> int | None:
+    """Return the size of the rival's placement: within the known capacity, else the smallest that it finds."""
+    resident, count, alignment = instance.held, instance.count, instance.alignment_bytes
+    within = first_fit(resident, count, alignment_bytes=alignment).size_bytes
+    return ortools_placement.solved_size(
+        resident,
+        count,
+        alignment_bytes=alignment,
+        most_bytes=instance.capacity_bytes or within,
+        any_size=instance.capacity_bytes is not None,
+        effort=_RIVAL_EFFORT,
+    )
 
 
 def _size(placement: Placement | Unplaced) -> int | None:

@@ -33,7 +33,7 @@ from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.trainers import ProcessEnded, TrainerGone, Trainers
 from indb_tensile.device.allocator_shim import LIBRARY
-from indb_tensile.device.device import Ledger, RegionState
+from indb_tensile.device.ledger import Ledger, RegionState
 from indb_tensile.errors import DeviceMemoryError
 from indb_tensile.job import Slot
 from indb_tensile.scheduler.admission.pool import TrainerId

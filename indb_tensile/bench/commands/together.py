@@ -26,7 +26,8 @@ from indb_tensile.bench.commands.forecast import SmallNetwork
 from indb_tensile.bench.harness.device_rig import emulated_on
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.trial import WARM_ITERATIONS, StepTrial
-from indb_tensile.device.device import EmulatedDevice, Ledger
+from indb_tensile.device.device import EmulatedDevice
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.latency.reference_step import measure_pace
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from indb_tensile.bench.harness.caching import replayed_bytes
-from indb_tensile.executor.latency.calibrate import allocation_profiler
+from indb_tensile.executor.latency.allocation_profile import allocation_profiler
 from indb_tensile.executor.run.state import HOST
 
 

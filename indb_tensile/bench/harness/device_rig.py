@@ -23,8 +23,9 @@ from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.device.backend import EMULATED, choose, region_bytes_of, speed_of, torch_architectures, torch_cuda
 from indb_tensile.device.bandwidth import SIZES_BYTES, measure_copies
 from indb_tensile.device.cuda import CudaBroker, CudaDevice, CudaRegions, Gpu, probe
-from indb_tensile.device.device import REGION_BYTES, EmulatedDevice, Ledger
+from indb_tensile.device.device import REGION_BYTES, EmulatedDevice
 from indb_tensile.device.hardware import memory
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.open_device import OpenDevice, open_device, torch_device

@@ -8,7 +8,7 @@ import time
 
 from indb_tensile import _native, config
 from indb_tensile.controller.parent_death import die_with_parent
-from indb_tensile.device.device import Ledger
+from indb_tensile.device.ledger import Ledger
 
 DAMAGED = 3  # exit code of a victim that read bytes other than those it wrote
 _PATIENCE_S = 60.0

@@ -17,7 +17,7 @@ from indb_tensile.device.allocator_shim import AllocationCounters
 from indb_tensile.device.device import Clock, Device, Ticket
 from indb_tensile.errors import ComputationError, DeviceLostError, InvariantError, TensileError
 from indb_tensile.executor.capture.capture import Kind
-from indb_tensile.executor.latency.calibrate import let_go
+from indb_tensile.executor.latency.operator_memory import let_go
 from indb_tensile.executor.run.cuda_graphs import Graph, Graphs
 from indb_tensile.executor.run.host_results import Results
 from indb_tensile.executor.run.pieces import Piece

@@ -23,7 +23,7 @@ from indb_tensile.device.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.device.device import CpuDevice, EmulatedDevice
 from indb_tensile.device.trainer_footprint import OUTSIDE_BYTES
 from indb_tensile.errors import DeviceError
-from indb_tensile.executor.latency.calibrate import CalibrationSite, calibrate_on
+from indb_tensile.executor.latency.calibration_site import CalibrationSite, calibrate_on
 from indb_tensile.executor.latency.gpu_clock import EventClock, QueueTimer
 from indb_tensile.executor.run.cuda_graphs import CudaGraphs, Graphs, TorchCapture, allocate_workspaces
 from indb_tensile.executor.run.precision import settle_precision

@@ -1,9 +1,12 @@
 """Bayesian optimisation of a few weights between -1 and 1 with a Gaussian process.
 
 AutoSwap section IV-C after Snoek et al., "Practical Bayesian Optimization of Machine Learning Algorithms": a Gaussian
-process with a Matern 5/2 kernel is fitted to the costs seen so far, and the next point is the one with the largest
-expected improvement. The length scale is the most likely of a few. Candidate points are drawn anew in each step, half
-of them near the best point. All random numbers come from a fixed seed, so equal costs give an equal search.
+process with a Matern 5/2 kernel (scikit-learn's) is fitted to the costs seen so far, and the next point is the one
+with the largest expected improvement. Candidate points are drawn anew in each step, half of them near the best point.
+All random numbers come from a fixed seed, so equal costs give an equal search.
+
+The length scale is the most likely of a few, and not scikit-learn's default, a gradient descent: with six costs the
+likelihood is often flat, the descent ends at a bound with a warning, and it costs several times as much.
 """
 
 import math
@@ -51,33 +54,35 @@ def _next_point(seen: Floats, costs: Floats, random: np.random.Generator) -> tup
     far = random.uniform(-1.0, 1.0, size=(_POINTS, seen.shape[1]))
     near = np.clip(best + random.normal(0.0, _NEAR, size=far.shape), -1.0, 1.0)
     points = np.concatenate((far, near))
-    spread = float(costs.std()) or 1.0
-    gain = expected_improvement(seen, (costs - costs.mean()) / spread, points)
+    gain = expected_improvement(seen, costs, points)
     return tuple(points[int(np.argmax(gain))].tolist())
 
 
 def expected_improvement(seen: Floats, costs: Floats, points: Floats) -> Floats:
-    """Return the expected improvement of each point over the cheapest point seen. Costs have mean 0 and
-    variance 1.
-    """
-    length = max(_LENGTHS, key=lambda length: _likelihood(seen, costs, length))
-    inverse = np.linalg.inv(_kernel(seen, seen, length) + _NOISE * np.eye(len(seen)))
-    across = _kernel(points, seen, length)
-    mean = across @ inverse @ costs
-    deviation = np.sqrt(np.maximum(1.0 - np.einsum("ij,jk,ik->i", across, inverse, across), 1e-12))
+    """Return the expected improvement of each point over the cheapest point seen, in the unit of the costs."""
+    from sklearn.gaussian_process import GaussianProcessRegressor  # takes a second, and only this policy needs it
+    from sklearn.gaussian_process.kernels import Matern
+
+    process = GaussianProcessRegressor(
+        # At a bound, scikit-learn warns that a length beyond it may be better. `_LENGTHS` are what it may take.
+        kernel=Matern(length_scale_bounds=(_LENGTHS[0] / 10, _LENGTHS[-1] * 10), nu=2.5),
+        alpha=_NOISE,
+        optimizer=_likeliest,
+        normalize_y=True,
+    )
+    mean, deviation = process.fit(seen, costs).predict(points, return_std=True)
+    deviation = np.maximum(deviation, np.finfo(np.float64).tiny)
     z = (costs.min() - mean) / deviation
     below = np.array([0.5 * math.erfc(-value / math.sqrt(2.0)) for value in z.tolist()])
     density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
     return np.asarray(deviation * (z * below + density), dtype=np.float64)
 
 
-def _likelihood(seen: Floats, costs: Floats, length: float) -> float:
-    """Return the logarithm of the marginal likelihood, without its constant."""
-    matrix = _kernel(seen, seen, length) + _NOISE * np.eye(len(seen))
-    _, logarithm = np.linalg.slogdet(matrix)
-    return float(-0.5 * (costs @ np.linalg.solve(matrix, costs) + logarithm))
+def _likeliest(unlikelihood: Callable[..., float], theta: Floats, bounds: Floats) -> tuple[Floats, float]:
+    """Return the most likely of `_LENGTHS`, as the logarithm that kernels take, and its unlikelihood.
 
-
-def _kernel(a: Floats, b: Floats, length: float) -> Floats:
-    distance = np.sqrt(((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)) * (math.sqrt(5.0) / length)
-    return np.asarray((1.0 + distance + distance**2 / 3.0) * np.exp(-distance), dtype=np.float64)
+    This is an `optimizer` of scikit-learn, which also passes a first value and its bounds.
+    """
+    del theta, bounds
+    logarithms = [np.log([length]) for length in _LENGTHS]
+    return min(((each, unlikelihood(each, eval_gradient=False)) for each in logarithms), key=lambda pair: pair[1])

@@ -8,13 +8,8 @@ import pytest
 import torch
 
 from indb_tensile.device.allocator_shim import ArenaServing
-from indb_tensile.executor.latency.calibrate import (
-    CalibrationSite,
-    add_scripts,
-    calibrate,
-    calibrate_on,
-    unknown_signatures,
-)
+from indb_tensile.executor.latency.calibrate import add_scripts, calibrate, unknown_signatures
+from indb_tensile.executor.latency.calibration_site import CalibrationSite, calibrate_on
 from tests.executor.models import make_job
 
 GRANT_BYTES = 10 << 20

@@ -6,7 +6,8 @@ import sys
 import torch
 
 from indb_tensile.device.allocator_shim import ArenaServing
-from indb_tensile.device.device import REGION_BYTES, EmulatedDevice, Ledger
+from indb_tensile.device.device import REGION_BYTES, EmulatedDevice
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from tests.executor.conftest import prepared

@@ -8,7 +8,7 @@ import torch
 
 from indb_tensile.executor.capture.passes import PRECISIONS
 from indb_tensile.executor.run.precision import FORMS, settle_precision, with_precision
-from indb_tensile.learning.hyperparams import HYPERPARAMS
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from tests.executor.models import make_job
 
 GPU = torch.device("cuda")

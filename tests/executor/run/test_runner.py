@@ -12,8 +12,9 @@ from itertools import accumulate, chain, repeat
 import pytest
 import torch
 
-from indb_tensile.device.device import REGION_BYTES, CpuDevice, Device, EmulatedDevice, Ledger, Ticket
+from indb_tensile.device.device import REGION_BYTES, CpuDevice, Device, EmulatedDevice, Ticket
 from indb_tensile.device.hardware import PROCESSOR_SPEED
+from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import ComputationError, DeviceMemoryError, InvariantError
 from indb_tensile.executor.capture.capture import with_host_uploads
 from indb_tensile.executor.capture.optimizer import OptimizerSettings

@@ -1,5 +1,8 @@
 """Check the Bayesian search for weights."""
 
+import subprocess
+import sys
+
 import numpy as np
 
 from indb_tensile.scheduler.policies.bayes import expected_improvement, minimise
@@ -38,3 +41,15 @@ def test_expected_improvement_is_zero_at_known_points_and_larger_where_costs_fal
     assert gain[0] < 0.01
     assert gain[1] < 0.01
     assert gain[3] > gain[2] + 0.05
+
+
+def test_costs_are_weighed_in_their_own_unit() -> None:
+    seen, points = np.array([[-0.5], [0.0], [0.5]]), np.array([[-0.9], [0.2], [0.9]])
+    costs = np.array([5.0, 3.0, 2.0])
+    gain = expected_improvement(seen, costs, points)
+    assert np.allclose(expected_improvement(seen, 1000 * costs + 7, points), 1000 * gain)
+
+
+def test_policies_are_imported_without_the_library_of_this_one() -> None:
+    program = "import sys, indb_tensile.scheduler.policies; raise SystemExit('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

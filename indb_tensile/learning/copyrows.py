@@ -1,0 +1,171 @@
+"""Finds the rows in a block of COPY's binary format.
+
+A row is a 16-bit field count and, per field, a 32-bit length (-1 for NULL) and the bytes of the value. Consecutive
+rows of one layout (equal lengths) have a constant stride, so a run of such rows is a strided numpy view that costs
+nothing to build. Texts and NULLs end a run; a plain loop then scans the rows. Runs and scanned rows are segments with
+the same interface.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.learning.columns import Mask
+
+_COUNT = struct.Struct(">h")
+_LENGTH = struct.Struct(">i")
+_SHORTEST_RUN_ROWS = 64  # for fewer rows a strided view costs more than the loop
+_LONGEST_SCAN_ROWS = 4096  # scanned by the loop before the decoder looks for a run again
+_CHECKED_BYTES = 256 * 1024  # the layout of a run is checked in blocks that fit into the cache
+_GATHER_BYTES = 16  # up to this size an index per byte is cheaper than a slice per value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Consecutive rows of one layout, at a constant stride."""
+
+    data: bytearray
+    rows: int
+    stride_bytes: int
+    starts: tuple[int, ...]  # of the first row's values
+    lengths: tuple[int, ...]
+
+    def spans(self, field: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the start and the length of the field in each row; the length is -1 for NULL."""
+        starts = self.starts[field] + self.stride_bytes * np.arange(self.rows, dtype=np.int64)
+        return starts, np.full(self.rows, self.lengths[field], dtype=np.int64)
+
+    def missing(self, field: int) -> Mask:
+        """Return a mask of the rows in which the field is NULL."""
+        return np.full(self.rows, self.lengths[field] < 0)
+
+    def gather(self, field: int, present: Mask, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return the bytes of the present values, shape (rows, size_bytes). Each value must have that size."""
+        if self.lengths[field] < 0:
+            return np.empty((0, size_bytes), np.uint8)
+        strides = (self.stride_bytes, 1)
+        return np.ndarray((self.rows, size_bytes), np.uint8, self.data, self.starts[field], strides)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScannedRows:
+    """Consecutive rows whose values were located by a loop."""
+
+    data: bytearray
+    rows: int
+    starts: npt.NDArray[np.int64]  # (rows, fields)
+    lengths: npt.NDArray[np.int64]
+
+    def spans(self, field: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the start and the length of the field in each row; the length is -1 for NULL."""
+        return self.starts[:, field], self.lengths[:, field]
+
+    def missing(self, field: int) -> Mask:
+        """Return a mask of the rows in which the field is NULL."""
+        is_null: Mask = self.lengths[:, field] < 0
+        return is_null
+
+    def gather(self, field: int, present: Mask, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return the bytes of the present values, shape (rows, size_bytes). Each value must have that size."""
+        starts = self.starts[present, field]
+        if size_bytes <= _GATHER_BYTES:
+            data_bytes = np.frombuffer(self.data, np.uint8)
+            gathered: npt.NDArray[np.uint8] = data_bytes[starts[:, None] + np.arange(size_bytes)]
+            return gathered
+        view = memoryview(self.data)
+        joined = b"".join([view[start : start + size_bytes] for start in starts.tolist()])
+        return np.frombuffer(joined, np.uint8).reshape(len(starts), size_bytes)
+
+
+Segment = Run | ScannedRows
+
+
+def row_segments(data: bytearray, position: int, fields: int) -> tuple[list[Segment], int]:
+    """Return the complete rows from `position` on, and the position after them."""
+    segments: list[Segment] = []
+    while (first := _scan_rows(data, position, fields, 1))[0].rows:
+        run = _find_run(data, position, first)
+        if run.rows >= _SHORTEST_RUN_ROWS:
+            position += run.rows * run.stride_bytes
+            segments.append(run)
+        else:
+            scanned, position = _scan_rows(data, position, fields, _LONGEST_SCAN_ROWS)
+            segments.append(scanned)
+    return segments, position
+
+
+def is_trailer(data: bytearray, position: int) -> bool:
+    """Return whether the stream's trailer, a field count of -1, is complete at `position`."""
+    return position + _COUNT.size <= len(data) and bool(_COUNT.unpack_from(data, position)[0] == -1)
+
+
+def _find_run(data: bytearray, position: int, scanned: tuple[ScannedRows, int]) -> Run:
+    """Return the rows from `position` on that have the layout of the first row, which was `scanned` before."""
+    first_row, end = scanned
+    stride = end - position
+    starts, lengths = first_row.starts[0].tolist(), first_row.lengths[0].tolist()
+    complete_rows = (len(data) - position) // stride
+    rows, block = 1, _SHORTEST_RUN_ROWS
+    longest = max(_SHORTEST_RUN_ROWS, _CHECKED_BYTES // stride)
+    while rows < complete_rows:
+        size = min(block, complete_rows - rows)
+        same = _count_same_layout(data, position + rows * stride, stride, size, position, starts, lengths)
+        rows += same
+        if same < size:
+            break
+        block = min(2 * block, longest)
+    return Run(data, rows, stride, tuple(starts), tuple(lengths))
+
+
+def _count_same_layout(
+    data: bytearray,
+    at: int,
+    stride: int,
+    rows: int,
+    first: int,
+    starts: Sequence[int],
+    lengths: Sequence[int],
+) -> int:
+    """Return how many of the next rows have the layout of the row at `first`."""
+    same = np.ndarray((rows,), ">i2", data, at, (stride,)) == len(starts)
+    for start, length in zip(starts, lengths, strict=True):
+        offset = start - _LENGTH.size - first
+        same &= np.ndarray((rows,), ">i4", data, at + offset, (stride,)) == length
+    return rows if same.all() else int(np.argmin(same))
+
+
+def _scan_rows(data: bytearray, position: int, fields: int, limit: int) -> tuple[ScannedRows, int]:
+    """Locate the values of up to `limit` complete rows; also return the position after these rows."""
+    length_at, starts, lengths, rows = _LENGTH.unpack_from, [], [], 0
+    size, last_length = len(data), len(data) - _LENGTH.size
+    while rows < limit and position + _COUNT.size <= size and not is_trailer(data, position):
+        count = _COUNT.unpack_from(data, position)[0]
+        if count != fields:
+            raise InvariantError(f"a row of COPY's stream has {count} fields instead of {fields}")
+        at = position + _COUNT.size
+        for _ in range(fields):
+            if at > last_length:
+                at = size + 1
+                break
+            length = length_at(data, at)[0]
+            at += _LENGTH.size
+            starts.append(at)
+            lengths.append(length)
+            if length > 0:
+                at += length
+        if at > size:  # the row is not complete yet
+            break
+        position = at
+        rows += 1
+    shape = (rows, fields)
+    scanned = rows * fields
+    return ScannedRows(
+        data,
+        rows,
+        np.array(starts[:scanned], np.int64).reshape(shape),
+        np.array(lengths[:scanned], np.int64).reshape(shape),
+    ), position

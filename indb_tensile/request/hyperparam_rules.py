@@ -1,0 +1,62 @@
+"""The hyper-parameters of a training: names, ranges, defaults, and which of them go together.
+
+A default of None is computed by the worker: epochs and batch_size from the number of rows
+(learning/training_length.py), the others from the optimizer (learning/hyperparams.py).
+"""
+
+from typing import Any
+
+from ..errors import RequestError
+from .parameter_rules import Json, Rule, check_parameters
+
+_SHARE: Rule = {"type": "number", "minimum": 0, "below": 1}
+_FLAG: Rule = {"type": "boolean", "default": False}
+HYPERPARAMS: dict[str, Rule] = {
+    "epochs": {"type": "integer", "minimum": 1, "maximum": 100000, "default": None},
+    "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
+    "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
+    "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
+    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
+    "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
+    "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
+    "warmup": _SHARE | {"default": 0.0},
+    "decay": {"type": "number", "above": 0, "maximum": 1, "default": 0.1},
+    "decay_at": {"type": "numbers", "above": 0, "below": 1, "length": [1, 16], "default": [0.5, 0.75]},
+    "momentum": _SHARE | {"default": None},
+    "nesterov": _FLAG,
+    "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
+    "alpha": _SHARE | {"default": 0.99},
+    "centered": _FLAG,
+    "eps": {"type": "number", "above": 0, "maximum": 1, "default": None},
+    "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
+    "clip_norm": {"type": "number", "above": 0, "default": None},
+    "average_decay": {"type": "number", "above": 0, "below": 1, "default": None},
+    "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
+}
+# Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.
+ONLY_WITH = {
+    "momentum": ("optimizer", ("sgd", "rmsprop")),
+    "nesterov": ("optimizer", ("sgd",)),
+    "betas": ("optimizer", ("adam", "adamw")),
+    "alpha": ("optimizer", ("rmsprop",)),
+    "centered": ("optimizer", ("rmsprop",)),
+    "eps": ("optimizer", ("adam", "adamw", "adagrad", "rmsprop")),
+    "decay": ("schedule", ("step",)),
+    "decay_at": ("schedule", ("step",)),
+}
+
+
+def check_hyperparams(hyperparams: Any) -> Json:
+    """Return the hyper-parameters without nulls.
+
+    Raises RequestError for an unknown name, a wrong type, a value out of range, and a parameter that has no effect.
+    """
+    values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
+    effective = {name: rule["default"] for name, rule in HYPERPARAMS.items()} | values
+    for name, (switch, allowed) in ONLY_WITH.items():
+        if name in values and effective[switch] not in allowed:
+            hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
+            raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {effective[switch]}', hint=hint)
+    if effective["nesterov"] and values.get("momentum") == 0:
+        raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
+    return values

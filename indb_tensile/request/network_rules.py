@@ -1,0 +1,187 @@
+"""The networks of a training: the known architectures and layers with their parameters, and the check of both.
+
+The check sees the declaration only. Whether the layers fit together and the network fits in memory depends on the
+table's columns, so a worker checks that when it builds the network (learning/architectures.py).
+"""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..errors import RequestError
+from .abbreviation import shown
+from .parameter_rules import Json, Rule, check_parameters
+
+ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
+SEQUENCE_OUTPUTS = ("last", "mean", "sequence")
+MOST_UNITS = 65536
+MOST_PARAMETERS = 2_000_000_000
+MOST_LAYERS = 500  # of a network, including layers within residual layers
+DEEPEST_LAYERS = 8  # levels of residual layers within residual layers
+
+_FLAG: Rule = {"type": "boolean", "default": False}
+_DROPOUT: Rule = {"type": "number", "minimum": 0, "below": 1, "default": 0.0}
+_ACTIVATION: Rule = {"type": "choice", "values": list(ACTIVATIONS), "default": "relu"}
+_WIDTHS: Rule = {"type": "integers", "minimum": 1, "maximum": MOST_UNITS, "length": [0, 64]}
+_INPUT_SHAPE: Rule = _WIDTHS | {"length": [1, 3], "default": None}
+ARCHITECTURES: dict[str, dict[str, Rule]] = {
+    "auto": {"input_shape": _INPUT_SHAPE},
+    "mlp": {
+        "hidden": _WIDTHS | {"default": [128, 64]},
+        "activation": _ACTIVATION,
+        "dropout": _DROPOUT,
+        "batch_norm": _FLAG,
+        "input_shape": _INPUT_SHAPE,
+    },
+    "cnn": {
+        "channels": _WIDTHS | {"length": [1, 32], "default": [32, 64]},
+        "kernel": {"type": "integer", "minimum": 1, "maximum": 31, "default": 3},
+        "depth": {"type": "integer", "minimum": 1, "maximum": 16, "default": 1},
+        "hidden": _WIDTHS | {"default": [128]},
+        "activation": _ACTIVATION,
+        "dropout": _DROPOUT,
+        "batch_norm": {"type": "boolean", "default": True},
+        "input_shape": _INPUT_SHAPE,
+    },
+    "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
+}
+_UNITS: Rule = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
+_KERNEL: Rule = {"type": "integer", "minimum": 1, "maximum": 63}
+_PADDING: Rule = {"type": "integer", "minimum": 0, "maximum": 31}
+_DEPTH: Rule = {"type": "integer", "minimum": 1, "maximum": 64, "default": 1}
+_OUTPUT: Rule = {"type": "choice", "values": list(SEQUENCE_OUTPUTS), "default": "last"}
+_POOL: dict[str, Rule] = {
+    "kernel": _KERNEL | {"default": 2},
+    "stride": _KERNEL | {"default": None},
+    "padding": _PADDING | {"default": 0},
+}
+_RECURRENT: dict[str, Rule] = {
+    "hidden": _UNITS,
+    "layers": _DEPTH,
+    "bidirectional": _FLAG,
+    "dropout": _DROPOUT,
+    "output": _OUTPUT,
+}
+# The default of `out` in a linear layer is the number of outputs that the task needs.
+LAYERS: dict[str, dict[str, Rule]] = {
+    "linear": {"out": _UNITS | {"default": None}, "bias": {"type": "boolean", "default": True}},
+    "conv2d": {
+        "out": _UNITS,
+        "kernel": _KERNEL | {"default": 3},
+        "stride": _KERNEL | {"default": 1},
+        "padding": _PADDING | {"default": None},
+        "groups": _UNITS | {"default": 1},
+        "bias": {"type": "boolean", "default": True},
+    },
+    "batch_norm1d": {},
+    "batch_norm2d": {},
+    "layer_norm": {},
+    **{name: {} for name in ACTIVATIONS},
+    "dropout": {"p": _DROPOUT | {"default": 0.5}},
+    "max_pool2d": _POOL,
+    "avg_pool2d": _POOL,
+    "adaptive_avg_pool2d": {"size": _KERNEL | {"default": 1}},
+    "flatten": {},
+    "reshape": {"shape": {"type": "integers", "minimum": -1, "maximum": 2147483647, "length": [1, 4]}},
+    "lstm": _RECURRENT,
+    "gru": _RECURRENT,
+    "transformer_encoder": {
+        "d_model": _UNITS | {"default": None},
+        "heads": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
+        "layers": _DEPTH | {"default": 2},
+        "feedforward": _UNITS | {"default": None},
+        "dropout": _DROPOUT | {"default": 0.1},
+        "positions": {"type": "boolean", "default": True},
+        "output": _OUTPUT | {"default": "mean"},
+    },
+    "residual": {"layers": {"type": "layers"}},
+}
+
+
+def read_architecture(text: str) -> Json:
+    """Return the declaration of a network as an object.
+
+    `text` is a name, a list of layers in JSON, or an object in JSON. A name stands for an object with this type only,
+    and a list for an object with these layers.
+    """
+    if not text.lstrip().startswith(("{", "[")):
+        return {"type": text}
+    try:
+        decoded = json.loads(text)
+        return {"type": "layers", "layers": decoded} if isinstance(decoded, list) else dict(decoded)
+    except (ValueError, RecursionError) as error:
+        message = f"architecture is not valid JSON: {error}"
+        raise RequestError(message, hint=_KNOWN_ARCHITECTURES) from None
+
+
+def check_architecture(declaration: Json) -> Json:
+    """Return the declaration without nulls.
+
+    Raises RequestError for an unknown type, an invalid parameter, an invalid layer, and too many weights.
+    """
+    kind = declaration.get("type")
+    if kind is None:
+        message = f'architecture {shown(declaration)} lacks the key "type"'
+        raise RequestError(message, hint=_KNOWN_ARCHITECTURES)
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        type_text = f'"{kind}"' if isinstance(kind, str) else shown(kind)
+        raise RequestError(f"unknown architecture {type_text}", hint=_KNOWN_ARCHITECTURES)
+    checked = check_parameters(f"architecture {kind}", without_type(declaration), ARCHITECTURES[kind])
+    if kind == "layers":
+        check_layers(checked["layers"])
+    _check_widths(kind, checked.get("hidden") or [])
+    return {"type": kind} | checked
+
+
+def check_layers(layers: Sequence[Any]) -> None:
+    """Raise RequestError for an empty or too long list, an unknown type of layer, and an invalid parameter."""
+    if not layers:
+        raise RequestError("architecture: the list of layers is empty", hint='End it with {"type": "linear"}.')
+    count = _check_level(layers, "layer", 0)
+    if count > MOST_LAYERS:
+        raise RequestError(f"architecture: {count} layers are more than {MOST_LAYERS}", hint="Give fewer layers.")
+
+
+def without_type(declaration: Json) -> Json:
+    """Return the parameters of an architecture or of a layer."""
+    return {name: value for name, value in declaration.items() if name != "type"}
+
+
+def _check_level(layers: Sequence[Any], where: str, depth: int) -> int:
+    """Return the number of layers on all levels. Layers count from 0, as in the messages about their shapes."""
+    if depth > DEEPEST_LAYERS:
+        message = f"architecture: {where} nests residual layers more than {DEEPEST_LAYERS} deep"
+        raise RequestError(message, hint="Nest them less deep.")
+    count = len(layers)
+    for position, layer in enumerate(layers):
+        title = f"architecture: {where} {position}"
+        kind = layer.get("type") if isinstance(layer, dict) else None
+        if not isinstance(kind, str) or kind not in LAYERS:
+            hint = f"Known types: {', '.join(LAYERS)}."
+            raise RequestError(f"{title} is {shown(layer)}, whose type is not known", hint=hint)
+        values = check_parameters(f"{title} ({kind})", without_type(layer), LAYERS[kind])
+        if kind == "residual":
+            count += _check_level(values["layers"], f"{where} {position}.", depth + 1)
+        elif kind in ("lstm", "gru") and values.get("dropout") and values.get("layers", 1) == 1:
+            hint = 'Give it more "layers", or add a dropout layer after it.'
+            raise RequestError(f'{title} ({kind}): "dropout" acts between layers, and there is one', hint=hint)
+    return count
+
+
+def _check_widths(kind: str, hidden: Sequence[int]) -> None:
+    """Raise RequestError if the hidden layers alone have too many weights.
+
+    The table's columns need not be known for that. A worker counts all weights later.
+    """
+    weights = sum(inputs * outputs for inputs, outputs in pairwise(hidden))
+    if weights > MOST_PARAMETERS:
+        message = f"architecture {kind}: the hidden layers have {weights} weights, more than {MOST_PARAMETERS}"
+        raise RequestError(message, hint="Make its layers narrower.")
+
+
+_KNOWN_ARCHITECTURES = (
+    f"Give a name ({', '.join(ARCHITECTURES)}), a JSON object such as "
+    '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
+    '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].'
+)

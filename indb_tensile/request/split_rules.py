@@ -1,0 +1,90 @@
+"""The options of a split, and the columns that may decide which rows train, validate and test."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import RequestError
+from .parameter_rules import Json, Rule, check_parameters
+
+SPLIT: dict[str, Rule] = {
+    "test_size": {"type": "number", "above": 0, "below": 1, "default": 0.15},
+    "valid_size": {"type": "number", "minimum": 0, "below": 1, "default": 0.15},
+    "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
+    "last": {"type": "number", "above": 0, "below": 1, "default": None},
+    "by": {"type": "text", "default": None},
+    "column": {"type": "text", "default": None},
+}
+PARTS = ("train", "valid", "test")
+# The kinds of columns that an option may name.
+SPLIT_COLUMN_KINDS = {"by": ("date", "time", "integer", "float"), "column": ("boolean", "text")}
+SPLIT_COLUMN_HINTS = {
+    "by": "Name a date, timestamp or numeric column, by which the rows are in order.",
+    "column": "Name a boolean column, true for rows that test, or a text column of 'train', 'valid' and 'test'.",
+}
+
+
+def check_split(split: Any) -> Json:
+    """Return the options without nulls.
+
+    Raises RequestError for an invalid option, for options that contradict each other, and for shares that leave no
+    rows to train on. `last` may be given without `by`, which `require_order` checks.
+    """
+    options = check_parameters("split", split, SPLIT)
+    for name, other in (("column", "last"), ("column", "by"), ("last", "test_size"), ("column", "test_size")):
+        if name in options and other in options:
+            message = f'split: "{name}" and "{other}" contradict each other'
+            raise RequestError(message, hint="Leave one of them out.")
+    if "by" in options and "last" not in options:
+        hint = f'Give the share of the rows that test, as in {{"last": 0.2, "by": {json.dumps(options["by"])}}}.'
+        raise RequestError('split: "by" is given without "last"', hint=hint)
+    shares = {name: rule["default"] for name, rule in SPLIT.items()} | options
+    size = "last" if "last" in options else "test_size"
+    if "column" not in options and shares[size] + shares["valid_size"] >= 1:
+        message = f"split: {size} {shares[size]} and valid_size {shares['valid_size']} leave no rows to train on"
+        raise RequestError(message, hint="Keep their sum below 1.")
+    return options
+
+
+def require_order(split: Json, time_columns: Sequence[str] = (), detail: str = "") -> None:
+    """Raise RequestError if `last` is given without `by`.
+
+    `time_columns` are the dates and timestamps of the table, of which the HINT names the first.
+    """
+    if "last" not in split or "by" in split:
+        return
+    example = {"last": split["last"], "by": time_columns[0] if time_columns else "..."}
+    raise RequestError(
+        'split: "last" is given without "by", the column that orders the rows',
+        detail=detail,
+        hint=f"Name one: split => '{json.dumps(example, ensure_ascii=False)}'.",
+    )
+
+
+def deciding_column(split: Json) -> str | None:
+    """Return the column that decides which part a row is in, or None if a hash of the row decides."""
+    column: str | None = split.get("by", split.get("column"))
+    return column
+
+
+def check_split_column(option: str, column: str, kind: str, description: str) -> None:
+    """Raise RequestError for a column of a kind that `option`, "by" or "column", cannot name.
+
+    `column` and `description` name the column and its type for the message.
+    """
+    if kind not in SPLIT_COLUMN_KINDS[option]:
+        message = f'split: column {column} {description}, which "{option}" cannot be'
+        raise RequestError(message, hint=SPLIT_COLUMN_HINTS[option])
+
+
+def check_split_use(split: Json, target: str, features: Sequence[str] | None) -> None:
+    """Raise RequestError if the deciding column is the target, or says which rows test and is also a feature.
+
+    `features` are the features that the request names, or None.
+    """
+    column = deciding_column(split)
+    if column is not None and column == target:
+        raise RequestError(f'split: column "{column}" is the target', hint="Name another column.")
+    if features is not None and split.get("column") in features:
+        message = f'"{split["column"]}" says which rows test, and is also a feature'
+        raise RequestError(message, hint="Leave it out of features.")

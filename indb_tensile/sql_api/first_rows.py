@@ -1,0 +1,140 @@
+"""Checks the first rows of a table, which takes some milliseconds; the worker checks all rows.
+
+The statements run with the caller's search_path, which the functions of a view may need. So each function, type and
+operator in them is qualified.
+"""
+
+# ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from .feature_columns import used_columns
+from .refusals import DATA, RefusalError
+from .spi import Json, Plpy, Row, fetch, literal, qualified
+from .training_table import Column, Table
+
+_ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
+_ARRAY_ROWS = 1000  # arrays are wide
+
+
+def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
+    """Refuse a table that a model cannot learn from.
+
+    Only the first rows are checked.
+    """
+    target = table.column(spec["target"], "target")
+    arrays = [column for column in used_columns(table, spec) if column.kind == "array"]
+    limit = _ARRAY_ROWS if arrays else _ROWS
+    summary = _summarize(plpy, table, target, arrays, limit)
+    if not summary["rows"]:
+        raise RefusalError(DATA, f"{table} has no rows", hint="Insert rows, commit, and call tensile_train again.")
+    is_complete = summary["rows"] < limit  # otherwise the table has further rows
+    subject = f'target "{target.name}" of {table}'
+    if is_complete and not summary["known"]:
+        hint = "Fill it, or name another column with target => '...'."
+        raise RefusalError(DATA, f"{subject} is NULL in all {summary['rows']} rows", hint=hint)
+    if summary["infinite"]:
+        hint = "Delete these rows, or set their target to NULL to leave them out."
+        raise RefusalError(DATA, f"{subject} is not finite in {summary['infinite']} of its first rows", hint=hint)
+    if is_complete and summary["value"] == summary["last_value"]:
+        _refuse_one_value(subject, spec["task"], summary)
+    for place, column in enumerate(arrays):
+        _check_shape(table, column, summary[f"least_{place}"], summary[f"most_{place}"])
+
+
+def count_values(plpy: Plpy, table: Table, target: Column) -> int:
+    """Return the number of distinct values of an integer target in the first rows."""
+    column, source = plpy.quote_ident(target.name), qualified(plpy, table.schema, table.name)
+    statement = (
+        f"select pg_catalog.count(distinct v) as values from (select {column} as v from {source} "
+        f"where {column} is not null limit {_ROWS}) as sample"
+    )
+    return int(next(iter(plpy.execute(statement)))["values"])
+
+
+def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], int]:
+    """Return the statistics of the columns and the number of rows.
+
+    The service needs both to build the network.
+    """
+    source = qualified(plpy, table.schema, table.name)
+    used = [*used_columns(table, spec), table.column(spec["target"], "target")]
+    expressions = ["(select pg_catalog.count(*) from sample) as sampled"]
+    for place, column in enumerate(used):
+        name = plpy.quote_ident(column.name)
+        if column.kind == "array":
+            expressions.append(
+                f"(select pg_catalog.array_dims({name}) from sample where {name} is not null limit 1) as c{place}"
+            )
+        else:
+            expressions.append(f"(select pg_catalog.count(distinct {name}) from sample) as c{place}")
+    statement = f"""with sample as materialized (select * from {source} limit {_ROWS})
+        select {", ".join(expressions)}"""
+    row = next(iter(plpy.execute(statement)))
+    columns = [_statistic(column, row[f"c{place}"]) for place, column in enumerate(used)]
+    rows = int(row["sampled"])
+    if rows == _ROWS:
+        rows = int(fetch(plpy, f"select pg_catalog.count(*) as rows from {source}")[0]["rows"])
+    return columns, rows
+
+
+def _statistic(column: Column, value: Any) -> Json:
+    shape = [int(size) for size in re.findall(r":(\d+)\]", value or "")] if column.kind == "array" else []
+    distinct = None if column.kind == "array" else value
+    statistic = {"name": column.name, "type": column.type, "kind": column.kind, "distinct": distinct}
+    return statistic | {"ndims": len(shape), "shape": shape}
+
+
+def _summarize(plpy: Plpy, table: Table, target: Column, arrays: Sequence[Column], limit: int) -> Row:
+    """Compute counts and extremes of the first rows in one statement."""
+    source = qualified(plpy, table.schema, table.name)
+    columns = [plpy.quote_ident(target.name), *(plpy.quote_ident(column.name) for column in arrays)]
+    aliases = ", ".join(f"{column} as c{place}" for place, column in enumerate(columns))
+    special_values = ("NaN", "Infinity", "-Infinity")
+    infinite = " or ".join(f"c0 operator(pg_catalog.=) '{special_value}'" for special_value in special_values)
+    shapes = "".join(
+        f", pg_catalog.min(pg_catalog.array_dims(c{place + 1})) as least_{place}"
+        f", pg_catalog.max(pg_catalog.array_dims(c{place + 1})) as most_{place}"
+        for place in range(len(arrays))
+    )
+    least, most = _extremes(target)
+    statement = f"""select pg_catalog.count(*) as rows, pg_catalog.count(c0) as known,
+        {least} as value, {most} as last_value,
+        pg_catalog.count(*) filter (where {infinite if target.kind == "float" else "false"}) as infinite{shapes}
+        from (select {aliases} from {source} limit {limit}) as sample"""
+    return next(iter(plpy.execute(statement)))
+
+
+def _extremes(target: Column) -> tuple[str, str]:
+    """Return the expressions for the least and the greatest value of c0 as text.
+
+    Numbers are compared as numbers and converted afterwards, because their text may lose digits.
+    """
+    if target.kind in ("integer", "float"):
+        return "tensile.key_text(pg_catalog.min(c0))", "tensile.key_text(pg_catalog.max(c0))"
+    text = 'c0::pg_catalog.text collate pg_catalog."C"'
+    return f"pg_catalog.min({text})", f"pg_catalog.max({text})"
+
+
+def _refuse_one_value(subject: str, task: str, summary: Row) -> None:
+    """Refuse a target with a single value."""
+    if task == "classification":
+        hint = "Classification needs two classes or more: add rows of another one, or name another target."
+        raise RefusalError(DATA, f"{subject} has one class only: {summary['value']}", hint=hint)
+    hint = "Regression needs values that differ: add rows, or name another target."
+    raise RefusalError(DATA, f"{subject} is {summary['value']} in every row", hint=hint)
+
+
+def _check_shape(table: Table, column: Column, least: str | None, most: str | None) -> None:
+    """Refuse an array feature whose arrays differ in shape or do not start at subscript 1."""
+    if least is None or most is None:  # the first rows contain no array with elements
+        return
+    subject = f'feature "{column.name}" of {table}'
+    advice = f"Leave it out with exclude => array[{literal(column.name)}], or make the arrays alike."
+    if least != most:
+        detail = f"Among the first rows are {least} and {most}."
+        raise RefusalError(DATA, f"{subject} holds arrays of different shapes", detail=detail, hint=advice)
+    if any(bound != "1" for bound in re.findall(r"\[(-?\d+):", least)):
+        raise RefusalError(DATA, f"{subject} holds arrays whose lower bound is not 1: {least}", hint=advice)

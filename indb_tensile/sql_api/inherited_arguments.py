@@ -1,0 +1,185 @@
+"""Supplies arguments that a request leaves out, from the model's last successful run.
+
+The last run is the one that started last among those that succeeded. Only arguments that fit the relation are
+inherited. NOTICEs name the arguments that are inherited and those that are not.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..request.abbreviation import shown
+from ..request.early_stop_rules import EARLY_STOP
+from ..request.task_rules import METRICS
+from .spi import Json, Plpy
+from .training_table import Column, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRun:
+    """The arguments of a model's last run.
+
+    For a model that never ran, the arguments are those of its definition and `ran` is False. `target_kind` is the
+    kind of the target's column at the time of the run, or None if it is unknown.
+    """
+
+    arguments: Json = field(default_factory=dict)
+    ran: bool = False
+    job: int | None = None
+    target_kind: str | None = None
+
+    def without(self, *names: str) -> "LastRun":
+        """Return the same run without these arguments."""
+        return replace(self, arguments={name: value for name, value in self.arguments.items() if name not in names})
+
+    def __str__(self) -> str:
+        return "the model's last run" if self.job is None else f"job {self.job}"
+
+
+def read_last_run(spec: str | None, job: int | None, target_kind: str | None, definition: str | None) -> LastRun:
+    """Read the last run from the stored columns of a model.
+
+    The model's owner may write any value into these columns, so values that are not arguments are ignored. The
+    contents of the objects are checked later like those of a request.
+    """
+    if spec is None:
+        return LastRun(arguments=_well_formed(definition))
+    return LastRun(arguments=_well_formed(spec), ran=True, job=job, target_kind=target_kind)
+
+
+def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: Column) -> LastRun:
+    """Return the run without its task if the task does not fit the target.
+
+    The task does not fit if it was the task of another target, or if the target's type was of another kind.
+    """
+    task, previous_target = last.arguments.get("task"), last.arguments.get("target")
+    if task is None or request.get("task") is not None:
+        return last
+    if previous_target != target.name:
+        return last.without("task")
+    kinds = (last.target_kind,) if last.target_kind else _KINDS_OF_TASK[task]
+    if target.kind in kinds:
+        return last
+    previous_kind = f" and had values of kind {last.target_kind} then" if last.target_kind else ""
+    _notice_misfit(plpy, last, "task", task, f'target "{target.name}" has type {target.type}{previous_kind}')
+    return last.without("task")
+
+
+def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Column, task: str) -> LastRun:
+    """Return the run without the arguments that do not fit this relation, target and task.
+
+    A NOTICE names each of them.
+    """
+    for name, misfit in _MISFITS.items():
+        value = last.arguments.get(name)
+        if value is None or request.get(name) is not None:
+            continue
+        if name == "features" and request.get("exclude") is not None:
+            continue  # features and exclude are inherited together or not at all
+        if reason := misfit(value, table, target, task):
+            _notice_misfit(plpy, last, name, value, reason)
+            last = last.without(name)
+    return last
+
+
+def tell_inherited(plpy: Plpy, request: Json, last: LastRun, spec: Json) -> None:
+    """Name in one NOTICE every argument that the request left out and that is inherited."""
+    if not last.ran:
+        return
+    inherited = [f"{name} {_short_json(value)}" for name, value in _inherited(request, last, spec)]
+    if inherited:
+        plpy.notice(f"arguments left out are those of {last}: {', '.join(inherited)}")
+
+
+def _inherited(request: Json, last: LastRun, spec: Json) -> Iterator[tuple[str, Any]]:
+    for name in _VALIDATORS:
+        value = last.arguments.get(name)
+        if request.get(name) is not None or value in _DEFAULTS:
+            continue
+        if name == "exclude":
+            value = [column for column in value if column in spec["exclude"]]
+        if value and (name == "exclude" or spec[name] == value):
+            yield name, value
+
+
+def _notice_misfit(plpy: Plpy, last: LastRun, name: str, value: Any, why: str) -> None:
+    plpy.notice(f"{name} {_short_json(value)} of {last} is not taken over, as {why}")
+
+
+def _short_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if len(json.dumps(value)) <= _LONGEST_NOTICED else shown(value)
+
+
+def _misfit_columns(names: Any, table: Table, target: Column, task: str) -> str:
+    """Return why the inherited columns do not fit, or an empty text if they do."""
+    known = {column.name for column in table.columns}
+    absent = [name for name in names if name not in known]
+    if absent:
+        return f"{table} has no column {_listed(absent)}"
+    return f'"{target.name}" is the target now' if target.name in names else ""
+
+
+def _misfit_preprocess(options: Any, table: Table, target: Column, task: str) -> str:
+    names = [name for part in options.values() if isinstance(part, dict) for name in part]
+    return _misfit_columns(names, table, target, task)
+
+
+def _misfit_metric(metric: Any, table: Table, target: Column, task: str) -> str:
+    return "" if metric in METRICS[task] else f"{task} has no such metric"
+
+
+def _misfit_early_stop(options: Any, table: Table, target: Column, task: str) -> str:
+    metric = options.get("metric", EARLY_STOP["metric"]["default"])
+    other_task = next((name for name in METRICS if name != task and metric in METRICS[name]), None)
+    # A metric that no task has is refused later, like one of the request.
+    return f"{task} has no such metric" if other_task else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(f'"{name}"' for name in names)
+
+
+def _well_formed(text: str | None) -> Json:
+    try:
+        stored = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(stored, dict):
+        return {}
+    return {name: stored[name] for name, fits in _VALIDATORS.items() if name in stored and fits(stored[name])}
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_VALIDATORS: dict[str, Callable[[Any], bool]] = {
+    "target": _is_text,
+    "task": lambda value: _is_text(value) and value in METRICS,
+    "architecture": _is_object,
+    "hyperparams": _is_object,
+    "features": _is_names,
+    "exclude": _is_names,
+    "preprocess": _is_object,
+    "split": _is_object,
+    "metric": _is_text,
+    "early_stop": _is_object,
+}
+_MISFITS: dict[str, Callable[[Any, Table, Column, str], str]] = {
+    "features": _misfit_columns,
+    "preprocess": _misfit_preprocess,
+    "metric": _misfit_metric,
+    "early_stop": _misfit_early_stop,
+}
+_KINDS_OF_TASK = {"classification": ("integer", "boolean", "text"), "regression": ("integer", "float")}
+_DEFAULTS = (None, {"type": "auto"})
+_LONGEST_NOTICED = 300

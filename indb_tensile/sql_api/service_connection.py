@@ -1,0 +1,220 @@
+"""The session's connection to the service, opened at the first request and reopened if it breaks.
+
+Each request contains the identity of its database, and a service answers only its own database. A service sends a
+greeting first; the bridge sends no request to a service of another database or another protocol.
+"""
+
+import json
+import re
+import socket
+import struct
+import time
+from typing import Any
+
+from .refusals import TOO_MUCH, UNAVAILABLE, RefusalError
+from .spi import Json, Plpy, fetch
+
+PROTOCOL = 2  # version of greeting and requests, equal to the service's
+PART_BYTES = 1 << 20  # size of one part of a long list: other requests wait while the service decodes a part
+_MAX_FRAME_BYTES = 32 << 20  # equal to the service's limit
+MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # largest row as JSON; the rest is for the verb and the database's identity
+_SLICE_S = 0.1  # longest wait before the session checks for a cancel request
+_GREETING_S = 10.0  # a service that hangs accepts connections but sends no greeting
+
+
+def ask(plpy: Plpy, request: Json) -> Any:
+    """Send a request and return the service's result.
+
+    Raises RefusalError with the service's error, or with SQLSTATE 57P03 if no service answers.
+    """
+    return ask_rows(plpy, request, None)
+
+
+def ask_rows(plpy: Plpy, request: Json, rows: list[bytes] | None) -> Any:
+    """Send a request with rows and return the service's result.
+
+    The rows are JSON already and are written into the request unchanged, without decoding them.
+    """
+    answer = json.loads(_line.exchange(plpy, json.dumps(request).encode(), rows))
+    if answer["ok"]:
+        return answer["result"]
+    raise ServiceRefusalError(answer["error"])
+
+
+class ServiceRefusalError(RefusalError):
+    """An error of the service. `row` is the position of the row at fault, or None."""
+
+    def __init__(self, error: Json) -> None:
+        super().__init__(
+            error["sqlstate"], error["message"], detail=error.get("detail", ""), hint=error.get("hint", "")
+        )
+        self.row: int | None = error.get("row")
+
+    def of_row(self, number: int) -> RefusalError:
+        """Return the same error with the row's number in the message. Rows count from 1."""
+        return RefusalError(self.sqlstate, f"row {number}: {self.message}", detail=self.detail, hint=self.hint)
+
+
+def ping(plpy: Plpy, request: Json) -> Json:
+    """Return the service's description of itself."""
+    return dict(ask(plpy, {"verb": "ping"}))
+
+
+class Line:
+    """A connection to the service, with one request at a time."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._identity = b""  # this database's identity for requests; constant within a session
+
+    def exchange(self, plpy: Plpy, request: bytes, rows: list[bytes] | None) -> bytes:
+        """Send a request, a JSON object, and return the body of the answer.
+
+        If an open connection fails, the request is sent again on a new connection.
+        """
+        if self._socket is not None:
+            try:
+                return self._exchange_once(plpy, self._socket, self._frame(request, rows))
+            except OSError:
+                pass  # the service was restarted; every request may safely be sent twice
+        self._socket = self._connect(plpy)
+        try:
+            return self._exchange_once(plpy, self._socket, self._frame(request, rows))
+        except OSError as error:
+            raise _unavailable_error(f"The connection broke: {error}.") from None
+
+    def close(self) -> None:
+        """Close the connection. The next exchange opens a new one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _frame(self, request: bytes, rows: list[bytes] | None) -> bytes:
+        parts = [request[:-1], self._identity]
+        if rows is not None:
+            parts += [b', "rows": [', b", ".join(rows), b"]"]
+        parts.append(b"}")
+        size_bytes = sum(map(len, parts))
+        if size_bytes > _MAX_FRAME_BYTES:
+            message = f"a request of {size_bytes} bytes exceeds the {_MAX_FRAME_BYTES} that the service reads"
+            raise RefusalError(TOO_MUCH, message, hint="Give fewer or shorter arguments.")
+        return b"".join([struct.pack(">I", size_bytes), *parts])
+
+    def _exchange_once(self, plpy: Plpy, connection: socket.socket, frame: bytes) -> bytes:
+        """Send a frame and receive the answer.
+
+        A connection that fails, or whose answer is not read to its end, is closed.
+        """
+        self._socket = None
+        try:
+            _send(plpy, connection, frame)
+            answer = _receive_frame(plpy, connection)
+            self._socket = connection
+            return answer
+        finally:
+            if self._socket is None:
+                connection.close()
+
+    def _connect(self, plpy: Plpy) -> socket.socket:
+        """Connect to a service of this database, the one with the latest heartbeat first."""
+        facts = fetch(plpy, SERVICES)[0]
+        directory, names = facts["directory"], facts["names"] or []
+        installation = facts["installation"]
+        self._identity = (
+            f', "installation": {json.dumps(installation)}, "server_start": {json.dumps(facts["server_start"])}'
+        ).encode()
+        if not directory:
+            hint = "An administrator sets it: select tensile_set_setting('socket_directory', '\"/run/tensile\"')."
+            raise RefusalError(UNAVAILABLE, "no service answers: the setting socket_directory is not set", hint=hint)
+        failures = []
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name):
+                continue  # must be a name, not a path
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            connection.settimeout(_SLICE_S)
+            greeted = False
+            try:
+                connection.connect(f"{directory.rstrip('/')}/{name}.sock")
+                _check_greeting(_receive_frame(plpy, connection, within_s=_GREETING_S), installation)
+                greeted = True
+            except OSError as error:
+                failures.append(f"{name}: {error.strerror or error}")
+            finally:
+                if not greeted:
+                    connection.close()
+            if greeted:
+                return connection
+        raise _unavailable_error(
+            f"Tried {'; '.join(failures)}." if failures else "No controller with a service is alive."
+        )
+
+
+def _check_greeting(body: bytes, installation: str) -> None:
+    """Raise ConnectionError unless the greeting is from this database's service and in this protocol."""
+    try:
+        greeting = dict(json.loads(body))
+    except (ValueError, TypeError, RecursionError):
+        raise ConnectionError("the process that listens there is not a service") from None
+    if greeting.get("protocol") != PROTOCOL:
+        version = greeting.get("version")
+        raise ConnectionError(f"its version is {version!r}, and its protocol differs from this catalog's")
+    if greeting.get("installation") != installation:
+        raise ConnectionError("it belongs to another database")
+
+
+def _unavailable_error(detail: str) -> RefusalError:
+    hint = "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
+    return RefusalError(UNAVAILABLE, "no service answers", detail=detail, hint=hint)
+
+
+def _send(plpy: Plpy, connection: socket.socket, frame: bytes) -> None:
+    remaining = memoryview(frame)
+    while remaining:
+        try:
+            remaining = remaining[connection.send(remaining) :]
+        except TimeoutError:
+            _check_for_cancel(plpy)
+
+
+def _receive_frame(plpy: Plpy, connection: socket.socket, within_s: float | None = None) -> bytes:
+    """Return the body of the next frame.
+
+    Raises OSError if the service closes the connection or does not answer within `within_s`.
+    """
+    until_s = None if within_s is None else time.monotonic() + within_s
+    (size_bytes,) = struct.unpack(">I", _receive(plpy, connection, 4, until_s))
+    if size_bytes > _MAX_FRAME_BYTES:
+        raise ConnectionError(f"the answer announces {size_bytes} bytes")
+    return _receive(plpy, connection, size_bytes, until_s)
+
+
+def _receive(plpy: Plpy, connection: socket.socket, size_bytes: int, until_s: float | None) -> bytes:
+    received = bytearray()
+    while len(received) < size_bytes:
+        try:
+            part = connection.recv(min(1 << 20, size_bytes - len(received)))
+        except TimeoutError:
+            _check_for_cancel(plpy)
+            if until_s is not None and time.monotonic() > until_s:
+                raise ConnectionError("it accepts connections but sends no greeting") from None
+            continue
+        if not part:
+            raise ConnectionResetError("the service closed the connection")
+        received += part
+    return bytes(received)
+
+
+def _check_for_cancel(plpy: Plpy) -> None:
+    """Run a statement, which raises the error of a cancel request or a timeout that has arrived."""
+    plpy.execute("select 1")
+
+
+_line = Line()
+
+SERVICES = """
+select (select s.value #>> '{}' from tensile.settings as s where s.name = 'socket_directory') as directory,
+       array(select w.service_name from tensile.workers as w
+              where w.service_name is not null and w.stopped_at is null
+              order by w.heartbeat_at desc) as names,
+       tensile.installation()::text as installation,
+       (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text as server_start"""
