@@ -1,14 +1,9 @@
 """Chooses the state directory of the embedded database and controller, and names the files in it.
 
-<<<<<<< HEAD
-The directory is in the checkout, unless the database's system user cannot enter that. It holds the cluster (`data`,
-`run`), the directory of the service's socket (`service`), the controller's process id, settings and log, and the
-traceback of a command's bug. Besides its virtual environment and caches, a checkout writes only this directory.
-=======
 The directory is that of the setting `state_dir`, else in the checkout, unless the database's system user cannot enter
 that. It holds the cluster (`data`, `run`), the directory of the service's socket (`service`), and the controller's
-process id, settings and log. Besides its virtual environment and caches, a checkout writes only this directory.
->>>>>>> main
+process id, settings and log, and the traceback of a bug in a command. Besides its virtual environment and caches, a
+checkout writes only this directory.
 """
 
 import fcntl

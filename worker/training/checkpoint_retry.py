@@ -67,5 +67,7 @@ class CheckpointRetry:
             log.warning(
                 "job %s: the checkpoint was not saved, and training continues: %s", job, server_message(error)
             )
-            self._progress_writer.tell("checkpoint_put_off", {"reason": server_message(error), "epochs_done": epochs_done})
+            self._progress_writer.tell(
+                "checkpoint_put_off", {"reason": server_message(error), "epochs_done": epochs_done}
+            )
         self._retry_s = self._clock_s() + self._backoff.fail()
