@@ -173,11 +173,16 @@ def _run(settings: Settings) -> None:
         service, learner = _make_service(settings, forks), _make_learner(settings, forks)
         for part in (service, learner):
             stack.callback(part.stop)
-        patience = ImprovementCancellation()
+        cancellation = ImprovementCancellation()
         planner = BackgroundPlanner(
-            PolicyPlanner(link=link, policy=settings.policy, heed=patience.heed, host_bytes=settings.host_pool_bytes),
+            PolicyPlanner(
+                link=link,
+                policy=settings.policy,
+                cancellation_check=cancellation.check,
+                host_bytes=settings.host_pool_bytes,
+            ),
             mailbox.post,
-            patience,
+            cancellation,
         )
         stack.callback(planner.close)
         trainers = Trainers(

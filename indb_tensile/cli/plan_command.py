@@ -124,7 +124,7 @@ def _plan_graphs(
     workloads = [_workload(number, document, machine) for number, document in enumerate(documents, start=1)]
     _check_times(documents, link)
     if curve:
-        show_curves([document.name for document in documents], workloads, link, as_json=as_json)
+        show_curves([document.name for document in documents], workloads, link, policy=policy, as_json=as_json)
         return
     if budget is None:
         needed = sum(liveness_peak(document.graph) for document in documents)

@@ -47,7 +47,7 @@ class _StoredAnswer:
 
 
 class ImprovementCancellation:
-    """Cancels the improvement of plans: the improving search calls `heed`, the owner calls `begin` and `end`."""
+    """Cancels the improvement of plans: the improving search calls `check`, the owner calls `begin` and `end`."""
 
     def __init__(self) -> None:
         self._cancelled = False
@@ -60,8 +60,8 @@ class ImprovementCancellation:
         """Cancel improvements, until the next `begin`."""
         self._cancelled = True
 
-    def heed(self) -> None:
-        """Raise GivenUp if the improvement was cancelled."""
+    def check(self) -> None:
+        """Raise ImprovementCancelled if the improvement was cancelled."""
         if self._cancelled:
             raise ImprovementCancelled
 
@@ -73,20 +73,20 @@ class ImprovementCancelled(Exception):  # noqa: N818 - not an error: it unwinds 
 class BackgroundPlanner:
     """A `Planner` that answers from stored answers, and computes missing ones in its threads.
 
-    `tell` is called from these threads after each computed or cancelled question. `patience` is the object by which
-    improvements are cancelled. An exception of the planner is stored as the answer, and raised to the caller that
-    looks the answer up.
+    `tell` is called from these threads after each computed or cancelled question. `cancellation` is the object by
+    which improvements are cancelled. An exception of the planner is stored as the answer, and raised to the caller
+    that looks the answer up.
     """
 
     def __init__(
-        self, planner: Planner, tell: Callable[[Answered], None], patience: ImprovementCancellation | None = None
+        self, planner: Planner, tell: Callable[[Answered], None], cancellation: ImprovementCancellation | None = None
     ) -> None:
         self._planner = planner
         self._tell = tell
         self._answers: tuple[_StoredAnswer, ...] = ()  # replaced as a whole: a thread appends while the loop reads
         self._lock = threading.Lock()
         self._planning_ns = 0
-        self._patience = patience or ImprovementCancellation()
+        self._cancellation = cancellation or ImprovementCancellation()
         self._questions: _Questions = queue.SimpleQueue()
         self._renewals: _Questions = queue.SimpleQueue()
         self._threads = (
@@ -99,14 +99,14 @@ class BackgroundPlanner:
     def ask(self, question: Question) -> None:
         """Queue a question; returns at once."""
         if isinstance(question, RenewFor):
-            self._patience.begin()
+            self._cancellation.begin()
             self._renewals.put(question)
         else:
             self._questions.put(question)
 
     def hurry(self) -> None:
         """Cancel improvements. A cancelled improvement also calls `tell`, so the loop never waits for its answer."""
-        self._patience.end()
+        self._cancellation.end()
 
     def forget(self) -> int:
         """Drop all stored answers, since all jobs are planned. Returns the nanoseconds spent on them."""

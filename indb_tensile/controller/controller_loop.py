@@ -71,7 +71,7 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
-from indb_tensile.scheduler.admission.pool import Fault, Lost, PlanReason, Pool, Stage, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, JobStage, Lost, PlanReason, Pool, TrainerId
 from indb_tensile.scheduler.admission.trainer_staff import claim_blocker
 
 log = logging.getLogger("controller")
@@ -352,7 +352,7 @@ class Controller:
                 self.fold(Silence(trainer=trainer))
 
     def _stop_stalled(self) -> None:
-        training = [m.trainer for m in self._pool.at(Stage.RUNNING) if m.trainer is not None and m.adopted]
+        training = [m.trainer for m in self._pool.at(JobStage.RUNNING) if m.trainer is not None and m.adopted]
         for trainer, silent_s in self._signs.stalled(training, self._clock_s()):
             log.error("trainer %s has made no progress for %.0f s and is killed", trainer, silent_s)
             self.fold(Stall(trainer=trainer, silent_s=silent_s))
@@ -389,8 +389,8 @@ class Controller:
                     order.trainer,
                     Adopt(generation=order.generation, grant_bytes=order.grant_bytes, plans=order.plans),
                 )
-            case EndTrainer(trainer=trainer, manner=manner):
-                self._trainers.end(trainer, manner)
+            case EndTrainer(trainer=trainer, method=method):
+                self._trainers.end(trainer, method)
             case ReleaseTrainer(trainer=trainer):
                 self._max_runtime_at_s.pop(trainer, None)
                 self._release(trainer)

@@ -21,7 +21,7 @@ from tempfile import TemporaryFile
 log = logging.getLogger("controller")
 
 PROGRAM = "nvidia-cuda-mps-control"
-PATIENCE_S = 5.0  # for one answer: the daemon waits until a running kernel ends
+ANSWER_TIMEOUT_S = 5.0  # for one answer: the daemon waits until a running kernel ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Mps:
 
     program: str
     environment: Mapping[str, str]
-    patience_s: float = PATIENCE_S
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
 
     @classmethod
     def serving(cls, environment: Mapping[str, str]) -> "Mps | None":
@@ -42,8 +42,8 @@ class Mps:
         return None if mps._send_command("get_server_list") is None else mps
 
     def quit(self) -> None:
-        """Stop the daemon and its servers. Clients that still compute after `patience_s` are not waited for."""
-        self._send_command(f"quit -t {self.patience_s:.0f}", self.patience_s * 2)
+        """Stop the daemon and its servers. Clients that still compute after `answer_timeout_s` are not waited for."""
+        self._send_command(f"quit -t {self.answer_timeout_s:.0f}", self.answer_timeout_s * 2)
 
     def let_go(self, pid: int) -> None:
         """End this process's work on the GPU, so that it may be killed. Does nothing if it is not an MPS client."""
@@ -59,7 +59,7 @@ class Mps:
     def _query_ids(self, command: str) -> list[int]:
         return [int(word) for word in (self._send_command(command) or "").split() if word.isdecimal()]
 
-    def _send_command(self, command: str, patience_s: float | None = None) -> str | None:
+    def _send_command(self, command: str, answer_timeout_s: float | None = None) -> str | None:
         """Send a command. Returns the daemon's answer, or None if the command failed or took too long."""
         # The command is read from a file, not from a pipe: writing to a program that ends before it reads raises
         # SIGPIPE, which would end a `tensile` command.
@@ -73,7 +73,7 @@ class Mps:
                     env=self.environment,
                     capture_output=True,
                     text=True,
-                    timeout=patience_s or self.patience_s,
+                    timeout=answer_timeout_s or self.answer_timeout_s,
                     check=False,
                 )
             except (OSError, subprocess.TimeoutExpired):

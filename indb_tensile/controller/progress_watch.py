@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from indb_tensile.scheduler.admission.pool import TrainerId
 
-PATIENCE = 50  # times the longest iteration: a machine that swaps is slow, and a validation takes longer than a step
+# times the longest iteration: a machine that swaps is slow, and a validation takes longer than a step
+STALL_FACTOR = 50
 
 
 class ProgressWatch:
@@ -33,7 +34,7 @@ class ProgressWatch:
         stalled = []
         for trainer, (last_sign_s, longest_s) in sorted(self._last_sign.items()):
             silent_s = now_s - last_sign_s
-            if silent_s >= max(self.floor_s, PATIENCE * longest_s):
+            if silent_s >= max(self.floor_s, STALL_FACTOR * longest_s):
                 stalled.append((trainer, silent_s))
                 self._last_sign[trainer] = (now_s, longest_s)
         return tuple(stalled)

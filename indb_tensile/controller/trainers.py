@@ -176,7 +176,7 @@ class Trainers:
         if process.pid is not None:
             self._watch(trainer, process)
 
-    def end(self, trainer: TrainerId, manner: EndMethod) -> None:
+    def end(self, trainer: TrainerId, method: EndMethod) -> None:
         """End a trainer: at once, by SIGTERM, or by itself. In any case SIGKILL follows after `grace_s`.
 
         A trainer that has not started, and may not for seconds, is gone at once, because it has no memory yet.
@@ -187,9 +187,9 @@ class Trainers:
         if process.pid is None:
             self._abandon(trainer)
             return
-        if manner is EndMethod.KILL:
+        if method is EndMethod.KILL:
             self._signal(process, signal.SIGKILL)
-        elif manner is EndMethod.TERMINATE:
+        elif method is EndMethod.TERMINATE:
             self._signal(process, signal.SIGTERM)
         if process.kill_at_s is None:
             process.kill_at_s = time.monotonic() + self._grace_s

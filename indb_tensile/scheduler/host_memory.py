@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from indb_tensile.scheduler.graph import Stage, StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, Workload, foresee
 from indb_tensile.scheduler.rewrite import effective
 
@@ -23,16 +24,17 @@ _PAGE_BYTES = 4096  # the sum of a job's buffers is a multiple of this
 _SLOWER = (1, 4, 16, 64, 4096)  # At the last factor only copies that cannot be avoided remain.
 
 
-def host_bytes(graphs: Sequence[StepGraph], plans: Sequence[Plan]) -> int:
+def host_bytes(graphs: Sequence[StepGraph], plans: Sequence[Plan], cache: PlanCache | None = None) -> int:
     """Return an upper bound of the host pool bytes that a job uses under these plans, one plan for each graph.
 
     A persistent tensor has one buffer, whichever of the job's graphs moves it. The bound includes one more tensor,
     because the state moves between device and host one tensor at a time when another graph follows.
     """
+    kept = PlanCache() if cache is None else cache
     pairs = tuple(zip(graphs, plans, strict=True))
     state = [pooled_bytes(tensor.size_bytes) for tensor in graphs[0].tensors if tensor.persistent]
-    persistent_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, persistent=True))
-    others_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, persistent=False))
+    persistent_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, kept, persistent=True))
+    others_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, kept, persistent=False))
     needed_bytes = min(sum(state), persistent_bytes) + others_bytes + sum(map(_uploaded_bytes, graphs))
     return -(-(needed_bytes + max(state, default=0)) // _PAGE_BYTES) * _PAGE_BYTES
 
@@ -42,11 +44,11 @@ def pooled_bytes(size_bytes: int) -> int:
     return -(-size_bytes // _POOLED_BYTES) * _POOLED_BYTES
 
 
-def passing_bytes(workloads: Sequence[Workload], plans: Sequence[JobPlan]) -> int:
+def passing_bytes(workloads: Sequence[Workload], plans: Sequence[JobPlan], cache: PlanCache | None = None) -> int:
     """Return an upper bound of the host pool bytes that all jobs use while they change from their present plans to
     these.
     """
-    return sum(max(w.host_bytes, host_bytes(w.graphs, p.plans)) for w, p in zip(workloads, plans, strict=True))
+    return sum(max(w.host_bytes, host_bytes(w.graphs, p.plans, cache)) for w, p in zip(workloads, plans, strict=True))
 
 
 def within_host(
@@ -55,6 +57,7 @@ def within_host(
     *,
     link: Link,
     limit_bytes: int,
+    cache: PlanCache | None = None,
 ) -> tuple[JobPlan, ...] | Infeasible:
     """Return plans that fit the host pool together, made for the fastest link at which such plans exist.
 
@@ -69,9 +72,9 @@ def within_host(
         if isinstance(candidate_plans, Infeasible):
             return candidate_plans
         plans = candidate_plans
-        used_bytes = passing_bytes(workloads, plans)
+        used_bytes = passing_bytes(workloads, plans, cache)
         if used_bytes <= limit_bytes:
-            return plans if slower == 1 else foresee(workloads, plans, link=link)
+            return plans if slower == 1 else foresee(workloads, plans, link=link, cache=cache)
         least_bytes = min(least_bytes or used_bytes, used_bytes)
     # At the last factor the plan moves nothing and needs the device memory of a plan that only releases.
     return Infeasible(
@@ -81,8 +84,8 @@ def within_host(
     )
 
 
-def _moved(graph: StepGraph, plan: Plan, *, persistent: bool) -> Iterator[int]:
-    tensors = effective(graph, plan).tensors
+def _moved(graph: StepGraph, plan: Plan, cache: PlanCache, *, persistent: bool) -> Iterator[int]:
+    tensors = effective(graph, plan, cache).tensors
     for tensor in {*(swap.tensor for swap in plan.swaps), *plan.away}:
         if tensors[tensor].persistent == persistent:
             yield pooled_bytes(tensors[tensor].size_bytes)

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from indb_tensile.errors import InvariantError, MissingError
+from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
-from indb_tensile.scheduler.phased_plans import Phased, Plans, fastest, forecasts, peaks, phased, rungs
+from indb_tensile.scheduler.phased_plans import Phased, budget_steps, fastest, forecasts, peaks, phased
 from indb_tensile.scheduler.plan import Infeasible, Plan
-from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
-from indb_tensile.scheduler.policies.tensile_plus import BudgetPlanner
-from indb_tensile.scheduler.replan import replan
+from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
+from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.schedule import Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast
@@ -21,7 +21,6 @@ __all__ = [
     "JobPlan",
     "Workload",
     "foresee",
-    "improve",
     "least_bytes",
     "plan_jobs",
     "renew",
@@ -59,46 +58,39 @@ def plan_jobs(
     phases: bool = False,
     compute: Compute = Compute.OVERLAP,
     effort: Effort = Effort.USUAL,
-    heed: CancellationCheck = never_cancel,
+    cancellation_check: CancellationCheck = never_cancel,
+    cache: PlanCache | None = None,
 ) -> tuple[JobPlan, ...] | Infeasible:
     """Return plans under which the jobs' peaks fit the budget together and each job keeps to its own limit.
 
     With `rewrites` a plan may run operators again, in another order or in parts. With `phases` the budget limits the
     sum of the jobs' loads at any time instead of the sum of their peaks. Jobs then have to pass the gates of their
-    `schedule` if they have one; their work takes no longer than without. Only the default policy uses `effort`, and
-    only this policy calls `heed` at intervals: an exception that `heed` raises cancels planning. Raises MissingError
-    for an unknown policy.
+    `schedule` if they have one; their work takes no longer than without. `rewrites`, `compute`, `effort` and
+    `cancellation_check` are the options of the policy (`PlanOptions`). `cache` saves time if the same graphs are
+    planned again. Raises MissingError for an unknown policy.
     """
-    if policy not in POLICIES:
-        raise MissingError(f"there is no policy '{policy}'", hint=f"Policies are: {', '.join(sorted(POLICIES))}.")
+    planning_policy = policy_named(policy)
     if budget_bytes < 0:
         raise InvariantError(f"budget_bytes is {budget_bytes}, which is negative")
     if len({workload.job for workload in workloads}) < len(workloads):
         raise InvariantError(f"a job is planned twice: {[workload.job for workload in workloads]}")
-    refusal = _below_floor(workloads, budget_bytes, phases=phases)
+    kept = PlanCache() if cache is None else cache
+    refusal = _below_floor(workloads, budget_bytes, phases=phases, cache=kept)
     if refusal is not None:
         return refusal
 
-    climb = BudgetPlanner(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, heed=heed)
-
-    def plans_within(budget_bytes: int) -> Plans:
-        if policy == DEFAULT_POLICY:
-            return climb.plans(budget_bytes)
-        return POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link, rewrites=rewrites)
-
-    plans = plans_within(budget_bytes)
+    options = PlanOptions(rewrites=rewrites, compute=compute, effort=effort, cancellation_check=cancellation_check)
+    budget_planner = planning_policy.budget_planner(workloads, link=link, options=options, cache=kept)
+    plans = budget_planner.plans(budget_bytes)
     if phases:
-        larger_budgets = rungs(workloads, budget_bytes)
-        for_phases = map(climb.plans_in_phases if policy == DEFAULT_POLICY else plans_within, larger_budgets)
-        chosen = _in_phases(workloads, (plans, *for_phases), budget_bytes, link, compute, policy)
-        if isinstance(chosen, Infeasible):
-            return chosen
-        return _job_plans(workloads, chosen)
-    refusal = _over(workloads, plans, budget_bytes, policy)
+        for_phases = map(budget_planner.plans_in_phases, budget_steps(workloads, budget_bytes, cache=kept))
+        chosen = _in_phases(workloads, (plans, *for_phases), budget_bytes, link, compute, policy, kept)
+        return chosen if isinstance(chosen, Infeasible) else _job_plans(workloads, chosen, kept)
+    refusal = _over(workloads, plans, budget_bytes, policy, kept)
     if refusal is not None:
         return refusal
-    forecast_list = forecasts(workloads, plans, link, compute)
-    return _job_plans(workloads, Phased(plans=plans, schedules=(), forecasts=forecast_list))
+    forecast_list = forecasts(workloads, plans, link, compute, cache=kept)
+    return _job_plans(workloads, Phased(plans=plans, schedules=(), forecasts=forecast_list), kept)
 
 
 def _in_phases(
@@ -108,14 +100,15 @@ def _in_phases(
     link: Link,
     compute: Compute,
     policy: str,
+    cache: PlanCache,
 ) -> Phased | Infeasible:
     """Return the fastest of the plans that the policy made for this budget and, in phases, for larger budgets."""
     candidates: list[Phased] = []
     refusals: list[Infeasible] = []
     for plans in dict.fromkeys(planned):
-        refusal = _over(workloads, plans, None, policy)
+        refusal = _over(workloads, plans, None, policy, cache)
         candidate = refusal or phased(
-            workloads, plans, budget_bytes=budget_bytes, link=link, compute=compute, policy=policy
+            workloads, plans, budget_bytes=budget_bytes, link=link, compute=compute, policy=policy, cache=cache
         )
         if isinstance(candidate, Infeasible):
             refusals.append(candidate)
@@ -126,57 +119,50 @@ def _in_phases(
     return fastest(workloads, candidates)
 
 
-def foresee(workloads: Sequence[Workload], plans: Sequence[JobPlan], *, link: Link) -> tuple[JobPlan, ...]:
+def foresee(
+    workloads: Sequence[Workload], plans: Sequence[JobPlan], *, link: Link, cache: PlanCache | None = None
+) -> tuple[JobPlan, ...]:
     """Return the same plans with the simulator's forecasts for the workloads' present latencies."""
     ids = [plan.job for plan in plans]
     schedules = [schedule.among(ids) for schedule in schedules_of(plans)]
-    forecast_list = forecasts(workloads, [plan.plans for plan in plans], link, schedules=schedules)
+    forecast_list = forecasts(workloads, [plan.plans for plan in plans], link, schedules=schedules, cache=cache)
     return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, forecast_list, strict=True))
 
 
 def renew(
-    workloads: Sequence[Workload], plans: Sequence[JobPlan], *, budget_bytes: int, link: Link
-) -> tuple[JobPlan, ...] | None:
-    """Return plans for the workloads' present latencies, derived from the plans that the jobs follow. Fast: see
-    search/replan.py.
-
-    None if all jobs have to be planned anew: under another policy, in phases, or if the budget is not met.
-    """
-    if any(plan.schedule is not None for plan in plans):
-        return None
-    renewed = replan(workloads, tuple(plan.plans for plan in plans), budget_bytes=budget_bytes, link=link)
-    if renewed is None or _over(workloads, renewed, budget_bytes, DEFAULT_POLICY) is not None:
-        return None
-    return _job_plans(workloads, Phased(plans=renewed, schedules=(), forecasts=forecasts(workloads, renewed, link)))
-
-
-def improve(
     workloads: Sequence[Workload],
     plans: Sequence[JobPlan],
     *,
     budget_bytes: int,
     link: Link,
-    heed: CancellationCheck = never_cancel,
+    policy: str = DEFAULT_POLICY,
+    effort: Effort = Effort.USUAL,
+    cancellation_check: CancellationCheck = never_cancel,
+    cache: PlanCache | None = None,
 ) -> tuple[JobPlan, ...] | None:
-    """Return better plans for jobs that follow these: either derived from them, or made anew with full effort,
-    whichever is faster.
+    """Return the policy's plans for the workloads' present latencies, renewed from the plans that the jobs follow.
 
-    For tensile+ only. `heed` is used as in `plan_jobs`. None if this finds no plans within the budget, or if the jobs
-    are in phases.
+    tensile+ derives them from the present plans in a fraction of the time of planning (policies/replan.py). With full
+    effort it plans anew as well, and the faster plans are taken. None if all jobs have to be planned anew: under a
+    policy that does not renew plans, in phases, or if the budget is not met.
     """
+    kept = PlanCache() if cache is None else cache
     if any(plan.schedule is not None for plan in plans):
         return None
-    renewed = renew(workloads, plans, budget_bytes=budget_bytes, link=link)
-    anew = plan_jobs(workloads, budget_bytes=budget_bytes, link=link, effort=Effort.FULL, heed=heed)
-    candidates = [
-        plan_set for plan_set in (renewed, anew) if plan_set is not None and not isinstance(plan_set, Infeasible)
-    ]
-    return min(candidates, key=lambda plan_set: _slowdown(workloads, plan_set), default=None)
-
-
-def _slowdown(workloads: Sequence[Workload], plans: Sequence[JobPlan]) -> float:
-    """Return the sum over the jobs of the iteration time divided by the compute time."""
-    return sum(p.forecast.iteration_ns / sum(w.latency_ns[0]) for w, p in zip(workloads, plans, strict=True))
+    if _below_floor(workloads, budget_bytes, phases=False, cache=kept) is not None:
+        return None
+    renewed = policy_named(policy).renew(
+        workloads,
+        tuple(plan.plans for plan in plans),
+        budget_bytes=budget_bytes,
+        link=link,
+        options=PlanOptions(effort=effort, cancellation_check=cancellation_check),
+        cache=kept,
+    )
+    if renewed is None or _over(workloads, renewed, budget_bytes, policy, kept) is not None:
+        return None
+    forecast_list = forecasts(workloads, renewed, link, cache=kept)
+    return _job_plans(workloads, Phased(plans=renewed, schedules=(), forecasts=forecast_list), kept)
 
 
 def schedules_of(plans: Sequence[JobPlan]) -> tuple[Schedule, ...]:
@@ -192,11 +178,13 @@ def together_bytes(plans: Sequence[JobPlan]) -> int:
     return gated + sum(plan.peak_bytes for plan in plans if plan.schedule is None)
 
 
-def _below_floor(workloads: Sequence[Workload], budget_bytes: int, *, phases: bool) -> Infeasible | None:
+def _below_floor(
+    workloads: Sequence[Workload], budget_bytes: int, *, phases: bool, cache: PlanCache
+) -> Infeasible | None:
     """Return a refusal if the operators' working sets alone exceed the budget. In phases only one job's operator runs
     at its peak at a time, so the largest counts.
     """
-    floors = [least_bytes(workload) for workload in workloads]
+    floors = [least_bytes(workload, cache) for workload in workloads]
     for workload, least in zip(workloads, floors, strict=True):
         if workload.limit_bytes is not None and least > workload.limit_bytes:
             reason = f"the largest operator of job {workload.job} alone needs {least} bytes"
@@ -210,12 +198,16 @@ def _below_floor(workloads: Sequence[Workload], budget_bytes: int, *, phases: bo
 
 
 def _over(
-    workloads: Sequence[Workload], plans: Sequence[tuple[Plan, ...]], budget_bytes: int | None, policy: str
+    workloads: Sequence[Workload],
+    plans: Sequence[tuple[Plan, ...]],
+    budget_bytes: int | None,
+    policy: str,
+    cache: PlanCache,
 ) -> Infeasible | None:
     """Return a refusal if a job exceeds its limit or, where there is a budget for the sum of the peaks, if all jobs
     exceed it.
     """
-    tops = peaks(workloads, plans)
+    tops = peaks(workloads, plans, cache)
     for workload, peak_bytes in zip(workloads, tops, strict=True):
         if workload.limit_bytes is not None and peak_bytes > workload.limit_bytes:
             reason = f"under policy {policy} job {workload.job} needs {peak_bytes} bytes"
@@ -227,7 +219,7 @@ def _over(
     return None
 
 
-def _job_plans(workloads: Sequence[Workload], chosen: Phased) -> tuple[JobPlan, ...]:
+def _job_plans(workloads: Sequence[Workload], chosen: Phased, cache: PlanCache) -> tuple[JobPlan, ...]:
     ids = [workload.job for workload in workloads]
     schedules = {job: schedule.called(ids) for schedule in chosen.schedules for job in schedule.jobs}
     return tuple(
@@ -235,15 +227,15 @@ def _job_plans(workloads: Sequence[Workload], chosen: Phased) -> tuple[JobPlan, 
             job=workload.job,
             plans=plans,
             forecast=forecast,
-            vanilla_peak_bytes=max(vanilla_peak(graph) for graph in workload.graphs),
-            liveness_peak_bytes=max(liveness_peak(graph) for graph in workload.graphs),
-            floor_bytes=least_bytes(workload),
+            vanilla_peak_bytes=max(vanilla_peak(graph, cache) for graph in workload.graphs),
+            liveness_peak_bytes=max(liveness_peak(graph, cache) for graph in workload.graphs),
+            floor_bytes=least_bytes(workload, cache),
             peak_bytes=peak_bytes,
             swaps=len(plans[0].swaps),
             swapped_bytes=forecast.out_bytes + forecast.in_bytes,
             schedule=schedules.get(position),
         )
         for position, (workload, plans, forecast, peak_bytes) in enumerate(
-            zip(workloads, chosen.plans, chosen.forecasts, peaks(workloads, chosen.plans), strict=True)
+            zip(workloads, chosen.plans, chosen.forecasts, peaks(workloads, chosen.plans, cache), strict=True)
         )
     )

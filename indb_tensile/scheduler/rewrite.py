@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.errors import GraphError
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, StepGraph, TensorId
-from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 
-_REWRITTEN: Memo["Rewritten"] = Memo(8)
-_CAPTURED: Memo[tuple[Execution, ...]] = Memo(8)
-_OWN: Memo[dict[OpIndex, tuple[TensorId, ...]]] = Memo(8)
+_REWRITTEN: CachedKind["Rewritten"] = CachedKind(name="rewritten graphs", most=8)
+_CAPTURED: CachedKind[tuple[Execution, ...]] = CachedKind(name="captured orders", most=8)
+_OWN: CachedKind[dict[OpIndex, tuple[TensorId, ...]]] = CachedKind(name="own optimizer state", most=8)
 _PART_NS = 5_000  # launch time of one more kernel on the reference machine (SCHEDULER.md)
 _BEFORE = -1  # the version that the previous iteration left
 # 64 elements of float32: a fused update that is cut at such a boundary gives the same bits as the whole update
@@ -47,24 +47,24 @@ class Rewritten:
     reruns: frozenset[OpIndex]
 
 
-def captured_order(graph: StepGraph) -> tuple[Execution, ...]:
+def captured_order(graph: StepGraph, cache: PlanCache | None = None) -> tuple[Execution, ...]:
     """Return every operator once, in captured order."""
     count = len(graph.operators)
-    return _CAPTURED.get(graph, (), lambda: tuple(Execution(operator=OpIndex(k)) for k in range(count)))
+    return cached(cache, _CAPTURED, graph, (), lambda: tuple(Execution(operator=OpIndex(k)) for k in range(count)))
 
 
-def rewrite(graph: StepGraph, executions: Sequence[Execution]) -> Rewritten:
+def rewrite(graph: StepGraph, executions: Sequence[Execution], cache: PlanCache | None = None) -> Rewritten:
     """Return the step graph of this order of execution. Captured tensors keep their ids; new tensors follow.
 
     Raises GraphError for an order that would change a result.
     """
     order = tuple(executions)
-    return _REWRITTEN.get(graph, order, lambda: _Rewriting(graph, order).run())
+    return cached(cache, _REWRITTEN, graph, order, lambda: _Rewriting(graph, order, cache).run())
 
 
-def effective(graph: StepGraph, plan: Plan) -> StepGraph:
+def effective(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> StepGraph:
     """Return the graph to which the plan's positions and tensors refer."""
-    return rewrite(graph, plan.executions).graph if plan.executions else graph
+    return rewrite(graph, plan.executions, cache).graph if plan.executions else graph
 
 
 def effective_latency(latency_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
@@ -109,9 +109,9 @@ def repeatable(graph: StepGraph) -> tuple[bool, ...]:
     )
 
 
-def own_state(graph: StepGraph) -> dict[OpIndex, tuple[TensorId, ...]]:
+def own_state(graph: StepGraph, cache: PlanCache | None = None) -> dict[OpIndex, tuple[TensorId, ...]]:
     """Return for each splittable operator the optimizer state that it alone accesses, which is split with it."""
-    return _OWN.get(graph, (), lambda: _own_state(graph))
+    return cached(cache, _OWN, graph, (), lambda: _own_state(graph))
 
 
 def _own_state(graph: StepGraph) -> dict[OpIndex, tuple[TensorId, ...]]:
@@ -139,12 +139,12 @@ def part_bytes(size_bytes: int, part: int, parts: int) -> int:
 class _Rewriting:
     """One walk along the new order, which tracks the present version and instance of each captured tensor."""
 
-    def __init__(self, graph: StepGraph, executions: Sequence[Execution]) -> None:
+    def __init__(self, graph: StepGraph, executions: Sequence[Execution], cache: PlanCache | None) -> None:
         self._graph = graph
         self._executions = executions
         self._needed = _needed_versions(graph)
         self._first = _first_writers(graph)
-        self._own = own_state(graph)
+        self._own = own_state(graph, cache)
         self._tensors = list(graph.tensors)
         self._source = [tensor.id for tensor in graph.tensors]
         self._instance = list(self._source)

@@ -18,6 +18,7 @@ from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, floor, liveness_peak, peak, vanilla_peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.timing.schedule import Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
@@ -99,19 +100,23 @@ class Score:
 
 
 def baselines(
-    workloads: Sequence[Workload], link: Link, *, compute: Compute = Compute.OVERLAP
+    workloads: Sequence[Workload],
+    link: Link,
+    *,
+    compute: Compute = Compute.OVERLAP,
+    cache: PlanCache | None = None,
 ) -> tuple[Baseline, ...]:
     """Return the baselines of the jobs, which run side by side without planning."""
     runs = [JobRun(graph=w.graphs[0], plan=LIVENESS, latency_ns=w.latency_ns[0]) for w in workloads]
     return tuple(
         Baseline(
-            vanilla_peak_bytes=max(vanilla_peak(graph) for graph in workload.graphs),
-            liveness_peak_bytes=max(liveness_peak(graph) for graph in workload.graphs),
-            floor_bytes=least_bytes(workload),
+            vanilla_peak_bytes=max(vanilla_peak(graph, cache) for graph in workload.graphs),
+            liveness_peak_bytes=max(liveness_peak(graph, cache) for graph in workload.graphs),
+            floor_bytes=least_bytes(workload, cache),
             iteration_ns=forecast.iteration_ns,
             compute_ns=forecast.compute_ns,
         )
-        for workload, forecast in zip(workloads, simulate(runs, link, compute=compute), strict=True)
+        for workload, forecast in zip(workloads, simulate(runs, link, compute=compute, cache=cache), strict=True)
     )
 
 
@@ -123,6 +128,7 @@ def score(
     against: Sequence[Baseline] | None = None,
     compute: Compute = Compute.OVERLAP,
     schedules: Sequence[Schedule] = (),
+    cache: PlanCache | None = None,
 ) -> tuple[Score, ...]:
     """Simulate the jobs side by side under their plans, and check each plan by judges/check.py.
 
@@ -130,20 +136,23 @@ def score(
     faults. `against` are the jobs' baselines on this link, if they are already known. The jobs pass the gates of
     `schedules`, which refer to jobs by position, only if no plan breaks a rule.
     """
-    bases = baselines(workloads, link, compute=compute) if against is None else against
+    kept = PlanCache() if cache is None else cache
+    bases = baselines(workloads, link, compute=compute, cache=kept) if against is None else against
     broken = [_faults(workload, chosen) for workload, chosen in zip(workloads, plans, strict=True)]
     followed = [(LIVENESS,) * len(chosen) if wrong else chosen for chosen, wrong in zip(plans, broken, strict=True)]
     runs = [
         JobRun(graph=workload.graphs[0], plan=chosen[0], latency_ns=workload.latency_ns[0])
         for workload, chosen in zip(workloads, followed, strict=True)
     ]
-    forecasts = simulate(runs, link, compute=compute, schedules=() if any(broken) else schedules)
+    forecasts = simulate(runs, link, compute=compute, schedules=() if any(broken) else schedules, cache=kept)
     alone = len(runs) == 1
     bounds = [
-        _bound(*arguments, link) if alone else None for arguments in zip(workloads, followed, forecasts, strict=True)
+        _bound(*arguments, link, kept) if alone else None
+        for arguments in zip(workloads, followed, forecasts, strict=True)
     ]
     return tuple(
-        _score(*arguments) for arguments in zip(workloads, followed, bases, forecasts, bounds, broken, strict=True)
+        _score(*arguments, cache=kept)
+        for arguments in zip(workloads, followed, bases, forecasts, bounds, broken, strict=True)
     )
 
 
@@ -170,13 +179,15 @@ def _score(
     forecast: Forecast,
     bound: int | None,
     broken: tuple[str, ...],
+    *,
+    cache: PlanCache,
 ) -> Score:
     pairs = list(zip(workload.graphs, plans, strict=True))
     return Score(
         baseline=baseline,
         forecast=forecast,
-        peak_bytes=max(peak(graph, plan) for graph, plan in pairs),
-        planned_floor_bytes=max(floor(effective(graph, plan)) for graph, plan in pairs),
+        peak_bytes=max(peak(graph, plan, cache) for graph, plan in pairs),
+        planned_floor_bytes=max(floor(effective(graph, plan, cache)) for graph, plan in pairs),
         bound_bytes=bound,
         executions_more=sum(max(0, len(plan.executions) - len(graph.operators)) for graph, plan in pairs[:1]),
         swaps=len(plans[0].swaps),
@@ -184,7 +195,9 @@ def _score(
     )
 
 
-def _bound(workload: Workload, plans: tuple[Plan, ...], forecast: Forecast, link: Link) -> int | None:
+def _bound(
+    workload: Workload, plans: tuple[Plan, ...], forecast: Forecast, link: Link, cache: PlanCache
+) -> int | None:
     """Return the least possible peak of the training step in its time and of the other graphs in any time.
 
     The time counts at least as much as the copies on each lane take, because no lane is faster.
@@ -192,7 +205,7 @@ def _bound(workload: Workload, plans: tuple[Plan, ...], forecast: Forecast, link
     step, plan = workload.graphs[0], plans[0]
     if not all(covers(graph, chosen) for graph, chosen in zip(workload.graphs, plans, strict=True)):
         return None
-    tensors = effective(step, plan).tensors
+    tensors = effective(step, plan, cache).tensors
     sizes = [(tensors[swap.tensor].size_bytes, swap.copies) for swap in plan.swaps]
     in_ns = sum(link.in_ns(size_bytes) for size_bytes, _ in sizes)
     out_ns = sum(link.out_ns(size_bytes) for size_bytes, copies in sizes if copies)

@@ -6,6 +6,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph, Tensor
 from indb_tensile.scheduler.memory.peak import floor
+from indb_tensile.scheduler.plan_cache import PlanCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +44,9 @@ class Workload:
             raise InvariantError(f"job {self.job}: max_swapping_rate is {rate}, not between 0 and 1")
 
 
-def least_bytes(workload: Workload) -> int:
+def least_bytes(workload: Workload, cache: PlanCache | None = None) -> int:
     """Return the largest floor of the job's graphs. No plan for the job needs less."""
-    return max(floor(graph) for graph in workload.graphs)
+    return max(floor(graph, cache) for graph in workload.graphs)
 
 
 def _persistent(graph: StepGraph) -> list[Tensor]:

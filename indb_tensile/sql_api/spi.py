@@ -9,7 +9,7 @@ Json = dict[str, Any]
 Row = Mapping[str, Any]
 
 
-class Plan(Protocol):
+class PreparedStatement(Protocol):
     """A prepared statement of PL/Python."""
 
 
@@ -27,10 +27,10 @@ class Plpy(Protocol):
     def SPIError(self) -> type[Exception]:  # noqa: N802 - the name in plpy
         """Return the class of exceptions that SQL errors are raised as."""
 
-    def prepare(self, query: str, types: Sequence[str]) -> Plan:
+    def prepare(self, query: str, types: Sequence[str]) -> PreparedStatement:
         """Prepare a statement."""
 
-    def execute(self, plan: Plan | str, arguments: Sequence[object] = ()) -> Iterable[Row]:
+    def execute(self, plan: PreparedStatement | str, arguments: Sequence[object] = ()) -> Iterable[Row]:
         """Run a statement. Raises SPIError for an SQL error."""
 
     def cursor(self, query: str) -> Cursor:
@@ -86,4 +86,4 @@ def literal(text: str) -> str:
 CURRENT_PATH = "select pg_catalog.current_setting('search_path') as path"
 # The setting is local, so PostgreSQL reverts it at the end of the function that pins search_path in any case.
 SET_PATH = "select pg_catalog.set_config('search_path', $1::pg_catalog.text, true)"
-_plans: dict[str, Plan] = {}
+_plans: dict[str, PreparedStatement] = {}

@@ -91,12 +91,11 @@ std::optional<std::pair<Bytes, Ns>> adopt(Search& search, const Array<Index>& or
 
 NB_MODULE(_planner, module) {
   nb::set_leak_warnings(false);  // an interpreter does not free values in a module's globals when it ends
-  nb::class_<Manner>(module, "Manner")
+  nb::class_<GreedyOptions>(module, "GreedyOptions")
       .def(
           "__init__",
-          [](Manner* place, bool drops, double lane_price, int tried, int together, bool careful, double surprise) {
-            new (place) Manner{drops, lane_price, tried, together, careful, surprise};
-          },
+          [](GreedyOptions* place, bool drops, double lane_price, int tried, int together, bool careful,
+             double surprise) { new (place) GreedyOptions{drops, lane_price, tried, together, careful, surprise}; },
           nb::kw_only(), "drops"_a = true, "lane_price"_a = 0.0, "tried"_a = 6, "together"_a = 1, "careful"_a = false,
           "surprise"_a = 0.1);
   nb::class_<Search>(module, "Search")
@@ -115,7 +114,7 @@ NB_MODULE(_planner, module) {
           "upload"_a, "repeatable"_a, "offset"_a, "access"_a, "writes"_a)
       .def("clear", &Search::clear, Released())
       .def("exhaust", &Search::exhaust, Released())
-      .def("lower", &Search::lower, "limit_bytes"_a, "manner"_a, "most"_a, Released())
+      .def("lower", &Search::lower, "limit_bytes"_a, "options"_a, "most"_a, Released())
       .def(
           "sweep",
           [](Search& search, Bytes limit_bytes, bool drops, double lane_price, double again_price, int rounds) {
@@ -127,7 +126,7 @@ NB_MODULE(_planner, module) {
       .def("prune", &Search::prune, "limit_bytes"_a, "most"_a, Released())
       .def("fill", &Search::fill, "room_bytes"_a, Released())
       .def("exchange", &Search::exchange, "drops"_a, "most"_a, Released())
-      .def("improve", &Search::improve, "limit_bytes"_a, "manner"_a, "most"_a, "seed"_a, Released())
+      .def("improve", &Search::improve, "limit_bytes"_a, "options"_a, "most"_a, "seed"_a, Released())
       .def(
           "advance",
           [](Search& search, const std::vector<Index>& distances, const Array<Ns>& out_ns, const Array<Ns>& in_ns) {

@@ -10,11 +10,12 @@ constexpr double impossible_ns = 1e18;
 
 }  // namespace
 
-const std::vector<Candidate>& Candidates::find(const Layout& layout, Bytes limit_bytes, const Manner& manner) {
+const std::vector<Candidate>& Candidates::find(const Layout& layout, Bytes limit_bytes,
+                                               const GreedyOptions& options) {
   layout_ = &layout;
   look_around(limit_bytes);
   found_.clear();
-  for (const Index number : step_->gaps_around(peak_op_)) consider(number, manner);
+  for (const Index number : step_->gaps_around(peak_op_)) consider(number, options);
   return found_;
 }
 
@@ -45,7 +46,7 @@ void Candidates::look_around(Bytes limit_bytes) {
   in_lane_.close();
 }
 
-void Candidates::consider(Index number, const Manner& manner) {
+void Candidates::consider(Index number, const GreedyOptions& options) {
   const Gap& gap = step_->gaps[at(number)];
   const Choice choice = choices_->choice[at(number)];
   if (choice == Choice::drop) return consider_instead(number);
@@ -54,18 +55,18 @@ void Candidates::consider(Index number, const Manner& manner) {
   const Index inside = lies_in(peak_op_) ? peak_op_ : lies_in(peak_op_ + ops) ? peak_op_ + ops : none;
   if (inside == none) return;
   const double gain = benefit(gap);
-  if (manner.drops && step_->droppable(gap)) {
+  if (options.drops && step_->droppable(gap)) {
     const double cost = chain_ns(gap.tensor, gap.need, 0);
     if (cost < impossible_ns) found_.push_back({number, Choice::drop, {}, gain / (cost + least_ns_), cost});
   }
   if (choice == Choice::keep)
-    consider_swap(number, inside, gain, manner);
+    consider_swap(number, inside, gain, options);
   else
     consider_longer(number, inside);
 }
 
 // Consider a swap that covers the peak. Its cost is the copying time for which the lanes have no room.
-void Candidates::consider_swap(Index number, Index inside, double gain, const Manner& manner) {
+void Candidates::consider_swap(Index number, Index inside, double gain, const GreedyOptions& options) {
   const Gap& gap = step_->gaps[at(number)];
   const Order& order = layout_->order();
   const Ns out_ns = step_->arrays.out_ns[at(gap.tensor)];
@@ -78,7 +79,7 @@ void Candidates::consider_swap(Index number, Index inside, double gain, const Ma
   const Ns in_room = in_lane_.free(here, due);
   const Ns stall = std::max<Ns>(0, out_ns - out_room) + std::max<Ns>(0, in_ns - in_room);
   const double cost =
-      static_cast<double>(stall) + manner.lane_price * static_cast<double>(out_ns + in_ns) + least_ns_;
+      static_cast<double>(stall) + options.lane_price * static_cast<double>(out_ns + in_ns) + least_ns_;
   found_.push_back({number,
                     Choice::swap,
                     {inside, inside},

@@ -13,7 +13,7 @@ inline constexpr double step_price =
     1e-4;  // fixed cost of each choice, as a part of an iteration: prefers one large tensor to many small ones
 
 // The options and weights of the greedy search.
-struct Manner {
+struct GreedyOptions {
   bool drops = true;      // allow recomputation
   double lane_price = 0;  // cost of a nanosecond of copying, in nanoseconds, besides the waits that it causes
   int tried = 6;          // candidates that are laid out for each step
@@ -42,12 +42,12 @@ class Candidates {
   Candidates(const Step& step, const Choices& choices) : step_(&step), choices_(&choices) {}
 
   // Return all candidates for this layout of the present choices, in no particular order.
-  const std::vector<Candidate>& find(const Layout& layout, Bytes limit_bytes, const Manner& manner);
+  const std::vector<Candidate>& find(const Layout& layout, Bytes limit_bytes, const GreedyOptions& options);
 
  private:
   void look_around(Bytes limit_bytes);
-  void consider(Index number, const Manner& manner);
-  void consider_swap(Index number, Index inside, double benefit, const Manner& manner);
+  void consider(Index number, const GreedyOptions& options);
+  void consider_swap(Index number, Index inside, double benefit, const GreedyOptions& options);
   void consider_longer(Index number, Index inside);
   void consider_instead(Index number);
   double benefit(const Gap& gap) const;

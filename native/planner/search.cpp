@@ -150,23 +150,23 @@ Ns Search::lane_ns(const Layout& layout) const {
 
 // --- lowering the peak -------------------------------------------------------------------------------------------
 
-bool Search::lower(Bytes limit_bytes, const Manner& manner, Index most_layouts) {
+bool Search::lower(Bytes limit_bytes, const GreedyOptions& options, Index most_layouts) {
   const Index end = layouts_ + most_layouts;
-  const int most_together = std::max(1, manner.together);
+  const int most_together = std::max(1, options.together);
   int together = most_together;
   int alone = 0;  // single steps since several choices at once last failed
-  double surprise = manner.surprise < 1 ? least_surprise : manner.surprise;
+  double surprise = options.surprise < 1 ? least_surprise : options.surprise;
   forgive();
   while (layout_.peak_bytes() > limit_bytes) {
     if (layouts_ >= end) return false;
-    Ranking ranked(candidates_.find(layout_, limit_bytes, manner), *this);
+    Ranking ranked(candidates_.find(layout_, limit_bytes, options), *this);
     if (ranked.empty()) return false;
     if (together > 1) {
-      const bool taken = step_together(ranked, limit_bytes, together, surprise, manner.careful);
+      const bool taken = step_together(ranked, limit_bytes, together, surprise, options.careful);
       together = taken ? std::min(2 * together, most_together) : together / 2;
       if (together == 1)
-        surprise = std::min(2 * surprise, manner.surprise);  // otherwise the search would need too many small steps
-    } else if (step_best(ranked, limit_bytes, manner)) {
+        surprise = std::min(2 * surprise, options.surprise);  // otherwise the search would need too many small steps
+    } else if (step_best(ranked, limit_bytes, options)) {
       forgive();
       if (most_together > 1 && ++alone == alone_for) {
         together = 2;
@@ -230,12 +230,12 @@ bool Search::fits_beside(const Candidate& one, const std::vector<const Candidate
 
 // Lay out the best few candidates and take the one with the best result. Candidates that do not lower the load are
 // refused until `forgive`.
-bool Search::step_best(Ranking& ranked, Bytes limit_bytes, const Manner& manner) {
+bool Search::step_best(Ranking& ranked, Bytes limit_bytes, const GreedyOptions& options) {
   const Excess was = excess(layout_, limit_bytes);
   const Ns lanes = lane_ns(layout_);
   double best = 0;
   const Candidate* chosen = nullptr;
-  for (int tried = std::max(1, manner.tried); tried > 0 && !ranked.empty(); --tried) {
+  for (int tried = std::max(1, options.tried); tried > 0 && !ranked.empty(); --tried) {
     const Candidate& one = ranked.next();
     put(one.gap, one.choice, one.cover);
     const double gain = try_out() ? static_cast<double>(was.bytes - trial_.excess(limit_bytes)) : 0;
@@ -246,7 +246,7 @@ bool Search::step_best(Ranking& ranked, Bytes limit_bytes, const Manner& manner)
     }
     const auto waits = static_cast<double>(std::max<Ns>(0, trial_.iteration_ns - was.time));
     const auto moved = static_cast<double>(std::max<Ns>(0, lane_ns(trial_) - lanes));
-    const double score = gain / (waits + manner.lane_price * moved + step_price * static_cast<double>(was.time) + 1);
+    const double score = gain / (waits + options.lane_price * moved + step_price * static_cast<double>(was.time) + 1);
     if (score <= best) continue;
     best = score;
     chosen = &one;
@@ -304,7 +304,7 @@ void Search::prune(Bytes limit_bytes, int most) {
   }
 }
 
-int Search::improve(Bytes limit_bytes, const Manner& manner, Index most, std::uint64_t seed) {
+int Search::improve(Bytes limit_bytes, const GreedyOptions& options, Index most, std::uint64_t seed) {
   const Index end = layouts_ + most;
   Random random(seed);
   const auto ops = static_cast<std::uint64_t>(step_.operators());
@@ -326,7 +326,7 @@ int Search::improve(Bytes limit_bytes, const Manner& manner, Index most, std::ui
       choices_.cover[gap] = {};
       changed = true;
     }
-    Manner other = manner;
+    GreedyOptions other = options;
     other.lane_price = lane_prices[random.below(std::size(lane_prices))];
     other.tried = 1 + static_cast<int>(random.below(4));
     const bool done = changed && settle() && lower(limit_bytes, other, end - layouts_) && settle();

@@ -32,7 +32,7 @@ class Search {
 
   // Swap and drop until the peak is within the limit. False if no choice lowers the peak further, or if `most`
   // layouts did not suffice.
-  bool lower(Bytes limit_bytes, const Manner& manner, Index most);
+  bool lower(Bytes limit_bytes, const GreedyOptions& options, Index most);
 
   // Choose anew for the whole graph in at most `rounds` sweeps, and lay the choices into the limit: a first plan that
   // needs only a few layouts, whatever the size of the graph (sweep.hpp). False if the sweeps do not reach the limit;
@@ -67,7 +67,7 @@ class Search {
 
   // Local search: undo choices around random operators, lower the peak again, and keep the result if it is faster.
   // Ends after `most` layouts. Returns the number of improvements.
-  int improve(Bytes limit_bytes, const Manner& manner, Index most, std::uint64_t seed);
+  int improve(Bytes limit_bytes, const GreedyOptions& options, Index most, std::uint64_t seed);
 
   // Keep the choices, and replace the step's times.
   void retime(std::vector<Ns> latency_ns, std::vector<Ns> out_ns, std::vector<Ns> in_ns);
@@ -131,7 +131,7 @@ class Search {
   bool settle();
   bool fits_beside(const Candidate& one, const std::vector<const Candidate*>& others) const;
   bool step_together(Ranking& ranked, Bytes limit_bytes, int together, double surprise, bool careful);
-  bool step_best(Ranking& ranked, Bytes limit_bytes, const Manner& manner);
+  bool step_best(Ranking& ranked, Bytes limit_bytes, const GreedyOptions& options);
   bool demand_more(Bytes limit_bytes);
   bool demand_at(Index position, Bytes limit_bytes);
   bool refused(const Candidate& one) const;

@@ -16,7 +16,7 @@ from indb_tensile.bench.harness.chaos_events import (
     CHEAP,
     LONGEST_LEASES,
     LONGEST_PAUSE_S,
-    EventKind,
+    ChaosEventKind,
     draw_events,
     parse_kinds,
 )
@@ -32,21 +32,21 @@ FAILED = JobEnding(
 
 
 def test_a_seed_draws_the_same_events_each_time() -> None:
-    kinds = tuple(EventKind)
+    kinds = tuple(ChaosEventKind)
     events = list(islice(draw_events(7, kinds, 6.0), 100))
     assert list(islice(draw_events(7, kinds, 6.0), 100)) == events
     assert list(islice(draw_events(8, kinds, 6.0), 100)) != events
 
 
 def test_each_kind_is_drawn_once_before_any_kind_is_drawn_again() -> None:
-    kinds = [event.kind for event in islice(draw_events(1, tuple(EventKind), 6.0), 3 * len(EventKind))]
-    rounds = [kinds[at : at + len(EventKind)] for at in range(0, len(kinds), len(EventKind))]
-    assert [sorted(round_kinds) for round_kinds in rounds] == [sorted(EventKind)] * 3
+    kinds = [event.kind for event in islice(draw_events(1, tuple(ChaosEventKind), 6.0), 3 * len(ChaosEventKind))]
+    rounds = [kinds[at : at + len(ChaosEventKind)] for at in range(0, len(kinds), len(ChaosEventKind))]
+    assert [sorted(round_kinds) for round_kinds in rounds] == [sorted(ChaosEventKind)] * 3
     assert rounds[0] != rounds[1]
 
 
 def test_events_last_within_their_kinds_bounds_and_are_numbered() -> None:
-    events = list(islice(draw_events(3, tuple(EventKind), 6.0), 500))
+    events = list(islice(draw_events(3, tuple(ChaosEventKind), 6.0), 500))
     assert [event.number for event in events] == list(range(1, 501))
     assert all(0 <= event.hold_s <= LONGEST_LEASES.get(event.kind, 0.0) * 6.0 for event in events)
     assert all(0 <= event.pause_s <= LONGEST_PAUSE_S for event in events)
@@ -60,8 +60,8 @@ def test_no_kinds_draw_no_events() -> None:
 
 def test_kinds_are_read_by_name_and_by_group() -> None:
     assert parse_kinds("cheap") == CHEAP
-    assert parse_kinds("all") == tuple(EventKind)
-    assert parse_kinds("fill_disk, kill_trainer,fill_disk") == (EventKind.FILL_DISK, EventKind.KILL_TRAINER)
+    assert parse_kinds("all") == tuple(ChaosEventKind)
+    assert parse_kinds("fill_disk, kill_trainer,fill_disk") == (ChaosEventKind.FILL_DISK, ChaosEventKind.KILL_TRAINER)
 
 
 def test_an_unknown_kind_is_named_in_the_error() -> None:

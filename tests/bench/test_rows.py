@@ -109,7 +109,7 @@ def test_the_search_reduces_the_memory_at_an_overhead(case: PlanningCase) -> Non
 def test_several_jobs_add_up_and_their_overhead_is_the_devices() -> None:
     graphs = [residual(60), residual(200)]
     pair = make_case(graphs, REFERENCE, 25.0, labels={"model": "two"}, compute=Compute.TURNS)
-    plans = POLICIES["autoswap"](pair.workloads, budget_bytes=pair.floor_bytes * 2, link=pair.link)
+    plans = POLICIES["autoswap"].plan(pair.workloads, budget_bytes=pair.floor_bytes * 2, link=pair.link)
     scores = score(pair.workloads, plans, pair.link, compute=Compute.TURNS)
     row = total(scores)
     assert row["peak_bytes"] == scores[0].peak_bytes + scores[1].peak_bytes
@@ -140,7 +140,9 @@ def test_equal_jobs_are_planned_once_by_policies_that_plan_each_job_alone() -> N
         budget_bytes = (single.floor_bytes + single.liveness_peak_bytes) // 2
         (plans,), planning_ms = timed(single, policy, budget_bytes)
         assert timed(triple, policy, 3 * budget_bytes) == ((plans,) * 3, planning_ms)
-        assert POLICIES[policy](triple.workloads, budget_bytes=3 * budget_bytes, link=triple.link) == (plans,) * 3
+        assert (
+            POLICIES[policy].plan(triple.workloads, budget_bytes=3 * budget_bytes, link=triple.link) == (plans,) * 3
+        )
 
 
 def test_equal_jobs_have_the_same_share_of_every_budget() -> None:

@@ -17,3 +17,13 @@ def test_curve_extends_from_no_planning_to_the_lowest_peak(tensile: Tensile, tmp
     assert (rows[0]["eor"], rows[0]["in_bytes"]) == (1.0, 0)
     assert all(row["bound_bytes"] <= row["peak_bytes"] and row["faults"] == 0 for row in rows)
     assert {row["model"] for row in rows} == {"small"}
+
+
+def test_a_curve_is_that_of_the_policy_which_is_asked_for(tensile: Tensile, tmp_path: Path) -> None:
+    graph = write_graph(tmp_path / "small.json")
+    done = tensile("plan", "--graph", graph, "--curve", "--policy", "liveness", "--link", "25", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert [json.loads(line)["peak_bytes"] for line in done.out.splitlines()] == [15 * 10**9]
+    unknown = tensile("plan", "--graph", graph, "--curve", "--policy", "none", "--link", "25")
+    assert unknown.code != 0
+    assert "there is no policy 'none'" in unknown.err

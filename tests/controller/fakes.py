@@ -323,7 +323,7 @@ class ControllerHarness:
         grace_s: float,
         ledger: "FakeLedger | Ledger",
         regions: FakeRegions | None = None,
-        patience: ImprovementCancellation | None = None,
+        cancellation: ImprovementCancellation | None = None,
         starvation: OomKills | None = None,
         gauge: Gauge | None = None,
         headroom: Headroom | None = None,
@@ -343,7 +343,7 @@ class ControllerHarness:
             starvation=starvation,
         )
         self.planner = BackgroundPlanner(
-            planner or PolicyPlanner(link=LINK, policy=policy), self.mailbox.post, patience
+            planner or PolicyPlanner(link=LINK, policy=policy), self.mailbox.post, cancellation
         )
         self.controller = Controller(
             pool=replace(Pool(budget_bytes=budget * MIB, region_bytes=MIB, spare_trainers=1), **pool),
@@ -407,7 +407,7 @@ def controller_harness(
     grace_s: float = 5.0,
     ledger: FakeLedger | Ledger | None = None,
     regions: FakeRegions | None = None,
-    patience: ImprovementCancellation | None = None,
+    cancellation: ImprovementCancellation | None = None,
     starvation: OomKills | None = None,
     gauge: Gauge | None = None,
     headroom: Headroom | None = None,
@@ -422,7 +422,7 @@ def controller_harness(
         grace_s=grace_s,
         ledger=ledger or FakeLedger(budget * MIB),
         regions=regions,
-        patience=patience,
+        cancellation=cancellation,
         starvation=starvation,
         gauge=gauge,
         headroom=headroom,

@@ -55,4 +55,4 @@ def test_work_that_cannot_be_ended_is_logged(tmp_path: Path, caplog: pytest.LogC
 
 def test_wait_for_a_hanging_daemon_is_limited(tmp_path: Path) -> None:
     environment = install_control_program(tmp_path, "#!/bin/sh\nexec sleep 1000\n")
-    Mps(program=str(tmp_path / PROGRAM), environment=environment, patience_s=0.05).let_go(7)
+    Mps(program=str(tmp_path / PROGRAM), environment=environment, answer_timeout_s=0.05).let_go(7)

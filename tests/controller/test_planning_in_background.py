@@ -88,13 +88,13 @@ class EagerImprover(PolicyPlanner):
         self.niceness["renew"] = os.getpriority(os.PRIO_PROCESS, 0)
         self.improving.set()
         while True:
-            self.heed()
+            self.cancellation_check()
 
 
 def test_plan_improvement_runs_at_low_priority_and_is_cancelled_by_a_new_job() -> None:
-    patience = ImprovementCancellation()
-    planner = EagerImprover(link=LINK, policy="tensile+", heed=patience.heed)
-    with controller_harness(planner=planner, patience=patience) as harness:
+    cancellation = ImprovementCancellation()
+    planner = EagerImprover(link=LINK, policy="tensile+", cancellation_check=cancellation.check)
+    with controller_harness(planner=planner, cancellation=cancellation) as harness:
         first = harness.records.enqueue("train", 4 * MIB)
         harness.until_adopted(first)
         member = harness.controller.pool.of_job(first)

@@ -108,16 +108,16 @@ def test_cancellation_check_ends_an_improvement_and_changes_no_result() -> None:
     planner = PolicyPlanner(link=SLOW, policy="tensile+")
     plans = planner.plan((workload,), budget_bytes=budget_bytes)
     assert not isinstance(plans, Infeasible)
-    watched = replace(planner, heed=lambda: checks.append(len(checks)))
+    watched = replace(planner, cancellation_check=lambda: checks.append(len(checks)))
     improved = planner.renew((workload,), plans, budget_bytes=budget_bytes)
     assert watched.renew((workload,), plans, budget_bytes=budget_bytes) == improved
     assert len(checks) > 1
     cancellation = ImprovementCancellation()
     cancellation.end()
     with pytest.raises(ImprovementCancelled):
-        replace(planner, heed=cancellation.heed).renew((workload,), plans, budget_bytes=budget_bytes)
+        replace(planner, cancellation_check=cancellation.check).renew((workload,), plans, budget_bytes=budget_bytes)
     cancellation.begin()
-    hurried = replace(planner, heed=cancellation.heed)
+    hurried = replace(planner, cancellation_check=cancellation.check)
     assert hurried.renew((workload,), plans, budget_bytes=budget_bytes) == improved
 
 

@@ -1,6 +1,6 @@
 """Check when the progress watch reports that a trainer is stalled."""
 
-from indb_tensile.controller.progress_watch import PATIENCE, ProgressWatch
+from indb_tensile.controller.progress_watch import STALL_FACTOR, ProgressWatch
 from indb_tensile.scheduler.admission.pool import TrainerId
 
 FIRST, SECOND = TrainerId(1), TrainerId(2)
@@ -19,7 +19,7 @@ def test_trainer_with_long_iterations_stalls_after_many_times_the_longest_iterat
     watch.hear(FIRST, 0.0, longest_s=2.0)
     watch.hear(FIRST, 1.0, longest_s=0.5)
     assert watch.stalled((FIRST,), 100.9) == ()
-    assert watch.stalled((FIRST,), 1.0 + 2.0 * PATIENCE) == ((FIRST, 2.0 * PATIENCE),)
+    assert watch.stalled((FIRST,), 1.0 + 2.0 * STALL_FACTOR) == ((FIRST, 2.0 * STALL_FACTOR),)
 
 
 def test_stall_is_reported_once_per_deadline() -> None:

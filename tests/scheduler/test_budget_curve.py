@@ -8,12 +8,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.scheduler.budget_curve import BudgetCurve, CurvePoint, curve, plans_for, undisturbed
 from indb_tensile.scheduler.graph import Role, StepGraph
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies.budget_curve import BudgetCurve, CurvePoint, undisturbed
+from indb_tensile.scheduler.policies.candidate_curve import curve, plans_for
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.plan_parts import iteration_ns
 from tests.scheduler.strategies import graphs, latencies, links

@@ -8,7 +8,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
-from indb_tensile.scheduler.phased_plans import Phased, fastest, phased, rungs
+from indb_tensile.scheduler.phased_plans import Phased, budget_steps, fastest, phased
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
@@ -21,11 +21,11 @@ def test_budget_steps_do_not_depend_on_the_budget_but_only_useful_steps_are_retu
     20. A budget of at least 80 bytes needs none of them.
     """
     jobs = (_job_with_peak(1), _job_with_peak(2))
-    assert rungs(jobs, 20) == (33, 24)
-    assert rungs(jobs, 35) == (60, 45)
-    assert rungs(jobs, 44) == (80, 60, 45)
-    assert rungs(jobs, 80) == ()
-    assert rungs((), 10) == ()
+    assert budget_steps(jobs, 20) == (33, 24)
+    assert budget_steps(jobs, 35) == (60, 45)
+    assert budget_steps(jobs, 44) == (80, 60, 45)
+    assert budget_steps(jobs, 80) == ()
+    assert budget_steps((), 10) == ()
 
 
 def test_smaller_budget_is_taken_where_it_gives_an_equally_dense_schedule() -> None:

@@ -19,13 +19,14 @@ from indb_tensile.scheduler.planner import (
     JobPlan,
     Workload,
     foresee,
-    improve,
     least_bytes,
     plan_jobs,
+    renew,
     schedules_of,
     together_bytes,
 )
 from indb_tensile.scheduler.policies import POLICIES
+from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 from indb_tensile.scheduler.timing.simulate import Compute
 from tests.scheduler.strategies import latencies, links, several_workloads
@@ -61,9 +62,9 @@ def test_improved_plans_are_valid_and_no_slower_than_the_current_plans(
     current = plan_jobs(jobs, budget_bytes=budget, link=link)
     assert not isinstance(current, Infeasible)
     drifted = tuple(replace(w, latency_ns=tuple(data.draw(latencies(g)) for g in w.graphs)) for w in jobs)
-    improved = improve(drifted, current, budget_bytes=budget, link=link)
+    improved = renew(drifted, current, budget_bytes=budget, link=link, effort=Effort.FULL)
     assert improved is not None
-    assert improved == improve(drifted, current, budget_bytes=budget, link=link)
+    assert improved == renew(drifted, current, budget_bytes=budget, link=link, effort=Effort.FULL)
     pairs = [list(zip(w.graphs, p.plans, strict=True)) for w, p in zip(drifted, improved, strict=True)]
     assert check.faults_together(pairs, budget_bytes=budget) == ()
     expected = foresee(drifted, current, link=link)

@@ -13,7 +13,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.local_search import Effort
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.machines import latencies, machine
 from tests.scheduler.access_rows import graph_from_rows
 
@@ -27,14 +27,14 @@ Case = tuple[StepGraph, tuple[int, ...], int]
 @pytest.mark.parametrize(
     ("parameters", "greedy", "improved"),
     [
-        (Manner(), 48, 52),
-        (Manner(tried=1), 42, 52),
-        (Manner(together=16, tried=2), 32, 34),
-        (Manner(together=64, tried=1, careful=True, lane_price=0.02), 26, 28),
+        (GreedyOptions(), 48, 52),
+        (GreedyOptions(tried=1), 42, 52),
+        (GreedyOptions(together=16, tried=2), 32, 34),
+        (GreedyOptions(together=64, tried=1, careful=True, lane_price=0.02), 26, 28),
     ],
     ids=["one by one", "by estimate", "many at once", "carefully"],
 )
-def test_most_networks_get_an_optimal_plan(parameters: Manner, greedy: int, improved: int) -> None:
+def test_most_networks_get_an_optimal_plan(parameters: GreedyOptions, greedy: int, improved: int) -> None:
     """The numbers are of 60 networks and were measured. The optimum is exact, since every set of choices was tried,
     so a smaller number means a worse search.
     """
@@ -98,7 +98,7 @@ def test_careful_search_swaps_only_what_the_lanes_have_time_for(
         (100, Role.ACTIVATION, "...wr..."),
     )
     search = StepSearch(graph, (30, 20, 100, 50, 50, 100, 20, 20), LINK)
-    assert search.lower(100, Manner(together=8, tried=1, surprise=1.0, careful=careful), most=50)
+    assert search.lower(100, GreedyOptions(together=8, tried=1, surprise=1.0, careful=careful), most=50)
     plan = search.plan("test")
     order = [execution.operator for execution in plan.executions]
     assert [swap.tensor for swap in plan.swaps] == swapped
@@ -111,7 +111,7 @@ def test_recomputation_cost_includes_the_sources_that_are_gone() -> None:
     graph = graph_from_rows(*((size, Role.ACTIVATION, row) for size, row in rows))
     never = Link(out_bytes_per_s=1, in_bytes_per_s=1)
     search = StepSearch(graph, (500, 10, 100, 50, 50, 50, 50, 50), never)
-    assert search.lower(100, Manner(tried=1), most=20)
+    assert search.lower(100, GreedyOptions(tried=1), most=20)
     assert [execution.operator for execution in search.plan("test").executions] == [0, 1, 2, 3, 4, 5, 6, 2, 7]
 
 

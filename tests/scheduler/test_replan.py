@@ -11,8 +11,9 @@ from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
-from indb_tensile.scheduler.policies.tensile_plus import Plans, tensile_plus
-from indb_tensile.scheduler.replan import replan
+from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.policies.replan import replan
+from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from tests.scheduler.access_rows import graph_from_rows

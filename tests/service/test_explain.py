@@ -14,7 +14,7 @@ from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Pr
 from indb_tensile.job import JobSpec, Relation, Task
 from tests.scheduler.descriptions import elementwise
 from worker.serving.explain import Explainer
-from worker.serving.requests import ColumnStatistics, Explain
+from worker.serving.requests import ColumnSummary, Explain
 
 SPEC = JobSpec(
     model="m",
@@ -25,8 +25,8 @@ SPEC = JobSpec(
     hyperparams={"batch_size": 2048},
 )
 COLUMNS = [
-    ColumnStatistics(name="pixels", kind="array", ndims=1, shape=(64,)),
-    ColumnStatistics(name="label", kind="integer", distinct=10),
+    ColumnSummary(name="pixels", kind="array", ndims=1, shape=(64,)),
+    ColumnSummary(name="label", kind="integer", distinct=10),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
 from worker.serving.prediction_batches import MAX_BATCH_ROWS, PASS_NS, QUICK_NS, Batches, Counters
-from worker.serving.requests import Kind, RowError
+from worker.serving.requests import PredictionKind, RowError
 
 from .fakes import Echo
 
@@ -40,13 +40,13 @@ class ShortModel:
 async def occupy_thread(batches: Batches, model: Echo) -> asyncio.Task[list[Any]]:
     """Start a request that occupies the compute thread until the model's gate is set."""
     model.gate.clear()
-    first = asyncio.ensure_future(batches.predict(V1, model, [0], Kind.VALUE))
+    first = asyncio.ensure_future(batches.predict(V1, model, [0], PredictionKind.VALUE))
     await asyncio.to_thread(model.entered.wait)
     return first
 
 
 async def enqueue(
-    batches: Batches, *requests: tuple[ModelVersionId, Any, list[Any], Kind]
+    batches: Batches, *requests: tuple[ModelVersionId, Any, list[Any], PredictionKind]
 ) -> list[asyncio.Task[list[Any]]]:
     tasks = [asyncio.ensure_future(batches.predict(*request)) for request in requests]
     await asyncio.sleep(0)  # after one turn of the event loop, each request is in the queue
@@ -57,7 +57,7 @@ def test_requests_that_arrive_while_the_thread_computes_are_one_batch() -> None:
     async def scenario() -> tuple[list[Any], Counters, list[list[Any]]]:
         batches, model = untimed(), Echo()
         first = await occupy_thread(batches, model)
-        later = await enqueue(batches, *((V1, model, [n], Kind.VALUE) for n in range(1, 11)))
+        later = await enqueue(batches, *((V1, model, [n], PredictionKind.VALUE) for n in range(1, 11)))
         model.gate.set()
         values = await asyncio.gather(first, *later)
         batches.close()
@@ -72,15 +72,17 @@ def test_requests_that_arrive_while_the_thread_computes_are_one_batch() -> None:
 def test_batch_contains_one_model_and_kind_and_the_order_of_requests_is_kept() -> None:
     async def scenario() -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
         batches, model, other = untimed(), Echo(), Echo()
-        await batches.predict(V2, other, [0], Kind.VALUE)  # a pass has one row until the time of a row is known
+        await batches.predict(
+            V2, other, [0], PredictionKind.VALUE
+        )  # a pass has one row until the time of a row is known
         first = await occupy_thread(batches, model)
         later = await enqueue(
             batches,
-            (V2, other, [1], Kind.VALUE),
-            (V1, model, [2], Kind.LABEL),
-            (V1, model, [3], Kind.VALUE),
-            (V2, other, [4], Kind.VALUE),
-            (V1, model, [5], Kind.LABEL),
+            (V2, other, [1], PredictionKind.VALUE),
+            (V1, model, [2], PredictionKind.LABEL),
+            (V1, model, [3], PredictionKind.VALUE),
+            (V2, other, [4], PredictionKind.VALUE),
+            (V1, model, [5], PredictionKind.LABEL),
         )
         model.gate.set()
         values = await asyncio.gather(first, *later)
@@ -97,7 +99,7 @@ def test_error_of_one_request_does_not_affect_the_rest_of_its_batch() -> None:
     async def scenario() -> list[list[Any] | BaseException]:
         batches, model = untimed(), Echo()
         first = await occupy_thread(batches, model)
-        later = await enqueue(batches, *((V1, model, [row], Kind.VALUE) for row in (1, "bad", 3)))
+        later = await enqueue(batches, *((V1, model, [row], PredictionKind.VALUE) for row in (1, "bad", 3)))
         model.gate.set()
         values: list[list[Any] | BaseException] = await asyncio.gather(first, *later, return_exceptions=True)
         batches.close()
@@ -114,8 +116,8 @@ def test_error_of_one_request_does_not_affect_the_rest_of_its_batch() -> None:
 def test_failing_model_answers_with_an_error_and_the_thread_continues(model: Any) -> None:
     async def scenario() -> tuple[Any, Any]:
         batches = untimed()
-        broken = await asyncio.gather(batches.predict(V1, model, [1], Kind.VALUE), return_exceptions=True)
-        sound = await batches.predict(V2, Echo(), [1], Kind.VALUE)
+        broken = await asyncio.gather(batches.predict(V1, model, [1], PredictionKind.VALUE), return_exceptions=True)
+        sound = await batches.predict(V2, Echo(), [1], PredictionKind.VALUE)
         batches.close()
         return broken[0], sound
 
@@ -130,7 +132,7 @@ def test_cancelled_request_is_not_computed() -> None:
         batches, model = untimed(), Echo()
         first = await occupy_thread(batches, model)
         cancelled_request, kept_request = await enqueue(
-            batches, (V1, model, ["gone"], Kind.VALUE), (V1, model, ["stays"], Kind.VALUE)
+            batches, (V1, model, ["gone"], PredictionKind.VALUE), (V1, model, ["stays"], PredictionKind.VALUE)
         )
         cancelled_request.cancel()
         await asyncio.sleep(0)
@@ -145,7 +147,7 @@ def test_cancelled_request_is_not_computed() -> None:
 def test_many_rows_are_computed_in_passes_and_the_first_pass_is_small() -> None:
     async def scenario() -> tuple[list[Any], list[int]]:
         batches, model = untimed(), Echo()
-        values = await batches.predict(V1, model, list(range(2 * MAX_BATCH_ROWS + 1)), Kind.VALUE)
+        values = await batches.predict(V1, model, list(range(2 * MAX_BATCH_ROWS + 1)), PredictionKind.VALUE)
         batches.close()
         return values, [len(rows) for rows in model.passes]
 
@@ -197,7 +199,7 @@ def test_rows_of_a_pass_are_limited_by_the_time_of_a_row(row_ns: int, passes: li
         model = TimedModel(row_ns)
         batches = Batches(model.clock_ns)
         for begin, end in ((0, 8), (8, 50)):
-            await batches.predict(V1, model, list(range(begin, end)), Kind.VALUE)
+            await batches.predict(V1, model, list(range(begin, end)), PredictionKind.VALUE)
             await wait_until_idle(batches)
         batches.close()
         return model.passes
@@ -208,11 +210,11 @@ def test_rows_of_a_pass_are_limited_by_the_time_of_a_row(row_ns: int, passes: li
 def test_small_requests_and_passes_of_large_requests_take_turns() -> None:
     async def scenario() -> list[list[Any]]:
         batches, model, other = untimed(), Echo(), Echo()
-        await batches.predict(V2, other, ["known"] * 9, Kind.VALUE)
+        await batches.predict(V2, other, ["known"] * 9, PredictionKind.VALUE)
         await wait_until_idle(batches)
         first = await occupy_thread(batches, model)
-        many = [(V2, other, [kind] * 9, kind) for kind in (Kind.VALUE, Kind.VECTOR)]
-        few = [(V1, model, [kind], kind) for kind in (Kind.VALUE, Kind.LABEL)]
+        many = [(V2, other, [kind] * 9, kind) for kind in (PredictionKind.VALUE, PredictionKind.VECTOR)]
+        few = [(V1, model, [kind], kind) for kind in (PredictionKind.VALUE, PredictionKind.LABEL)]
         later = await enqueue(batches, *many, *few)
         passes: list[list[Any]] = []
         other.passes = model.passes = passes
@@ -234,7 +236,7 @@ def test_error_names_the_rows_position_in_the_whole_request() -> None:
     async def scenario() -> int:
         batches = untimed()
         with pytest.raises(RowError) as caught:
-            await batches.predict(V1, PickyModel(), [*range(20), "bad", *range(20)], Kind.VALUE)
+            await batches.predict(V1, PickyModel(), [*range(20), "bad", *range(20)], PredictionKind.VALUE)
         batches.close()
         return caught.value.row
 
@@ -244,7 +246,7 @@ def test_error_names_the_rows_position_in_the_whole_request() -> None:
 def test_request_without_rows_needs_no_model() -> None:
     async def scenario() -> list[Any]:
         batches = untimed()
-        values = await batches.predict(V1, FailingModel(), [], Kind.VALUE)
+        values = await batches.predict(V1, FailingModel(), [], PredictionKind.VALUE)
         batches.close()
         return values
 
@@ -255,13 +257,13 @@ def test_close_computes_waiting_requests_and_refuses_later_ones() -> None:
     async def scenario() -> list[Any]:
         batches, model = untimed(), Echo()
         first = await occupy_thread(batches, model)
-        (waiting,) = await enqueue(batches, (V1, model, [1], Kind.VALUE))
+        (waiting,) = await enqueue(batches, (V1, model, [1], PredictionKind.VALUE))
         closing = asyncio.ensure_future(asyncio.to_thread(batches.close))
         model.gate.set()
         values = [await first, await waiting]
         await closing
         with pytest.raises(UnavailableError, match="stopping"):
-            await batches.predict(V1, model, [2], Kind.VALUE)
+            await batches.predict(V1, model, [2], PredictionKind.VALUE)
         return values
 
     assert asyncio.run(scenario()) == [[0], [1]]
@@ -298,7 +300,7 @@ def threads_of(model: ThreadNamingModel, *sizes: int) -> list[str]:
         batches = Batches(model.clock_ns)
         values = []
         for size in sizes:
-            values += (await batches.predict(V1, model, [0] * size, Kind.VALUE))[:1]
+            values += (await batches.predict(V1, model, [0] * size, PredictionKind.VALUE))[:1]
             await wait_until_idle(batches)  # the thread records its time after it has answered
         batches.close()
         return values
@@ -325,8 +327,8 @@ def test_concurrent_requests_to_a_quick_model_are_one_batch() -> None:
     async def scenario() -> tuple[Any, Counters]:
         model = ThreadNamingModel(1)
         batches = Batches(model.clock_ns)
-        await batches.predict(V1, model, [0], Kind.VALUE)
-        values = await asyncio.gather(*(batches.predict(V1, model, [n], Kind.VALUE) for n in range(5)))
+        await batches.predict(V1, model, [0], PredictionKind.VALUE)
+        values = await asyncio.gather(*(batches.predict(V1, model, [n], PredictionKind.VALUE) for n in range(5)))
         batches.close()
         return values, batches.counters
 
@@ -338,9 +340,9 @@ def test_concurrent_requests_to_a_quick_model_are_one_batch() -> None:
 def test_quick_model_is_not_computed_in_the_event_loop_while_the_thread_computes() -> None:
     async def scenario() -> list[Any]:
         batches, slow, quick = untimed(), Echo(), ThreadNamingModel(1)
-        await batches.predict(V2, quick, [0], Kind.VALUE)
+        await batches.predict(V2, quick, [0], PredictionKind.VALUE)
         first = await occupy_thread(batches, slow)
-        (second,) = await enqueue(batches, (V2, quick, [0], Kind.VALUE))
+        (second,) = await enqueue(batches, (V2, quick, [0], PredictionKind.VALUE))
         slow.gate.set()
         values = [await first, await second]
         batches.close()

@@ -19,9 +19,9 @@ from worker.serving.requests import (
     Dataset,
     Evaluate,
     Explain,
-    Kind,
     Ping,
     Predict,
+    PredictionKind,
     failure,
     parse,
     success,
@@ -44,7 +44,7 @@ SPEC = JobSpec(
         ({"verb": "ping"}, Ping()),
         (
             {"verb": "predict", "version": 3, "rows": [{"a": 1}, [1.5], 2, None], "kind": "label"},
-            Predict(version=ModelVersionId(3), rows=[{"a": 1}, [1.5], 2, None], kind=Kind.LABEL),
+            Predict(version=ModelVersionId(3), rows=[{"a": 1}, [1.5], 2, None], kind=PredictionKind.LABEL),
         ),
         (
             {"verb": "evaluate", "version": 3, "rows": [{"a": 1}]},

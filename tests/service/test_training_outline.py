@@ -14,7 +14,7 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.preprocessor import fit
 from indb_tensile.learning.targets import TargetEncoding
-from worker.serving.requests import ColumnStatistics, Shares
+from worker.serving.requests import ColumnSummary, Shares
 from worker.serving.training_outline import outline, width
 
 SPEC = JobSpec(
@@ -25,8 +25,8 @@ SPEC = JobSpec(
     architecture={"type": "mlp", "hidden": [16]},
     hyperparams={"batch_size": 32},
 )
-LABEL = ColumnStatistics(name="label", kind="text", distinct=3)
-PIXELS = ColumnStatistics(name="pixels", kind="array", ndims=2, shape=(8, 8))
+LABEL = ColumnSummary(name="label", kind="text", distinct=3)
+PIXELS = ColumnSummary(name="pixels", kind="array", ndims=2, shape=(8, 8))
 
 
 def data(kind: ColumnKind, values: npt.NDArray[Any]) -> ColumnData:
@@ -44,7 +44,7 @@ def test_width_of_a_column_equals_that_of_its_encoder(options: dict[str, Any]) -
         "v": data(ColumnKind.ARRAY, np.arange(108.0).reshape(9, 3, 4)),
     }
     statistics = [
-        ColumnStatistics(name=name, kind=column.kind.value, distinct=5, shape=column.shape)
+        ColumnSummary(name=name, kind=column.kind.value, distinct=5, shape=column.shape)
         for name, column in columns.items()
     ]
     parsed = FeatureOptions.parse(options)
@@ -59,7 +59,7 @@ def test_width_of_a_column_equals_that_of_its_encoder(options: dict[str, Any]) -
 
 
 def test_network_and_batches_are_derived_from_columns_and_rows() -> None:
-    columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
+    columns = [ColumnSummary(name=name, kind="float", distinct=900) for name in "abc"]
     training = outline(SPEC, [*columns, LABEL], rows=1000)
     assert (training.input_shape, training.outputs) == ((3,), 3)
     assert training.batches == (32, 700 % 32)
@@ -69,7 +69,7 @@ def test_network_and_batches_are_derived_from_columns_and_rows() -> None:
 
 
 def test_split_by_time_or_column_determines_the_training_rows() -> None:
-    columns = [ColumnStatistics(name=name, kind="float", distinct=900) for name in "abc"]
+    columns = [ColumnSummary(name=name, kind="float", distinct=900) for name in "abc"]
 
     def batches(split: dict[str, Any], shares: Shares | None = None) -> tuple[int, ...]:
         return outline(replace(SPEC, split=split), [*columns, LABEL], 1000, shares).batches
@@ -87,7 +87,7 @@ def test_image_columns_keep_their_shape_for_cnn_and_auto() -> None:
 
 def test_regression_has_one_output_and_float_targets() -> None:
     spec = replace(SPEC, task=Task.REGRESSION, target="value")
-    columns = [ColumnStatistics(name="a", kind="integer"), ColumnStatistics(name="value", kind="float")]
+    columns = [ColumnSummary(name="a", kind="integer"), ColumnSummary(name="value", kind="float")]
     training = outline(spec, columns, rows=100)
     assert training.outputs == 1
     assert training.batch(4)[1].shape == (4, 1)
@@ -98,20 +98,20 @@ def test_regression_has_one_output_and_float_targets() -> None:
     [
         (SPEC, [PIXELS], 100, MissingError, "no statistics of the target"),
         (SPEC, [LABEL], 100, RequestError, "no column is left"),
-        (SPEC, [ColumnStatistics(name="pixels", kind="array"), LABEL], 100, DataError, "its shape is unknown"),
+        (SPEC, [ColumnSummary(name="pixels", kind="array"), LABEL], 100, DataError, "its shape is unknown"),
         (SPEC, [PIXELS, LABEL], 2, DataError, "2 rows, too few"),
         (replace(SPEC, architecture={"type": "rnn"}), [PIXELS, LABEL], 100, RequestError, 'architecture "rnn"'),
         (replace(SPEC, hyperparams={"epoch": 1}), [PIXELS, LABEL], 100, RequestError, "epoch"),
         (
             replace(SPEC, architecture={"type": "layers", "layers": [{"type": "conv2d", "out": 4, "kernel": 9}]}),
-            [LABEL, ColumnStatistics(name="a", kind="float")],
+            [LABEL, ColumnSummary(name="a", kind="float")],
             100,
             RequestError,
             "does not fit",
         ),
         (
             replace(SPEC, architecture={"type": "layers", "layers": [{"type": "linear", "out": 7}]}),
-            [LABEL, ColumnStatistics(name="a", kind="float")],
+            [LABEL, ColumnSummary(name="a", kind="float")],
             100,
             RequestError,
             "gives \\[7\\] per row",
@@ -126,7 +126,7 @@ def test_regression_has_one_output_and_float_targets() -> None:
     ],
 )
 def test_training_that_is_impossible_is_refused(
-    spec: JobSpec, columns: list[ColumnStatistics], rows: int, error: type[RequestError], fault: str
+    spec: JobSpec, columns: list[ColumnSummary], rows: int, error: type[RequestError], fault: str
 ) -> None:
     with pytest.raises(error, match=fault):
         outline(spec, columns, rows)

@@ -12,9 +12,9 @@ from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor, Prediction
 from indb_tensile.learning.model_metrics import evaluate
 
-from .requests import Kind, RowError
+from .requests import PredictionKind, RowError
 
-SCORE = "score"  # used beside Kind, but never requested by a client: the scores that an evaluation stores
+SCORE = "score"  # used beside PredictionKind, but never requested by a client: the scores that an evaluation stores
 
 
 class Scored(NamedTuple):
@@ -38,7 +38,7 @@ class Answers:
         """
         if kind == SCORE:
             return self._compute_located(self._score, rows)
-        form = self._forms[Kind(kind)]
+        form = self._forms[PredictionKind(kind)]
         if isinstance(form, RequestError):
             # A new exception each time: a raised one collects tracebacks.
             raise type(form)(form.message, hint=form.hint)
@@ -87,21 +87,25 @@ _OWN_ROW = re.compile(r", row \d+(?=:)| in row \d+$")
 _Form = Callable[[Prediction], Any]
 
 
-def _forms(predictor: ModelPredictor) -> dict[Kind, _Form | RequestError]:
+def _forms(predictor: ModelPredictor) -> dict[PredictionKind, _Form | RequestError]:
     labels, target = predictor.labels, predictor.preprocessor.target.name
-    forms: dict[Kind, _Form | RequestError] = {
-        Kind.VALUE: lambda p: p.value,
-        Kind.LABEL: lambda p: p.label,
-        Kind.PROBA: lambda p: dict(zip(labels, p.probabilities, strict=True)),
-        Kind.VECTOR: lambda p: list(p.vector),
+    forms: dict[PredictionKind, _Form | RequestError] = {
+        PredictionKind.VALUE: lambda p: p.value,
+        PredictionKind.LABEL: lambda p: p.label,
+        PredictionKind.PROBA: lambda p: dict(zip(labels, p.probabilities, strict=True)),
+        PredictionKind.VECTOR: lambda p: list(p.vector),
     }
     if predictor.task is Task.REGRESSION:
         hint = "Ask for its value with tensile_predict(...)."
-        forms[Kind.LABEL] = RequestError(f'the model predicts "{target}", a number, and has no labels', hint=hint)
-        forms[Kind.PROBA] = RequestError(
+        forms[PredictionKind.LABEL] = RequestError(
+            f'the model predicts "{target}", a number, and has no labels', hint=hint
+        )
+        forms[PredictionKind.PROBA] = RequestError(
             f'the model predicts "{target}", a number, and has no probabilities', hint=hint
         )
     elif predictor.preprocessor.target.numbers is None:
         hint = "Ask for it with tensile_predict_label(...)."
-        forms[Kind.VALUE] = RequestError(f'the model predicts "{target}", a text label and not a number', hint=hint)
+        forms[PredictionKind.VALUE] = RequestError(
+            f'the model predicts "{target}", a text label and not a number', hint=hint
+        )
     return forms

@@ -14,7 +14,7 @@ from .identity import DatabaseIdentity
 from .service_frames import PROTOCOL, ProtocolError
 
 
-class Kind(StrEnum):
+class PredictionKind(StrEnum):
     """The form of a prediction."""
 
     VALUE = "value"  # a number: the regression's value, or a numeric or boolean label
@@ -35,7 +35,7 @@ class Predict(Request, frozen=True, kw_only=True):
 
     version: ModelVersionId
     rows: list[Any]
-    kind: Kind = Kind.VALUE
+    kind: PredictionKind = PredictionKind.VALUE
     unnamed: bool = False
 
     @property
@@ -58,7 +58,7 @@ class Evaluate(Request, frozen=True, kw_only=True):
     last: bool = True
 
 
-class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one column before its rows are read. `kind` is that of `learning/columns.py`.
 
     `distinct` is the number of distinct values in a sample (None for arrays); `shape` is the shape of one array.
@@ -88,7 +88,7 @@ class Explain(Request, frozen=True, kw_only=True):
     """
 
     spec: JobSpec
-    columns: list[ColumnStatistics]
+    columns: list[ColumnSummary]
     rows: int
     limit_bytes: int | None = None
     budget_bytes: int | None = None

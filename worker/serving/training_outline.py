@@ -21,7 +21,7 @@ from indb_tensile.learning.preparation import batch_plan
 from indb_tensile.learning.splits import Split
 from indb_tensile.request.network_rules import check_architecture
 
-from .requests import ColumnStatistics, Shares
+from .requests import ColumnSummary, Shares
 
 Shape = tuple[int, ...]
 
@@ -56,9 +56,7 @@ class TrainingOutline:
         return nn.CrossEntropyLoss() if self.task is Task.CLASSIFICATION else nn.MSELoss()
 
 
-def outline(
-    spec: JobSpec, columns: list[ColumnStatistics], rows: int, shares: Shares | None = None
-) -> TrainingOutline:
+def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shares | None = None) -> TrainingOutline:
     """Return the training that this specification describes. Raises RequestError if it cannot be built.
 
     `shares` are the shares of rows that test and validate, if a column of the table says which rows do.
@@ -87,7 +85,7 @@ def outline(
     )
 
 
-def width(column: ColumnStatistics, options: FeatureOptions) -> int:
+def width(column: ColumnSummary, options: FeatureOptions) -> int:
     """Return how many input numbers a column becomes, as `learning/encoders.py` encodes it."""
     indicator = int(options.missing_rule(column.name, ColumnKind(column.kind)) == "indicator")
     match column.kind:
@@ -102,7 +100,7 @@ def width(column: ColumnStatistics, options: FeatureOptions) -> int:
             return 1 + indicator
 
 
-def _input_shape(spec: JobSpec, features: list[ColumnStatistics]) -> Shape:
+def _input_shape(spec: JobSpec, features: list[ColumnSummary]) -> Shape:
     if not features:
         raise RequestError("no column is left to learn from")
     for column in features:

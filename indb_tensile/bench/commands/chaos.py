@@ -31,7 +31,7 @@ import psycopg
 from indb_tensile import config
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.chaos_client import Client
-from indb_tensile.bench.harness.chaos_events import ChaosEvent, EventKind, draw_events, parse_kinds
+from indb_tensile.bench.harness.chaos_events import ChaosEvent, ChaosEventKind, draw_events, parse_kinds
 from indb_tensile.bench.harness.chaos_faults import Faults
 from indb_tensile.bench.harness.chaos_jobs import OWNERS, TRAININGS, Jobs
 from indb_tensile.bench.harness.chaos_rig import ChaosRig, ChaosRigOptions, poll_until, set_up
@@ -58,8 +58,8 @@ class ChaosOptions:
     lease_s: float
     controllers: int
     unended: int  # jobs that wait or run at any moment
-    patience_s: float  # time for the last jobs to end
-    kinds: Sequence[EventKind]
+    ending_timeout_s: float  # time for the last jobs to end
+    kinds: Sequence[ChaosEventKind]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lease_s=options.lease,
         controllers=options.controllers,
         unended=options.jobs,
-        patience_s=options.patience,
+        ending_timeout_s=options.ending_timeout,
         kinds=parse_kinds(options.kinds),
     )
     with ExitStack() as stack:
@@ -227,7 +227,7 @@ class _ChaosTest:
             self._rig.mend()
             return _safely(lambda: self._jobs.look("unended_of_all") == [(0,)], False)
 
-        return poll_until(all_ended, self._plan.patience_s)
+        return poll_until(all_ended, self._plan.ending_timeout_s)
 
     def _leftovers(self, descriptors_before: int) -> dict[str, Any]:
         """Return the resources still in use after all jobs ended, and after the controllers ended."""
@@ -280,7 +280,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lease", type=float, default=config.Settings().lease_s, help="of controllers, in seconds")
     parser.add_argument("--controllers", type=whole(), default=2)
     parser.add_argument("--jobs", type=whole(), default=6, help="jobs that wait or run at any moment of the events")
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds for the last jobs to end")
+    parser.add_argument("--ending-timeout", type=float, default=300.0, help="seconds for the last jobs to end")
     parser.add_argument("--kinds", default="all", help="kinds of events, separated by commas; also all and cheap")
     parser.add_argument("--log", type=Path, help="a file for the events, in place of the standard error output")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")

@@ -53,7 +53,7 @@ JOBS = 4
 _TRAINED_SHARE = 0.7  # of the rows; the others are for validation and test
 _WIDE_BATCH = 128
 _POLL_S = 0.02
-_PATIENCE_S = 3600.0
+_TIMEOUT_S = 3600.0
 _SQL = parse(Path(__file__).with_name("cpu.sql").read_text(encoding="utf-8"))
 
 
@@ -307,7 +307,7 @@ class _Controller:
 
     def until(self, condition: Any, awaited: str, *, starting: bool = False) -> None:
         """Poll until the condition holds. Raises UnavailableError on timeout, or if a starting controller ends."""
-        end_s = time.monotonic() + _PATIENCE_S
+        end_s = time.monotonic() + _TIMEOUT_S
         while not condition():
             if time.monotonic() > end_s or (starting and self.process.poll()):
                 raise UnavailableError(f"timed out waiting for {awaited}", hint=f"See {self.log}.")

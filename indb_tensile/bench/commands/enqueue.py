@@ -19,7 +19,7 @@ from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
 
 ROUNDS = 50
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 POLL_S = 0.002
 
 _SQL = parse(Path(__file__).with_name("enqueue.sql").read_text(encoding="utf-8"))
@@ -73,14 +73,14 @@ def _first_step(connection: psycopg.Connection) -> float | None:
     row = connection.execute(_SQL["train"].encode()).fetchone()
     assert row is not None
     committed = time.perf_counter()
-    while time.perf_counter() < committed + PATIENCE_S:
+    while time.perf_counter() < committed + TIMEOUT_S:
         progress = connection.execute(_SQL["first_step"].encode(), row).fetchone()
         if progress is not None and progress[0] >= 1:
             elapsed_ms = 1000 * (time.perf_counter() - committed)
             connection.execute(_SQL["cancel"].encode(), row)
             return elapsed_ms
         time.sleep(POLL_S)
-    raise TimeoutError(f"job {row[0]} made no step within {PATIENCE_S:.0f} s: see tensile.stat_jobs")
+    raise TimeoutError(f"job {row[0]} made no step within {TIMEOUT_S:.0f} s: see tensile.stat_jobs")
 
 
 if __name__ == "__main__":

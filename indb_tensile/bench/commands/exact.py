@@ -137,7 +137,7 @@ def _plans(work: Workload, link: Link, runs: ExactOptions) -> dict[Plan, str]:
 
 def _make_plan(work: Workload, policy: str, budget_bytes: int, link: Link) -> Plan:
     started_s = time.perf_counter()
-    ((plan,),) = POLICIES[policy]([work], budget_bytes=budget_bytes, link=link)
+    ((plan,),) = POLICIES[policy].plan([work], budget_bytes=budget_bytes, link=link)
     taken_s = time.perf_counter() - started_s
     print(f"{policy} planned {len(plan.swaps)} swaps in {taken_s:.1f} s", file=sys.stderr, flush=True)
     return plan

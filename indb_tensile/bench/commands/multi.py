@@ -21,7 +21,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from indb_tensile.bench.commands.batch import PAPERS_FIVE
 from indb_tensile.bench.commands.policies import add_beside, add_sweep_options, finish, measure, recorded_rivals
@@ -36,9 +36,8 @@ from indb_tensile.scheduler.judges import check
 from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs, schedules_of
-from indb_tensile.scheduler.policies import DEFAULT_POLICY
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
 from indb_tensile.scheduler.policies.quotas import equal_parts
-from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.score import score
 from indb_tensile.scheduler.timing.machines import REFERENCE
 from indb_tensile.scheduler.timing.simulate import Compute
@@ -136,7 +135,8 @@ def _with_equal_parts(case: PlanningCase, row: Row) -> Row:
     leasts = [least_bytes(workload) for workload in case.workloads]
     mosts = [max(map(liveness_peak, workload.graphs)) for workload in case.workloads]
     jobs = zip(case.workloads, equal_parts(leasts, mosts, row["budget_bytes"]), strict=True)
-    plans = [tensile_plus((job,), budget_bytes=part, link=case.link)[0] for job, part in jobs]
+    plan_one = partial(POLICIES[row["policy"]].plan, link=case.link, cache=case.cache)
+    plans = [plan_one((job,), budget_bytes=part)[0] for job, part in jobs]
     apart = shared.total(score(case.workloads, plans, case.link, against=case.baselines, compute=case.compute))
     fits = apart["peak_bytes"] <= row["budget_bytes"]
     return {
@@ -148,7 +148,7 @@ def _with_equal_parts(case: PlanningCase, row: Row) -> Row:
 
 @cache
 def _graph(model: str) -> StepGraph:
-    """Return one object for all jobs and cases of a network, so that its memoized plans are reused."""
+    """Return one object for all jobs and cases of a network, so that its cached plans are reused."""
     return graph_of(model)
 
 
@@ -187,6 +187,7 @@ def _in_phases(case: PlanningCase, policy: str, budgets: Sequence[int]) -> Itera
             rewrites=True,
             phases=True,
             compute=case.compute,
+            cache=case.cache,
         )
         planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
         if isinstance(planned, Infeasible):

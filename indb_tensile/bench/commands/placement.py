@@ -182,7 +182,7 @@ def _network(name: str) -> Iterator[Instance]:
     yield Instance(name=name, plan="liveness", held=intervals(graph, LIVENESS), count=len(graph.operators))
     workload = Workload(job=JobId(1), graphs=(graph,), latency_ns=(latencies(graph, REFERENCE),))
     budget_bytes = max(least_bytes(workload), int(_BUDGET * liveness_peak(graph)))
-    plan = POLICIES[DEFAULT_POLICY]((workload,), budget_bytes=budget_bytes, link=_LINK)[0][0]
+    plan = POLICIES[DEFAULT_POLICY].plan((workload,), budget_bytes=budget_bytes, link=_LINK)[0][0]
     count = len(effective(graph, plan).operators)
     yield Instance(name=name, plan=DEFAULT_POLICY, held=intervals(graph, plan), count=count)
 

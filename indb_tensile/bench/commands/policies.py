@@ -32,9 +32,10 @@ from indb_tensile.bench.harness import rows as shared
 from indb_tensile.bench.harness.networks import NETWORKS, Network, find, graph_of
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.result_tables import Remarks
-from indb_tensile.bench.harness.rows import MINCUT, PlanningCase, Plans, Row
+from indb_tensile.bench.harness.rows import MINCUT, PlanningCase, Row
 from indb_tensile.scheduler.graph import Role
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.machines import LINKS_GB_S, MACHINES, REFERENCE, machine
 
 CASE = ("model", "machine", "link_gb_s")

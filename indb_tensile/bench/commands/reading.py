@@ -43,7 +43,7 @@ from indb_tensile.config import MIB
 from indb_tensile.errors import TensileError, UnavailableError
 
 PURPOSE = "tensile bench reading"
-PATIENCE_S = 3600.0
+TIMEOUT_S = 3600.0
 POLL_S = 0.01
 _LINK_BYTES_PER_S = 10**12  # fast enough not to matter
 _AS_NICE = ("nice", "-n", "5")  # as a trainer (worker/trainer.py), so that other work slows both sides alike
@@ -182,10 +182,10 @@ def _trainers(controller: int) -> list[int]:
 
 
 def _wait(condition: "Any", awaited: str) -> None:
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > end_s:
-            raise UnavailableError(f"timed out after {PATIENCE_S:g} s waiting for {awaited}", hint="Use fewer rows.")
+            raise UnavailableError(f"timed out after {TIMEOUT_S:g} s waiting for {awaited}", hint="Use fewer rows.")
         time.sleep(POLL_S)
 
 

@@ -10,9 +10,9 @@ a known network; without names, each of them. A budget is a share of the jobs' l
 0.6; with --models it is ten budgets in turn, evenly from just below the liveness peak to just above the floor.
 `planning_ms` is the time of the policy's call for graphs that this process has not seen before, and `planning_cpu_ms`
 its processor time. `replanning_ms` is the time to renew those plans after every operator's latency has changed by a
-few per cent, as the controller does: by search/replan.py for our own policy, by another call for all others.
-`replanning_cpu_ms` is its processor time, and `replanning_cold_ms` the same without anything remembered of the
-graphs. All are medians over the rounds, each with graphs of its own. Every plan is checked, whatever its size.
+few per cent, as the controller does: by policies/replan.py for our own policy, by another call for all others.
+`replanning_cpu_ms` is its processor time, and `replanning_cold_ms` the same with an empty cache. All are medians over
+the rounds, each with graphs of its own. Every plan is checked, whatever its size.
 
 Rivals plan for the same budget, and the same simulator judges them; the fastest that meets it is `rival_eor`. A rival
 that takes more than `--share` times as long as our plan, and more than a second, is stopped and does not count: its
@@ -36,12 +36,12 @@ from indb_tensile.bench.harness.networks import NETWORKS, graph_of
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.recurrent import recurrent
 from indb_tensile.bench.harness.residual import residual
-from indb_tensile.bench.harness.rows import PlanningCase, Plans, Row
+from indb_tensile.bench.harness.rows import PlanningCase, Row
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
-from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
-from indb_tensile.scheduler.replan import replan
+from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
 from indb_tensile.scheduler.score import overhead, score
 from indb_tensile.scheduler.timing.machines import REFERENCE
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
@@ -131,7 +131,7 @@ def _round(
         "budget": round(budget_bytes / case.liveness_peak_bytes, 4),
         "policy": policy,
         "budget_bytes": budget_bytes,
-        **shared.total(score(case.workloads, plans, case.link, against=case.baselines)),
+        **shared.total(score(case.workloads, plans, case.link, against=case.baselines, cache=case.cache)),
         "planning_ms": round(planning_ms, 3),
         "planning_cpu_ms": round(planning_cpu_ms, 3),
         "replanning_ms": round(replanning_ms, 3),
@@ -147,7 +147,7 @@ def _simulated(case: PlanningCase, plans: Sequence[tuple[Plan, ...]]) -> tuple[f
         JobRun(graph=w.graphs[0], plan=chosen[0], latency_ns=w.latency_ns[0])
         for w, chosen in zip(case.workloads, plans, strict=True)
     ]
-    forecasts = simulate(runs, case.link, compute=case.compute)
+    forecasts = simulate(runs, case.link, compute=case.compute, cache=case.cache)
     eor = overhead(case.baselines, [forecast.iteration_ns for forecast in forecasts])
     return eor, sum(forecast.peak_bytes for forecast in forecasts)
 
@@ -171,7 +171,9 @@ def _compared(case: PlanningCase, row: Row, rivals: Sequence[str], options: argp
     if options.work is None:
         return compared
     fresh = _unseen(case)
-    more = tensile_plus(fresh.workloads, budget_bytes=row["budget_bytes"], link=case.link, work=options.work)
+    more = POLICIES[DEFAULT_POLICY].plan(
+        fresh.workloads, budget_bytes=row["budget_bytes"], link=case.link, options=PlanOptions(work=options.work)
+    )
     return {**compared, "work": options.work, "more_eor": round(_simulated(fresh, more)[0], 6)}
 
 
@@ -194,19 +196,20 @@ def _within(limit_s: float) -> Iterator[None]:
 def _renewed(case: PlanningCase, policy: str, budget_bytes: int, plans: Plans) -> float:
     """Return the milliseconds that renewing these plans takes."""
     start_ns = time.perf_counter_ns()
-    renewed = None
-    if policy == DEFAULT_POLICY:
-        renewed = replan(case.workloads, plans, budget_bytes=budget_bytes, link=case.link)
+    renewed = POLICIES[policy].renew(
+        case.workloads, plans, budget_bytes=budget_bytes, link=case.link, cache=case.cache
+    )
     if renewed is None:
         shared.timed(case, policy, budget_bytes)
     return (time.perf_counter_ns() - start_ns) / 1e6
 
 
 def _unseen(case: PlanningCase) -> PlanningCase:
-    """Return the same jobs with new graph objects, for which no memo has entries."""
+    """Return the same jobs with new graph objects and an empty cache."""
     return replace(
         case,
         workloads=tuple(replace(w, graphs=tuple(replace(graph) for graph in w.graphs)) for w in case.workloads),
+        cache=PlanCache(),
     )
 
 
@@ -227,7 +230,7 @@ def _line(row: Row) -> str:
         f"{row['policy']:<9} {row['model']:<12} {row['operators']:>6} operators x {row['jobs']} jobs at "
         f"{row['budget']:.0%}: {row['planning_ms']:,.0f} ms ({row['planning_cpu_ms']:,.0f} of a processor), "
         f"again {row['replanning_ms']:,.0f} ms ({row['replanning_cpu_ms']:,.0f} of a processor, "
-        f"{row['replanning_cold_ms']:,.0f} ms with nothing remembered); "
+        f"{row['replanning_cold_ms']:,.0f} ms with an empty cache); "
         f"EOR {row['eor']:.4f}{_beside(row)}, saves {row['msr_liveness']:.1%}, "
         f"{len(row['faults'])} faults"
     )

@@ -37,7 +37,7 @@ from indb_tensile.messages import Ready, TrainerLink
 
 _TRAINER, _SERVICE = "indb_tensile.worker.trainer", "indb_tensile.worker.service"
 _POLL_S = 0.001
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 Start = Callable[[InheritedDescriptors], object]
 
@@ -102,9 +102,9 @@ def _measure_service(start: Callable[[], int], directory: Path) -> dict[str, flo
     started_s = time.perf_counter()
     pid = start()
     while not _answers(directory):
-        if time.perf_counter() > started_s + _PATIENCE_S:
+        if time.perf_counter() > started_s + _TIMEOUT_S:
             raise UnavailableError(
-                f"the service did not answer in {directory} within {_PATIENCE_S:g} s",
+                f"the service did not answer in {directory} within {_TIMEOUT_S:g} s",
                 hint="A forked service writes the reason to the standard error output.",
             )
         time.sleep(_POLL_S)

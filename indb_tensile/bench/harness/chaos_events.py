@@ -12,7 +12,7 @@ from enum import StrEnum
 from indb_tensile.errors import RequestError
 
 
-class EventKind(StrEnum):
+class ChaosEventKind(StrEnum):
     """A way to disturb jobs."""
 
     KILL_TRAINER = "kill_trainer"
@@ -46,35 +46,35 @@ class EventKind(StrEnum):
 
 # Longest duration of a disturbance, in leases. Beyond one lease another controller takes jobs over.
 LONGEST_LEASES = {
-    EventKind.STOP_TRAINER: 1.0,
-    EventKind.KILL_CONTROLLER: 1.5,
-    EventKind.STOP_CONTROLLER: 2.0,
-    EventKind.STOP_SERVICE: 1.0,
-    EventKind.STOP_BACKEND: 1.5,
-    EventKind.KILL_POSTMASTER: 1.5,
-    EventKind.RESTART_SERVER: 1.5,
-    EventKind.FILL_DISK: 1.5,
-    EventKind.STALL_CONNECTIONS: 2.0,
-    EventKind.REFUSE_CONNECTIONS: 1.5,
-    EventKind.EXHAUST_CONNECTIONS: 1.0,
-    EventKind.STEP_CONTROLLER_CLOCK: 0.5,
-    EventKind.STEP_SERVER_CLOCK: 0.5,
-    EventKind.LOCK_JOBS: 1.5,
-    EventKind.LOCK_TABLE: 1.5,
-    EventKind.LOCK_MODELS: 1.0,
-    EventKind.UNCOMMITTED_MODEL: 1.0,
+    ChaosEventKind.STOP_TRAINER: 1.0,
+    ChaosEventKind.KILL_CONTROLLER: 1.5,
+    ChaosEventKind.STOP_CONTROLLER: 2.0,
+    ChaosEventKind.STOP_SERVICE: 1.0,
+    ChaosEventKind.STOP_BACKEND: 1.5,
+    ChaosEventKind.KILL_POSTMASTER: 1.5,
+    ChaosEventKind.RESTART_SERVER: 1.5,
+    ChaosEventKind.FILL_DISK: 1.5,
+    ChaosEventKind.STALL_CONNECTIONS: 2.0,
+    ChaosEventKind.REFUSE_CONNECTIONS: 1.5,
+    ChaosEventKind.EXHAUST_CONNECTIONS: 1.0,
+    ChaosEventKind.STEP_CONTROLLER_CLOCK: 0.5,
+    ChaosEventKind.STEP_SERVER_CLOCK: 0.5,
+    ChaosEventKind.LOCK_JOBS: 1.5,
+    ChaosEventKind.LOCK_TABLE: 1.5,
+    ChaosEventKind.LOCK_MODELS: 1.0,
+    ChaosEventKind.UNCOMMITTED_MODEL: 1.0,
 }
 # Short events that need neither root nor libfaketime. The test command draws from them.
 CHEAP = (
-    EventKind.KILL_TRAINER,
-    EventKind.KILL_SERVICE,
-    EventKind.TERMINATE_BACKENDS,
-    EventKind.CUT_CONNECTIONS,
-    EventKind.LOCK_JOBS,
-    EventKind.LOCK_TABLE,
-    EventKind.FLOOD_NOTIFY,
-    EventKind.CANCEL_JOB,
-    EventKind.DROP_TABLE,
+    ChaosEventKind.KILL_TRAINER,
+    ChaosEventKind.KILL_SERVICE,
+    ChaosEventKind.TERMINATE_BACKENDS,
+    ChaosEventKind.CUT_CONNECTIONS,
+    ChaosEventKind.LOCK_JOBS,
+    ChaosEventKind.LOCK_TABLE,
+    ChaosEventKind.FLOOD_NOTIFY,
+    ChaosEventKind.CANCEL_JOB,
+    ChaosEventKind.DROP_TABLE,
 )
 LONGEST_PAUSE_S = 2.0
 AT_ONCE = 0.2  # share of events after which the next event comes without waiting for the recovery
@@ -85,7 +85,7 @@ class ChaosEvent:
     """One disturbance. It begins `pause_s` after the one before and lasts `hold_s`; `choice` selects its victim."""
 
     number: int  # from 1
-    kind: EventKind
+    kind: ChaosEventKind
     pause_s: float
     hold_s: float
     choice: float  # from 0 to 1
@@ -96,7 +96,7 @@ class ChaosEvent:
         return min(int(self.choice * count), count - 1)
 
 
-def draw_events(seed: int, kinds: Sequence[EventKind], lease_s: float) -> Iterator[ChaosEvent]:
+def draw_events(seed: int, kinds: Sequence[ChaosEventKind], lease_s: float) -> Iterator[ChaosEvent]:
     """Yield events without end. Each kind comes once before any comes again, so a short test has many kinds."""
     chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
     number = 0
@@ -114,18 +114,18 @@ def draw_events(seed: int, kinds: Sequence[EventKind], lease_s: float) -> Iterat
             )
 
 
-def parse_kinds(text: str) -> tuple[EventKind, ...]:
+def parse_kinds(text: str) -> tuple[ChaosEventKind, ...]:
     """Parse names of kinds, separated by commas; `all` and `cheap` name several. Raises RequestError otherwise."""
-    kinds: list[EventKind] = []
+    kinds: list[ChaosEventKind] = []
     for name in text.split(","):
         match name.strip():
             case "all":
-                kinds += EventKind
+                kinds += ChaosEventKind
             case "cheap":
                 kinds += CHEAP
-            case known if known in set(EventKind):
-                kinds.append(EventKind(known))
+            case known if known in set(ChaosEventKind):
+                kinds.append(ChaosEventKind(known))
             case unknown:
-                hint = f"The kinds are {', '.join(EventKind)}; all and cheap name several."
+                hint = f"The kinds are {', '.join(ChaosEventKind)}; all and cheap name several."
                 raise RequestError(f"--kinds names {unknown!r}, which is no kind of event", hint=hint)
     return tuple(dict.fromkeys(kinds))

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from indb_tensile.bench.harness.chaos_events import ChaosEvent, EventKind
+from indb_tensile.bench.harness.chaos_events import ChaosEvent, ChaosEventKind
 from indb_tensile.bench.harness.chaos_jobs import OWNERS, Jobs
 from indb_tensile.bench.harness.chaos_rig import PURPOSE, ChaosRig, ControllerProcess
 from indb_tensile.catalog.connection import connect
@@ -29,28 +29,30 @@ class Faults:
         self._rig = rig
         self._jobs = jobs
 
-    def deeds(self) -> Mapping[EventKind, Action]:
+    def deeds(self) -> Mapping[ChaosEventKind, Action]:
         """Return the action for each kind of event."""
         return {
-            EventKind.KILL_TRAINER: lambda event: _kill(event, self._rig.child_processes_of_controllers("trainer")),
-            EventKind.STOP_TRAINER: lambda event: _stop(event, self._rig.child_processes_of_controllers("trainer")),
-            EventKind.KILL_CONTROLLER: self._kill_controller,
-            EventKind.STOP_CONTROLLER: lambda event: _stop(event, [c.pid for c in self._rig.controllers if c.pid]),
-            EventKind.END_CONTROLLER: self._end_controller,
-            EventKind.KILL_SERVICE: lambda event: _kill(event, self._rig.child_processes_of_controllers("service")),
-            EventKind.STOP_SERVICE: lambda event: _stop(event, self._rig.child_processes_of_controllers("service")),
-            EventKind.KILL_BACKEND: lambda event: _kill(event, self._rig.backends()),
-            EventKind.STOP_BACKEND: lambda event: _stop(event, self._rig.backends()),
-            EventKind.TERMINATE_BACKENDS: self._terminate_backends,
-            EventKind.KILL_POSTMASTER: self._kill_postmaster,
-            EventKind.RESTART_SERVER: self._restart_server,
-            EventKind.FILL_DISK: self._fill_disk,
-            EventKind.CUT_CONNECTIONS: lambda event: {"connections": self._controller(event).forwarder.cut()},
-            EventKind.STALL_CONNECTIONS: self._stall_connections,
-            EventKind.REFUSE_CONNECTIONS: self._refuse_connections,
-            EventKind.EXHAUST_CONNECTIONS: self._exhaust_connections,
-            EventKind.STEP_CONTROLLER_CLOCK: self._step_controller_clock,
-            EventKind.STEP_SERVER_CLOCK: self._step_server_clock,
+            ChaosEventKind.KILL_TRAINER: lambda event: _kill(event, self._rig.child_processes_of_controllers("trainer")),
+            ChaosEventKind.STOP_TRAINER: lambda event: _stop(event, self._rig.child_processes_of_controllers("trainer")),
+            ChaosEventKind.KILL_CONTROLLER: self._kill_controller,
+            ChaosEventKind.STOP_CONTROLLER: lambda event: _stop(
+                event, [c.pid for c in self._rig.controllers if c.pid]
+            ),
+            ChaosEventKind.END_CONTROLLER: self._end_controller,
+            ChaosEventKind.KILL_SERVICE: lambda event: _kill(event, self._rig.child_processes_of_controllers("service")),
+            ChaosEventKind.STOP_SERVICE: lambda event: _stop(event, self._rig.child_processes_of_controllers("service")),
+            ChaosEventKind.KILL_BACKEND: lambda event: _kill(event, self._rig.backends()),
+            ChaosEventKind.STOP_BACKEND: lambda event: _stop(event, self._rig.backends()),
+            ChaosEventKind.TERMINATE_BACKENDS: self._terminate_backends,
+            ChaosEventKind.KILL_POSTMASTER: self._kill_postmaster,
+            ChaosEventKind.RESTART_SERVER: self._restart_server,
+            ChaosEventKind.FILL_DISK: self._fill_disk,
+            ChaosEventKind.CUT_CONNECTIONS: lambda event: {"connections": self._controller(event).forwarder.cut()},
+            ChaosEventKind.STALL_CONNECTIONS: self._stall_connections,
+            ChaosEventKind.REFUSE_CONNECTIONS: self._refuse_connections,
+            ChaosEventKind.EXHAUST_CONNECTIONS: self._exhaust_connections,
+            ChaosEventKind.STEP_CONTROLLER_CLOCK: self._step_controller_clock,
+            ChaosEventKind.STEP_SERVER_CLOCK: self._step_server_clock,
         }
 
     def _controller(self, event: ChaosEvent) -> ControllerProcess:

@@ -17,7 +17,7 @@ from indb_tensile.errors import UnavailableError
 OWNERS = ("chaos_a", "chaos_b", "chaos_c")
 ROWS = 320
 SPOILED = "chaos_dropped_"  # name prefix of models whose table is dropped
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _LIMITS = "-c lock_timeout=3s -c statement_timeout=60s"  # the test itself must not wait for locks that it takes
 _ROWS_TO_PREDICT = tuple({"a": 0.1 * i, "b": 1 - 0.2 * i, "c": 0.3 * i * i} for i in range(5))
 Result = TypeVar("Result")
@@ -144,9 +144,9 @@ class Jobs:
         for salt, owner in enumerate(OWNERS, start=1):
             self.make_table(f"{owner}.numbers", salt)
         jobs = {training.name: self.enqueue(training) for training in self.trainings}
-        if not poll_until(lambda: not self.unended(), _PATIENCE_S):
+        if not poll_until(lambda: not self.unended(), _TIMEOUT_S):
             raise UnavailableError(
-                f"{len(self.unended())} trainings did not end undisturbed within {_PATIENCE_S:g} s",
+                f"{len(self.unended())} trainings did not end undisturbed within {_TIMEOUT_S:g} s",
                 hint="Run the benchmark while this machine has less to do.",
             )
         ended = {ending.job: ending for ending in self.endings()}
@@ -192,7 +192,7 @@ class Jobs:
         """Return the digest of each training's weights after its undisturbed run."""
         return {name: reference.digest for name, reference in self.references.items()}
 
-    def _session(self, user: str, patience_s: float = _PATIENCE_S) -> Session:
+    def _session(self, user: str, patience_s: float = _TIMEOUT_S) -> Session:
         if (user, patience_s) not in self._sessions:
             dsn = make_conninfo(self.rig.dsn(user), options=_LIMITS)
             self._sessions[user, patience_s] = Session(dsn, application_name=PURPOSE, patience_s=patience_s)

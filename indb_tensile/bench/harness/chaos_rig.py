@@ -23,7 +23,7 @@ from indb_tensile import config
 from indb_tensile.bench.harness import chaos_processes as processes
 from indb_tensile.bench.harness.chaos_clock import Clock, find_library
 from indb_tensile.bench.harness.chaos_disk import Disk, small_disk
-from indb_tensile.bench.harness.chaos_events import EventKind
+from indb_tensile.bench.harness.chaos_events import ChaosEventKind
 from indb_tensile.bench.harness.chaos_forwarder import Forwarder
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import connect
@@ -53,7 +53,7 @@ class ChaosRigOptions:
     owners: Sequence[str]
     controllers: int
     lease_s: float
-    kinds: Sequence[EventKind]
+    kinds: Sequence[ChaosEventKind]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class ChaosRig:
     disk: Disk | None
     clock: Clock | None  # of the server
     controllers: Sequence[ControllerProcess]
-    left_out: Mapping[EventKind, str]
+    left_out: Mapping[ChaosEventKind, str]
 
     def dsn(self, user: str = "postgres") -> str:
         """Return a connection string to the server itself, which bypasses the forwarders."""
@@ -189,12 +189,14 @@ def set_up(options: ChaosRigOptions) -> Iterator[ChaosRig]:
         directory = Path(tempfile.mkdtemp(prefix="chaos-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         directory.chmod(0o755)
-        left_out: dict[EventKind, str] = {}
-        disk = stack.enter_context(small_disk(directory / "disk")) if EventKind.FILL_DISK in options.kinds else None
+        left_out: dict[ChaosEventKind, str] = {}
+        disk = (
+            stack.enter_context(small_disk(directory / "disk")) if ChaosEventKind.FILL_DISK in options.kinds else None
+        )
         if disk is not None and disk.fault:
-            left_out[EventKind.FILL_DISK] = disk.fault
+            left_out[ChaosEventKind.FILL_DISK] = disk.fault
             disk = None
-        clocks = {EventKind.STEP_SERVER_CLOCK, EventKind.STEP_CONTROLLER_CLOCK} & set(options.kinds)
+        clocks = {ChaosEventKind.STEP_SERVER_CLOCK, ChaosEventKind.STEP_CONTROLLER_CLOCK} & set(options.kinds)
         library = find_library() if clocks else None
         if library is None:
             left_out |= dict.fromkeys(clocks, "libfaketime is not installed")

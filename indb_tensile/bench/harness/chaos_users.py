@@ -7,7 +7,7 @@ from contextlib import suppress
 import psycopg
 from psycopg import sql
 
-from indb_tensile.bench.harness.chaos_events import ChaosEvent, EventKind
+from indb_tensile.bench.harness.chaos_events import ChaosEvent, ChaosEventKind
 from indb_tensile.bench.harness.chaos_faults import Action, ActionOutcome
 from indb_tensile.bench.harness.chaos_jobs import OWNERS, SPOILED, Jobs
 from indb_tensile.bench.harness.chaos_rig import PURPOSE, SQL, ChaosRig
@@ -23,19 +23,19 @@ class Users:
     def __init__(self, rig: ChaosRig, jobs: Jobs) -> None:
         self._rig = rig
         self._jobs = jobs
-        self.denied: dict[EventKind, int] = {}
+        self.denied: dict[ChaosEventKind, int] = {}
 
-    def deeds(self) -> Mapping[EventKind, Action]:
+    def deeds(self) -> Mapping[ChaosEventKind, Action]:
         """Return the action for each kind of event."""
         return {
-            EventKind.LOCK_JOBS: lambda event: self._hold_transaction(event, SQL["lock_jobs"]),
-            EventKind.LOCK_TABLE: self._lock_table,
-            EventKind.LOCK_MODELS: lambda event: self._hold_transaction(event, SQL["lock_models"]),
-            EventKind.FLOOD_NOTIFY: self._flood_notify,
-            EventKind.UNCOMMITTED_MODEL: self._uncommitted_model,
-            EventKind.INVALID_JOBS: self._invalid_jobs,
-            EventKind.CANCEL_JOB: self._cancel_job,
-            EventKind.DROP_TABLE: self._drop_table,
+            ChaosEventKind.LOCK_JOBS: lambda event: self._hold_transaction(event, SQL["lock_jobs"]),
+            ChaosEventKind.LOCK_TABLE: self._lock_table,
+            ChaosEventKind.LOCK_MODELS: lambda event: self._hold_transaction(event, SQL["lock_models"]),
+            ChaosEventKind.FLOOD_NOTIFY: self._flood_notify,
+            ChaosEventKind.UNCOMMITTED_MODEL: self._uncommitted_model,
+            ChaosEventKind.INVALID_JOBS: self._invalid_jobs,
+            ChaosEventKind.CANCEL_JOB: self._cancel_job,
+            ChaosEventKind.DROP_TABLE: self._drop_table,
         }
 
     def _owner(self, event: ChaosEvent) -> str:

@@ -21,10 +21,9 @@ from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memo import Memo
-from indb_tensile.scheduler.plan import Plan
-from indb_tensile.scheduler.policies import DEFAULT_POLICY, PER_JOB, POLICIES
-from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
+from indb_tensile.scheduler.plan_cache import GraphTable, PlanCache
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, POLICIES
+from indb_tensile.scheduler.policies.policy import PlanOptions, Plans
 from indb_tensile.scheduler.score import Baseline, Score, baselines, overhead, score
 from indb_tensile.scheduler.timing import machines
 from indb_tensile.scheduler.timing.machines import Machine
@@ -32,13 +31,12 @@ from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 Row = dict[str, Any]
-Plans = tuple[tuple[Plan, ...], ...]
 
 MINCUT = "activation_memory_budget"  # PyTorch's own setting: bench/harness/mincut.py
 TARGETS = (1.02, 1.10)  # overheads at which policies are compared by memory
 SHARES = (0.5, 0.7)  # shares of the liveness peak at which policies are compared by time
 MIB = 1024**2
-_OF_ONE: Memo[tuple[Plans, float]] = Memo(most=512)  # plans for one job, of policies that plan each job by itself
+_OF_ONE: GraphTable[tuple[Plans, float]] = GraphTable(most=512)  # plans for one job, of policies that plan jobs apart
 _SUMMED = (
     *("vanilla_peak_bytes", "liveness_peak_bytes", "floor_bytes", "planned_floor_bytes", "peak_bytes"),
     *("iteration_us", "compute_us", "stall_out_us", "stall_in_us", "upload_us", "turn_us"),
@@ -55,6 +53,7 @@ class PlanningCase:
     link: Link
     compute: Compute
     baselines: tuple[Baseline, ...]
+    cache: PlanCache = field(default_factory=PlanCache, compare=False, repr=False)
 
     @property
     def equal(self) -> bool:
@@ -124,7 +123,9 @@ class PolicyTrial:
 
     def _row(self, plans: Plans, budget_bytes: int | None, planning_ms: float) -> Row:
         case = self.case
-        scores = score(case.workloads, plans, case.link, against=case.baselines, compute=case.compute)
+        scores = score(
+            case.workloads, plans, case.link, against=case.baselines, compute=case.compute, cache=case.cache
+        )
         return {
             **case.labels,
             "policy": self.policy,
@@ -147,27 +148,27 @@ class PolicyTrial:
 def timed(case: PlanningCase, policy: str, budget_bytes: int) -> tuple[Plans, float]:
     """Return the policy's plans for this budget, and the milliseconds that planning took.
 
-    A policy that plans each job by itself is called once for equal jobs, and its plan is reused for any number of
-    them.
+    A policy that plans jobs apart is called once for equal jobs, and its plan is reused for any number of them.
     """
-    if policy not in PER_JOB or not case.equal:
-        return _timed(case.workloads, policy, budget_bytes, case.link, case.compute)
+    if not (POLICIES[policy].plans_jobs_apart and case.equal):
+        return _timed(case, case.workloads, policy, budget_bytes)
     job, count = case.workloads[0], len(case.workloads)
     key = (policy, job.latency_ns, case.link, budget_bytes // count)
     (plans,), planning_ms = _OF_ONE.get(
-        job.graphs[0], key, lambda: _timed((job,), policy, budget_bytes // count, case.link, case.compute)
+        job.graphs[0], key, lambda: _timed(case, (job,), policy, budget_bytes // count)
     )
     return (plans,) * count, planning_ms
 
 
-def _timed(
-    workloads: Sequence[Workload], policy: str, budget_bytes: int, link: Link, compute: Compute
-) -> tuple[Plans, float]:
+def _timed(case: PlanningCase, workloads: Sequence[Workload], policy: str, budget_bytes: int) -> tuple[Plans, float]:
     start_ns = time.perf_counter_ns()
-    if policy == DEFAULT_POLICY:
-        plans = tensile_plus(workloads, budget_bytes=budget_bytes, link=link, compute=compute)
-    else:
-        plans = POLICIES[policy](workloads, budget_bytes=budget_bytes, link=link)
+    plans = POLICIES[policy].plan(
+        workloads,
+        budget_bytes=budget_bytes,
+        link=case.link,
+        options=PlanOptions(compute=case.compute),
+        cache=case.cache,
+    )
     return plans, (time.perf_counter_ns() - start_ns) / 1e6
 
 

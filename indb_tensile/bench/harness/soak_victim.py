@@ -11,7 +11,7 @@ from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.ledger import Ledger
 
 DAMAGED = 3  # exit code of a victim that read bytes other than those it wrote
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 def main() -> int:
@@ -25,10 +25,10 @@ def main() -> int:
 
 
 def _claim(ledger: Ledger) -> tuple[int, int]:
-    end_s = time.monotonic() + _PATIENCE_S
+    end_s = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < end_s:
         for usage in ledger.slots():
             if usage.pid == os.getpid() and usage.granted_bytes:
                 return usage.slot, usage.epoch
         time.sleep(0.001)
-    raise TimeoutError(f"no slot was claimed for process {os.getpid()} within {_PATIENCE_S:g} s")
+    raise TimeoutError(f"no slot was claimed for process {os.getpid()} within {_TIMEOUT_S:g} s")

@@ -16,7 +16,7 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.latency.sampled_iterations import Measurement
+from indb_tensile.executor.latency.sampled_iterations import SampledIterations
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
@@ -118,7 +118,7 @@ class StepTrial:
         """Run one iteration."""
         self.runner.train(self.subject.x, self.subject.y, RATE)
 
-    def run(self, plan: Plan, iterations: int, warmed: Callable[[], object] = lambda: None) -> Measurement:
+    def run(self, plan: Plan, iterations: int, warmed: Callable[[], object] = lambda: None) -> SampledIterations:
         """Adopt the plan, warm up, call `warmed`, and measure `iterations` iterations."""
         self.adopt(plan)
         for _ in range(WARM_ITERATIONS):
@@ -127,7 +127,7 @@ class StepTrial:
         warmed()
         return self.measured(iterations)
 
-    def measured(self, iterations: int = 1) -> Measurement:
+    def measured(self, iterations: int = 1) -> SampledIterations:
         """Run `iterations` iterations and return the measurement since the last call."""
         for _ in range(iterations):
             self.iterate()

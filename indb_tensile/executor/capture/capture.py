@@ -33,7 +33,7 @@ _aten = torch.ops.aten
 _SPLITTABLE = ("aten._fused_", "tensile.rmsprop_")  # updates that treat each number independently
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """The purpose of a step."""
 
     TRAINING = "training"
@@ -62,7 +62,7 @@ class CapturedStep:
     """
 
     graph: StepGraph
-    kind: Kind
+    kind: StepKind
     batch_size: int
     steps: tuple[Step, ...]
     views: dict[str, Call]
@@ -146,7 +146,7 @@ def capture_training(
         raise RequestError("the model has no parameter that the loss depends on", hint="There is nothing to train.")
     with torch.no_grad():
         record_update(recorder, optimizer, replayed.gradients)
-    return _assemble(recorder, replayed, stored, Kind.TRAINING, int(x.shape[0]))
+    return _assemble(recorder, replayed, stored, StepKind.TRAINING, int(x.shape[0]))
 
 
 @_without_collections()
@@ -169,7 +169,7 @@ def capture_evaluation(
         outputs = _copy_persistent(recorder, replayed.outputs)
         loss_value = _copy_persistent(recorder, replayed.loss)
     final = replace(replayed, outputs=outputs, loss=loss_value)
-    return _assemble(recorder, final, stored, Kind.EVALUATION, int(x.shape[0]))
+    return _assemble(recorder, final, stored, StepKind.EVALUATION, int(x.shape[0]))
 
 
 def with_host_uploads(step: CapturedStep) -> CapturedStep:
@@ -193,7 +193,7 @@ def _copy_persistent(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
 
 
 def _assemble(
-    recorder: Recorder, replayed: Replayed, stored: tuple[StoredTensor, ...], kind: Kind, batch_size: int
+    recorder: Recorder, replayed: Replayed, stored: tuple[StoredTensor, ...], kind: StepKind, batch_size: int
 ) -> CapturedStep:
     loss = recorder.name_of(replayed.loss)
     outputs = None if replayed.outputs is None else recorder.name_of(replayed.outputs)
@@ -334,7 +334,7 @@ def _estimate_bytes(recorder: Recorder, call: Call) -> int:
     return 16 * max(recorder.storages[key].size_bytes for key in call.writes)
 
 
-def _signature(kind: Kind, tensors: tuple[Tensor, ...], operators: tuple[Operator, ...]) -> str:
+def _signature(kind: StepKind, tensors: tuple[Tensor, ...], operators: tuple[Operator, ...]) -> str:
     described: list[Any] = [kind.value]
     described += [[t.name, t.size_bytes, t.role.value] for t in tensors]
     described += [[o.signature, o.stage.value, list(o.reads), list(o.writes)] for o in operators]

@@ -28,7 +28,7 @@ _SHORT_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class CalibrationResult:
     """The steps with their measurements. `overflow_bytes` > 0 says how much more memory than the grant is needed."""
 
     steps: tuple[CapturedStep, ...]
@@ -43,7 +43,7 @@ class Calibration:
 
 def calibrate(
     steps: tuple[CapturedStep, ...], unknown: frozenset[str], known: Known, grant_bytes: int
-) -> Calibration:
+) -> CalibrationResult:
     """Run every operator whose signature is `unknown`: once for its memory, then for its time.
 
     Operators that cannot run within `grant_bytes` are left out, and the overflow says how much memory is missing. On
@@ -60,7 +60,7 @@ def calibrate(
     finally:
         torch.set_rng_state(random_state)
     if refused_bytes:  # a refusal changes which kernels run, so everything is measured again with the larger grant
-        return Calibration(steps=steps, measured={}, overflow_bytes=max(overflow_bytes, refused_bytes))
+        return CalibrationResult(steps=steps, measured={}, overflow_bytes=max(overflow_bytes, refused_bytes))
     measured: dict[str, tuple[int, int]] = {}
     for step, call in fits:
         used = memory[call.signature]
@@ -68,7 +68,7 @@ def calibrate(
         measured.update({key: (0, used.made_bytes[name]) for name, key in _sizes_of(step, call).items()})
         overflow_bytes = max(overflow_bytes, _needed_bytes(step, call) + used.workspace_bytes - grant_bytes)
     scripts = {signature: used.script for signature, used in memory.items() if used.script is not None}
-    return Calibration(
+    return CalibrationResult(
         steps=_with_scripts(apply_known(steps, {**known, **measured}), scripts),
         measured=measured,
         overflow_bytes=max(0, overflow_bytes),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from indb_tensile.executor.capture.capture import CapturedStep, Kind
+from indb_tensile.executor.capture.capture import CapturedStep, StepKind
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, Shape, StorageKey
 from indb_tensile.executor.latency.calibration_site import site
 from indb_tensile.scheduler.graph import Stage
@@ -92,5 +92,5 @@ class OperatorInputs:
 @contextmanager
 def gradient_mode(step: CapturedStep, call: Call) -> Iterator[None]:
     """Set the gradient mode as in the step: some kernels depend on it. A training step's forward pass has it on."""
-    with torch.set_grad_enabled(step.kind is Kind.TRAINING and call.stage in (Stage.UPLOAD, Stage.FORWARD)):
+    with torch.set_grad_enabled(step.kind is StepKind.TRAINING and call.stage in (Stage.UPLOAD, Stage.FORWARD)):
         yield

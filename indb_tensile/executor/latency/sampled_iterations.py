@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class SampledIterations:
     """A summary of the training iterations sampled since the last report, and the peak of all iterations.
 
     On the processor the figures are means, because means add up: operators and stalls give the iteration that the
@@ -39,7 +39,7 @@ class TimedIteration:
 
 def summarise(
     samples: Sequence[TimedIteration], launched_ns: Sequence[int], peak_bytes: int, *, on_gpu: bool
-) -> Measurement:
+) -> SampledIterations:
     """Summarise the timed iterations and those that ran as one graph."""
     typical = median if on_gpu else fmean
     columns = zip(*(sample.latency_ns for sample in samples), strict=True)
@@ -47,7 +47,7 @@ def summarise(
     stall_ns = typical([sample.stall_ns for sample in samples])
     share = _share_of_graph(sum(latency_ns) + stall_ns, launched_ns)
     iteration_ns = fmean(launched_ns) if launched_ns else fmean(sample.iteration_ns for sample in samples)
-    return Measurement(
+    return SampledIterations(
         latency_ns=tuple(round(operator_ns * share) for operator_ns in latency_ns),
         iteration_ns=round(iteration_ns),
         stall_ns=round(stall_ns * share),

@@ -51,7 +51,7 @@ class Graphs(Protocol):
         ...
 
 
-class Capture(Protocol):
+class GraphRecording(Protocol):
     """The driver's record of the work that one stream receives from `begin` to `end`, if nothing fails in between."""
 
     def begin(self) -> None:
@@ -116,7 +116,9 @@ class CudaGraphs:
     `serving` serves the tensors of an iteration. Without `serving`, no memory is set aside for words.
     """
 
-    def __init__(self, device: CudaDevice, make: Callable[[], Capture], serving: ArenaServing | None = None) -> None:
+    def __init__(
+        self, device: CudaDevice, make: Callable[[], GraphRecording], serving: ArenaServing | None = None
+    ) -> None:
         self._device = device
         self._make = make
         self._serving = serving
@@ -149,7 +151,11 @@ class CudaGraph:
     """A recorded iteration of one device."""
 
     def __init__(
-        self, capture: Capture, device: CudaDevice, copied: tuple[int, int], words: RecordingWords | None = None
+        self,
+        capture: GraphRecording,
+        device: CudaDevice,
+        copied: tuple[int, int],
+        words: RecordingWords | None = None,
     ) -> None:
         self._words = words
         self._capture = capture
@@ -177,16 +183,16 @@ class TorchCapture:
         self._graph = torch.cuda.CUDAGraph()
 
     def begin(self) -> None:
-        """See `Capture`. Other threads may still make calls to the driver that recording forbids."""
+        """See `GraphRecording`. Other threads may still make calls to the driver that recording forbids."""
         with allocate_outside_regions():  # torch keeps the seed of a graph there
             self._graph.capture_begin(capture_error_mode="thread_local")
 
     def end(self) -> None:
-        """See `Capture`."""
+        """See `GraphRecording`."""
         self._graph.capture_end()
 
     def give_up(self) -> None:
-        """See `Capture`.
+        """See `GraphRecording`.
 
         If ending fails, torch 2.11 leaves the generator in its recording state, so its state is reset.
         """
@@ -196,12 +202,12 @@ class TorchCapture:
         generator.graphsafe_set_state(generator.clone_state())
 
     def launch(self) -> None:
-        """See `Capture`."""
+        """See `GraphRecording`."""
         self._graph.replay()
         self._stream.synchronize()
 
     def close(self) -> None:
-        """See `Capture`. Torch 2.13 frees the stream's workspaces with any of its graphs; 2.11 does not."""
+        """See `GraphRecording`. Torch 2.13 frees the stream's workspaces with any of its graphs; 2.11 does not."""
         self._graph.reset()
         with suppress(RuntimeError):  # the next use of the device reports an error of the device
             allocate_workspaces(self._device)

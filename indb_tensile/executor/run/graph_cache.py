@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from indb_tensile.device.allocator_shim import AllocationCounters
 from indb_tensile.device.device import Clock, Device, Ticket
 from indb_tensile.errors import ComputationError, DeviceLostError, InvariantError, TensileError
-from indb_tensile.executor.capture.capture import Kind
+from indb_tensile.executor.capture.capture import StepKind
 from indb_tensile.executor.latency.operator_memory import let_go
 from indb_tensile.executor.run.cuda_graphs import Graph, Graphs
 from indb_tensile.executor.run.host_results import Results
@@ -188,7 +188,7 @@ class GraphCache:
 
         It differs from all others, because momentum starts as the first gradient.
         """
-        return program.step.kind is Kind.TRAINING and self._state.steps == 0
+        return program.step.kind is StepKind.TRAINING and self._state.steps == 0
 
     def _record(
         self, program: Program, entry: _ProgramRecord, record: Callable[[Results], None], returned: Results

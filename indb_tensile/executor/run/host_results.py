@@ -7,7 +7,7 @@ host's, each iteration gets new tensors.
 
 import torch
 
-from indb_tensile.executor.capture.capture import CapturedStep, Kind
+from indb_tensile.executor.capture.capture import CapturedStep, StepKind
 
 Results = tuple[torch.Tensor, ...]
 
@@ -21,7 +21,7 @@ class HostResults:
     def __init__(self, *, pinned: bool, reused: bool) -> None:
         self._pinned = pinned
         self._reused = pinned or reused
-        self._blocks: dict[tuple[Kind, int], Results] = {}
+        self._blocks: dict[tuple[StepKind, int], Results] = {}
 
     def room(self, step: CapturedStep) -> Results:
         """Return memory for the results of one iteration of this step."""

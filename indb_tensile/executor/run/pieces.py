@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, rewrite
 
 
@@ -31,9 +32,9 @@ def whole(tensor: TensorId, size_bytes: int) -> Piece:
     return Piece(tensor=tensor, start_bytes=0, stop_bytes=size_bytes)
 
 
-def pieces_of(graph: StepGraph, plan: Plan) -> dict[TensorId, Piece]:
+def pieces_of(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> dict[TensorId, Piece]:
     """Return, for each persistent tensor of the graph that the plan runs, its piece of a storage of `graph`."""
-    rewritten = rewrite(graph, plan.executions or captured_order(graph))
+    rewritten = rewrite(graph, plan.executions or captured_order(graph, cache), cache)
     pieces: dict[TensorId, Piece] = {}
     ends: dict[TensorId, int] = {}
     for tensor, source in zip(rewritten.graph.tensors, rewritten.source, strict=True):

@@ -158,7 +158,9 @@ class _Placed:
 
     def __init__(self, program: Program, region_bytes: int) -> None:
         self.program = program
-        self.offsets: Offsets = plan_offsets(program.step, program.plan, program.timeline, region_bytes)
+        self.offsets: Offsets = plan_offsets(
+            program.step, program.plan, program.timeline, region_bytes, program.cache
+        )
         self.sheet = _native.Sheet([list(rows) for rows in self.offsets.positions], list(self.offsets.names))
         pieces = program.wiring.pieces
         self._home: dict[TensorId, list[tuple[Piece, int]]] = {}

@@ -17,15 +17,21 @@ import torch
 from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.aten import entry_point
-from indb_tensile.executor.capture.capture import CapturedStep, Kind
+from indb_tensile.executor.capture.capture import CapturedStep, StepKind
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
 from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.state import State
-from indb_tensile.executor.run.timeline import Boundary, Gap, Timeline, unroll
+from indb_tensile.executor.run.timeline import Boundary, Timeline, UnrolledSwap, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
-from indb_tensile.executor.run.variable_assignment import Line, ProgramStep, VariableAssignment, assign_variables
+from indb_tensile.executor.run.variable_assignment import (
+    ProgramLine,
+    ProgramStep,
+    VariableAssignment,
+    assign_variables,
+)
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 
 # Arguments of the compiled function.
 _SIGNATURE = "def iterate(rate, first, carried, returned, times, stalls):"
@@ -58,6 +64,7 @@ class Program:
     ready: dict[str, torch.Tensor] = field(default_factory=dict)
     plain: Iterate | None = None
     timed: Iterate | None = None
+    cache: PlanCache = field(default_factory=PlanCache)  # of what follows from the graph and the plan
 
     @property
     def source(self) -> str:
@@ -82,8 +89,9 @@ def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on
     `on_host` is for a device whose memory is the host's: uploads are written there directly. Raises InvariantError if
     the plan breaks its own rules, GraphError if its order would change a result.
     """
-    timeline = unroll(step.graph, plan)
-    wiring = assign_variables(step, plan, timeline.home)
+    cache = PlanCache()
+    timeline = unroll(step.graph, plan, cache)
+    wiring = assign_variables(step, plan, timeline.home, cache)
     plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host)
     timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host)
     return Program(
@@ -99,6 +107,7 @@ def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on
         plain_lines=plain.write(),
         timed_lines=timed.write(),
         constants=tuple(plain.constants),
+        cache=cache,
     )
 
 
@@ -173,7 +182,7 @@ def _movable(value: torch.Tensor, size_bytes: int) -> torch.UntypedStorage:
     return storage
 
 
-def _hoist(line: Line, scope: dict[str, Any]) -> None:
+def _hoist(line: ProgramLine, scope: dict[str, Any]) -> None:
     """Make views of persistent tensors at home once, before the iterations. They stay valid when a storage moves."""
 
     def resolve(item: Any) -> Any:
@@ -281,7 +290,7 @@ class _Writer:
     def _size(self, tensor: TensorId) -> int:
         return self._wiring.graph.tensors[tensor].size_bytes
 
-    def _await(self, gap: Gap, *, carried: bool) -> None:
+    def _await(self, gap: UnrolledSwap, *, carried: bool) -> None:
         wait = f"stall += wait({self._ticket[id(gap)]})"
         self._emit(f"if {self._ticket[id(gap)]} is not None: {wait}" if carried else wait)
 
@@ -309,11 +318,11 @@ class _Writer:
         Some kernels depend on the gradient mode.
         """
         enabled = stage in (Stage.UPLOAD, Stage.FORWARD)
-        if self._step.kind is Kind.TRAINING and enabled != self._records:
+        if self._step.kind is StepKind.TRAINING and enabled != self._records:
             self._records = enabled
             self._emit(f"set_grad({enabled})")
 
-    def _view(self, line: Line) -> None:
+    def _view(self, line: ProgramLine) -> None:
         self._call(f"w{self._view_number[id(line.call)]}", line)
 
     def _upload(self, turn: ProgramStep) -> None:
@@ -328,7 +337,7 @@ class _Writer:
                 continue
             self._emit(f"stall += wait(copy_in({local}.data_ptr(), u_{name}, {self._size(tensor)}))")
 
-    def _call(self, function: str, line: Line) -> None:
+    def _call(self, function: str, line: ProgramLine) -> None:
         call = line.call
         arguments = [self._text(arg, line) for arg in call.args]
         arguments += [f"{key}={self._text(arg, line)}" for key, arg in call.kwargs.items()]
@@ -342,7 +351,7 @@ class _Writer:
             results = ", ".join("_" if name is None else line.made.get(name, "_") for name in call.results)
             self._emit(f"{results}{',' if len(call.results) == 1 else ''} = {text}")
 
-    def _text(self, item: Any, line: Line) -> str:
+    def _text(self, item: Any, line: ProgramLine) -> str:
         if isinstance(item, Ref):
             return line.arguments[item.name]
         if isinstance(item, Runtime):
@@ -380,7 +389,7 @@ class _Writer:
         self._emit("return stall")
 
 
-def _gaps(timeline: Timeline) -> Iterator[Gap]:
+def _gaps(timeline: Timeline) -> Iterator[UnrolledSwap]:
     for boundary in timeline.boundaries:
         yield from boundary.outs
 

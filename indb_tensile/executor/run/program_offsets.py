@@ -18,6 +18,7 @@ from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.memory.placement import place_plan
 from indb_tensile.scheduler.memory.residency import Interval, intervals
 from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, effective
 
 Placed = tuple[int, int]  # size and offset of one allocation
@@ -38,16 +39,19 @@ class Offsets:
     size_bytes: int
 
 
-def plan_offsets(step: CapturedStep, plan: Plan, timeline: Timeline, region_bytes: int) -> Offsets:
+def plan_offsets(
+    step: CapturedStep, plan: Plan, timeline: Timeline, region_bytes: int, cache: PlanCache | None = None
+) -> Offsets:
     """Place all allocations that the plan contains, exactly as the controller did when it granted the memory.
 
     Two kinds of allocations get no address, and whoever serves them finds a place: those of operators without a
     repeatable script, and scratch larger than the graph's workspace.
     """
-    graph = effective(step.graph, plan)
+    kept = PlanCache() if cache is None else cache
+    graph = effective(step.graph, plan, kept)
     count = len(graph.operators)
-    residencies = intervals(step.graph, plan)
-    placed = place_plan(step.graph, plan, region_bytes=region_bytes)
+    residencies = intervals(step.graph, plan, kept)
+    placed = place_plan(step.graph, plan, region_bytes=region_bytes, cache=kept)
     lookup = _AddressLookup(step, plan, graph, timeline, residencies, placed.offsets)
     named = (*(lookup.allocations_at(k) for k in range(count)), tuple(lookup.returning(count)))
     return Offsets(

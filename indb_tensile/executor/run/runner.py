@@ -9,10 +9,10 @@ import torch
 
 from indb_tensile.device.device import Clock, Device, Ticket
 from indb_tensile.errors import ComputationError, InvariantError
-from indb_tensile.executor.capture.capture import CapturedStep, Kind, check_same_persistent
+from indb_tensile.executor.capture.capture import CapturedStep, StepKind, check_same_persistent
 from indb_tensile.executor.capture.replay import INPUTS
 from indb_tensile.executor.latency.gpu_clock import EventClock
-from indb_tensile.executor.latency.sampled_iterations import Measurement, TimedIteration, summarise
+from indb_tensile.executor.latency.sampled_iterations import SampledIterations, TimedIteration, summarise
 from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
 from indb_tensile.executor.run.graph_cache import GraphCache
 from indb_tensile.executor.run.host_results import HostResults, Results
@@ -110,7 +110,7 @@ class Runner:
 
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
         """Run one iteration of the training step for this batch size, and return the loss, on the host."""
-        program = self._program(Kind.TRAINING, x)
+        program = self._program(StepKind.TRAINING, x)
         whole = program is self._programs[0]  # the last, smaller batch is not a sample of a full iteration
         self._iterations += whole
         timed = whole and (self._iterations % self._sample_every == 0 or self._is_sample_due())
@@ -123,10 +123,10 @@ class Runner:
 
     def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss and the model's outputs for a batch, on the host. The state does not change."""
-        loss, outputs = self._run(self._program(Kind.EVALUATION, x), x, y, 0.0, timed=False)
+        loss, outputs = self._run(self._program(StepKind.EVALUATION, x), x, y, 0.0, timed=False)
         return loss, outputs
 
-    def measured(self) -> Measurement | None:
+    def measured(self) -> SampledIterations | None:
         """Return the summary of the samples since the last call, or None without samples.
 
         Restart the high-water mark.
@@ -155,7 +155,7 @@ class Runner:
         self._placer.close()
         self._programs = ()
 
-    def _program(self, kind: Kind, x: torch.Tensor) -> Program:
+    def _program(self, kind: StepKind, x: torch.Tensor) -> Program:
         for program in self._programs:
             if program.step.kind is kind and program.step.batch_size == x.shape[0]:
                 return program
@@ -211,7 +211,7 @@ class Runner:
         return self._landing.take(returned)
 
     def _queue(self, program: Program, rate: float | torch.Tensor, returned: Results, *, timed: bool = False) -> None:
-        training = program.step.kind is Kind.TRAINING
+        training = program.step.kind is StepKind.TRAINING
         with torch.set_grad_enabled(training), self._placer.running(program):
             # Forward runs with gradients on, as in eager mode, because some kernels depend on the gradient mode. No
             # tensor here requires a gradient, so nothing is recorded.

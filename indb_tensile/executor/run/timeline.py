@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class UnrolledSwap:
     """A swap with its times unrolled: times in the next iteration are `n` or more."""
 
     swap: Swap
@@ -37,12 +38,12 @@ class Boundary:
     the copy to the host.
     """
 
-    frees: tuple[Gap, ...] = ()
+    frees: tuple[UnrolledSwap, ...] = ()
     freed_bytes: int = 0
     taken_bytes: int = 0
-    ins: tuple[Gap, ...] = ()
-    needs: tuple[Gap, ...] = ()
-    outs: tuple[Gap, ...] = ()
+    ins: tuple[UnrolledSwap, ...] = ()
+    needs: tuple[UnrolledSwap, ...] = ()
+    outs: tuple[UnrolledSwap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +57,20 @@ class Timeline:
 
     boundaries: tuple[Boundary, ...]
     home: frozenset[TensorId]
-    outgoing: tuple[Gap, ...]
-    incoming: tuple[Gap, ...]
+    outgoing: tuple[UnrolledSwap, ...]
+    incoming: tuple[UnrolledSwap, ...]
     copied: frozenset[TensorId]
     validated: frozenset[TensorId]
     invalidated: frozenset[TensorId]
     swapped: frozenset[TensorId]
 
 
-def unroll(graph: StepGraph, plan: Plan) -> Timeline:
+def unroll(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> Timeline:
     """Apply `plan` to one iteration of `graph`, in the plan's order. Tensors are those of the graph that then runs.
 
     Raises InvariantError for a swap whose times are out of order or that relies on a stale host copy.
     """
-    graph = effective(graph, plan)
+    graph = effective(graph, plan, cache)
     count = len(graph.operators)
     gaps = tuple(_gap(swap, count) for swap in plan.swaps)
     boundaries = [Boundary() for _ in range(count + 1)]
@@ -92,13 +93,15 @@ def unroll(graph: StepGraph, plan: Plan) -> Timeline:
     )
 
 
-def _gap(swap: Swap, count: int) -> Gap:
+def _gap(swap: Swap, count: int) -> UnrolledSwap:
     start = swap.out_after + 1
 
     def after(boundary: int) -> int:
         return start + (boundary - start) % count
 
-    gap = Gap(swap=swap, free_at=after(swap.free_at), in_at=after(swap.in_at), needed_by=after(swap.needed_by))
+    gap = UnrolledSwap(
+        swap=swap, free_at=after(swap.free_at), in_at=after(swap.in_at), needed_by=after(swap.needed_by)
+    )
     if not gap.free_at < gap.in_at <= gap.needed_by:
         raise InvariantError(
             f"swap is out of order: {swap}", hint="free_at must be before in_at, and in_at not after needed_by."
@@ -106,11 +109,11 @@ def _gap(swap: Swap, count: int) -> Gap:
     return gap
 
 
-def _place(boundaries: list[Boundary], gap: Gap, size_bytes: int, count: int) -> None:
+def _place(boundaries: list[Boundary], gap: UnrolledSwap, size_bytes: int, count: int) -> None:
     def at(time: int) -> int:
         return time if time <= count else time - count
 
-    def change(index: int, **added: int | tuple[Gap, ...]) -> None:
+    def change(index: int, **added: int | tuple[UnrolledSwap, ...]) -> None:
         boundary = boundaries[index]
         boundaries[index] = replace(
             boundary, **{name: getattr(boundary, name) + more for name, more in added.items()}
@@ -149,7 +152,7 @@ def lifetimes(graph: StepGraph) -> dict[TensorId, tuple[int, int]]:
 
 
 def _host_copies(
-    graph: StepGraph, gaps: list[Gap], persistent: frozenset[TensorId]
+    graph: StepGraph, gaps: list[UnrolledSwap], persistent: frozenset[TensorId]
 ) -> tuple[frozenset[TensorId], frozenset[TensorId], frozenset[TensorId]]:
     """Return the host copies that must be valid at the start, and those that are valid and stale at the end."""
     outs: dict[int, list[Swap]] = {}

@@ -17,11 +17,12 @@ from indb_tensile.executor.run.pieces import Piece, pieces_of
 from indb_tensile.executor.run.timeline import lifetimes
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, effective, own_state, part_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ProgramLine:
     """A call, the text of each argument value, and the variable of each value that the call makes."""
 
     call: Call
@@ -40,9 +41,9 @@ class ProgramStep:
 
     operator: OpIndex
     step: Step
-    views: tuple[Line, ...] = ()
-    kernel: Line | None = None
-    after: tuple[Line, ...] = ()
+    views: tuple[ProgramLine, ...] = ()
+    kernel: ProgramLine | None = None
+    after: tuple[ProgramLine, ...] = ()
     returns: tuple[tuple[str, str], ...] = ()
     arrived: tuple[tuple[TensorId, str], ...] = ()
     dying: list[str] = field(default_factory=list)
@@ -62,27 +63,29 @@ class VariableAssignment:
     pieces: dict[TensorId, Piece]
     fixed: dict[str, str]
     cut: dict[str, Piece]
-    hoisted: tuple[Line, ...]
+    hoisted: tuple[ProgramLine, ...]
 
 
-def assign_variables(step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> VariableAssignment:
+def assign_variables(
+    step: CapturedStep, plan: Plan, home: frozenset[TensorId], cache: PlanCache | None = None
+) -> VariableAssignment:
     """Assign variables in the plan's order.
 
     Views of persistent tensors at `home` may be made once, because these tensors are on the device before the step
     starts. Raises GraphError for an order that would change a result.
     """
-    return _Wirer(step, plan, home).run()
+    return _Wirer(step, plan, home, PlanCache() if cache is None else cache).run()
 
 
 class _Wirer:
     """Walks once along the order and tracks the variable of each value."""
 
-    def __init__(self, step: CapturedStep, plan: Plan, home: frozenset[TensorId]) -> None:
+    def __init__(self, step: CapturedStep, plan: Plan, home: frozenset[TensorId], cache: PlanCache) -> None:
         self._step = step
-        self._executions = plan.executions or captured_order(step.graph)
-        self._graph = effective(step.graph, plan)
-        self._pieces = pieces_of(step.graph, plan)
-        self._own = own_state(step.graph)
+        self._executions = plan.executions or captured_order(step.graph, cache)
+        self._graph = effective(step.graph, plan, cache)
+        self._pieces = pieces_of(step.graph, plan, cache)
+        self._own = own_state(step.graph, cache)
         self._number = {name: i for i, name in enumerate(step.values)}
         self._times: dict[str, int] = {}  # how often each value was made
         self._fixed = {v.name: f"v{self._number[v.name]}" for s in step.layout for v in s.values}
@@ -91,8 +94,8 @@ class _Wirer:
         # The variable of each value, and how often the value's storage had been made at that time.
         self._now: dict[str, tuple[str, int]] = {name: (local, 0) for name, local in self._fixed.items()}
         self._mentioned: dict[str, int] = {}  # the last turn that mentions each variable
-        self._views: list[Line] = []  # of the present turn
-        self._hoisted: list[Line] = []
+        self._views: list[ProgramLine] = []  # of the present turn
+        self._hoisted: list[ProgramLine] = []
         self._cut: dict[str, Piece] = {}
         self._arrived: set[TensorId] = set(self._pieces)
         self._done: set[OpIndex] = set()
@@ -130,11 +133,11 @@ class _Wirer:
             arrived=tuple(self._arrivals(k, execution, step.kernel)),
         )
 
-    def _kernel(self, k: int, execution: Execution, call: Call, texts: dict[str, str]) -> Line | None:
+    def _kernel(self, k: int, execution: Execution, call: Call, texts: dict[str, str]) -> ProgramLine | None:
         if execution.parts == 1:
             return self._make(k, call, texts)
         arguments = self._part_arguments(k, execution, call, texts)
-        return None if arguments is None else Line(call=call, arguments=arguments, made={})
+        return None if arguments is None else ProgramLine(call=call, arguments=arguments, made={})
 
     # --- values ------------------------------------------------------------------------------------------------
 
@@ -160,12 +163,12 @@ class _Wirer:
         else:
             self._views.append(self._make(k, call, texts))
 
-    def _take_views(self) -> tuple[Line, ...]:
+    def _take_views(self) -> tuple[ProgramLine, ...]:
         views = tuple(self._views)
         self._views.clear()
         return views
 
-    def _make(self, k: int | None, call: Call, texts: dict[str, str]) -> Line:
+    def _make(self, k: int | None, call: Call, texts: dict[str, str]) -> ProgramLine:
         """Make the call's line in turn k, or before the step starts if `k` is None."""
         known = {self._step.values[name].storage for name in texts}
         for storage in dict.fromkeys(self._step.values[name].storage for name in call.makes):
@@ -176,7 +179,7 @@ class _Wirer:
             self._now[name] = (local, self._storage_made.get(self._step.values[name].storage, 0))
             if k is not None:
                 self._mentioned[local] = k
-        return Line(call=call, arguments=texts, made=made)
+        return ProgramLine(call=call, arguments=texts, made=made)
 
     def _variable(self, name: str) -> str:
         version = self._times[name] = self._times.get(name, -1) + 1

@@ -73,7 +73,7 @@ class EndTrainer:
     """End this trainer. The answer is an Exit."""
 
     trainer: TrainerId
-    manner: EndMethod
+    method: EndMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

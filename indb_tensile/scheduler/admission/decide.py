@@ -11,6 +11,17 @@ is written only when its trainer has exited and its memory is free.
 TENSILE (section IV-D) plans anew when the operators' summed latency has moved by more than a threshold, |s' - s| / s.
 We also plan anew when a job starts or ends and when the budget changes. We blend measurements in with an exponential
 weight, as the paper does. Drift does not interrupt a transition between two divisions.
+
+decide() never waits for a plan. If the planner has no answer yet, the division of the memory is given up without
+effect, and its question goes out as an order. The answer comes back as an event, and the division is made again from
+its start:
+
+    event -> decide -> divide: all answers stored? -- yes --> targets, orders
+                ^                  | no: Unanswered
+                |                  v
+                +-- Answered <- planning thread <- order AskPlanner
+
+questions.py has the details; docs/developer/architecture.md has an example, turn by turn.
 """
 
 from dataclasses import replace
@@ -59,13 +70,13 @@ from indb_tensile.scheduler.admission.pool import (
     Cancelled,
     Fault,
     Interrupted,
+    JobStage,
     Lost,
     Member,
     Outcome,
     Planner,
     PlanReason,
     Pool,
-    Stage,
     Succeeded,
     TrainerId,
 )
@@ -84,13 +95,13 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     """Return the pool after this event, and the orders to carry out in sequence. Pure. Events that come too late
     change nothing.
     """
-    draft = Decision(pool, planner)
-    _fold(draft, event)
-    if not draft.pool.stopping:
-        divide(draft)
-        advance(draft)
-        staff(draft)
-    return draft.pool, tuple(draft.orders)
+    decision = Decision(pool, planner)
+    _fold(decision, event)
+    if not decision.pool.stopping:
+        divide(decision)
+        advance(decision)
+        staff(decision)
+    return decision.pool, tuple(decision.orders)
 
 
 def finished(pool: Pool) -> bool:
@@ -98,104 +109,104 @@ def finished(pool: Pool) -> bool:
     return pool.stopping and not (pool.members or pool.spares or pool.leaving or pool.claiming)
 
 
-def _fold(draft: Decision, event: Event) -> None:  # noqa: C901 - a table: one line per kind of event
+def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: one line per kind of event
     match event:
         case SpareReady(trainer=trainer):
-            _spare_ready(draft, trainer)
+            _spare_ready(decision, trainer)
         case Claim():
-            _claimed(draft, event)
+            _claimed(decision, event)
         case Capture():
-            _captured(draft, event)
+            _captured(decision, event)
         case Calibration():
-            _calibrated(draft, event)
+            _calibrated(decision, event)
         case Adoption():
-            _adopted(draft, event)
+            _adopted(decision, event)
         case Holding():
-            _holding(draft, event)
+            _holding(decision, event)
         case Measurement():
-            _measured(draft, event)
+            _measured(decision, event)
         case Finish(trainer=trainer):
-            _finished(draft, trainer)
+            _finished(decision, trainer)
         case Failure():
-            _failed(draft, event)
+            _failed(decision, event)
         case Exit():
-            _exited(draft, event)
+            _exited(decision, event)
         case Overrun(trainer=trainer):
-            _overrun(draft, trainer)
+            _overrun(decision, trainer)
         case Silence(trainer=trainer):
-            _silent(draft, trainer)
+            _silent(decision, trainer)
         case Stall(trainer=trainer, silent_s=silent_s):
-            _stalled(draft, trainer, silent_s)
+            _stalled(decision, trainer, silent_s)
         case CancelRequest(job=job):
-            _end_job(draft, draft.pool.of_job(job), Cancelled(), EndMethod.TERMINATE)
+            _end_job(decision, decision.pool.of_job(job), Cancelled(), EndMethod.TERMINATE)
         case ClaimLoss(claim=claim):
-            _end_job(draft, draft.pool.of_claim(claim), Lost(), EndMethod.KILL)
+            _end_job(decision, decision.pool.of_claim(claim), Lost(), EndMethod.KILL)
         case BudgetChange(budget_bytes=budget_bytes):
-            draft.pool = replace(draft.pool, budget_bytes=budget_bytes)
-            draft.plan_anew(PlanReason.BUDGET)
+            decision.pool = replace(decision.pool, budget_bytes=budget_bytes)
+            decision.plan_anew(PlanReason.BUDGET)
         case PlacesChange(max_jobs=max_jobs):
-            draft.pool = replace(draft.pool, max_jobs=max_jobs)
+            decision.pool = replace(decision.pool, max_jobs=max_jobs)
         case Answered():
-            draft.pool = replace(draft.pool, asked=False)
+            decision.pool = replace(decision.pool, asked=False)
         case QueueChange():
-            draft.pool = replace(draft.pool, queue_empty=False)
+            decision.pool = replace(decision.pool, queue_empty=False)
         case Tick():
-            tick(draft)
+            tick(decision)
         case Stop():
-            _stop(draft)
+            _stop(decision)
 
 
 # --- a job's way in --------------------------------------------------------------------------------------------
 
 
-def _spare_ready(draft: Decision, trainer: TrainerId) -> None:
-    spares = tuple(replace(s, ready=True) if s.trainer == trainer else s for s in draft.pool.spares)
-    draft.pool = replace(draft.pool, spares=spares, stillborn=0, spawn_pause_ticks=0)
+def _spare_ready(decision: Decision, trainer: TrainerId) -> None:
+    spares = tuple(replace(s, ready=True) if s.trainer == trainer else s for s in decision.pool.spares)
+    decision.pool = replace(decision.pool, spares=spares, stillborn=0, spawn_pause_ticks=0)
 
 
-def _claimed(draft: Decision, claim: Claim) -> None:
-    draft.pool = replace(draft.pool, claiming=False, queue_empty=claim.job is None)
+def _claimed(decision: Decision, claim: Claim) -> None:
+    decision.pool = replace(decision.pool, claiming=False, queue_empty=claim.job is None)
     if claim.job is None:
         return
     member = Member(job=claim.job)
-    if draft.pool.stopping:
-        _settle(draft, replace(member, stage=Stage.ENDING, outcome=_controller_stops()))
+    if decision.pool.stopping:
+        _settle(decision, replace(member, stage=JobStage.ENDING, outcome=_controller_stops()))
         return
-    draft.pool = replace(draft.pool, members=(*draft.pool.members, member))
+    decision.pool = replace(decision.pool, members=(*decision.pool.members, member))
 
 
-def _captured(draft: Decision, capture: Capture) -> None:
-    member = draft.pool.of_trainer(capture.trainer)
-    if member is None or member.stage is not Stage.CAPTURING:
+def _captured(decision: Decision, capture: Capture) -> None:
+    member = decision.pool.of_trainer(capture.trainer)
+    if member is None or member.stage is not JobStage.CAPTURING:
         return
-    workload = _workload(draft, member, capture)
+    workload = _workload(decision, member, capture)
     if workload is None:
         return
-    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=Stage.WAITING)
+    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=JobStage.WAITING)
     if capture.unknown:
-        need_bytes = draft.pool.regions(least_bytes(workload))
-        member = replace(member, stage=Stage.UNMEASURED, need_bytes=need_bytes)
-    draft.put(member)
-    draft.plan_anew(PlanReason.START)
+        need_bytes = decision.pool.regions(least_bytes(workload))
+        member = replace(member, stage=JobStage.UNMEASURED, need_bytes=need_bytes)
+    decision.put(member)
+    decision.plan_anew(PlanReason.START)
 
 
-def _calibrated(draft: Decision, calibration: Calibration) -> None:
-    member = draft.pool.of_trainer(calibration.trainer)
-    if member is None or member.stage is not Stage.CALIBRATING:
+def _calibrated(decision: Decision, calibration: Calibration) -> None:
+    member = decision.pool.of_trainer(calibration.trainer)
+    if member is None or member.stage is not JobStage.CALIBRATING:
         return
-    workload = _workload(draft, member, calibration)
+    workload = _workload(decision, member, calibration)
     if workload is None:
         return
     needed_bytes = member.granted_bytes + calibration.overflow_bytes
-    member = draft.grant(member, 0)
-    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=Stage.WAITING)
+    member = decision.grant(member, 0)
+    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=JobStage.WAITING)
     if calibration.overflow_bytes > 0:
-        member = replace(member, stage=Stage.UNMEASURED, need_bytes=draft.pool.regions(needed_bytes))
-    draft.put(member)
-    draft.plan_anew(PlanReason.START)
+        member = replace(member, stage=JobStage.UNMEASURED, need_bytes=decision.pool.regions(needed_bytes))
+    decision.put(member)
+    decision.plan_anew(PlanReason.START)
 
 
-def _workload(draft: Decision, member: Member, graphs: Capture | Calibration) -> Workload | None:
+def _workload(decision: Decision, member: Member, graphs: Capture | Calibration) -> Workload | None:
     """Return the workload of these graphs. If they break the rules, fail the job (not the controller) and return
     None.
     """
@@ -207,65 +218,65 @@ def _workload(draft: Decision, member: Member, graphs: Capture | Calibration) ->
             limit_bytes=least_limit(member.job.spec.memory_limit_bytes, member.job.owner_limit_bytes),
         )
     except InvariantError as error:
-        draft.end(member, Broken(fault=Fault.of(error)), EndMethod.TERMINATE)
+        decision.end(member, Broken(fault=Fault.of(error)), EndMethod.TERMINATE)
         return None
 
 
 # --- while it runs ---------------------------------------------------------------------------------------------
 
 
-def _adopted(draft: Decision, adoption: Adoption) -> None:
-    member = draft.pool.of_trainer(adoption.trainer)
-    if member is None or member.stage is not Stage.RUNNING or adoption.generation != member.generation:
+def _adopted(decision: Decision, adoption: Adoption) -> None:
+    member = decision.pool.of_trainer(adoption.trainer)
+    if member is None or member.stage is not JobStage.RUNNING or adoption.generation != member.generation:
         return
-    member = draft.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
-    draft.put(replace(member, host_bytes=member.planned_host_bytes))
-    draft.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
+    member = decision.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
+    decision.put(replace(member, host_bytes=member.planned_host_bytes))
+    decision.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
 
 
-def _holding(draft: Decision, holding: Holding) -> None:
-    member = draft.pool.of_trainer(holding.trainer)
+def _holding(decision: Decision, holding: Holding) -> None:
+    member = decision.pool.of_trainer(holding.trainer)
     if member is not None:
-        draft.put(replace(member, held_bytes=max(member.granted_bytes, holding.held_bytes)))
+        decision.put(replace(member, held_bytes=max(member.granted_bytes, holding.held_bytes)))
 
 
-def _measured(draft: Decision, measurement: Measurement) -> None:
-    member = draft.pool.of_trainer(measurement.trainer)
-    if member is None or member.workload is None or member.stage is not Stage.RUNNING:
+def _measured(decision: Decision, measurement: Measurement) -> None:
+    member = decision.pool.of_trainer(measurement.trainer)
+    if member is None or member.workload is None or member.stage is not JobStage.RUNNING:
         return
     if len(measurement.latency_ns) != len(member.corrected_ns) or measurement.generation > member.adopted:
         return
-    draft.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
-    draft.pool = replace(draft.pool, losses=0, claim_pause_ticks=0)  # the device works
+    decision.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
+    decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # the device works
     # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
-    member = draft.put(replace(member, corrected_ns=corrected_ns, measured=True))
-    if draft.pool.due is not None or not all(m.settled for m in draft.pool.at(Stage.RUNNING)):
+    member = decision.put(replace(member, corrected_ns=corrected_ns, measured=True))
+    if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
         return  # a transition between two divisions is not interrupted
     # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
-    renew_forecasts(draft)
+    renew_forecasts(decision)
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
-    if drift(planned_ns, member.corrected_ns) > draft.pool.drift_threshold:
-        draft.plan_anew(PlanReason.DRIFT)
+    if drift(planned_ns, member.corrected_ns) > decision.pool.drift_threshold:
+        decision.plan_anew(PlanReason.DRIFT)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------
 
 
-def _finished(draft: Decision, trainer: TrainerId) -> None:
-    member = draft.pool.of_trainer(trainer)
+def _finished(decision: Decision, trainer: TrainerId) -> None:
+    member = decision.pool.of_trainer(trainer)
     if member is None:
         return
-    if member.stage is Stage.ENDING:  # the trainer was told to end, but had already published
-        draft.put(replace(member, outcome=Succeeded()))
+    if member.stage is JobStage.ENDING:  # the trainer was told to end, but had already published
+        decision.put(replace(member, outcome=Succeeded()))
         return
-    draft.end(member, Succeeded(), EndMethod.LET_EXIT)
+    decision.end(member, Succeeded(), EndMethod.LET_EXIT)
 
 
-def _failed(draft: Decision, failure: Failure) -> None:
-    member = draft.pool.of_trainer(failure.trainer)
-    if member is None or member.stage is Stage.ENDING:
+def _failed(decision: Decision, failure: Failure) -> None:
+    member = decision.pool.of_trainer(failure.trainer)
+    if member is None or member.stage is JobStage.ENDING:
         return
     outcome: Outcome = Broken(fault=failure.fault)
     if failure.retry:
@@ -279,50 +290,50 @@ def _failed(draft: Decision, failure: Failure) -> None:
             fault=failure.fault,
             waits_for=f"a device that works: {failure.fault.message}",
         )
-    draft.end(member, outcome, EndMethod.LET_EXIT)
+    decision.end(member, outcome, EndMethod.LET_EXIT)
     if failure.lost:
-        losses = draft.pool.losses + 1
+        losses = decision.pool.losses + 1
         pause_ticks = lengthened(losses)
-        draft.pool = replace(draft.pool, losses=losses, claim_pause_ticks=pause_ticks)
+        decision.pool = replace(decision.pool, losses=losses, claim_pause_ticks=pause_ticks)
 
 
-def _overrun(draft: Decision, trainer: TrainerId) -> None:
-    member = draft.pool.of_trainer(trainer)
-    if member is None or member.stage is Stage.ENDING:
+def _overrun(decision: Decision, trainer: TrainerId) -> None:
+    member = decision.pool.of_trainer(trainer)
+    if member is None or member.stage is JobStage.ENDING:
         return
     fault = Fault(
         sqlstate=_TIMEOUT,
         message=f"job {member.job.job} ran for longer than its max_runtime of {member.job.spec.max_runtime_s} s",
         hint="Raise max_runtime, or train for fewer epochs.",
     )
-    draft.end(member, Broken(fault=fault), EndMethod.TERMINATE)
+    decision.end(member, Broken(fault=fault), EndMethod.TERMINATE)
 
 
-def _silent(draft: Decision, trainer: TrainerId) -> None:
+def _silent(decision: Decision, trainer: TrainerId) -> None:
     """End a trainer that does not answer. Its memory would never be given back, and the plans of all other jobs wait
     for it.
     """
-    if all(trainer != owing for owing, _ in draft.pool.owing):
+    if all(trainer != owing for owing, _ in decision.pool.owing):
         return
-    member = draft.pool.of_trainer(trainer)
+    member = decision.pool.of_trainer(trainer)
     if member is None:
         # its exit is handled like that of a trainer that died early
-        draft.order(EndTrainer(trainer=trainer, manner=EndMethod.KILL))
+        decision.order(EndTrainer(trainer=trainer, method=EndMethod.KILL))
     else:
         reason = f"its trainer did not take up plan {member.generation}"
-        draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)
+        decision.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)
 
 
-def _stalled(draft: Decision, trainer: TrainerId, silent_s: float) -> None:
+def _stalled(decision: Decision, trainer: TrainerId, silent_s: float) -> None:
     """End a trainer that makes no progress, for example after SIGSTOP. Nothing else would ever end it."""
-    member = draft.pool.of_trainer(trainer)
-    if member is None or member.stage is not Stage.RUNNING:
+    member = decision.pool.of_trainer(trainer)
+    if member is None or member.stage is not JobStage.RUNNING:
         return
     reason = f"its trainer made no progress for {silent_s:.0f} s"
-    draft.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)
+    decision.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)
 
 
-def _end_job(draft: Decision, member: Member | None, outcome: Cancelled | Lost, manner: EndMethod) -> None:
+def _end_job(decision: Decision, member: Member | None, outcome: Cancelled | Lost, method: EndMethod) -> None:
     """Set the outcome, unless one is decided already. A cancel replaces another attempt; a lost claim replaces all
     but success.
     """
@@ -330,21 +341,21 @@ def _end_job(draft: Decision, member: Member | None, outcome: Cancelled | Lost, 
     if member is None or not isinstance(member.outcome, replaceable):
         return
     if member.trainer is None:
-        _drop(draft, replace(member, stage=Stage.ENDING, outcome=outcome))
+        _drop(decision, replace(member, stage=JobStage.ENDING, outcome=outcome))
     else:
-        draft.end(member, outcome, manner)
+        decision.end(member, outcome, method)
 
 
-def _exited(draft: Decision, exit_: Exit) -> None:
-    member = draft.pool.of_trainer(exit_.trainer)
+def _exited(decision: Decision, exit_: Exit) -> None:
+    member = decision.pool.of_trainer(exit_.trainer)
     if member is None:
-        _spare_exited(draft, exit_.trainer)
+        _spare_exited(decision, exit_.trainer)
         return
-    draft.order(ReleaseTrainer(trainer=exit_.trainer))
+    decision.order(ReleaseTrainer(trainer=exit_.trainer))
     if member.outcome is None:
-        member = replace(member, stage=Stage.ENDING, outcome=_interrupted(exit_), target=None)
-    _drop(draft, member)
-    draft.plan_anew(PlanReason.END)
+        member = replace(member, stage=JobStage.ENDING, outcome=_interrupted(exit_), target=None)
+    _drop(decision, member)
+    decision.plan_anew(PlanReason.END)
 
 
 def _interrupted(exit_: Exit) -> Interrupted:
@@ -392,12 +403,12 @@ def _exit_text(code: int) -> str:
     return "a memory fault (SIGSEGV, see the controller's log)" if code == -_SIGSEGV else f"code {code}"
 
 
-def _spare_exited(draft: Decision, trainer: TrainerId) -> None:
-    pool = draft.pool
+def _spare_exited(decision: Decision, trainer: TrainerId) -> None:
+    pool = decision.pool
     spare = next((s for s in pool.spares if s.trainer == trainer), None)
     if spare is None and trainer not in pool.leaving:
         return
-    draft.order(ReleaseTrainer(trainer=trainer))
+    decision.order(ReleaseTrainer(trainer=trainer))
     pool = replace(
         pool, spares=tuple(s for s in pool.spares if s.trainer != trainer), leaving=pool.leaving - {trainer}
     )
@@ -405,42 +416,42 @@ def _spare_exited(draft: Decision, trainer: TrainerId) -> None:
         stillborn = pool.stillborn + 1
         pause_ticks = lengthened(stillborn)
         pool = replace(pool, stillborn=stillborn, spawn_pause_ticks=pause_ticks)
-    draft.pool = pool
+    decision.pool = pool
 
 
-def _drop(draft: Decision, member: Member) -> None:
-    members = tuple(m for m in draft.pool.members if m.job.claim != member.job.claim)
-    draft.pool = replace(draft.pool, members=members)
-    _settle(draft, member)
+def _drop(decision: Decision, member: Member) -> None:
+    members = tuple(m for m in decision.pool.members if m.job.claim != member.job.claim)
+    decision.pool = replace(decision.pool, members=members)
+    _settle(decision, member)
 
 
-def _settle(draft: Decision, member: Member) -> None:
+def _settle(decision: Decision, member: Member) -> None:
     """Write the outcome of the job, unless it is already written or no longer ours to write."""
     job, claim = member.job.job, member.job.claim
     match member.outcome:
         case Broken(fault=fault):
-            draft.order(FailJob(job=job, claim=claim, fault=fault))
+            decision.order(FailJob(job=job, claim=claim, fault=fault))
         case Interrupted(reason=reason, blame=blame, fault=fault, waits_for=waits_for):
-            draft.order(
+            decision.order(
                 RequeueJob(job=job, claim=claim, reason=reason, blame=blame, fault=fault, waits_for=waits_for)
             )
         case Cancelled():
-            draft.order(CancelJob(job=job, claim=claim))
+            decision.order(CancelJob(job=job, claim=claim))
         case Succeeded() | Lost() | None:
             pass
 
 
-def _stop(draft: Decision) -> None:
-    draft.pool = replace(draft.pool, stopping=True)
-    for member in draft.pool.members:
+def _stop(decision: Decision) -> None:
+    decision.pool = replace(decision.pool, stopping=True)
+    for member in decision.pool.members:
         if member.trainer is None:
-            _drop(draft, replace(member, stage=Stage.ENDING, outcome=_controller_stops()))
+            _drop(decision, replace(member, stage=JobStage.ENDING, outcome=_controller_stops()))
         elif member.outcome is None:
-            draft.end(member, _controller_stops(), EndMethod.TERMINATE)
-    spares = tuple(s.trainer for s in draft.pool.spares)
+            decision.end(member, _controller_stops(), EndMethod.TERMINATE)
+    spares = tuple(s.trainer for s in decision.pool.spares)
     for trainer in spares:
-        draft.order(EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE))
-    draft.pool = replace(draft.pool, spares=(), leaving=draft.pool.leaving | frozenset(spares))
+        decision.order(EndTrainer(trainer=trainer, method=EndMethod.TERMINATE))
+    decision.pool = replace(decision.pool, spares=(), leaving=decision.pool.leaving | frozenset(spares))
 
 
 def _controller_stops() -> Interrupted:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.admission.admission_orders import EndMethod, EndTrainer, Order, SetGrant, SetWaitsFor
-from indb_tensile.scheduler.admission.pool import Member, Outcome, Planner, PlanReason, Pool, Stage
+from indb_tensile.scheduler.admission.pool import JobStage, Member, Outcome, Planner, PlanReason, Pool
 from indb_tensile.scheduler.workload import Workload
 
 
@@ -43,12 +43,12 @@ class Decision:
         held_bytes = max(member.held_bytes, grant_bytes)
         return self.put(replace(member, granted_bytes=grant_bytes, held_bytes=held_bytes))
 
-    def end(self, member: Member, outcome: Outcome, manner: EndMethod) -> None:
+    def end(self, member: Member, outcome: Outcome, method: EndMethod) -> None:
         """End the member's trainer. The outcome is written when the trainer has exited and its memory is free."""
         if member.trainer is None:
             raise InvariantError(f"job {member.job.job} has no trainer to end")
-        self.order(EndTrainer(trainer=member.trainer, manner=manner))
-        self.put(replace(member, stage=Stage.ENDING, outcome=outcome, target=None))
+        self.order(EndTrainer(trainer=member.trainer, method=method))
+        self.put(replace(member, stage=JobStage.ENDING, outcome=outcome, target=None))
 
     def wait(self, member: Member, text: str | None) -> Member:
         """Set the text that says what the member waits for, if the text has changed."""

@@ -16,7 +16,7 @@ from indb_tensile.scheduler.workload import Workload
 TrainerId = NewType("TrainerId", int)  # numbered by the pool; a number is never used for a second process
 
 
-class Stage(StrEnum):
+class JobStage(StrEnum):
     """The stage of a claimed job at its controller."""
 
     CLAIMED = "claimed"  # no trainer yet
@@ -116,7 +116,7 @@ class Member:
     """
 
     job: ClaimedJob
-    stage: Stage = Stage.CLAIMED
+    stage: JobStage = JobStage.CLAIMED
     trainer: TrainerId | None = None
     workload: Workload | None = None
     corrected_ns: tuple[int, ...] = ()
@@ -136,7 +136,7 @@ class Member:
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
-        if (self.stage is Stage.ENDING) != (self.outcome is not None):
+        if (self.stage is JobStage.ENDING) != (self.outcome is not None):
             raise InvariantError(f"job {self.job.job} is {self.stage} with the outcome {self.outcome}")
         if not 0 <= self.generation - self.adopted <= 1:
             raise InvariantError(
@@ -197,7 +197,7 @@ class Pool:
         starting = {(spare.trainer, 0) for spare in self.spares if not spare.ready}
         adopting = {
             (member.trainer, member.generation)
-            for member in self.at(Stage.RUNNING)
+            for member in self.at(JobStage.RUNNING)
             if member.trainer is not None and member.in_flight
         }
         return frozenset(starting | adopting)
@@ -245,7 +245,7 @@ class Pool:
         """Return the member that this trainer serves."""
         return next((m for m in self.members if m.trainer == trainer), None)
 
-    def at(self, *stages: Stage) -> tuple[Member, ...]:
+    def at(self, *stages: JobStage) -> tuple[Member, ...]:
         """Return the members in one of these stages."""
         return tuple(m for m in self.members if m.stage in stages)
 

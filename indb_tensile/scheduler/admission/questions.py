@@ -1,10 +1,10 @@
 """Questions of admission to the planner, for plans that take longer to make than the controller may block.
 
 decide() gets a planner that either answers at once or raises `Unanswered` if it has no answer yet. The question then
-goes out as an order, and its answer comes back as an event. The division is then tried again from its start and finds
-every earlier answer in the planner's cache. If the state has changed meanwhile, the division asks other questions,
-and an answer to an obsolete question is never looked up. Plans therefore depend on the questions alone, never on when
-the answers arrive.
+goes out as an order, and its answer comes back as an event. The division is then made again from its start and finds
+every earlier answer among the planner's stored answers. If the state has changed meanwhile, the division asks other
+questions, and an answer to an obsolete question is never looked up. Plans therefore depend on the questions alone,
+never on when the answers arrive.
 """
 
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
 
 # Attempts that ask for exactly the excess less. Later attempts ask for twice, four times, ... the excess less.
-_PATIENCE = 4
+_GENTLE_ATTEMPTS = 4
 
 Plans = tuple[JobPlan, ...]
 
@@ -58,7 +58,7 @@ def fit(planner: Planner, pool: Pool, workloads: Sequence[Workload], *, budget_b
         if fits(planner, pool, workloads, plans, budget_bytes=room_bytes):
             return plans
         unplaceable.append(plans)
-        harder = 1 << max(0, attempt - _PATIENCE)
+        harder = 1 << max(0, attempt - _GENTLE_ATTEMPTS)
         requested = [
             _limited(planner, pool, *arguments, harder) for arguments in zip(requested, workloads, plans, strict=True)
         ]

@@ -30,11 +30,11 @@ from indb_tensile.scheduler.admission.pool import (
     Broken,
     Fault,
     Interrupted,
+    JobStage,
     Member,
     Outcome,
     PlanReason,
     Pool,
-    Stage,
     Target,
 )
 from indb_tensile.scheduler.admission.questions import Unanswered
@@ -47,66 +47,66 @@ from indb_tensile.scheduler.workload import least_bytes
 from indb_tensile.sizes import compared, size
 
 
-def divide(draft: Decision) -> None:
+def divide(decision: Decision) -> None:
     """Do the planning that is due, until it is done or the planner has to be asked. If it was asked, wait for its
     answer.
     """
-    while draft.pool.due is not None and not draft.pool.asked:
-        pool_before, order_count = draft.pool, len(draft.orders)
+    while decision.pool.due is not None and not decision.pool.asked:
+        pool_before, order_count = decision.pool, len(decision.orders)
         try:
-            draft.pool = replace(pool_before, due=None)
-            _replan(draft, pool_before.due or PlanReason.START)
+            decision.pool = replace(pool_before, due=None)
+            _replan(decision, pool_before.due or PlanReason.START)
         except Unanswered as unanswered:
-            draft.pool = replace(pool_before, asked=True)
-            del draft.orders[order_count:]
-            draft.order(AskPlanner(question=unanswered.question))
+            decision.pool = replace(pool_before, asked=True)
+            del decision.orders[order_count:]
+            decision.order(AskPlanner(question=unanswered.question))
 
 
-def _replan(draft: Decision, reason: PlanReason) -> None:
+def _replan(decision: Decision, reason: PlanReason) -> None:
     """Plan all jobs together and set their targets. Let a waiting job in if it fits.
 
     If the budget has become too small for the running jobs, the youngest goes back to the queue until the others fit.
     If the planner finds no plan although the present plans fit, the present plans stay.
     """
-    if _let_in(draft, reason):
+    if _let_in(decision, reason):
         return
-    running = draft.pool.at(Stage.RUNNING)
-    budget_bytes = draft.pool.budget_bytes - _reserved_bytes(draft.pool)
-    renewed = _renewed(draft, running, budget_bytes) if reason is PlanReason.DRIFT else None
-    plans = _fit(draft, running, budget_bytes) if renewed is None else renewed
+    running = decision.pool.at(JobStage.RUNNING)
+    budget_bytes = decision.pool.budget_bytes - _reserved_bytes(decision.pool)
+    renewed = _renewed(decision, running, budget_bytes) if reason is PlanReason.DRIFT else None
+    plans = _fit(decision, running, budget_bytes) if renewed is None else renewed
     if not isinstance(plans, Infeasible):
-        _set_targets(draft, running, plans, reason)
-    elif _promised_bytes(draft.pool) > draft.pool.budget_bytes:
-        youngest = draft.pool.at(Stage.RUNNING, Stage.CALIBRATING)[-1]
+        _set_targets(decision, running, plans, reason)
+    elif _promised_bytes(decision.pool) > decision.pool.budget_bytes:
+        youngest = decision.pool.at(JobStage.RUNNING, JobStage.CALIBRATING)[-1]
         _end_member(
-            draft, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason
+            decision, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason
         )
 
 
-def _end_member(draft: Decision, member: Member, outcome: Outcome, reason: PlanReason) -> None:
+def _end_member(decision: Decision, member: Member, outcome: Outcome, reason: PlanReason) -> None:
     """End the job of a member that no plan can fit. This stands, whatever has to be asked about the other members."""
-    draft.end(member, outcome, EndMethod.TERMINATE)
-    draft.plan_anew(reason)
+    decision.end(member, outcome, EndMethod.TERMINATE)
+    decision.plan_anew(reason)
 
 
-def renew_forecasts(draft: Decision) -> None:
+def renew_forecasts(decision: Decision) -> None:
     """Renew the forecasts of the present plans with the latest latencies, without planning anew."""
-    followed = [(m, m.plan) for m in draft.pool.at(Stage.RUNNING) if m.plan is not None]
+    followed = [(m, m.plan) for m in decision.pool.at(JobStage.RUNNING) if m.plan is not None]
     workloads = tuple(corrected(member) for member, _ in followed)
-    expected = draft.planner.foresee(workloads, tuple(plan for _, plan in followed))
+    expected = decision.planner.foresee(workloads, tuple(plan for _, plan in followed))
     for (member, _), plan in zip(followed, expected, strict=True):
-        draft.put(_renew_forecast(draft, member, plan))
+        decision.put(_renew_forecast(decision, member, plan))
 
 
-def advance(draft: Decision) -> None:
+def advance(decision: Decision) -> None:
     """Take every step towards the targets that is safe now: shrink, then grow, then start, then calibrate."""
-    for member in _unsent(draft.pool):
+    for member in _unsent(decision.pool):
         if member.target is not None and member.target.grant_bytes <= member.granted_bytes:
-            _send(draft, member, member.target)
-    for member in sorted(_unsent(draft.pool), key=lambda m: m.generation == 0):
-        if member.target is not None and member.target.grant_bytes - member.held_bytes <= draft.pool.free_bytes:
-            _send(draft, member, member.target)
-    _calibrate(draft)
+            _send(decision, member, member.target)
+    for member in sorted(_unsent(decision.pool), key=lambda m: m.generation == 0):
+        if member.target is not None and member.target.grant_bytes - member.held_bytes <= decision.pool.free_bytes:
+            _send(decision, member, member.target)
+    _calibrate(decision)
 
 
 def least_limit(*limits_bytes: int | None) -> int | None:
@@ -114,110 +114,110 @@ def least_limit(*limits_bytes: int | None) -> int | None:
     return min((limit for limit in limits_bytes if limit is not None), default=None)
 
 
-def _let_in(draft: Decision, reason: PlanReason) -> bool:
+def _let_in(decision: Decision, reason: PlanReason) -> bool:
     """Let in the first waiting job that fits, or make room to calibrate it. Return True if that, or the end of a job,
     was decided.
 
     The other jobs are tried when this job's plan is decided. A job that was overtaken often enough lets no other job
     past.
     """
-    limited = [_within_quota(draft, m) for m in draft.pool.at(Stage.WAITING, Stage.UNMEASURED)]
+    limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
     for place, head in enumerate(waiting):
-        if head.stage is Stage.UNMEASURED:
-            if _make_room(draft, head, reason):
+        if head.stage is JobStage.UNMEASURED:
+            if _make_room(decision, head, reason):
                 return True
-        elif _admit(draft, head, reason):
+        elif _admit(decision, head, reason):
             return True
         if holds_queue(head):
             for later in waiting[place + 1 :]:
-                draft.wait(
+                decision.wait(
                     later, f"its turn: job {head.job.job} waits longer and was overtaken {head.overtaken} times"
                 )
             return False
     return False
 
 
-def _within_quota(draft: Decision, head: Member) -> Member | None:
+def _within_quota(decision: Decision, head: Member) -> Member | None:
     """Limit the waiting job to the rest of its owner's quota. Return None if it needs more than that."""
     quota_bytes = head.job.owner_limit_bytes
     if quota_bytes is None:
         return head
-    others = [m for m in draft.pool.members if m.job.owner_oid == head.job.owner_oid and m.job != head.job]
+    others = [m for m in decision.pool.members if m.job.owner_oid == head.job.owner_oid and m.job != head.job]
     used_bytes = sum(map(_held_bytes, others))
-    left_bytes = draft.pool.whole(max(0, quota_bytes - used_bytes))
+    left_bytes = decision.pool.whole(max(0, quota_bytes - used_bytes))
     own_bytes = least_limit(head.job.spec.memory_limit_bytes, quota_bytes)
-    least = draft.planner.least_bytes(replace(planned(head), limit_bytes=own_bytes))
-    need_bytes = max(head.need_bytes, draft.pool.regions(least))
+    least = decision.planner.least_bytes(replace(planned(head), limit_bytes=own_bytes))
+    need_bytes = max(head.need_bytes, decision.pool.regions(least))
     if not used_bytes or need_bytes <= left_bytes:
         limited = replace(planned(head), limit_bytes=least_limit(own_bytes, left_bytes))
-        return draft.put(replace(head, workload=limited))
+        return decision.put(replace(head, workload=limited))
     text = (
         f"at least {size(need_bytes)} of its owner's quota of {size(quota_bytes)} of device memory, of which the "
         f"owner's other jobs have {size(used_bytes)}"
     )
-    draft.wait(head, text)
+    decision.wait(head, text)
     return None
 
 
-def _admit(draft: Decision, head: Member, reason: PlanReason) -> bool:
+def _admit(decision: Decision, head: Member, reason: PlanReason) -> bool:
     """Plan the waiting job together with the running jobs. Return True if it was let in, or ended."""
-    together = (*draft.pool.at(Stage.RUNNING), head)
-    plans = _fit(draft, together, draft.pool.budget_bytes - _reserved_bytes(draft.pool))
+    together = (*decision.pool.at(JobStage.RUNNING), head)
+    plans = _fit(decision, together, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
     if not isinstance(plans, Infeasible):
-        head = draft.wait(head, None)
-        _set_targets(draft, (*together[:-1], head), plans, reason)
-        _count_overtaking(draft, head)
-        if draft.pool.at(Stage.WAITING, Stage.UNMEASURED):
-            draft.plan_anew(reason)  # the next job may fit as well
+        head = decision.wait(head, None)
+        _set_targets(decision, (*together[:-1], head), plans, reason)
+        _count_overtaking(decision, head)
+        if decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED):
+            decision.plan_anew(reason)  # the next job may fit as well
         return True
     own_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
     # without the memory of its owner's other jobs, because those will end
     unshared = replace(planned(head), limit_bytes=own_bytes)
-    alone = fit(draft.planner, draft.pool, (unshared,), budget_bytes=draft.pool.budget_bytes)
+    alone = fit(decision.planner, decision.pool, (unshared,), budget_bytes=decision.pool.budget_bytes)
     if isinstance(alone, Infeasible):
-        _end_member(draft, head, _too_large(draft, head, alone), reason)
+        _end_member(decision, head, _too_large(decision, head, alone), reason)
         return True
-    draft.wait(head, _waits_for(draft, draft.planner.least_bytes(planned(head)), plans.shortfall_bytes))
+    decision.wait(head, _waits_for(decision, decision.planner.least_bytes(planned(head)), plans.shortfall_bytes))
     return False
 
 
-def _count_overtaking(draft: Decision, member: Member) -> None:
+def _count_overtaking(decision: Decision, member: Member) -> None:
     """Count for each earlier job that still waits for memory that this job was let in past it."""
-    for earlier in draft.pool.members:
+    for earlier in decision.pool.members:
         if earlier.job.claim == member.job.claim:
             return
-        if earlier.stage in (Stage.WAITING, Stage.UNMEASURED):
-            draft.put(replace(earlier, overtaken=earlier.overtaken + 1))
+        if earlier.stage in (JobStage.WAITING, JobStage.UNMEASURED):
+            decision.put(replace(earlier, overtaken=earlier.overtaken + 1))
 
 
-def _make_room(draft: Decision, head: Member, reason: PlanReason) -> bool:
+def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:
     """Make room for the calibration. Return True if the job will have the room, or was ended."""
-    pool = draft.pool
+    pool = decision.pool
     limit_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
     most_bytes = pool.whole(pool.budget_bytes)
     if limit_bytes is not None:
         most_bytes = min(most_bytes, pool.regions(limit_bytes))
     if head.need_bytes > most_bytes:
         needs = Infeasible(needed_bytes=head.need_bytes, budget_bytes=most_bytes, reason="largest operator")
-        _end_member(draft, head, _too_large(draft, head, needs), reason)
+        _end_member(decision, head, _too_large(decision, head, needs), reason)
         return True
-    running = pool.at(Stage.RUNNING)
-    plans = _fit(draft, running, pool.budget_bytes - head.need_bytes)
+    running = pool.at(JobStage.RUNNING)
+    plans = _fit(decision, running, pool.budget_bytes - head.need_bytes)
     if isinstance(plans, Infeasible):
-        draft.wait(head, _waits_for(draft, head.need_bytes, plans.shortfall_bytes))
+        decision.wait(head, _waits_for(decision, head.need_bytes, plans.shortfall_bytes))
         return False
-    draft.wait(head, None)
+    decision.wait(head, None)
     room_bytes = pool.budget_bytes - head.need_bytes
     if sum(_promise_bytes(m) for m in running) > room_bytes:
-        _set_targets(draft, running, plans, PlanReason.CALIBRATION)
+        _set_targets(decision, running, plans, PlanReason.CALIBRATION)
     return True
 
 
-def _calibrate(draft: Decision) -> None:
+def _calibrate(decision: Decision) -> None:
     """Give the calibration all free memory, if the other jobs have settled and that memory suffices."""
-    pool = draft.pool
-    if pool.at(Stage.CALIBRATING) or not all(m.settled for m in pool.at(Stage.RUNNING)):
+    pool = decision.pool
+    if pool.at(JobStage.CALIBRATING) or not all(m.settled for m in pool.at(JobStage.RUNNING)):
         return
     head = _next_to_calibrate(pool)
     if head is None or head.trainer is None:
@@ -225,76 +225,76 @@ def _calibrate(draft: Decision) -> None:
     limit_bytes = planned(head).limit_bytes
     grant_bytes = pool.free_bytes if limit_bytes is None else min(pool.free_bytes, pool.regions(limit_bytes))
     trainer = head.trainer
-    head = draft.grant(draft.wait(head, None), grant_bytes)
-    draft.order(GrantCalibration(trainer=trainer, grant_bytes=grant_bytes))
-    draft.put(replace(head, stage=Stage.CALIBRATING))
+    head = decision.grant(decision.wait(head, None), grant_bytes)
+    decision.order(GrantCalibration(trainer=trainer, grant_bytes=grant_bytes))
+    decision.put(replace(head, stage=JobStage.CALIBRATING))
 
 
 def _next_to_calibrate(pool: Pool) -> Member | None:
     """Return the first unmeasured job for which there is room, unless an earlier job blocks the queue."""
-    for member in pool.at(Stage.WAITING, Stage.UNMEASURED):
+    for member in pool.at(JobStage.WAITING, JobStage.UNMEASURED):
         limit_bytes = least_limit(pool.free_bytes, planned(member).limit_bytes) or 0
-        if member.stage is Stage.UNMEASURED and member.need_bytes <= pool.regions(limit_bytes):
+        if member.stage is JobStage.UNMEASURED and member.need_bytes <= pool.regions(limit_bytes):
             return member
         if holds_queue(member):
             return None
     return None
 
 
-def _fit(draft: Decision, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-    return fit(draft.planner, draft.pool, tuple(planned(m) for m in members), budget_bytes=budget_bytes)
+def _fit(decision: Decision, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+    return fit(decision.planner, decision.pool, tuple(planned(m) for m in members), budget_bytes=budget_bytes)
 
 
-def _renewed(draft: Decision, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
+def _renewed(decision: Decision, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
     """Return the planner's renewal of the plans that all members follow, if its grants fit into the budget."""
     followed = tuple(m.plan for m in members if m.plan is not None)
     if not members or len(followed) < len(members):  # all members may have been cancelled since
         return None
     workloads = tuple(planned(m) for m in members)
-    whole_bytes = draft.pool.whole(max(0, budget_bytes))
-    requested = tuple(beside(draft.pool, w) for w in workloads)
-    plans = draft.planner.renew(requested, followed, budget_bytes=whole_bytes)
-    if plans is None or not fits(draft.planner, draft.pool, workloads, plans, budget_bytes=whole_bytes):
+    whole_bytes = decision.pool.whole(max(0, budget_bytes))
+    requested = tuple(beside(decision.pool, w) for w in workloads)
+    plans = decision.planner.renew(requested, followed, budget_bytes=whole_bytes)
+    if plans is None or not fits(decision.planner, decision.pool, workloads, plans, budget_bytes=whole_bytes):
         return None
     return plans
 
 
 def _set_targets(
-    draft: Decision, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason
+    decision: Decision, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason
 ) -> None:
     """Make these plans the members' targets, except where a member follows the plan already."""
     for member, plan in zip(members, plans, strict=True):
-        grant_bytes = grant_of(draft.planner, draft.pool, planned(member), plan)
+        grant_bytes = grant_of(decision.planner, decision.pool, planned(member), plan)
         same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
         target = None
         if same:
-            member = _renew_forecast(draft, member, plan)
+            member = _renew_forecast(decision, member, plan)
         else:
             pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
             target = Target(plan=plan, grant_bytes=grant_bytes, host_bytes=pinned_bytes, reason=reason)
-        draft.put(replace(member, stage=Stage.RUNNING, target=target))
+        decision.put(replace(member, stage=JobStage.RUNNING, target=target))
 
 
-def _renew_forecast(draft: Decision, member: Member, plan: JobPlan) -> Member:
+def _renew_forecast(decision: Decision, member: Member, plan: JobPlan) -> Member:
     """Record a new forecast for the same plan, if newer latencies have changed it."""
     if member.plan is None or member.plan.forecast == plan.forecast:
         return member
     job = member.job
-    draft.order(RecordForecast(job=job.job, claim=job.claim, generation=member.generation, forecast=plan.forecast))
+    decision.order(RecordForecast(job=job.job, claim=job.claim, generation=member.generation, forecast=plan.forecast))
     return replace(member, plan=plan)
 
 
-def _send(draft: Decision, member: Member, target: Target) -> None:
+def _send(decision: Decision, member: Member, target: Target) -> None:
     """Send the plan, unless a job that is leaving still has host memory that the plan needs. The member's own memory
     suffices until then.
     """
-    if target.host_bytes - member.host_bytes > draft.pool.free_host_bytes:
+    if target.host_bytes - member.host_bytes > decision.pool.free_host_bytes:
         return
-    member = draft.grant(member, max(member.granted_bytes, target.grant_bytes))
+    member = decision.grant(member, max(member.granted_bytes, target.grant_bytes))
     if member.trainer is None:
         raise InvariantError(f"job {member.job.job} has a plan and no trainer")
     generation = member.generation + 1
-    draft.order(
+    decision.order(
         SendPlans(
             trainer=member.trainer,
             generation=generation,
@@ -302,7 +302,7 @@ def _send(draft: Decision, member: Member, target: Target) -> None:
             plans=target.plan.plans,
         )
     )
-    draft.order(
+    decision.order(
         RecordPlan(
             job=member.job.job,
             claim=member.job.claim,
@@ -312,7 +312,7 @@ def _send(draft: Decision, member: Member, target: Target) -> None:
             plan=target.plan,
         )
     )
-    draft.put(
+    decision.put(
         replace(
             member,
             generation=generation,
@@ -326,7 +326,7 @@ def _send(draft: Decision, member: Member, target: Target) -> None:
 
 
 def _unsent(pool: Pool) -> tuple[Member, ...]:
-    return tuple(m for m in pool.at(Stage.RUNNING) if m.target is not None and not m.in_flight)
+    return tuple(m for m in pool.at(JobStage.RUNNING) if m.target is not None and not m.in_flight)
 
 
 def _promise_bytes(member: Member) -> int:
@@ -335,32 +335,32 @@ def _promise_bytes(member: Member) -> int:
 
 
 def _promised_bytes(pool: Pool) -> int:
-    return sum(_promise_bytes(m) for m in pool.at(Stage.RUNNING)) + _reserved_bytes(pool)
+    return sum(_promise_bytes(m) for m in pool.at(JobStage.RUNNING)) + _reserved_bytes(pool)
 
 
 def _reserved_bytes(pool: Pool) -> int:
-    return sum(m.granted_bytes for m in pool.at(Stage.CALIBRATING))
+    return sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING))
 
 
-def _waits_for(draft: Decision, least_bytes: int, shortfall_bytes: int) -> str:
+def _waits_for(decision: Decision, least_bytes: int, shortfall_bytes: int) -> str:
     """Return the text that `stat_queue` shows: the memory that is needed, the memory that is missing, and the jobs
     that hold it.
     """
-    holders = [f"job {m.job.job} ({size(_held_bytes(m))})" for m in draft.pool.members if _held_bytes(m)]
+    holders = [f"job {m.job.job} ({size(_held_bytes(m))})" for m in decision.pool.members if _held_bytes(m)]
     text = f"at least {size(least_bytes)} of device memory, held by {' and '.join(holders)}"
     if shortfall_bytes > 0:
-        text += f": {size(shortfall_bytes)} more than the budget of {size(draft.pool.budget_bytes)}"
-    return f"{text}; {size(draft.pool.free_bytes)} are free"
+        text += f": {size(shortfall_bytes)} more than the budget of {size(decision.pool.budget_bytes)}"
+    return f"{text}; {size(decision.pool.free_bytes)} are free"
 
 
 def _held_bytes(member: Member) -> int:
     return max(member.held_bytes, _promise_bytes(member))
 
 
-def _too_large(draft: Decision, head: Member, infeasible: Infeasible) -> Outcome:
+def _too_large(decision: Decision, head: Member, infeasible: Infeasible) -> Outcome:
     """Return the outcome of a job that does not fit any division of the budget."""
     bound_bytes, bound, raise_it = min(
-        (draft.pool.budget_bytes, "the budget", "give the controller a larger budget (TENSILE_BUDGET_BYTES)"),
+        (decision.pool.budget_bytes, "the budget", "give the controller a larger budget (TENSILE_BUDGET_BYTES)"),
         (_or_no_limit(head.job.spec.memory_limit_bytes), "its memory_limit", "raise memory_limit"),
         (
             _or_no_limit(head.job.owner_limit_bytes),

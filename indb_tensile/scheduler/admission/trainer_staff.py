@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.admission.admission_orders import AssignJob, ClaimNext, SpawnTrainer
 from indb_tensile.scheduler.admission.decision import Decision
-from indb_tensile.scheduler.admission.pool import Lost, Member, Pool, Spare, Stage, TrainerId
+from indb_tensile.scheduler.admission.pool import JobStage, Lost, Member, Pool, Spare, TrainerId
 
 # Jobs that may be let in past a job that waits for memory. After that many, the waiting job blocks the queue until it
 # is in.
@@ -14,17 +14,17 @@ MOST_OVERTAKEN = 8
 LONGEST_PAUSE_TICKS = 60
 
 
-def staff(draft: Decision) -> None:
+def staff(decision: Decision) -> None:
     """Give the claimed job a trainer, start spare trainers, and claim the next job when a trainer is ready for it."""
-    _assign(draft)
-    _recruit(draft)
-    _claim(draft)
+    _assign(decision)
+    _recruit(decision)
+    _claim(decision)
 
 
-def tick(draft: Decision) -> None:
+def tick(decision: Decision) -> None:
     """Count down every pause by one tick, and allow the next claim to look at the queue again."""
-    pool = draft.pool
-    draft.pool = replace(
+    pool = decision.pool
+    decision.pool = replace(
         pool,
         queue_empty=False,
         spawn_pause_ticks=max(0, pool.spawn_pause_ticks - 1),
@@ -38,31 +38,31 @@ def lengthened(times: int) -> int:
     return ticks
 
 
-def _assign(draft: Decision) -> None:
-    for member in draft.pool.at(Stage.CLAIMED):
-        spare = next((s for s in draft.pool.spares if s.ready), None)
+def _assign(decision: Decision) -> None:
+    for member in decision.pool.at(JobStage.CLAIMED):
+        spare = next((s for s in decision.pool.spares if s.ready), None)
         if spare is None:
             return
-        draft.pool = replace(draft.pool, spares=tuple(s for s in draft.pool.spares if s != spare))
-        draft.put(replace(member, stage=Stage.CAPTURING, trainer=spare.trainer))
-        draft.order(AssignJob(trainer=spare.trainer, job=member.job))
+        decision.pool = replace(decision.pool, spares=tuple(s for s in decision.pool.spares if s != spare))
+        decision.put(replace(member, stage=JobStage.CAPTURING, trainer=spare.trainer))
+        decision.order(AssignJob(trainer=spare.trainer, job=member.job))
 
 
-def _recruit(draft: Decision) -> None:
+def _recruit(decision: Decision) -> None:
     """Start spare trainers until there are enough. Pause after trainers that die before they are ready."""
-    if draft.pool.spawn_pause_ticks:
+    if decision.pool.spawn_pause_ticks:
         return
-    while len(draft.pool.spares) < draft.pool.spare_trainers:
-        trainer = draft.pool.next_trainer
-        draft.order(SpawnTrainer(trainer=trainer))
-        draft.pool = replace(
-            draft.pool, spares=(*draft.pool.spares, Spare(trainer=trainer)), next_trainer=TrainerId(trainer + 1)
+    while len(decision.pool.spares) < decision.pool.spare_trainers:
+        trainer = decision.pool.next_trainer
+        decision.order(SpawnTrainer(trainer=trainer))
+        decision.pool = replace(
+            decision.pool, spares=(*decision.pool.spares, Spare(trainer=trainer)), next_trainer=TrainerId(trainer + 1)
         )
 
 
 def holds_queue(member: Member) -> bool:
     """Return whether no later job may be let in before this one, because it has been overtaken often enough."""
-    return member.stage in (Stage.WAITING, Stage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
+    return member.stage in (JobStage.WAITING, JobStage.UNMEASURED) and member.overtaken >= MOST_OVERTAKEN
 
 
 def claim_blocker(pool: Pool) -> str | None:
@@ -72,9 +72,9 @@ def claim_blocker(pool: Pool) -> str | None:
         return "a controller: this one is stopping"
     if pool.claim_pause_ticks:
         return "a device that works: its controller has lost the device, and pauses before the next attempt"
-    if blocker is not None and blocker.stage is Stage.CLAIMED:
+    if blocker is not None and blocker.stage is JobStage.CLAIMED:
         return f"its turn: job {blocker.job.job} before it waits for its trainer to start"
-    if blocker is not None and blocker.stage is Stage.ENDING:
+    if blocker is not None and blocker.stage is JobStage.ENDING:
         return f"a trainer of job {blocker.job.job} to end, whose claim was lost"
     if blocker is not None:
         return (
@@ -89,7 +89,7 @@ def claim_blocker(pool: Pool) -> str | None:
     return "a trainer to start"
 
 
-def _claim(draft: Decision) -> None:
+def _claim(decision: Decision) -> None:
     """Ask for a job if a spare trainer is ready for it and nothing blocks the queue (`claim_blocker`).
 
     No job is claimed for a while after the device was lost, because the next job would lose it too. No job is claimed
@@ -97,22 +97,22 @@ def _claim(draft: Decision) -> None:
     to us under a new claim. Owners with `entering_jobs` jobs on their way in are passed over: such a job may wait for
     a lock on its owner's table, or for memory, for as long as its owner likes.
     """
-    pool = draft.pool
+    pool = decision.pool
     if pool.claiming or claim_blocker(pool) is not None:
         return
     entering = Counter(m.job.owner_oid for m in pool.members if _enters(m))
     passed_over = frozenset(owner for owner, jobs in entering.items() if jobs >= pool.entering_jobs)
     if pool.queue_empty and pool.passed_over <= passed_over:
         return
-    draft.pool = replace(pool, claiming=True, passed_over=passed_over)
-    draft.order(ClaimNext(passed_over=passed_over))
+    decision.pool = replace(pool, claiming=True, passed_over=passed_over)
+    decision.order(ClaimNext(passed_over=passed_over))
 
 
 def _enters(member: Member) -> bool:
-    return member.stage is not Stage.ENDING and (member.stage is not Stage.RUNNING or member.generation == 0)
+    return member.stage is not JobStage.ENDING and (member.stage is not JobStage.RUNNING or member.generation == 0)
 
 
 def _holds_back(member: Member) -> bool:
-    if member.stage is Stage.ENDING:
+    if member.stage is JobStage.ENDING:
         return isinstance(member.outcome, Lost)
-    return member.stage is Stage.CLAIMED or holds_queue(member)
+    return member.stage is JobStage.CLAIMED or holds_queue(member)

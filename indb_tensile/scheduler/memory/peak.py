@@ -11,41 +11,41 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
-from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 from indb_tensile.scheduler.rewrite import effective
 
-_PEAKS: Memo[int] = Memo(16)  # entries, one for each plan
-_BARS: Memo[int] = Memo(32)  # entries of graphs without a plan: baselines and floors
+_PEAKS: CachedKind[int] = CachedKind(name="peaks of plans", most=16)
+_BARS: CachedKind[int] = CachedKind(name="baselines and floors", most=32)
 VANILLA = Plan(policy="vanilla", release=False)
 LIVENESS = Plan(policy="liveness")
 
 
-def load(graph: StepGraph, plan: Plan) -> tuple[int, ...]:
+def load(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> tuple[int, ...]:
     """Return the bytes on the device while each operator runs: resident tensors and the operator's workspace."""
-    return plan_load(graph, plan).by_operator()
+    return plan_load(graph, plan, cache).by_operator()
 
 
-def peak(graph: StepGraph, plan: Plan) -> int:
+def peak(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> int:
     """Return the most bytes on the device in an iteration of this plan."""
-    return _PEAKS.get(graph, (plan,), lambda: plan_load(graph, plan).maximum())
+    return cached(cache, _PEAKS, graph, (plan,), lambda: plan_load(graph, plan, cache).maximum())
 
 
-def vanilla_peak(graph: StepGraph) -> int:
+def vanilla_peak(graph: StepGraph, cache: PlanCache | None = None) -> int:
     """Return the peak if nothing is freed within the iteration: the papers' baseline."""
-    return _BARS.get(graph, ("vanilla",), lambda: peak(graph, VANILLA))
+    return cached(cache, _BARS, graph, ("vanilla",), lambda: peak(graph, VANILLA, cache))
 
 
-def liveness_peak(graph: StepGraph) -> int:
+def liveness_peak(graph: StepGraph, cache: PlanCache | None = None) -> int:
     """Return the peak if a tensor is freed after its last access, as eager PyTorch does: the baseline that a plan has
     to beat.
     """
-    return _BARS.get(graph, ("liveness",), lambda: peak(graph, LIVENESS))
+    return cached(cache, _BARS, graph, ("liveness",), lambda: peak(graph, LIVENESS, cache))
 
 
-def floor(graph: StepGraph) -> int:
+def floor(graph: StepGraph, cache: PlanCache | None = None) -> int:
     """Return the largest operator's working set: inputs, outputs and workspace. No plan has a lower peak."""
-    return _BARS.get(graph, ("floor",), lambda: max(working_sets(graph)))
+    return cached(cache, _BARS, graph, ("floor",), lambda: max(working_sets(graph)))
 
 
 def working_sets(graph: StepGraph) -> tuple[int, ...]:
@@ -56,24 +56,24 @@ def working_sets(graph: StepGraph) -> tuple[int, ...]:
     )
 
 
-def resident_at_start(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
+def resident_at_start(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> frozenset[TensorId]:
     """Return the persistent tensors that are on the device while operator 0 runs: the home state between iterations.
 
     A trainer that adopts the plan first brings the device to this state. The trainer then starts at operator 0 as if
     the moves of boundary 0 were already done.
     """
-    graph = effective(graph, plan)
+    graph = effective(graph, plan, cache)
     count = len(graph.operators)
     gone = {swap.tensor for swap in plan.swaps if _away(swap, count).covers(0, count)}
     return frozenset(t.id for t in graph.tensors if t.persistent and t.id not in plan.away and t.id not in gone)
 
 
-def leaving_at_start(graph: StepGraph, plan: Plan) -> tuple[Swap, ...]:
+def leaving_at_start(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> tuple[Swap, ...]:
     """Return the swaps whose copy to the host is under way when operator 0 starts.
 
     An iteration that starts from the home state has to queue these copies first.
     """
-    count = len(effective(graph, plan).operators)
+    count = len(effective(graph, plan, cache).operators)
     return tuple(s for s in plan.swaps if s.copies and _Range(s.out_after + 1, free_index(s, count)).covers(0, count))
 
 
@@ -217,9 +217,9 @@ def _ends(graph: StepGraph) -> tuple[dict[TensorId, int], dict[TensorId, int]]:
     return first, last
 
 
-def plan_load(graph: StepGraph, plan: Plan) -> Load:
+def plan_load(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> Load:
     """Return the load of this plan as an object that can be changed further."""
-    graph = effective(graph, plan)
+    graph = effective(graph, plan, cache)
     count = len(graph.operators)
     change = [0] * (count + 1)
     first, last = _ends(graph)

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from indb_tensile import _placement
 from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import StepGraph
-from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.memory.residency import Interval, intervals, load_bound
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 from indb_tensile.scheduler.rewrite import effective
 
 ALIGNMENT_BYTES = 512  # the alignment of CUDA's own allocators
@@ -108,17 +108,19 @@ def place_within(
     return task.placement(offsets)
 
 
-def place_plan(graph: StepGraph, plan: Plan, *, region_bytes: int) -> Placement:
+def place_plan(graph: StepGraph, plan: Plan, *, region_bytes: int, cache: PlanCache | None = None) -> Placement:
     """Return the placement of everything in the plan, in as few regions as can be found.
 
     The controller grants memory for a plan by this placement, and the trainer that follows the plan uses the same
     placement.
     """
-    return _placements.get(graph, (plan, region_bytes), lambda: _in_regions(graph, plan, region_bytes))
+    return cached(
+        cache, _PLACEMENTS, graph, (plan, region_bytes), lambda: _in_regions(graph, plan, region_bytes, cache)
+    )
 
 
-def _in_regions(graph: StepGraph, plan: Plan, region_bytes: int) -> Placement:
-    residencies, count = intervals(graph, plan), len(effective(graph, plan).operators)
+def _in_regions(graph: StepGraph, plan: Plan, region_bytes: int, cache: PlanCache | None) -> Placement:
+    residencies, count = intervals(graph, plan, cache), len(effective(graph, plan, cache).operators)
     placed = place(residencies, count)
     least_bytes = -(-load_bound(residencies, count) // region_bytes) * region_bytes
     if placed.size_bytes <= least_bytes:
@@ -127,7 +129,7 @@ def _in_regions(graph: StepGraph, plan: Plan, region_bytes: int) -> Placement:
     return tighter if isinstance(tighter, Placement) else placed
 
 
-_placements: Memo[Placement] = Memo(64)  # entries: some plans for each graph of all jobs
+_PLACEMENTS: CachedKind[Placement] = CachedKind(name="placements", most=64)  # some plans for each graph of all jobs
 
 
 def best_fit(residencies: Sequence[Interval], count: int, *, alignment_bytes: int = ALIGNMENT_BYTES) -> Placement:

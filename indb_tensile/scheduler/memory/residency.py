@@ -16,6 +16,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.memory.peak import accesses, free_index, in_index
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective
 
 
@@ -37,12 +38,12 @@ class Interval:
             raise InvariantError(f"residency interval is empty: {self}")
 
 
-def intervals(graph: StepGraph, plan: Plan) -> tuple[Interval, ...]:
+def intervals(graph: StepGraph, plan: Plan, cache: PlanCache | None = None) -> tuple[Interval, ...]:
     """Return every interval of this plan: tensors by id and time, then workspaces by operator.
 
     At every operator their sizes add up to the load of peak.py.
     """
-    graph = effective(graph, plan)
+    graph = effective(graph, plan, cache)
     swaps: dict[TensorId, list[Swap]] = {}
     for swap in plan.swaps:
         swaps.setdefault(swap.tensor, []).append(swap)

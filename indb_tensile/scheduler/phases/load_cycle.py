@@ -17,6 +17,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import load, peak, resident_at_start
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, timeline
 from indb_tensile.scheduler.workload import Workload
@@ -58,19 +59,19 @@ class Cycle:
         return max(self.load_bytes)
 
 
-def cycle(run: JobRun, link: Link) -> Cycle:
+def cycle(run: JobRun, link: Link, cache: PlanCache | None = None) -> Cycle:
     """Return a job's iteration under its plan, with the waits that it has alone on the link."""
-    graph = effective(run.graph, run.plan)
+    graph = effective(run.graph, run.plan, cache)
     duration = list(effective_latency(run.latency_ns, run.plan))
-    events = timeline((run,), link)
+    events = timeline((run,), link, cache=cache)
     for event in events:
         if event.kind is EventKind.UPLOAD:
             duration[event.operator] = 0
     for event in events:
         if event.kind in (EventKind.UPLOAD, EventKind.LATE_OUT, EventKind.LATE_IN):
             duration[event.operator] += event.end_ns - event.start_ns
-    load_by_operator = load(run.graph, run.plan)
-    home = sum(graph.tensors[t].size_bytes for t in resident_at_start(run.graph, run.plan))
+    load_by_operator = load(run.graph, run.plan, cache)
+    home = sum(graph.tensors[t].size_bytes for t in resident_at_start(run.graph, run.plan, cache))
     # a tensor that returns with the first operator is not resident before it
     idle_bytes = min(home, load_by_operator[-1])
     return Cycle(
@@ -80,13 +81,14 @@ def cycle(run: JobRun, link: Link) -> Cycle:
     )
 
 
-def cycle_of(workload: Workload, plans: Sequence[Plan], link: Link) -> Cycle:
+def cycle_of(workload: Workload, plans: Sequence[Plan], link: Link, cache: PlanCache | None = None) -> Cycle:
     """Return the cycle of a job's training step under its plans.
 
     The job's other graphs run between iterations and pass no gates, so their peak counts at any time.
     """
-    own = cycle(JobRun(graph=workload.graphs[0], plan=plans[0], latency_ns=workload.latency_ns[0]), link)
-    others = [peak(graph, plan) for graph, plan in zip(workload.graphs[1:], plans[1:], strict=True)]
+    run = JobRun(graph=workload.graphs[0], plan=plans[0], latency_ns=workload.latency_ns[0])
+    own = cycle(run, link, cache)
+    others = [peak(graph, plan, cache) for graph, plan in zip(workload.graphs[1:], plans[1:], strict=True)]
     least = max((own.idle_bytes, *others))
     load_bytes_list = tuple(max(least, operator_bytes) for operator_bytes in own.load_bytes)
     return Cycle(load_bytes=load_bytes_list, duration_ns=own.duration_ns, idle_bytes=least)

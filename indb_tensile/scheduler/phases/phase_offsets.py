@@ -13,10 +13,11 @@ moment.
 Phases hold only if they are enforced: gates.py computes at which operators jobs wait for each other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,7 +33,7 @@ _MOST_STARTS = 32  # starts of each job, within which a schedule repeats, or is 
 _ASKED = 16  # operators that do not fit, for which the least delay is computed in one step
 _MOST_OF_LONGEST = 8  # the most iterations of the longest job in a round
 # the gain of density that makes one more iteration of all jobs in a round worth while
-_LITTLE = {Compute.OVERLAP: 0.005, Compute.TURNS: 0.05}
+_LITTLE: Mapping[Compute, float] = MappingProxyType({Compute.OVERLAP: 0.005, Compute.TURNS: 0.05})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ variables that a graph never accesses stay on the host. Jobs are planned one by 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, Gap, accesses, gaps, liveness_peak, need_index
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.bayes import minimise
 from indb_tensile.scheduler.policies.division import demand, divide
 from indb_tensile.scheduler.policies.swap_times import empty_load, inside, run_ns, schedule
@@ -52,15 +53,20 @@ _STARTS = (
 
 
 def autoswap(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return each job's plans under its part of the budget. The policy only swaps, so `rewrites` is ignored."""
     del rewrites
     reached = [max(least_load(graph) for graph in workload.graphs) for workload in workloads]
-    limits = divide([demand(w, r) for w, r in zip(workloads, reached, strict=True)], budget_bytes)
+    limits = divide([demand(w, r, cache) for w, r in zip(workloads, reached, strict=True)], budget_bytes)
     return tuple(
         tuple(
-            _planned(graph, latency, link, limit)
+            _planned(graph, latency, link, limit, cache)
             for graph, latency in zip(workload.graphs, workload.latency_ns, strict=True)
         )
         for workload, limit in zip(workloads, limits, strict=True)
@@ -84,16 +90,21 @@ def candidates(graph: StepGraph) -> tuple[Gap, ...]:
     )
 
 
-def _planned(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_bytes: int) -> Plan:
-    if liveness_peak(graph) <= limit_bytes:
+def _planned(
+    graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_bytes: int, cache: PlanCache | None
+) -> Plan:
+    if liveness_peak(graph, cache) <= limit_bytes:
         return Plan(policy="autoswap")
     away = idle(graph)
     selection = Selection(graph, latency_ns, link, away, limit_bytes)
 
-    @cache  # weights that give the same ranking choose the same gaps
+    known: dict[tuple[Gap, ...], tuple[Plan, int]] = {}  # weights that give the same ranking choose the same gaps
+
     def plan_of(chosen: tuple[Gap, ...]) -> tuple[Plan, int]:
-        plan = schedule(graph, latency_ns, link, chosen, limit_bytes=limit_bytes, policy="autoswap", away=away)
-        return plan, _iteration_ns(graph, plan, latency_ns, link)
+        if chosen not in known:
+            plan = schedule(graph, latency_ns, link, chosen, limit_bytes=limit_bytes, policy="autoswap", away=away)
+            known[chosen] = plan, _iteration_ns(graph, plan, latency_ns, link)
+        return known[chosen]
 
     def cost(weights: tuple[float, ...]) -> float:
         return plan_of(selection.chosen(weights))[1]

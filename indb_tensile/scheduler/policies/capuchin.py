@@ -32,6 +32,7 @@ from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import Gap, accesses, gaps, peak
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.division import demand, divide
 from indb_tensile.scheduler.policies.feedback import fed_back
 from indb_tensile.scheduler.policies.free_time import FreeTime, Ints, Swapping
@@ -44,13 +45,18 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 
 
 def capuchin(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return plans that save as much as each job's part of the budget requires."""
-    limits = divide([demand(workload, least_bytes(workload)) for workload in workloads], budget_bytes)
+    limits = divide([demand(workload, least_bytes(workload, cache), cache) for workload in workloads], budget_bytes)
     return tuple(
         tuple(
-            plan_within(graph, latency_ns, link, limit, rewrites=rewrites)
+            plan_within(graph, latency_ns, link, limit, rewrites=rewrites, cache=cache)
             for graph, latency_ns in zip(workload.graphs, workload.latency_ns, strict=True)
         )
         for workload, limit in zip(workloads, limits, strict=True)
@@ -58,13 +64,20 @@ def capuchin(
 
 
 def plan_within(
-    graph: StepGraph, latency_ns: tuple[int, ...], link: Link, limit_bytes: int, *, rewrites: bool
+    graph: StepGraph,
+    latency_ns: tuple[int, ...],
+    link: Link,
+    limit_bytes: int,
+    *,
+    rewrites: bool,
+    cache: PlanCache | None = None,
 ) -> Plan:
     """Return one graph's plan. If recomputation cannot be made to fit, the plan only swaps."""
-    plan = _Decisions(graph, latency_ns, link, limit_bytes, rewrites=rewrites).plan()
-    if rewrites and peak(graph, plan) > limit_bytes:
-        plan = _Decisions(graph, latency_ns, link, limit_bytes, rewrites=False).plan()
-    return fed_back(graph, latency_ns, link, plan, limit_bytes)
+    cache = PlanCache() if cache is None else cache
+    plan = _Decisions(graph, latency_ns, link, limit_bytes, cache, rewrites=rewrites).plan()
+    if rewrites and peak(graph, plan, cache) > limit_bytes:
+        plan = _Decisions(graph, latency_ns, link, limit_bytes, cache, rewrites=False).plan()
+    return fed_back(graph, latency_ns, link, plan, limit_bytes, cache)
 
 
 @dataclass(slots=True)
@@ -85,6 +98,7 @@ class _Decisions:
     latency_ns: tuple[int, ...]
     link: Link
     limit_bytes: int
+    cache: PlanCache
     rewrites: bool = field(kw_only=True)
     swaps: list[Swapping] = field(default_factory=list)
     passive: list[Gap] = field(default_factory=list)
@@ -94,7 +108,7 @@ class _Decisions:
     def plan(self) -> Plan:
         """Decide until the load fits or nothing is left to decide. Then schedule the copies."""
         free_time = FreeTime(self.graph, self.latency_ns, self.link)
-        recomputation = Recomputation(self.graph, self.latency_ns)
+        recomputation = Recomputation(self.graph, self.latency_ns, cache=self.cache)
         saving = SavingPerTime(recomputation)
         candidates = [gap for gap in gaps(self.graph) if not self.graph.tensors[gap.tensor].persistent]
         ranked = sorted(candidates, key=lambda g: (-free_time.of(g), g.tensor, g.out_after))
@@ -200,7 +214,7 @@ class _Decisions:
         swaps = [_whole(gap, count) for gap in (*(swap.gap for swap in self.swaps), *self.passive)]
         brief = [gap for gap in self.brief if gap in saving.dropped]
         plan = recomputation.plan("capuchin", tuple(saving.dropped), swaps, brief=brief, away=frozenset(self.away))
-        graph = effective(self.graph, plan)
+        graph = effective(self.graph, plan, self.cache)
         chosen = tuple(Gap(tensor=s.tensor, out_after=s.out_after, needed_by=s.needed_by) for s in plan.swaps)
         by_position = empty_load(graph, chosen, frozenset(self.away))
         load_bytes = np.zeros(count, dtype=np.int64)

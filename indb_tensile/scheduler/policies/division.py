@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from indb_tensile.scheduler.memory.peak import liveness_peak
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 
@@ -22,12 +23,12 @@ class Demand:
     most_bytes: int
 
 
-def demand(workload: Workload, reached_bytes: int) -> Demand:
+def demand(workload: Workload, reached_bytes: int, cache: PlanCache | None = None) -> Demand:
     """Return the demand of a job whose policy reaches `reached_bytes`. The job's own limit caps what it can use."""
-    most = max(liveness_peak(graph) for graph in workload.graphs)
+    most = max(liveness_peak(graph, cache) for graph in workload.graphs)
     if workload.limit_bytes is not None:
         most = min(most, workload.limit_bytes)
-    floor = min(least_bytes(workload), most)
+    floor = min(least_bytes(workload, cache), most)
     return Demand(floor_bytes=floor, least_bytes=min(max(reached_bytes, floor), most), most_bytes=most)
 
 

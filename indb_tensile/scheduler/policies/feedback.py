@@ -14,6 +14,7 @@ from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import in_index, load
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.timing.simulate import EventKind, JobRun, simulate, timeline
 
@@ -22,32 +23,42 @@ _ROUNDS = 4
 _LEAST_STEP = 0.05  # as a fraction of the copy's time: the paper's step
 
 
-def fed_back(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan, limit_bytes: int) -> Plan:
+def fed_back(
+    graph: StepGraph,
+    latency_ns: tuple[int, ...],
+    link: Link,
+    plan: Plan,
+    limit_bytes: int,
+    cache: PlanCache | None = None,
+) -> Plan:
     """Return the plan with earlier in-triggers of late tensors, if that makes it faster."""
-    best, best_ns = plan, _iteration_ns(graph, latency_ns, link, plan)
+    kept = PlanCache() if cache is None else cache
+    best, best_ns = plan, _iteration_ns(graph, latency_ns, link, plan, kept)
     for _ in range(_ROUNDS):
-        moved = _earlier(graph, latency_ns, link, best, limit_bytes)
+        moved = _earlier(graph, latency_ns, link, best, limit_bytes, kept)
         if moved == best:
             return best
-        moved_ns = _iteration_ns(graph, latency_ns, link, moved)
+        moved_ns = _iteration_ns(graph, latency_ns, link, moved, kept)
         if moved_ns >= best_ns:
             return best
         best, best_ns = moved, moved_ns
     return best
 
 
-def _iteration_ns(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan) -> int:
-    return simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link)[0].iteration_ns
+def _iteration_ns(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan, cache: PlanCache) -> int:
+    return simulate([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link, cache=cache)[0].iteration_ns
 
 
-def _earlier(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan, limit_bytes: int) -> Plan:
+def _earlier(
+    graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan, limit_bytes: int, cache: PlanCache
+) -> Plan:
     """Take each late tensor's memory earlier by the time that it was late, as far as the limit allows."""
-    late = _late_ns(graph, latency_ns, link, plan)
+    late = _late_ns(graph, latency_ns, link, plan, cache)
     if not late:
         return plan
-    running = effective(graph, plan)
+    running = effective(graph, plan, cache)
     count, step_ns = len(running.operators), effective_latency(latency_ns, plan)
-    load_bytes = np.array(load(graph, plan), dtype=np.int64)
+    load_bytes = np.array(load(graph, plan, cache), dtype=np.int64)
     swaps = []
     for swap in plan.swaps:
         size_bytes = running.tensors[swap.tensor].size_bytes
@@ -68,11 +79,11 @@ def _earlier(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Pl
 
 
 def _late_ns(
-    graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan
+    graph: StepGraph, latency_ns: tuple[int, ...], link: Link, plan: Plan, cache: PlanCache
 ) -> dict[tuple[TensorId, OpIndex], int]:
     """Return how long each access waited for its tensor."""
     waits: dict[tuple[TensorId, OpIndex], int] = {}
-    for event in timeline([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link):
+    for event in timeline([JobRun(graph=graph, plan=plan, latency_ns=latency_ns)], link, cache=cache):
         if event.kind is EventKind.LATE_IN and event.tensor is not None:
             key = (event.tensor, event.operator)
             waits[key] = max(waits.get(key, 0), event.end_ns - event.start_ns)

@@ -19,8 +19,9 @@ from itertools import chain
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memory.peak import Gap, gaps, liveness_peak, need_index, peak
+from indb_tensile.scheduler.memory.peak import Gap, gaps, liveness_peak, need_index
 from indb_tensile.scheduler.plan import Execution, Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.division import demand, divide
 from indb_tensile.scheduler.policies.feature_maps import Action, Evaluator, FeatureMap, feature_maps
 from indb_tensile.scheduler.policies.swap_times import empty_load, schedule
@@ -42,12 +43,20 @@ _JUDGED = 8  # number of policies that are made into plans
 
 
 def home(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return each job's plans under its part of the budget."""
-    jobs = [[_Graph(*pair, link, rewrites) for pair in zip(w.graphs, w.latency_ns, strict=True)] for w in workloads]
+    cache = PlanCache() if cache is None else cache
+    jobs = [
+        [_Graph(*pair, link, rewrites, cache) for pair in zip(w.graphs, w.latency_ns, strict=True)] for w in workloads
+    ]
     reached = [max(graph.least_bytes for graph in graphs) for graphs in jobs]
-    limits = divide([demand(w, r) for w, r in zip(workloads, reached, strict=True)], budget_bytes)
+    limits = divide([demand(w, r, cache) for w, r in zip(workloads, reached, strict=True)], budget_bytes)
     return tuple(tuple(graph.planned(limit) for graph in graphs) for graphs, limit in zip(jobs, limits, strict=True))
 
 
@@ -63,12 +72,15 @@ class _Judged:
 class _Graph:
     """One graph whose feature maps are to be retained, swapped or recomputed."""
 
-    def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool) -> None:
+    def __init__(
+        self, graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool, cache: PlanCache
+    ) -> None:
+        self._cache = cache
         self._graph = graph
         self._latency_ns = latency_ns
         self._link = link
-        self._most_bytes = liveness_peak(graph)
-        self._recomputation = Recomputation(graph, latency_ns) if rewrites else None
+        self._most_bytes = liveness_peak(graph, cache)
+        self._recomputation = Recomputation(graph, latency_ns, cache=cache) if rewrites else None
         small_bytes = self._most_bytes // _SMALL_PART
         self._maps = feature_maps(graph, self._recomputation, least_bytes=small_bytes, most=_MOST_MAPS)
 
@@ -110,8 +122,9 @@ class _Graph:
 
     def _judged(self, policy: Particle, limit_bytes: int) -> _Judged:
         plan = self._plan(policy, limit_bytes)
-        (forecast,) = simulate((JobRun(graph=self._graph, plan=plan, latency_ns=self._latency_ns),), self._link)
-        return _Judged(plan=plan, peak_bytes=peak(self._graph, plan), iteration_ns=forecast.iteration_ns)
+        run = JobRun(graph=self._graph, plan=plan, latency_ns=self._latency_ns)
+        (forecast,) = simulate((run,), self._link, cache=self._cache)
+        return _Judged(plan=plan, peak_bytes=forecast.peak_bytes, iteration_ns=forecast.iteration_ns)
 
     def _plan(self, policy: Particle, limit_bytes: int) -> Plan:
         """Return the plan that the executor would follow under this policy."""
@@ -121,7 +134,7 @@ class _Graph:
         rewritten = Plan(policy="home")
         if dropped and self._recomputation is not None:
             rewritten = replace(rewritten, executions=self._recomputation.order(dropped))
-        graph = effective(self._graph, rewritten)
+        graph = effective(self._graph, rewritten, self._cache)
         latency_ns = effective_latency(self._latency_ns, rewritten)
         chosen = longest_parts(graph, swapped, rewritten.executions, latency_ns)
         plan = schedule(graph, latency_ns, self._link, chosen, limit_bytes=limit_bytes, policy="home")

@@ -16,10 +16,12 @@ from enum import Enum, auto
 from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.memory.peak import Gap, accesses
 from indb_tensile.scheduler.plan import Swap
-from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.layer_kinds import LayerKind, is_backward, kind_of
 from indb_tensile.scheduler.recomputation.carry import with_copies
 
-_LAYERS = frozenset({Kind.CONVOLUTION, Kind.LINEAR})  # the kinds that compute long enough to count as a layer
+_LAYERS = frozenset(
+    {LayerKind.CONVOLUTION, LayerKind.LINEAR}
+)  # the kinds that compute long enough to count as a layer
 
 
 class Offload(Enum):
@@ -51,7 +53,7 @@ def feature_gaps(graph: StepGraph, turn: int | None = None) -> dict[TensorId, Ga
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class LayerPasses:
     """The positions at which the layers of both passes compute."""
 
     forward: tuple[int, ...]  # convolutions and linear layers
@@ -59,14 +61,14 @@ class Passes:
     turn: int
 
     @staticmethod
-    def of(graph: StepGraph, turn: int) -> "Passes":
+    def of(graph: StepGraph, turn: int) -> "LayerPasses":
         """Determine the passes from the names of operators and from the start of the backward pass."""
         kinds = [kind_of(operator.name) for operator in graph.operators]
         stages = [operator.stage for operator in graph.operators]
-        return Passes(
+        return LayerPasses(
             forward=tuple(k for k, kind in enumerate(kinds[:turn]) if kind in _LAYERS and stages[k] is Stage.FORWARD),
             backward=tuple(
-                k for k, kind in enumerate(kinds) if kind is Kind.CONVOLUTION and stages[k] is Stage.BACKWARD
+                k for k, kind in enumerate(kinds) if kind is LayerKind.CONVOLUTION and stages[k] is Stage.BACKWARD
             ),
             turn=turn,
         )
@@ -91,7 +93,7 @@ def swapped(
 ) -> tuple[Swap, ...]:
     """Return swaps of these tensors between the passes. Tensors that would be away at no operator are left out."""
     turn = turning_point(graph) if turn is None else turn
-    passes, gaps = Passes.of(graph, turn), feature_gaps(graph, turn)
+    passes, gaps = LayerPasses.of(graph, turn), feature_gaps(graph, turn)
     swaps = []
     for tensor in tensors:
         gap = gaps.get(tensor)

@@ -33,8 +33,9 @@ from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS, Gap, Load, load
 from indb_tensile.scheduler.plan import Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.division import demand, divide
-from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.layer_kinds import LayerKind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, feature_gaps, swapped, turning_point
 from indb_tensile.scheduler.policies.swap_times import inside, schedule
 from indb_tensile.scheduler.recomputation.recompute import Recomputation
@@ -42,9 +43,9 @@ from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 
-_RECOMPUTED = frozenset({Kind.POOLING, Kind.ACTIVATION, Kind.NORMALISATION})
-_CHEAP = _RECOMPUTED | {Kind.ELEMENTWISE, Kind.MOVEMENT}
-_CHECKPOINTS = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
+_RECOMPUTED = frozenset({LayerKind.POOLING, LayerKind.ACTIVATION, LayerKind.NORMALISATION})
+_CHEAP = _RECOMPUTED | {LayerKind.ELEMENTWISE, LayerKind.MOVEMENT}
+_CHECKPOINTS = frozenset({LayerKind.CONVOLUTION, LayerKind.LINEAR})
 
 
 class Join(Enum):
@@ -137,12 +138,18 @@ class _Asynchronous:
 
 
 def superneurons(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return for each job, within its part of the budget, the plans of the fastest variant."""
-    ways = [[_ways(graph, ns, link, rewrites) for graph, ns in _graphs(workload)] for workload in workloads]
+    cache = PlanCache() if cache is None else cache
+    ways = [[_ways(graph, ns, link, rewrites, cache) for graph, ns in _graphs(workload)] for workload in workloads]
     demands = [
-        demand(workload, max(_least(variants) for variants in its))
+        demand(workload, max(_least(variants) for variants in its), cache)
         for workload, its in zip(workloads, ways, strict=True)
     ]
     limits = divide(demands, budget_bytes)
@@ -181,9 +188,9 @@ def _graphs(workload: Workload) -> Iterator[tuple[StepGraph, tuple[int, ...]]]:
 # --- the ways --------------------------------------------------------------------------------------------------
 
 
-def _ways(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool) -> list[_Way]:
+def _ways(graph: StepGraph, latency_ns: tuple[int, ...], link: Link, rewrites: bool, cache: PlanCache) -> list[_Way]:
     """Return all variants: nothing; swapping; recomputation; both."""
-    layers = Layers(graph, latency_ns)
+    layers = Layers(graph, latency_ns, cache)
     plain = _program(layers, ())
     variants: list[_Way] = [_Synchronous(program=plain)]
     for join in (Join.KEEP, Join.SWAP):
@@ -210,7 +217,7 @@ def _swapping(program: _Program, checkpoints: tuple[TensorId, ...], link: Link) 
 
 def _program(layers: "Layers", dropped: tuple[Gap, ...]) -> _Program:
     plan = layers.recomputation.plan("superneurons", dropped, brief=layers.memory_centric(dropped))
-    graph = effective(layers.graph, plan)
+    graph = effective(layers.graph, plan, layers.cache)
     return _Program(
         graph=graph,
         plan=plan,
@@ -235,9 +242,10 @@ class Layers:
     the segments.
     """
 
-    def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...]) -> None:
+    def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...], cache: PlanCache | None = None) -> None:
         self.graph = graph
-        self.recomputation = Recomputation(graph, latency_ns)
+        self.cache = PlanCache() if cache is None else cache
+        self.recomputation = Recomputation(graph, latency_ns, cache=self.cache)
         self._gaps = feature_gaps(graph)
         self._kinds = [kind_of(operator.name) for operator in graph.operators]
         self._maker = _makers(graph)
@@ -245,7 +253,7 @@ class Layers:
 
     def checkpoints(self, join: Join) -> tuple[TensorId, ...]:
         """Return the tensors to swap: convolutions' outputs, or their activations, and joins if these are swapped."""
-        tensors = {t for k in self._forward(Kind.CONVOLUTION) for t in self._standing_for(k)}
+        tensors = {t for k in self._forward(LayerKind.CONVOLUTION) for t in self._standing_for(k)}
         if join is Join.SWAP:
             tensors |= {t for t in self._gaps if self._joined(t)}
         return tuple(sorted(tensors))
@@ -286,7 +294,7 @@ class Layers:
             return tuple(t for t in outputs if t in self._gaps)
         return tuple(
             t
-            for k in self._forward(Kind.ACTIVATION)
+            for k in self._forward(LayerKind.ACTIVATION)
             if not {*outputs}.isdisjoint(self.graph.operators[k].reads)
             for t in self.graph.operators[k].writes
             if t in self._gaps
@@ -296,7 +304,7 @@ class Layers:
         """Return whether this tensor is to be recomputed. Statistics, and joins that are kept, are not."""
         maker = self._maker[tensor]
         kind = self._kinds[maker]
-        if kind is Kind.NORMALISATION and tensor != self.graph.operators[maker].writes[0]:
+        if kind is LayerKind.NORMALISATION and tensor != self.graph.operators[maker].writes[0]:
             return False
         if self._joined(tensor):
             return join is Join.RECOMPUTE
@@ -307,7 +315,7 @@ class Layers:
         gap = self._gaps[tensor]
         cone = self.recomputation.cone(gap).operators if gap in self._safe else (OpIndex(self._maker[tensor]),)
         return any(
-            self._kinds[k] in (Kind.ELEMENTWISE, Kind.MOVEMENT)
+            self._kinds[k] in (LayerKind.ELEMENTWISE, LayerKind.MOVEMENT)
             and sum(not self._kept(t) for t in {*self.graph.operators[k].reads}) > 1
             for k in cone
         )
@@ -316,7 +324,7 @@ class Layers:
         """Return how many checkpoints were computed before the tensor was made."""
         return sum(self._kinds[k] in _CHECKPOINTS for k in range(self._maker[tensor]))
 
-    def _forward(self, kind: Kind) -> list[int]:
+    def _forward(self, kind: LayerKind) -> list[int]:
         return [k for k, op in enumerate(self.graph.operators) if self._kinds[k] is kind and not is_backward(op)]
 
     def _kept(self, tensor: TensorId) -> bool:

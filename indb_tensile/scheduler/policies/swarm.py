@@ -20,7 +20,7 @@ Particle = tuple[int, ...]
 Cost = tuple[int, int]  # bytes over the limit, then nanoseconds
 
 _SEED = 20230601
-_PATIENCE = 3  # rounds without a better particle after which the swarm counts as converged
+_STAGNANT_ROUNDS = 3  # rounds without a better particle after which the swarm counts as converged
 
 
 def search(
@@ -40,12 +40,12 @@ def search(
     """
     swarm = _Swarm(cost, evaluations)
     swarm.begin(list(dict.fromkeys((*starts, *_random(choices, particles - len(starts))))))
-    best, rounds_left = min(swarm.costs), _PATIENCE
+    best, rounds_left = min(swarm.costs), _STAGNANT_ROUNDS
     for _ in range(rounds):
         if best <= enough:
             break
         swarm.move()
-        rounds_left = _PATIENCE if min(swarm.costs) < best else rounds_left - 1
+        rounds_left = _STAGNANT_ROUNDS if min(swarm.costs) < best else rounds_left - 1
         best = min(swarm.costs)
         if rounds_left == 0 or swarm.spent:
             break

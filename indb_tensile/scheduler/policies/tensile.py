@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.tensile.recompute_events import Offer, RecomputeEvents
 from indb_tensile.scheduler.tensile.swap_events import Rules, SwapEvents
 from indb_tensile.scheduler.workload import Workload
@@ -47,12 +48,13 @@ def tensile(
     budget_bytes: int,
     link: Link,
     rewrites: bool = True,
+    cache: PlanCache | None = None,
     rules: Rules = _ALL,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return plans with the least peaks that swapping without waiting reaches, plus recomputation while over the
     budget.
     """
-    jobs = [_Job(workload, link, rules) for workload in workloads]
+    jobs = [_Job(workload, link, rules, PlanCache() if cache is None else cache) for workload in workloads]
     _swap(jobs, rules)
     if rewrites and rules.recomputes:
         _recompute(jobs, budget_bytes)
@@ -66,6 +68,7 @@ class _Job:
     workload: Workload
     link: Link
     rules: Rules
+    cache: PlanCache
     graphs: list[SwapEvents] = field(init=False)
     recomputed: dict[int, RecomputeEvents] = field(default_factory=dict)
 
@@ -100,7 +103,7 @@ class _Job:
         """Return one graph's recomputation events. Its swaps must not change afterwards."""
         if number not in self.recomputed:
             graph, latency_ns = self.workload.graphs[number], self.workload.latency_ns[number]
-            self.recomputed[number] = RecomputeEvents(graph, latency_ns, self.graphs[number])
+            self.recomputed[number] = RecomputeEvents(graph, latency_ns, self.graphs[number], self.cache)
         return self.recomputed[number]
 
     def plan(self, number: int) -> Plan:

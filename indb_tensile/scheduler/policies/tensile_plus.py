@@ -47,10 +47,12 @@ from functools import partial
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.policies.policy import USUAL_OPTIONS, PlanOptions, Plans
 from indb_tensile.scheduler.policies.quotas import equal_parts, parts_by_peak
 from indb_tensile.scheduler.search.candidate import CandidatePlan
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
-from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
+from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
@@ -60,8 +62,6 @@ _LANE_PRICE = 0.01
 _UNFAIR = 1.25  # The most slowdown of one job, as a multiple of the mean slowdown of all jobs.
 _STEEP = 3  # The power of a job's slowdown in the division that counts slow jobs more.
 _DIVISIONS = 3  # The most times that a budget is divided, because a job did not reach its part.
-
-Plans = tuple[tuple[Plan, ...], ...]
 
 
 def tensile_plus(
@@ -73,15 +73,16 @@ def tensile_plus(
     compute: Compute = Compute.OVERLAP,
     effort: Effort = Effort.USUAL,
     work: float = 1,
+    cache: PlanCache | None = None,
 ) -> Plans:
     """Return plans whose peaks meet the budget and every job's limit, if any can. `work` multiplies the layouts
     tried.
     """
-    climb = BudgetPlanner(workloads, link=link, rewrites=rewrites, compute=compute, effort=effort, work=work)
-    return climb.plans(budget_bytes)
+    options = PlanOptions(rewrites=rewrites, compute=compute, effort=effort, work=work)
+    return JointBudgetPlanner(workloads, link=link, options=options, cache=cache).plans(budget_bytes)
 
 
-class BudgetPlanner:
+class JointBudgetPlanner:
     """Plans of some jobs for several budgets. The candidates of each graph are made once and used for all budgets.
 
     Equal calls in equal order return equal plans.
@@ -92,21 +93,17 @@ class BudgetPlanner:
         workloads: Sequence[Workload],
         *,
         link: Link,
-        rewrites: bool = True,
-        compute: Compute = Compute.OVERLAP,
-        effort: Effort = Effort.USUAL,
-        work: float = 1,
-        heed: CancellationCheck = never_cancel,
+        options: PlanOptions = USUAL_OPTIONS,
+        cache: PlanCache | None = None,
     ) -> None:
-        self._heed, self._work = heed, work
-        self._workloads, self._link, self._rewrites, self._compute = workloads, link, rewrites, compute
-        self._effort = effort
-        tops = [max(liveness_peak(g) for g in w.graphs) for w in workloads]
+        self._workloads, self._link, self._options = workloads, link, options
+        self._cache = PlanCache() if cache is None else cache
+        tops = [max(liveness_peak(g, self._cache) for g in w.graphs) for w in workloads]
         limits = [w.limit_bytes for w in workloads]
         self._caps = [top if most is None else min(top, most) for top, most in zip(tops, limits, strict=True)]
         # the budget with which nothing has to be planned
         self._free_bytes = sum(tops) if self._caps == tops else None
-        self._known: dict[tuple[float, ...], list[_Job]] = {}
+        self._known: dict[tuple[float, ...], list[_PlannedJob]] = {}
         self._apart: tuple[Forecast, ...] | None = None  # the jobs side by side without plans
 
     def plans(self, budget_bytes: int) -> Plans:
@@ -116,7 +113,7 @@ class BudgetPlanner:
         if self._free_bytes is not None and self._free_bytes <= budget_bytes:
             return self._unplanned()
         candidates: dict[Plans, bool] = {}  # maps plans to whether they are from equal parts
-        for number, shares in enumerate(_shares(self._workloads, self._compute)):
+        for number, shares in enumerate(_shares(self._workloads, self._options.compute, self._cache)):
             for divide in self._divisions(most=number == 0):
                 plans = self._planned(budget_bytes, shares, divide)
                 candidates[plans] = candidates.get(plans, False) or divide is _equally
@@ -124,7 +121,7 @@ class BudgetPlanner:
             return next(iter(candidates))
         outcomes = [self._outcome(plans, budget_bytes, equal=equal) for plans, equal in candidates.items()]
         if not all(_admitted_of(outcomes)):
-            shares = _shares(self._workloads, self._compute)[0]
+            shares = _shares(self._workloads, self._options.compute, self._cache)[0]
             between = (self._planned(budget_bytes, shares, divide) for divide in _BETWEEN)
             outcomes += [
                 self._outcome(plans, budget_bytes, equal=False)
@@ -154,12 +151,12 @@ class BudgetPlanner:
             return tuple(job.plans(cap) for job, cap in zip(jobs, caps, strict=True))
         if len(jobs) == 1:
             return (jobs[0].plans(budget_bytes),)
-        leasts = tuple(least_bytes(job.workload) for job in jobs)
+        leasts = tuple(least_bytes(job.workload, self._cache) for job in jobs)
         best: tuple[int, Plans] | None = None
         for _ in range(_DIVISIONS):
             parts = (divide or _along_curves)(jobs, leasts, caps, budget_bytes)
             plans = tuple(job.plans(part) for job, part in zip(jobs, parts, strict=True))
-            tops = _peaks(self._workloads, plans)
+            tops = _peaks(self._workloads, plans, self._cache)
             if best is None or sum(tops) < best[0]:
                 best = sum(tops), plans
             rows = zip(tops, parts, leasts, strict=True)
@@ -182,17 +179,19 @@ class BudgetPlanner:
     def _outcome(self, plans: Plans, budget_bytes: int, *, equal: bool) -> "_Outcome":
         """Simulate these plans side by side, and compare with the same jobs without plans."""
         if self._apart is None:
-            self._apart = _forecasts(self._workloads, self._unplanned(), self._link, self._compute)
-        forecasts = _forecasts(self._workloads, plans, self._link, self._compute)
+            self._apart = self._forecasts(self._unplanned())
+        forecasts = self._forecasts(plans)
         pairs = list(zip(forecasts, self._apart, strict=True))
         ratios = [after.iteration_ns / before.iteration_ns for after, before in pairs]
         over = [
-            top - most for top, most in zip(_peaks(self._workloads, plans), self._caps, strict=True) if top > most
+            top - most
+            for top, most in zip(_peaks(self._workloads, plans, self._cache), self._caps, strict=True)
+            if top > most
         ]
         return _Outcome(
             plans=plans,
             equal=equal,
-            over_bytes=max(0, sum(_peaks(self._workloads, plans)) - budget_bytes) + sum(over),
+            over_bytes=max(0, sum(_peaks(self._workloads, plans, self._cache)) - budget_bytes) + sum(over),
             slowdown=_total(self._workloads, forecasts),
             device_slowdown=sum(before.compute_ns / before.iteration_ns for _, before in pairs)
             / sum(before.compute_ns / after.iteration_ns for after, before in pairs),
@@ -201,17 +200,12 @@ class BudgetPlanner:
             moved_bytes=sum(forecast.out_bytes + forecast.in_bytes for forecast in forecasts),
         )
 
-    def _jobs(self, shares: tuple[float, ...]) -> list["_Job"]:
+    def _forecasts(self, plans: Plans) -> tuple[Forecast, ...]:
+        return _forecasts(self._workloads, plans, self._link, self._options.compute, self._cache)
+
+    def _jobs(self, shares: tuple[float, ...]) -> list["_PlannedJob"]:
         if shares not in self._known:
-            self._known[shares] = _jobs(
-                self._workloads,
-                self._link,
-                shares,
-                rewrites=self._rewrites,
-                effort=self._effort,
-                work=self._work,
-                heed=self._heed,
-            )
+            self._known[shares] = _jobs(self._workloads, self._link, shares, self._options, self._cache)
         return self._known[shares]
 
 
@@ -240,11 +234,11 @@ def divide_by_curves(
     return tuple(caps)
 
 
-def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
+def lane_shares(workloads: Sequence[Workload], cache: PlanCache | None = None) -> tuple[float, ...]:
     """Return each job's share of both lanes, in proportion to the bytes that it could give up in its time."""
     demands = []
     for workload in workloads:
-        above_floor = max(liveness_peak(g) for g in workload.graphs) - least_bytes(workload)
+        above_floor = max(liveness_peak(g, cache) for g in workload.graphs) - least_bytes(workload, cache)
         demands.append(above_floor / sum(workload.latency_ns[0]))
     total = sum(demands)
     return tuple(demand / total if demand else 1.0 for demand in demands)
@@ -254,42 +248,43 @@ def lane_shares(workloads: Sequence[Workload]) -> tuple[float, ...]:
 class _GraphCandidates:
     """The candidate plans of one graph, and its budget curve once that is known."""
 
-    ladder: CandidatePlans
+    candidates: CandidatePlans
     _curve: tuple[CandidatePlan, ...] = ()
 
     def curve(self) -> tuple[CandidatePlan, ...]:
-        self._curve = self._curve or self.ladder.curve()
+        self._curve = self._curve or self.candidates.curve()
         return self._curve
 
 
 @dataclass(slots=True)
-class _Job:
+class _PlannedJob:
     """One job's graphs, each with its candidate plans."""
 
     workload: Workload
-    climbed: list[_GraphCandidates]
+    graph_candidates: list[_GraphCandidates]
+    cache: PlanCache
 
     def curve(self) -> tuple[CandidatePlan, ...]:
         """Return the training step's curve. A job of several graphs needs as much as the largest of them."""
-        return self.climbed[0].curve()
+        return self.graph_candidates[0].curve()
 
     def plans(self, cap_bytes: int) -> tuple[Plan, ...]:
-        if cap_bytes >= max(liveness_peak(graph) for graph in self.workload.graphs):
-            return (Plan(policy=NAME),) * len(self.climbed)  # no tensor moves without need
-        return tuple(climbed.ladder.within(cap_bytes, NAME) for climbed in self.climbed)
+        if cap_bytes >= max(liveness_peak(graph, self.cache) for graph in self.workload.graphs):
+            return (Plan(policy=NAME),) * len(self.graph_candidates)  # no tensor moves without need
+        return tuple(graph.candidates.within(cap_bytes, NAME) for graph in self.graph_candidates)
 
 
 # --- dividing a budget -----------------------------------------------------------------------------------------
 
-_Division = Callable[[Sequence[_Job], Sequence[int], Sequence[int], int], tuple[int, ...]]
+_Division = Callable[[Sequence[_PlannedJob], Sequence[int], Sequence[int], int], tuple[int, ...]]
 
 
 def _along_curves(
-    jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, power: int = 1
+    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, power: int = 1
 ) -> tuple[int, ...]:
     """Divide the budget so that no job is above its own cap or below what its graphs need."""
     curves = [
-        [_bounded(rung, least, cap, job.curve()[0].iteration_ns, power) for rung in job.curve()]
+        [_bounded(candidate, least, cap, job.curve()[0].iteration_ns, power) for candidate in job.curve()]
         for job, least, cap in zip(jobs, leasts, caps, strict=True)
     ]
     weights = [1 / max(_LEAST_RATE, job.workload.max_swapping_rate) for job in jobs]
@@ -297,7 +292,7 @@ def _along_curves(
 
 
 def _along_steep_curves(
-    jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
+    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
 ) -> tuple[int, ...]:
     """Divide the budget for the least sum of powers of the slowdowns, so that no slowdown is much
     larger than others.
@@ -305,12 +300,14 @@ def _along_steep_curves(
     return _along_curves(jobs, leasts, caps, budget_bytes, power=_STEEP)
 
 
-def _equally(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
+def _equally(
+    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
+) -> tuple[int, ...]:
     return equal_parts(leasts, caps, budget_bytes)
 
 
 def _part_of_the_way(
-    jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, way: float
+    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int, *, way: float
 ) -> tuple[int, ...]:
     """Divide the budget a fraction `way` of the way from equal parts to the division along the curves."""
     equal = _equally(jobs, leasts, caps, budget_bytes)
@@ -322,16 +319,20 @@ def _part_of_the_way(
 _BETWEEN = tuple(partial(_part_of_the_way, way=way) for way in (0.25, 0.5))
 
 
-def _by_peak(jobs: Sequence[_Job], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int) -> tuple[int, ...]:
+def _by_peak(
+    jobs: Sequence[_PlannedJob], leasts: Sequence[int], caps: Sequence[int], budget_bytes: int
+) -> tuple[int, ...]:
     return parts_by_peak(leasts, caps, budget_bytes)
 
 
-def _bounded(rung: CandidatePlan, least_bytes: int, cap_bytes: int, fastest_ns: int, power: int) -> CandidatePlan:
-    peak_bytes = max(least_bytes, min(cap_bytes, rung.peak_bytes))
-    iteration_ns = rung.iteration_ns
+def _bounded(
+    candidate: CandidatePlan, least_bytes: int, cap_bytes: int, fastest_ns: int, power: int
+) -> CandidatePlan:
+    peak_bytes = max(least_bytes, min(cap_bytes, candidate.peak_bytes))
+    iteration_ns = candidate.iteration_ns
     if power > 1:
-        iteration_ns = round(fastest_ns * (rung.iteration_ns / fastest_ns) ** power)
-    return replace(rung, peak_bytes=peak_bytes, iteration_ns=iteration_ns)
+        iteration_ns = round(fastest_ns * (candidate.iteration_ns / fastest_ns) ** power)
+    return replace(candidate, peak_bytes=peak_bytes, iteration_ns=iteration_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,9 +378,9 @@ def _admitted(outcome: _Outcome, equal: _Outcome) -> bool:
     return fair and outcome.slowdown <= equal.slowdown and outcome.device_slowdown <= equal.device_slowdown
 
 
-def _peaks(workloads: Sequence[Workload], plans: Plans) -> list[int]:
+def _peaks(workloads: Sequence[Workload], plans: Plans, cache: PlanCache) -> list[int]:
     return [
-        max(peak(graph, plan) for graph, plan in zip(w.graphs, p, strict=True))
+        max(peak(graph, plan, cache) for graph, plan in zip(w.graphs, p, strict=True))
         for w, p in zip(workloads, plans, strict=True)
     ]
 
@@ -388,44 +389,42 @@ def _jobs(
     workloads: Sequence[Workload],
     link: Link,
     shares: Sequence[float],
-    *,
-    rewrites: bool,
-    effort: Effort,
-    work: float,
-    heed: CancellationCheck,
-) -> list[_Job]:
+    options: PlanOptions,
+    cache: PlanCache,
+) -> list[_PlannedJob]:
     """Return each job's candidate plans for each graph. Equal graphs on equal shares use the same candidates."""
     known: dict[tuple[int, tuple[int, ...], float], _GraphCandidates] = {}
     jobs = []
     for workload, share in zip(workloads, shares, strict=True):
-        climbed = []
+        candidates = []
         for number, (graph, latency_ns) in enumerate(zip(workload.graphs, workload.latency_ns, strict=True)):
             key = (id(graph), latency_ns, share)
             if key not in known:
-                ladder = CandidatePlans(
+                made = CandidatePlans(
                     graph,
                     latency_ns,
                     link,
                     share=share,
-                    rewrites=rewrites,
-                    effort=effort if number == 0 else Effort.QUICK,
-                    work=work,
-                    heed=heed,
+                    rewrites=options.rewrites,
+                    effort=options.effort if number == 0 else Effort.QUICK,
+                    work=options.work,
+                    cancellation_check=options.cancellation_check,
+                    cache=cache,
                 )
-                known[key] = _GraphCandidates(ladder)
-            climbed.append(known[key])
-        jobs.append(_Job(workload, climbed))
+                known[key] = _GraphCandidates(made)
+            candidates.append(known[key])
+        jobs.append(_PlannedJob(workload, candidates, cache))
     return jobs
 
 
-def _shares(workloads: Sequence[Workload], compute: Compute) -> list[tuple[float, ...]]:
+def _shares(workloads: Sequence[Workload], compute: Compute, cache: PlanCache) -> list[tuple[float, ...]]:
     """Return the ways to share the lanes. Jobs that take turns compute as much slower as they copy slower, so they
     need no shares.
     """
     alone = _alone(workloads)
     if len(workloads) == 1 or compute is Compute.TURNS:
         return [alone]
-    return [lane_shares(workloads), alone]
+    return [lane_shares(workloads, cache), alone]
 
 
 def _alone(workloads: Sequence[Workload]) -> tuple[float, ...]:
@@ -438,21 +437,30 @@ def _equal(workloads: Sequence[Workload]) -> bool:
     return all(replace(w, job=first.job) == first for w in workloads[1:])
 
 
-def slowdown(workloads: Sequence[Workload], plans: Plans, link: Link, compute: Compute = Compute.OVERLAP) -> float:
+def slowdown(
+    workloads: Sequence[Workload],
+    plans: Plans,
+    link: Link,
+    compute: Compute = Compute.OVERLAP,
+    *,
+    cache: PlanCache | None = None,
+) -> float:
     """Return the sum over all jobs, side by side, of the iteration time divided by the time without waits."""
-    return _total(workloads, _forecasts(workloads, plans, link, compute))
+    return _total(workloads, _forecasts(workloads, plans, link, compute, cache))
 
 
 def _total(workloads: Sequence[Workload], forecasts: Sequence[Forecast]) -> float:
     return sum(f.iteration_ns / sum(w.latency_ns[0]) for f, w in zip(forecasts, workloads, strict=True))
 
 
-def _forecasts(workloads: Sequence[Workload], plans: Plans, link: Link, compute: Compute) -> tuple[Forecast, ...]:
+def _forecasts(
+    workloads: Sequence[Workload], plans: Plans, link: Link, compute: Compute, cache: PlanCache | None
+) -> tuple[Forecast, ...]:
     runs = [
         JobRun(graph=w.graphs[0], plan=p[0], latency_ns=w.latency_ns[0])
         for w, p in zip(workloads, plans, strict=True)
     ]
-    return simulate(runs, link, compute=compute)
+    return simulate(runs, link, compute=compute, cache=cache)
 
 
 def _step(number: int, curve: Sequence[CandidatePlan], at: int, weight: float) -> tuple[float, int, int] | None:
@@ -460,9 +468,9 @@ def _step(number: int, curve: Sequence[CandidatePlan], at: int, weight: float) -
     candidate.
     """
     steps = [
-        (weight * (_cost_ns(rung) - _cost_ns(curve[at])) / curve[0].iteration_ns / lower, number, k)
-        for k, rung in enumerate(curve[at + 1 :], at + 1)
-        if (lower := curve[at].peak_bytes - rung.peak_bytes) > 0
+        (weight * (_cost_ns(candidate) - _cost_ns(curve[at])) / curve[0].iteration_ns / lower, number, k)
+        for k, candidate in enumerate(curve[at + 1 :], at + 1)
+        if (lower := curve[at].peak_bytes - candidate.peak_bytes) > 0
     ]
     return min(steps, default=None)
 
@@ -479,6 +487,6 @@ def _left(curve: Sequence[CandidatePlan], at: int) -> float:
     )
 
 
-def _cost_ns(rung: CandidatePlan) -> float:
+def _cost_ns(candidate: CandidatePlan) -> float:
     """Return the time, plus a little for copies that cost no time now, because they may meet other jobs' copies."""
-    return rung.iteration_ns + _LANE_PRICE * rung.lane_ns
+    return candidate.iteration_ns + _LANE_PRICE * candidate.lane_ns

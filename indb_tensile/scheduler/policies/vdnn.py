@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.fitting import first_fitting
-from indb_tensile.scheduler.policies.layer_kinds import Kind, is_backward, kind_of
+from indb_tensile.scheduler.policies.layer_kinds import LayerKind, is_backward, kind_of
 from indb_tensile.scheduler.policies.layerwise import Offload, swapped
 from indb_tensile.scheduler.workload import Workload
 
@@ -27,15 +28,20 @@ _WAYS = (None, Offload.NEXT_LAYER, Offload.AT_ONCE)  # from the fastest to the s
 
 
 def vdnn(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return the plans of the fastest variant under which the jobs fit, or of the smallest."""
     del link, rewrites
-    ladder = (
+    variants = (
         tuple(tuple(_plan(graph, offload) for graph in workload.graphs) for workload in workloads)
         for offload in _WAYS
     )
-    return first_fitting(workloads, ladder, budget_bytes)
+    return first_fitting(workloads, variants, budget_bytes, cache)
 
 
 def convolution_inputs(graph: StepGraph) -> tuple[TensorId, ...]:
@@ -43,7 +49,7 @@ def convolution_inputs(graph: StepGraph) -> tuple[TensorId, ...]:
     inputs = {
         tensor
         for operator in graph.operators
-        if kind_of(operator.name) is Kind.CONVOLUTION and not is_backward(operator)
+        if kind_of(operator.name) is LayerKind.CONVOLUTION and not is_backward(operator)
         for tensor in operator.reads
         if not graph.tensors[tensor].persistent
     }

@@ -21,10 +21,13 @@ from dataclasses import dataclass, replace
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
+from indb_tensile.scheduler.phases.interleaved_schedule import Schedules
 from indb_tensile.scheduler.phases.load_cycle import cycle_of, merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Shift, exclusive, interleave, least_budget
 from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies.division import Demand, divide
+from indb_tensile.scheduler.policies.policy import FunctionPolicy, Plans
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
@@ -34,16 +37,45 @@ _INFORMED = (0.7, 0.8, 0.9, 1.0)  # fractions of the way from the least budget t
 
 
 def zico(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, rewrites: bool = True
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    rewrites: bool = True,
+    cache: PlanCache | None = None,
 ) -> tuple[tuple[Plan, ...], ...]:
     """Return liveness plans for every graph. The saving is between the jobs: see `shifts`."""
-    del budget_bytes, link, rewrites
+    del budget_bytes, link, rewrites, cache
     plan = Plan(policy="zico")
     return tuple((plan,) * len(workload.graphs) for workload in workloads)
 
 
+class Zico(FunctionPolicy):
+    """The policy: its plans, and its gates as published."""
+
+    def __init__(self) -> None:
+        super().__init__("zico", zico)
+
+    def schedules(
+        self,
+        workloads: Sequence[Workload],
+        plans: Plans,
+        *,
+        budget_bytes: int,
+        link: Link,
+        compute: Compute = Compute.OVERLAP,
+        cache: PlanCache | None = None,
+    ) -> Schedules | Infeasible:
+        """Return the schedules as published, in pairs. The plans are liveness plans."""
+        del plans
+        groups = shifts(workloads, budget_bytes=budget_bytes, link=link, compute=compute, cache=cache)
+        if isinstance(groups, Infeasible):
+            return groups
+        return tuple(group.shift.schedule(group.jobs, group.budget_bytes) for group in groups)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class LifespanRegion:
     """A chunk of memory that a job occupies from operator `first` to operator `last` of its iteration."""
 
     size_bytes: int
@@ -60,7 +92,7 @@ class Group:
     shift: Shift
 
 
-def regions(own: Cycle, region_bytes: int) -> tuple[Region, ...]:
+def regions(own: Cycle, region_bytes: int) -> tuple[LifespanRegion, ...]:
     """Return the regions in the order of allocation. A region lives from the first operator that needs it to the last
     one.
     """
@@ -68,7 +100,7 @@ def regions(own: Cycle, region_bytes: int) -> tuple[Region, ...]:
     for lower_bytes in range(own.idle_bytes, own.peak_bytes, region_bytes):
         needing = [k for k, load_bytes in enumerate(own.load_bytes) if load_bytes > lower_bytes]
         size_bytes = min(region_bytes, own.peak_bytes - lower_bytes)
-        regions_found.append(Region(size_bytes=size_bytes, first=needing[0], last=needing[-1]))
+        regions_found.append(LifespanRegion(size_bytes=size_bytes, first=needing[0], last=needing[-1]))
     return tuple(regions_found)
 
 
@@ -84,10 +116,15 @@ def regional(own: Cycle) -> Cycle:
 
 
 def shifts(
-    workloads: Sequence[Workload], *, budget_bytes: int, link: Link, compute: Compute = Compute.TURNS
+    workloads: Sequence[Workload],
+    *,
+    budget_bytes: int,
+    link: Link,
+    compute: Compute = Compute.TURNS,
+    cache: PlanCache | None = None,
 ) -> tuple[Group, ...] | Infeasible:
     """Return the pairs of the jobs' training steps, and each pair's time shift under its part of the budget."""
-    whole = [regional(cycle_of(w, (LIVENESS,) * len(w.graphs), link)) for w in workloads]
+    whole = [regional(cycle_of(w, (LIVENESS,) * len(w.graphs), link, cache)) for w in workloads]
     cycles = [merge_segments(own, len(own.load_bytes)) for own in whole]  # the same, in segments of equal load
     grouped = pairs(cycles)
     budgets = divide([_demand([cycles[job] for job in jobs]) for jobs in grouped], budget_bytes)

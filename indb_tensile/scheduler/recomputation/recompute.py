@@ -39,6 +39,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.memory.peak import Gap, accesses, gaps
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.recomputation.carry import RerunOrder, carried
 from indb_tensile.scheduler.rewrite import captured_order, execution_ns, repeatable, rewrite
 
@@ -65,12 +66,20 @@ class Recomputation:
     ones.
     """
 
-    def __init__(self, graph: StepGraph, latency_ns: Sequence[int], base: Sequence[Execution] = ()) -> None:
+    def __init__(
+        self,
+        graph: StepGraph,
+        latency_ns: Sequence[int],
+        base: Sequence[Execution] = (),
+        *,
+        cache: PlanCache | None = None,
+    ) -> None:
+        self._cache = PlanCache() if cache is None else cache
         self._captured = graph
-        self._base = tuple(base) or captured_order(graph)
+        self._base = tuple(base) or captured_order(graph, self._cache)
         self.graph = graph
         if base:
-            rewritten = rewrite(graph, base)
+            rewritten = rewrite(graph, base, self._cache)
             if rewritten.reruns:
                 raise InvariantError(f"base runs operators again: {sorted(rewritten.reruns)[:5]}")
             self.graph = rewritten.graph
@@ -147,9 +156,9 @@ class Recomputation:
         """
         turns = self._turns(dropped, frozenset(brief), frozenset(retained))
         executions = tuple(self._base[k] for k in turns.order)
-        final = rewrite(self._captured, executions).graph
+        final = rewrite(self._captured, executions, self._cache).graph
         carried_swaps = carried(self.graph, final, self.latency_ns, turns, swaps)
-        plain = executions == captured_order(self._captured)
+        plain = executions == captured_order(self._captured, self._cache)
         return Plan(policy=policy, executions=() if plain else executions, swaps=carried_swaps, away=away)
 
     # --- the order ---------------------------------------------------------------------------------------------

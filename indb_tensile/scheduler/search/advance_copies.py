@@ -27,13 +27,16 @@ def advance_copies(search: StepSearch, policy: str, link: Link) -> Plan:
     """Return the fastest of the search's present plan and of plans that give memory back and take it at other
     boundaries.
     """
-    plan = None if link.duplex == 1 else search.plan(policy)
-    moved = search.plan(policy) if search.advance(DISTANCES) else plan or search.plan(policy)
-    if plan is None or plan == moved:
-        return moved
+    if link.duplex == 1:
+        search.advance(DISTANCES)
+        return search.plan(policy)
+    plan = search.plan(policy)
+    if not search.advance(DISTANCES):
+        return plan
+    moved = search.plan(policy)
     return min((plan, moved), key=lambda candidate: _iteration_ns(search, candidate, link))
 
 
 def _iteration_ns(search: StepSearch, plan: Plan, link: Link) -> int:
     run = JobRun(graph=search.graph, plan=plan, latency_ns=search.captured_ns)
-    return simulate([run], link)[0].iteration_ns
+    return simulate([run], link, cache=search.cache)[0].iteration_ns

@@ -55,11 +55,11 @@ def candidate_of(order: int, search: StepSearch) -> CandidatePlan:
     )
 
 
-def fastest_candidate(rungs: Iterable[CandidatePlan]) -> CandidatePlan:
+def fastest_candidate(candidates: Iterable[CandidatePlan]) -> CandidatePlan:
     """Return the fastest candidate. Of equally fast candidates return the one that copies least, then the one that
     comes first.
     """
-    return min(rungs, key=lambda rung: rung.speed)
+    return min(candidates, key=lambda candidate: candidate.speed)
 
 
 def pareto_front(candidates: Iterable[_Ranked]) -> tuple[_Ranked, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from indb_tensile.scheduler.graph import StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.search.advance_copies import advance_copies
 from indb_tensile.scheduler.search.candidate import CandidatePlan, candidate_of, fastest_candidate, pareto_front
 from indb_tensile.scheduler.search.execution_orders import MOST, ExecutionOrders
@@ -49,9 +50,10 @@ class CandidatePlans:
         rewrites: bool = True,
         effort: Effort = Effort.USUAL,
         work: float = 1,
-        heed: CancellationCheck = never_cancel,
+        cancellation_check: CancellationCheck = never_cancel,
+        cache: PlanCache | None = None,
     ) -> None:
-        self._heed = heed
+        self._cancellation_check = cancellation_check
         self.graph, self._effort, self._rewrites, self._work = graph, effort, rewrites, work
         self._link = link
         self._orders = ExecutionOrders(
@@ -62,6 +64,7 @@ class CandidatePlans:
             rewrites=rewrites,
             early=effort > Effort.QUICK,
             most=max(1, min(MOST, _ORDERED // max(1, len(graph.operators)))),
+            cache=cache,
         )
         self._idle = _idle(graph)
         self._away: frozenset[TensorId] = frozenset()
@@ -76,9 +79,11 @@ class CandidatePlans:
         self._leave_idle(limit_bytes)
         candidates = self._known_candidates()
         without_copies = (
-            rung for rung in candidates if rung.lane_ns == 0 and rung.iteration_ns <= self.top.iteration_ns
+            candidate
+            for candidate in candidates
+            if candidate.lane_ns == 0 and candidate.iteration_ns <= self.top.iteration_ns
         )
-        enough = any(rung.peak_bytes <= limit_bytes for rung in without_copies)
+        enough = any(candidate.peak_bytes <= limit_bytes for candidate in without_copies)
         if not enough and (self._away, limit_bytes) not in self._limits:
             self._limits.add((self._away, limit_bytes))
             candidates += self._search_limit(limit_bytes)
@@ -101,18 +106,28 @@ class CandidatePlans:
         self._leave_idle(least_bytes)
         order = len(self._orders.first) - 1
         search = self._orders.search(order)
-        rungs = []
+        candidates = []
         for fraction in LIMIT_FRACTIONS:
             limit_bytes = least_bytes + round(fraction * (self.top.peak_bytes - least_bytes))
-            rungs += self._limit_candidates(order, limit_bytes)
+            candidates += self._limit_candidates(order, limit_bytes)
         search.exhaust()
-        rungs.append(candidate_of(order, search))
-        self._known_candidates().extend(rungs)
-        return (self.top, *(rung for rung in pareto_front(rungs) if rung.peak_bytes < self.top.peak_bytes))
+        candidates.append(candidate_of(order, search))
+        self._known_candidates().extend(candidates)
+        return (
+            self.top,
+            *(candidate for candidate in pareto_front(candidates) if candidate.peak_bytes < self.top.peak_bytes),
+        )
 
     def _search_limit(self, limit_bytes: int) -> list[CandidatePlan]:
         """Return what the effort finds for this limit. Full effort includes what the usual effort finds."""
-        first = FirstPlan(self._orders, self.top, limit_bytes, drops=self._rewrites, work=self._work, heed=self._heed)
+        first = FirstPlan(
+            self._orders,
+            self.top,
+            limit_bytes,
+            drops=self._rewrites,
+            work=self._work,
+            cancellation_check=self._cancellation_check,
+        )
         if self._effort is Effort.QUICK:
             return [first.quick()]
         candidates = [first.best()]
@@ -124,7 +139,13 @@ class CandidatePlans:
         candidates.append(first.improved(candidates[0]))
         if fits_layout_limit(len(candidates[0].choices), layout_limit(len(self.graph.operators))):
             candidates.append(
-                LocalSearch(self._orders, self.top, limit_bytes, drops=self._rewrites, heed=self._heed).best()
+                LocalSearch(
+                    self._orders,
+                    self.top,
+                    limit_bytes,
+                    drops=self._rewrites,
+                    cancellation_check=self._cancellation_check,
+                ).best()
             )
         return candidates
 
@@ -142,7 +163,7 @@ class CandidatePlans:
             return candidates
         search.clear()
         if any(
-            search.lower(limit_bytes, manner, most=most) for manner in search_parameters(drops=self._rewrites)[:2]
+            search.lower(limit_bytes, options, most=most) for options in search_parameters(drops=self._rewrites)[:2]
         ):
             search.prune(limit_bytes, most)
             candidates.append(candidate_of(order, search))
@@ -152,14 +173,14 @@ class CandidatePlans:
         """Return the best plan for the limit, with its copies moved into memory that would be unused while the job
         waits.
         """
-        rung = self.best(limit_bytes)
-        if rung.iteration_ns <= self.top.iteration_ns:
-            return self.plan(rung, policy)
-        return advance_copies(self._orders.chosen(rung), policy, self._link)
+        candidate = self.best(limit_bytes)
+        if candidate.iteration_ns <= self.top.iteration_ns:
+            return self.plan(candidate, policy)
+        return advance_copies(self._orders.chosen(candidate), policy, self._link)
 
-    def plan(self, rung: CandidatePlan, policy: str) -> Plan:
+    def plan(self, candidate: CandidatePlan, policy: str) -> Plan:
         """Return the candidate as a plan. It has to be the last candidate that `best` returned."""
-        return self._orders.chosen(rung).plan(policy)
+        return self._orders.chosen(candidate).plan(policy)
 
     def _known_candidates(self) -> list[CandidatePlan]:
         """Return all candidates known so far. Initially these are, for each order, the plan that keeps everything and

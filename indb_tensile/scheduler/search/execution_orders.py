@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order
 from indb_tensile.scheduler.search.candidate import CandidatePlan
 from indb_tensile.scheduler.search.reorder import blocking_updates, rearranged, with_parts
@@ -38,12 +39,14 @@ class ExecutionOrders:
         rewrites: bool,
         early: bool,
         most: int = MOST,
+        cache: PlanCache | None = None,
     ) -> None:
+        self._cache = PlanCache() if cache is None else cache
         self._graph, self._latency_ns, self._link, self._share = graph, tuple(latency_ns), link, share
         self._most, self._settles = most, rewrites and early
-        late = _late_orders(graph, most) if rewrites else [()]
+        late = _late_orders(graph, most, self._cache) if rewrites else [()]
         early = self._settles and len(late) < most
-        first = [_unless_captured(graph, _once(graph, rearranged(graph, frozenset())))] if early else []
+        first = [self._run(rearranged(graph, frozenset(), cache=self._cache))] if early else []
         self._orders = list(dict.fromkeys((*first, *late)))
         self._first = range(len(self._orders))
         self.loose = self._first[-len(late) :]  # the orders in which most tensors may be recomputed
@@ -65,6 +68,7 @@ class ExecutionOrders:
                 executions=self._orders[order],
                 share=self._share,
                 away=self._away,
+                cache=self._cache,
             )
         return self._made[order]
 
@@ -73,10 +77,10 @@ class ExecutionOrders:
         """The number of sets of choices that were laid out so far, in all orders."""
         return sum(search.layouts for search in self._made.values())
 
-    def chosen(self, rung: CandidatePlan) -> StepSearch:
+    def chosen(self, candidate: CandidatePlan) -> StepSearch:
         """Return the search in this candidate's order, with the candidate's choices."""
-        search = self.search(rung.order)
-        search.choose(list(rung.choices), rung.room_bytes)
+        search = self.search(candidate.order)
+        search.choose(list(candidate.choices), candidate.room_bytes)
         return search
 
     def leave(self, away: frozenset[TensorId]) -> None:
@@ -85,20 +89,24 @@ class ExecutionOrders:
             self._away = away
             self._made.clear()
 
-    def settled(self, rung: CandidatePlan) -> int:
+    def settled(self, candidate: CandidatePlan) -> int:
         """Return the number of the order in which only those updates wait for the iteration's end that have to for
         this plan.
         """
         if not self._settles or len(self._orders) >= self._most:
-            return rung.order
-        late = blocking_updates(self._graph, self.chosen(rung).executions)
-        order = _once(self._graph, rearranged(self._graph, late))
-        if any(execution.parts > 1 for execution in self._orders[rung.order]):
-            order = with_parts(self._graph, rearranged(self._graph, late))
-        order = _unless_captured(self._graph, order)
+            return candidate.order
+        late = blocking_updates(self._graph, self.chosen(candidate).executions, self._cache)
+        whole = rearranged(self._graph, late, cache=self._cache)
+        order = self._run(whole)
+        if any(execution.parts > 1 for execution in self._orders[candidate.order]):
+            order = _unless_captured(self._graph, with_parts(self._graph, whole, self._cache), self._cache)
         if order not in self._orders:
             self._orders.append(order)
         return self._orders.index(order)
+
+    def _run(self, order: Sequence[OpIndex]) -> tuple[Execution, ...]:
+        """Return one execution of each operator in this order, or nothing for the captured order."""
+        return _unless_captured(self._graph, _once(self._graph, order, self._cache), self._cache)
 
 
 def translate_choices(search: StepSearch, other: StepSearch) -> Choices:
@@ -118,20 +126,21 @@ def translate_choices(search: StepSearch, other: StepSearch) -> Choices:
     return sorted(choices)
 
 
-def _late_orders(graph: StepGraph, most: int) -> list[tuple[Execution, ...]]:
+def _late_orders(graph: StepGraph, most: int, cache: PlanCache) -> list[tuple[Execution, ...]]:
     """Return the orders in which all deferrable updates wait: with large updates in parts, and also whole if `most`
     allows.
     """
-    order = rearranged(graph)
-    parts = with_parts(graph, order)
-    orders = [parts] if most < len(("early", "whole", "in parts")) else dict.fromkeys((_once(graph, order), parts))
-    return [_unless_captured(graph, order) for order in orders]
+    order = rearranged(graph, cache=cache)
+    parts = with_parts(graph, order, cache)
+    both = most >= len(("early", "whole", "in parts"))
+    orders = dict.fromkeys((_once(graph, order, cache), parts)) if both else [parts]
+    return [_unless_captured(graph, order, cache) for order in orders]
 
 
-def _once(graph: StepGraph, order: Sequence[OpIndex]) -> tuple[Execution, ...]:
-    runs = captured_order(graph)  # the same objects in every order, so that comparing orders takes no time
+def _once(graph: StepGraph, order: Sequence[OpIndex], cache: PlanCache) -> tuple[Execution, ...]:
+    runs = captured_order(graph, cache)  # the same objects in every order, so that comparing orders takes no time
     return tuple(runs[k] for k in order)
 
 
-def _unless_captured(graph: StepGraph, order: tuple[Execution, ...]) -> tuple[Execution, ...]:
-    return () if order == captured_order(graph) else order
+def _unless_captured(graph: StepGraph, order: tuple[Execution, ...], cache: PlanCache) -> tuple[Execution, ...]:
+    return () if order == captured_order(graph, cache) else order

@@ -99,9 +99,9 @@ class FirstPlan:
         *,
         drops: bool,
         work: float = 1,
-        heed: CancellationCheck = never_cancel,
+        cancellation_check: CancellationCheck = never_cancel,
     ) -> None:
-        self._heed = heed
+        self._cancellation_check = cancellation_check
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
         self._drops, self._work = drops, work
         self._operators = orders.first[0].operators
@@ -132,21 +132,21 @@ class FirstPlan:
             candidates += self._sweep_in_late_orders(start)
         return self._polish_repeatedly(self._polish_in_late_orders(self._improve_best(candidates)))
 
-    def improved(self, rung: CandidatePlan) -> CandidatePlan:
+    def improved(self, candidate: CandidatePlan) -> CandidatePlan:
         """Improve a plan that is already followed. The number of steps is large enough that a large graph's plan
         improves, too.
         """
-        if rung.room_bytes is None:
-            search = self._orders.chosen(rung)
-            if rung.peak_bytes > self._limit_bytes or not search.fill(self._limit_bytes):
-                return rung
-            rung = fastest_candidate((rung, candidate_of(rung.order, search)))
-        search = self._orders.chosen(rung)
+        if candidate.room_bytes is None:
+            search = self._orders.chosen(candidate)
+            if candidate.peak_bytes > self._limit_bytes or not search.fill(self._limit_bytes):
+                return candidate
+            candidate = fastest_candidate((candidate, candidate_of(candidate.order, search)))
+        search = self._orders.chosen(candidate)
         for seed in range(_FULL_RATIONS):
-            self._heed()
+            self._cancellation_check()
             search.sweep_again(drops=self._drops, most=self._ration, seed=seed)
         search.exchange(drops=self._drops, most=self._ration)
-        return fastest_candidate((rung, candidate_of(rung.order, search)))
+        return fastest_candidate((candidate, candidate_of(candidate.order, search)))
 
     # --- coming down ------------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class FirstPlan:
             search = self._orders.search(order)
             swept = []
             for drops, lane_price in _SWEEPS[:prices]:
-                self._heed()
+                self._cancellation_check()
                 drops = drops and self._drops
                 if search.sweep(self._limit_bytes, drops=drops, lane_price=lane_price):
                     swept.append(candidate_of(order, search))
@@ -168,16 +168,16 @@ class FirstPlan:
     def _lower_orders(self, swept: Sequence[CandidatePlan]) -> list[CandidatePlan]:
         """Return the results of local searches in every order, as long as each ends within few layouts."""
         most = self._ration // _FIRST_PART
-        if swept and not fits_layout_limit(min(len(rung.choices) for rung in swept), most):
+        if swept and not fits_layout_limit(min(len(candidate.choices) for candidate in swept), most):
             return []
         candidates: list[CandidatePlan] = []
         orders = set(range(len(self._orders.first)))
-        for manner in search_parameters(drops=self._drops):
+        for options in search_parameters(drops=self._drops):
             for order in sorted(orders):
-                self._heed()
+                self._cancellation_check()
                 search = self._orders.search(order)
                 search.clear()
-                if search.lower(self._limit_bytes, manner, most=self._at_most_left(most)):
+                if search.lower(self._limit_bytes, options, most=self._at_most_left(most)):
                     search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(most)))
                     candidates.append(candidate_of(order, search))
                 else:
@@ -191,14 +191,14 @@ class FirstPlan:
         near_bytes = self._limit_bytes + round(NEAR * (self._top.peak_bytes - self._limit_bytes))
         candidates: list[CandidatePlan] = []
         for order in self._orders.loose:
-            for limit_bytes, manner in (
+            for limit_bytes, options in (
                 (self._limit_bytes, swap_only_parameters(1.0)),
                 (near_bytes, single_tensor_parameters(drops=self._drops)),
             ):
-                self._heed()
+                self._cancellation_check()
                 search = self._orders.search(order)
                 search.clear()
-                search.lower(limit_bytes, manner, most=self._at_most_left(self._ration))
+                search.lower(limit_bytes, options, most=self._at_most_left(self._ration))
                 if search.press(self._limit_bytes, most=self._at_most_left(self._ration)):
                     search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(self._ration)))
                     candidates.append(candidate_of(order, search))
@@ -225,58 +225,58 @@ class FirstPlan:
     def _improve_best(self, candidates: Sequence[CandidatePlan]) -> CandidatePlan:
         """Return the fastest result of improving the best candidate of each order."""
         starts = self._by_order(candidates)
-        if all(rung.room_bytes is not None for rung in starts[:2]):
+        if all(candidate.room_bytes is not None for candidate in starts[:2]):
             starts += self._lower_by_steps(starts[0])
         hopeful = _HOPEFUL * starts[0].iteration_ns
         improved = list(starts)
-        for rung in starts:
-            if rung.iteration_ns <= hopeful or rung is starts[-1] or self._layouts_left > 3 * self._ration:
-                improved.append(self._polish(rung, self._ration))
+        for candidate in starts:
+            if candidate.iteration_ns <= hopeful or candidate is starts[-1] or self._layouts_left > 3 * self._ration:
+                improved.append(self._polish(candidate, self._ration))
         return fastest_candidate(improved)
 
-    def _polish_repeatedly(self, rung: CandidatePlan) -> CandidatePlan:
+    def _polish_repeatedly(self, candidate: CandidatePlan) -> CandidatePlan:
         """Improve the plan that will be taken in several ways, until the allowance of layouts is used up."""
         for turn in range(_TURNS):
-            if self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((rung,)):
+            if self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((candidate,)):
                 break
-            starts = [rung, *(self._lower_by_steps(rung) if rung.room_bytes is not None else ())]
+            starts = [candidate, *(self._lower_by_steps(candidate) if candidate.room_bytes is not None else ())]
             most = max(1, self._layouts_left // (2 * len(starts)))
-            rung = fastest_candidate([rung, *(self._polish(start, most, turn + 1) for start in starts)])
-        return rung
+            candidate = fastest_candidate([candidate, *(self._polish(start, most, turn + 1) for start in starts)])
+        return candidate
 
-    def _polish(self, rung: CandidatePlan, most: int, turn: int = 0) -> CandidatePlan:
+    def _polish(self, candidate: CandidatePlan, most: int, turn: int = 0) -> CandidatePlan:
         """Improve the candidate by local search unless it is laid out into the limit; lay it out into the limit and
         improve it there.
         """
         if self._layouts_left < _LEAST_ALLOWANCE:
-            return rung
-        self._heed()
-        search = self._orders.chosen(rung)
-        candidates = [rung]
+            return candidate
+        self._cancellation_check()
+        search = self._orders.chosen(candidate)
+        candidates = [candidate]
         seed = search.operators + _TURNS * turn
-        if rung.room_bytes is None:
-            manner = (
+        if candidate.room_bytes is None:
+            options = (
                 single_tensor_parameters(drops=self._drops) if turn % 2 else search_parameters(drops=self._drops)[0]
             )
-            search.improve(self._limit_bytes, manner, most=self._at_most_left(most), seed=seed)
-            candidates.append(candidate_of(rung.order, search))
-        if rung.room_bytes is not None or search.fill(self._limit_bytes):
+            search.improve(self._limit_bytes, options, most=self._at_most_left(most), seed=seed)
+            candidates.append(candidate_of(candidate.order, search))
+        if candidate.room_bytes is not None or search.fill(self._limit_bytes):
             for number in range(2):
                 search.exchange(drops=self._drops, most=self._at_most_left(most // 4))
                 search.sweep_again(drops=self._drops, most=self._at_most_left(most // 4), seed=seed + number)
-            candidates.append(candidate_of(rung.order, search))
+            candidates.append(candidate_of(candidate.order, search))
         return fastest_candidate(candidates)
 
-    def _lower_by_steps(self, rung: CandidatePlan) -> list[CandidatePlan]:
+    def _lower_by_steps(self, candidate: CandidatePlan) -> list[CandidatePlan]:
         """Lower the same choices to the limit by local search instead of laying them out into the limit."""
-        search = self._orders.search(rung.order)
-        search.choose(list(rung.choices))
+        search = self._orders.search(candidate.order)
+        search.choose(list(candidate.choices))
         if not search.lower(
             self._limit_bytes, single_tensor_parameters(drops=self._drops), most=self._at_most_left(self._ration // 2)
         ):
             return []
         search.prune(self._limit_bytes, min(PRUNED, self._at_most_left(self._ration)))
-        return [candidate_of(rung.order, search)]
+        return [candidate_of(candidate.order, search)]
 
     def _fill_and_exchange(self, order: int, most: int) -> list[CandidatePlan]:
         """Lay the search's present choices out into the limit and exchange them one by one."""
@@ -288,40 +288,44 @@ class FirstPlan:
 
     # --- other orders -----------------------------------------------------------------------------------------------
 
-    def _sweep_in_late_orders(self, rung: CandidatePlan) -> list[CandidatePlan]:
+    def _sweep_in_late_orders(self, candidate: CandidatePlan) -> list[CandidatePlan]:
         """Return candidates in the orders in which no update waits without need: the same choices, and new sweeps."""
         candidates: list[CandidatePlan] = []
         for _ in range(MOST_REORDERINGS):
-            order = self._orders.settled(rung)
-            if self._layouts_left < _LEAST_ALLOWANCE or order == rung.order or not self._carry_choices(rung, order):
+            order = self._orders.settled(candidate)
+            if (
+                self._layouts_left < _LEAST_ALLOWANCE
+                or order == candidate.order
+                or not self._carry_choices(candidate, order)
+            ):
                 break
             candidates += [*self._fill_and_exchange(order, self._ration // 2), *self._sweep_orders((order,))]
-            best = fastest_candidate((rung, *candidates))
-            if best is rung:
+            best = fastest_candidate((candidate, *candidates))
+            if best is candidate:
                 break
-            rung = best
+            candidate = best
         return candidates
 
-    def _polish_in_late_orders(self, rung: CandidatePlan) -> CandidatePlan:
+    def _polish_in_late_orders(self, candidate: CandidatePlan) -> CandidatePlan:
         """Improve the candidate in the order in which no update waits without need, as long as that is faster."""
         for _ in range(MOST_REORDERINGS):
-            order = self._orders.settled(rung)
-            done = self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((rung,))
-            if done or order == rung.order or not self._carry_choices(rung, order):
+            order = self._orders.settled(candidate)
+            done = self._layouts_left < _LEAST_ALLOWANCE or self._costs_nothing((candidate,))
+            if done or order == candidate.order or not self._carry_choices(candidate, order):
                 break
             carried = replace(candidate_of(order, self._orders.search(order)), room_bytes=None)
             starts = [*self._fill_and_exchange(order, 1), *self._lower_by_steps(carried)]
-            best = fastest_candidate([rung, *(self._polish(start, self._ration // 2) for start in starts)])
-            if best is rung:
+            best = fastest_candidate([candidate, *(self._polish(start, self._ration // 2) for start in starts)])
+            if best is candidate:
                 break
-            rung = best
-        return rung
+            candidate = best
+        return candidate
 
-    def _carry_choices(self, rung: CandidatePlan, order: int) -> bool:
+    def _carry_choices(self, candidate: CandidatePlan, order: int) -> bool:
         """Make the candidate's choices in another order. Return False if that is not possible."""
         search = self._orders.search(order)
         try:
-            search.choose(translate_choices(self._orders.chosen(rung), search))
+            search.choose(translate_choices(self._orders.chosen(candidate), search))
         except ValueError:  # the choices would also have to recompute a tensor that the waiting update kept
             return False
         return True
@@ -336,21 +340,21 @@ class FirstPlan:
     def _at_most_left(self, layouts: int) -> int:
         return max(1, min(layouts, self._layouts_left))
 
-    def _is_slow(self, rungs: Iterable[CandidatePlan]) -> bool:
-        return fastest_candidate(rungs).iteration_ns > _SLOW * self._top.iteration_ns
+    def _is_slow(self, candidates: Iterable[CandidatePlan]) -> bool:
+        return fastest_candidate(candidates).iteration_ns > _SLOW * self._top.iteration_ns
 
-    def _costs_nothing(self, rungs: Iterable[CandidatePlan]) -> bool:
-        return any(rung.iteration_ns <= self._top.iteration_ns for rung in rungs)
+    def _costs_nothing(self, candidates: Iterable[CandidatePlan]) -> bool:
+        return any(candidate.iteration_ns <= self._top.iteration_ns for candidate in candidates)
 
     def _by_order(self, candidates: Iterable[CandidatePlan]) -> list[CandidatePlan]:
         """Return the fastest candidate of each order, laid out into the limit or not. The fastest of
         all comes first.
         """
         best: dict[tuple[int, bool], CandidatePlan] = {}
-        for rung in candidates:
-            kind = (rung.order, rung.room_bytes is None)
-            best[kind] = fastest_candidate((best[kind], rung)) if kind in best else rung
-        return sorted(best.values(), key=lambda rung: rung.speed)
+        for candidate in candidates:
+            kind = (candidate.order, candidate.room_bytes is None)
+            best[kind] = fastest_candidate((best[kind], candidate)) if kind in best else candidate
+        return sorted(best.values(), key=lambda candidate: candidate.speed)
 
 
 def layout_allowance(operators: int, work: float = 1) -> int:

@@ -17,7 +17,7 @@ from enum import IntEnum
 
 from indb_tensile.scheduler.search.candidate import CandidatePlan, candidate_of, fastest_candidate
 from indb_tensile.scheduler.search.execution_orders import ExecutionOrders, translate_choices
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 
 # The most choices that a pruning tries to undo. Each try is one layout. With fewer tries, needless choices remain in
 # plans with many choices.
@@ -28,15 +28,15 @@ _WORK = 1_000_000
 # The layouts for each operator of a small graph. They bound the ration where `_WORK` would allow more layouts than
 # few choices can use. A larger value only costs time.
 _WORK_PER_OPERATOR = 8
-# The most tensors that one step of a `Manner` takes at once. `fits_layout_limit` relies on it; the largest `together`
-# below has to equal it.
+# The most tensors that one step of the greedy search takes at once. `fits_layout_limit` relies on it; the largest
+# `together` below has to equal it.
 _TOGETHER = 64
 # The rations after which no further set of search parameters is tried. A higher value tries more and takes longer.
 _TRIES = 2
 # The rations for the improvement of one candidate. A larger value improves each candidate longer.
 _DEEP = 3
 # The rations for a limit that no set of parameters reaches. With fewer, more such limits end in swapping alone.
-_PATIENT = 3
+_MORE_RATIONS = 3
 # The staged limits, as fractions of the way from the limit to the liveness peak. Each halves the distance, because a
 # good plan for slightly more memory is seldom a dead end. Measured: DenseNet-121 within 540 MB on an H200 takes 1.15
 # times as long with stages and 1.56 times without. Each stage costs up to a few rations.
@@ -57,7 +57,7 @@ MOST_REORDERINGS = 3
 # The parameters for candidates that recompute less: steps of up to 64 tensors first, then of up to 8. Each is lowered
 # within `_DEEP` rations. A further entry costs as much.
 _CAREFUL = tuple(
-    Manner(drops=False, lane_price=0.02, tried=1, together=together, careful=True) for together in (64, 8)
+    GreedyOptions(drops=False, lane_price=0.02, tried=1, together=together, careful=True) for together in (64, 8)
 )
 
 
@@ -83,18 +83,18 @@ def fits_layout_limit(moves: int, ration: int) -> bool:
     return 2 * moves <= _TOGETHER * ration
 
 
-def search_parameters(*, drops: bool) -> tuple[Manner, ...]:
+def search_parameters(*, drops: bool) -> tuple[GreedyOptions, ...]:
     """Return the sets of search parameters: they weigh lanes against waits, and take many tensors at once or the best
     of a few.
     """
-    unchecked = Manner(drops=drops, lane_price=0.02, tried=1, together=64, surprise=1.0)
+    unchecked = GreedyOptions(drops=drops, lane_price=0.02, tried=1, together=64, surprise=1.0)
     return (
-        Manner(drops=drops, lane_price=0.02, tried=4, together=16),
+        GreedyOptions(drops=drops, lane_price=0.02, tried=4, together=16),
         unchecked,
-        Manner(drops=drops, lane_price=0.02, tried=1, together=64, careful=True),
-        Manner(drops=drops, lane_price=0.1, tried=1, together=16),
-        Manner(drops=drops, lane_price=0.02, tried=2),
-        Manner(drops=drops, lane_price=0.0, tried=6),
+        GreedyOptions(drops=drops, lane_price=0.02, tried=1, together=64, careful=True),
+        GreedyOptions(drops=drops, lane_price=0.1, tried=1, together=16),
+        GreedyOptions(drops=drops, lane_price=0.02, tried=2),
+        GreedyOptions(drops=drops, lane_price=0.0, tried=6),
     )
 
 
@@ -117,46 +117,49 @@ class LocalSearch:
         *,
         drops: bool,
         work: int = 1,
-        heed: CancellationCheck = never_cancel,
+        cancellation_check: CancellationCheck = never_cancel,
     ) -> None:
-        self._heed = heed
+        self._cancellation_check = cancellation_check
         self._orders, self._top, self._limit_bytes = orders, top, limit_bytes
         self._drops = drops
         self._ration = work * layout_limit(orders.first[0].operators)
 
     def best(self) -> CandidatePlan:
         """Return the fastest candidate within the limit, or the candidate with the least memory if none fits."""
-        rungs = self._try_all_parameters()
-        rungs += self._lower_in_stages({rung.order for rung in rungs})
-        rungs = rungs or self._retry_with_more_layouts()
-        if not rungs:
+        candidates = self._try_all_parameters()
+        candidates += self._lower_in_stages({candidate.order for candidate in candidates})
+        candidates = candidates or self._retry_with_more_layouts()
+        if not candidates:
             return self._swap_then_exchange()
-        if self._costs_nothing(rungs):
-            return fastest_candidate(rungs)
+        if self._costs_nothing(candidates):
+            return fastest_candidate(candidates)
         starts = [
-            fastest_candidate(r for r in rungs if r.order == order) for order in sorted({r.order for r in rungs})
+            fastest_candidate(r for r in candidates if r.order == order)
+            for order in sorted({r.order for r in candidates})
         ]
         settled = [self._improve_in_late_orders(self._improve_all_ways(start)) for start in starts]
         # `loose` orders are those in which most tensors may be recomputed.
-        none_loose = all(rung.order not in self._orders.loose for rung in rungs)
+        none_loose = all(candidate.order not in self._orders.loose for candidate in candidates)
         if none_loose or fastest_candidate(settled).iteration_ns > _CLOSE * self._top.iteration_ns:
-            settled += [rung for rung in (self._swap_then_exchange(),) if rung.peak_bytes <= self._limit_bytes]
+            settled += [
+                candidate for candidate in (self._swap_then_exchange(),) if candidate.peak_bytes <= self._limit_bytes
+            ]
         return fastest_candidate(settled)
 
     def _try_all_parameters(self) -> list[CandidatePlan]:
         """Return the candidates that the sets of parameters find in every order, while there is work left."""
-        rungs: list[CandidatePlan] = []
+        candidates: list[CandidatePlan] = []
         spent = 0
-        for number, manner in enumerate(search_parameters(drops=self._drops)):
+        for number, options in enumerate(search_parameters(drops=self._drops)):
             for order, search in enumerate(self._orders.first):
                 enough = number > 0 and spent > _TRIES * self._ration
-                if rungs and (self._costs_nothing(rungs) or enough):
-                    return rungs
+                if candidates and (self._costs_nothing(candidates) or enough):
+                    return candidates
                 start = search.layouts
-                self._heed()
-                rungs += self._lower_from_scratch(order, manner, self._ration)
+                self._cancellation_check()
+                candidates += self._lower_from_scratch(order, options, self._ration)
                 spent += search.layouts - start
-        return rungs
+        return candidates
 
     def _lower_in_stages(self, reached: set[int]) -> list[CandidatePlan]:
         """Return candidates found limit by limit, improved each time, for loose orders in which no set of parameters
@@ -166,10 +169,10 @@ class LocalSearch:
         next. A good plan for slightly more memory is seldom such a dead end.
         """
         return [
-            rung
+            candidate
             for order in self._orders.loose
             if order not in reached
-            for rung in self._lower_order_in_stages(order)
+            for candidate in self._lower_order_in_stages(order)
         ]
 
     def _lower_order_in_stages(self, order: int) -> list[CandidatePlan]:
@@ -189,29 +192,29 @@ class LocalSearch:
         above_bytes = search.peak_bytes
         for attempt in range(_STARTS):
             before = search.choices
-            self._heed()
-            if search.lower(limit_bytes, self._patient, most=_PATIENT * self._ration):
+            self._cancellation_check()
+            if search.lower(limit_bytes, self._single_tensor, most=_MORE_RATIONS * self._ration):
                 search.prune(limit_bytes, PRUNED)
                 search.improve(limit_bytes, first, most=self._ration, seed=seed)
                 return True
             search.choose(before)
-            search.improve(above_bytes, self._patient, most=self._ration, seed=seed + _STARTS * (attempt + 1))
+            search.improve(above_bytes, self._single_tensor, most=self._ration, seed=seed + _STARTS * (attempt + 1))
         return False
 
     def _retry_with_more_layouts(self) -> list[CandidatePlan]:
         """Search with more rations, after no set of parameters succeeded."""
         orders = range(len(self._orders.first))
         return [
-            rung
+            candidate
             for order in orders
-            for rung in self._lower_from_scratch(order, self._patient, _PATIENT * self._ration)
+            for candidate in self._lower_from_scratch(order, self._single_tensor, _MORE_RATIONS * self._ration)
         ]
 
-    def _lower_from_scratch(self, order: int, manner: Manner, most: int) -> list[CandidatePlan]:
-        self._heed()
+    def _lower_from_scratch(self, order: int, options: GreedyOptions, most: int) -> list[CandidatePlan]:
+        self._cancellation_check()
         search = self._orders.search(order)
         search.clear()
-        return self._prune(order, search) if search.lower(self._limit_bytes, manner, most=most) else []
+        return self._prune(order, search) if search.lower(self._limit_bytes, options, most=most) else []
 
     def _prune(self, order: int, search: StepSearch) -> list[CandidatePlan]:
         search.prune(self._limit_bytes, PRUNED)
@@ -222,71 +225,71 @@ class LocalSearch:
     def _improve_all_ways(self, start: CandidatePlan) -> CandidatePlan:
         """Return the fastest result of improving the candidate with several sets of parameters."""
         first = search_parameters(drops=self._drops)[0]
-        improved = [self._improve(start, (first,)), self._improve(start, (self._patient,))]
+        improved = [self._improve(start, (first,)), self._improve(start, (self._single_tensor,))]
         best = fastest_candidate(improved)
         if best.iteration_ns < _CLOSE * self._top.iteration_ns:
             improved += self._recompute_less(best)
         return fastest_candidate((*improved, *self._exchange(fastest_candidate(improved))))
 
-    def _improve(self, rung: CandidatePlan, manners: Sequence[Manner]) -> CandidatePlan:
-        search = self._orders.search(rung.order)
-        search.choose(list(rung.choices))
-        for number, manner in enumerate(manners):
-            self._heed()
-            search.improve(self._limit_bytes, manner, most=_DEEP * self._ration, seed=search.operators + number)
-        return candidate_of(rung.order, search)
+    def _improve(self, candidate: CandidatePlan, option_sets: Sequence[GreedyOptions]) -> CandidatePlan:
+        search = self._orders.search(candidate.order)
+        search.choose(list(candidate.choices))
+        for number, options in enumerate(option_sets):
+            self._cancellation_check()
+            search.improve(self._limit_bytes, options, most=_DEEP * self._ration, seed=search.operators + number)
+        return candidate_of(candidate.order, search)
 
     def _recompute_less(self, best: CandidatePlan) -> list[CandidatePlan]:
         """Return other candidates that recompute less. If next to no time is lost, the rest may be recomputation."""
         candidates = [self._improve(best, (swap_only_parameters(0.1),))]
-        mixed = Manner(drops=self._drops, lane_price=0.02, tried=4, together=16)
-        for manner in _CAREFUL:
+        mixed = GreedyOptions(drops=self._drops, lane_price=0.02, tried=4, together=16)
+        for options in _CAREFUL:
             if self._costs_nothing(candidates):
                 break
-            for rung in self._lower_from_scratch(best.order, manner, _DEEP * self._ration):
-                candidates.append(self._improve(rung, (mixed, swap_only_parameters(0.1))))
+            for candidate in self._lower_from_scratch(best.order, options, _DEEP * self._ration):
+                candidates.append(self._improve(candidate, (mixed, swap_only_parameters(0.1))))
         return candidates
 
-    def _exchange(self, rung: CandidatePlan) -> list[CandidatePlan]:
+    def _exchange(self, candidate: CandidatePlan) -> list[CandidatePlan]:
         """Lay the candidate out into the limit and replace single choices."""
-        self._heed()
-        search = self._orders.search(rung.order)
-        search.choose(list(rung.choices))
+        self._cancellation_check()
+        search = self._orders.search(candidate.order)
+        search.choose(list(candidate.choices))
         if not search.fill(self._limit_bytes):
             return []
         search.exchange(drops=self._drops, most=self._ration)
-        return [candidate_of(rung.order, search)]
+        return [candidate_of(candidate.order, search)]
 
-    def _improve_in_late_orders(self, rung: CandidatePlan) -> CandidatePlan:
+    def _improve_in_late_orders(self, candidate: CandidatePlan) -> CandidatePlan:
         """Continue in the order in which no update waits for the iteration's end without need."""
         for _ in range(MOST_REORDERINGS):
-            order = self._orders.settled(rung)
-            if order == rung.order or self._costs_nothing((rung,)):
+            order = self._orders.settled(candidate)
+            if order == candidate.order or self._costs_nothing((candidate,)):
                 break
-            best = fastest_candidate((rung, *self._carry_over(rung, order)))
-            if best is rung:
+            best = fastest_candidate((candidate, *self._carry_over(candidate, order)))
+            if best is candidate:
                 break
-            rung = best
-        return rung
+            candidate = best
+        return candidate
 
-    def _carry_over(self, rung: CandidatePlan, order: int) -> list[CandidatePlan]:
+    def _carry_over(self, candidate: CandidatePlan, order: int) -> list[CandidatePlan]:
         """Return the results of the same choices in another order."""
         search = self._orders.search(order)
         carried = CandidatePlan(
             order=order,
-            peak_bytes=rung.peak_bytes,
-            iteration_ns=rung.iteration_ns,
-            lane_ns=rung.lane_ns,
-            choices=tuple(translate_choices(self._orders.chosen(rung), search)),
+            peak_bytes=candidate.peak_bytes,
+            iteration_ns=candidate.iteration_ns,
+            lane_ns=candidate.lane_ns,
+            choices=tuple(translate_choices(self._orders.chosen(candidate), search)),
         )
         try:
             self._orders.chosen(carried)
         except ValueError:  # the choices would also have to recompute a tensor that the waiting update kept
             return []
         candidates = self._exchange(carried)
-        if self._orders.chosen(carried).lower(self._limit_bytes, self._patient, most=self._ration):
+        if self._orders.chosen(carried).lower(self._limit_bytes, self._single_tensor, most=self._ration):
             (pruned,) = self._prune(order, search)
-            candidates.append(self._improve(pruned, (self._patient,)))
+            candidates.append(self._improve(pruned, (self._single_tensor,)))
             candidates += self._exchange(candidates[-1])
         return candidates
 
@@ -303,37 +306,37 @@ class LocalSearch:
         candidates: list[CandidatePlan] = []
         for order in orders:
             candidates += self._lower_and_press(order, self._limit_bytes, swap_only_parameters(1.0))
-            candidates += self._lower_and_press(order, near_bytes, self._patient)
+            candidates += self._lower_and_press(order, near_bytes, self._single_tensor)
         if not candidates:
             search = self._orders.search(orders[-1])
             search.exhaust()
             search.prune(self._limit_bytes, self._ration)
             return candidate_of(orders[-1], search)
-        candidates += [other for rung in tuple(candidates) for other in self._exchange(rung)]
+        candidates += [other for candidate in tuple(candidates) for other in self._exchange(candidate)]
         candidates += self._exchange(fastest_candidate(candidates))
         return self._improve_in_late_orders(fastest_candidate(candidates))
 
-    def _lower_and_press(self, order: int, near_bytes: int, manner: Manner) -> list[CandidatePlan]:
+    def _lower_and_press(self, order: int, near_bytes: int, options: GreedyOptions) -> list[CandidatePlan]:
         """Lower the peak as far as possible with free choices, then force swaps until it is below the limit."""
-        self._heed()
+        self._cancellation_check()
         search = self._orders.search(order)
         search.clear()
-        search.lower(near_bytes, manner, most=self._ration)
+        search.lower(near_bytes, options, most=self._ration)
         return self._prune(order, search) if search.press(self._limit_bytes, most=self._ration) else []
 
     @property
-    def _patient(self) -> Manner:
+    def _single_tensor(self) -> GreedyOptions:
         return single_tensor_parameters(drops=self._drops)
 
-    def _costs_nothing(self, rungs: Iterable[CandidatePlan]) -> bool:
-        return any(rung.iteration_ns <= self._top.iteration_ns for rung in rungs)
+    def _costs_nothing(self, candidates: Iterable[CandidatePlan]) -> bool:
+        return any(candidate.iteration_ns <= self._top.iteration_ns for candidate in candidates)
 
 
-def single_tensor_parameters(*, drops: bool) -> Manner:
+def single_tensor_parameters(*, drops: bool) -> GreedyOptions:
     """Return the parameters that take one tensor at a time, the better of two candidates."""
-    return Manner(drops=drops, lane_price=0.1, tried=2)
+    return GreedyOptions(drops=drops, lane_price=0.1, tried=2)
 
 
-def swap_only_parameters(lane_price: float) -> Manner:
+def swap_only_parameters(lane_price: float) -> GreedyOptions:
     """Return the parameters that lower a peak by swaps alone."""
-    return Manner(drops=False, lane_price=lane_price, tried=1, together=16)
+    return GreedyOptions(drops=False, lane_price=lane_price, tried=1, together=16)

@@ -17,8 +17,8 @@ are therefore put off, and these follow from the plan.
 from collections.abc import Sequence
 
 from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, TensorId
-from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution
+from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 from indb_tensile.scheduler.rewrite import captured_order, own_state
 
 # Bytes of state in one part. Parts of this size run long enough that the launch time of one more kernel costs little.
@@ -27,23 +27,25 @@ _PART_BYTES = 32 * 1024 * 1024
 # The most parts of one update: bounds the operators that splitting adds. Fewer parts raise the floor of huge updates.
 _MOST_PARTS = 64
 # entries, one for each graph: a search asks for several orders of each graph
-_BESIDE: Memo[tuple[OpIndex, ...]] = Memo(8)
-_DEFERRABLE: Memo[frozenset[OpIndex]] = Memo(8)
+_BESIDE: CachedKind[tuple[OpIndex, ...]] = CachedKind(name="updates beside gradients", most=8)
+_DEFERRABLE: CachedKind[frozenset[OpIndex]] = CachedKind(name="deferrable updates", most=8)
 
 
-def rearranged(graph: StepGraph, last: frozenset[OpIndex] | None = None) -> tuple[OpIndex, ...]:
+def rearranged(
+    graph: StepGraph, last: frozenset[OpIndex] | None = None, *, cache: PlanCache | None = None
+) -> tuple[OpIndex, ...]:
     """Return every operator once: parameter updates beside their gradients, and `last`, or all deferrable updates, at
     the end.
     """
-    last = deferrable(graph) if last is None else last
-    return (*(k for k in updates_beside_gradients(graph) if k not in last), *sorted(last))
+    last = deferrable(graph, cache) if last is None else last
+    return (*(k for k in updates_beside_gradients(graph, cache) if k not in last), *sorted(last))
 
 
-def updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
+def updates_beside_gradients(graph: StepGraph, cache: PlanCache | None = None) -> tuple[OpIndex, ...]:
     """Return every operator once. Optimizer operators run as early as the tensors that they read and
     overwrite allow.
     """
-    return _BESIDE.get(graph, (), lambda: _updates_beside_gradients(graph))
+    return cached(cache, _BESIDE, graph, (), lambda: _updates_beside_gradients(graph))
 
 
 def _updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
@@ -62,17 +64,17 @@ def _updates_beside_gradients(graph: StepGraph) -> tuple[OpIndex, ...]:
     return tuple(order)
 
 
-def with_parts(graph: StepGraph, order: tuple[OpIndex, ...]) -> tuple[Execution, ...]:
+def with_parts(graph: StepGraph, order: tuple[OpIndex, ...], cache: PlanCache | None = None) -> tuple[Execution, ...]:
     """Return the same order with every large update in parts."""
-    parts = _parts(graph)
-    whole = captured_order(graph)
+    parts = _parts(graph, cache)
+    whole = captured_order(graph, cache)
     return tuple(run for index in order for run in parts.get(index, (whole[index],)))
 
 
-def _parts(graph: StepGraph) -> dict[OpIndex, tuple[Execution, ...]]:
+def _parts(graph: StepGraph, cache: PlanCache | None) -> dict[OpIndex, tuple[Execution, ...]]:
     """Return the executions of each update that is large enough to be split."""
     parts_of = {}
-    for index, state in own_state(graph).items():
+    for index, state in own_state(graph, cache).items():
         state_bytes = sum(graph.tensors[t].size_bytes for t in state)
         if state_bytes > _PART_BYTES:
             parts = min(_MOST_PARTS, -(-state_bytes // _PART_BYTES))
@@ -80,13 +82,13 @@ def _parts(graph: StepGraph) -> dict[OpIndex, tuple[Execution, ...]]:
     return parts_of
 
 
-def deferrable(graph: StepGraph) -> frozenset[OpIndex]:
+def deferrable(graph: StepGraph, cache: PlanCache | None = None) -> frozenset[OpIndex]:
     """Return the updates of buffers that no operator accesses afterwards, from inputs that nothing changes
     afterwards.
 
     None of these updates accesses what another one writes, so any of them may wait.
     """
-    return _DEFERRABLE.get(graph, (), lambda: _deferrable(graph))
+    return cached(cache, _DEFERRABLE, graph, (), lambda: _deferrable(graph))
 
 
 def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
@@ -103,7 +105,9 @@ def _deferrable(graph: StepGraph) -> frozenset[OpIndex]:
     return frozenset(updates)
 
 
-def blocking_updates(graph: StepGraph, executions: Sequence[Execution]) -> frozenset[OpIndex]:
+def blocking_updates(
+    graph: StepGraph, executions: Sequence[Execution], cache: PlanCache | None = None
+) -> frozenset[OpIndex]:
     """Return those deferrable updates that have to wait for the end, because they change what is read again in this
     order.
     """
@@ -113,7 +117,7 @@ def blocking_updates(graph: StepGraph, executions: Sequence[Execution]) -> froze
         if (execution.operator, execution.part) in ran:
             read.update(graph.operators[execution.operator].reads)
         ran.add((execution.operator, execution.part))
-    return frozenset(k for k in deferrable(graph) if not read.isdisjoint(graph.operators[k].writes))
+    return frozenset(k for k in deferrable(graph, cache) if not read.isdisjoint(graph.operators[k].writes))
 
 
 def _anchors(graph: StepGraph) -> list[int]:

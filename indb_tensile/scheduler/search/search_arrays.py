@@ -16,17 +16,17 @@ import numpy.typing as npt
 
 from indb_tensile.scheduler.graph import Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
-from indb_tensile.scheduler.memo import Memo
 from indb_tensile.scheduler.plan import Execution
+from indb_tensile.scheduler.plan_cache import CachedKind, PlanCache, cached
 from indb_tensile.scheduler.rewrite import captured_order, execution_ns, own_state, part_bytes, repeatable
 
 _Ints = npt.NDArray[np.int64]
 _PARTS = 1 << 16  # more parts than an operator is ever split into; part numbers are packed by this factor
-# Numbers of cached results. A job has a few graphs and each graph a few orders; a smaller number makes planning
+# The numbers of cached values. A job has a few graphs and each graph a few orders; a smaller number makes planning
 # repeat work, a larger one keeps more arrays in memory.
-_OUTLINES: Memo["Outline"] = Memo(16)
-_TABLES: Memo["_Table"] = Memo(8)
-_LANES: Memo[tuple[_Ints, _Ints]] = Memo(16)
+_OUTLINES: CachedKind["Outline"] = CachedKind(name="outlines", most=16)
+_TABLES: CachedKind["_Table"] = CachedKind(name="captured graphs as arrays", most=8)
+_LANES: CachedKind[tuple[_Ints, _Ints]] = CachedKind(name="copy times", most=16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,13 +53,13 @@ class Outline:
     floor_bytes: int  # the largest operator's working set
 
 
-def outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
+def outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCache | None = None) -> Outline:
     """Return the outline of this order; the captured order if `executions` is empty. Nothing may run again in the
     order.
 
     The order is not checked. Orders of our own are lawful (reorder.py), others are rewritten first.
     """
-    return _OUTLINES.get(graph, executions, lambda: _outline(graph, executions))
+    return cached(cache, _OUTLINES, graph, executions, lambda: _outline(graph, executions, cache))
 
 
 def latencies(drawn: Outline, latency_ns: Sequence[int], link: Link) -> _Ints:
@@ -72,10 +72,20 @@ def latencies(drawn: Outline, latency_ns: Sequence[int], link: Link) -> _Ints:
     return result_ns
 
 
-def lanes(graph: StepGraph, executions: tuple[Execution, ...], link: Link, share: float) -> tuple[_Ints, _Ints]:
+def lanes(
+    graph: StepGraph,
+    executions: tuple[Execution, ...],
+    link: Link,
+    share: float,
+    cache: PlanCache | None = None,
+) -> tuple[_Ints, _Ints]:
     """Return the nanoseconds of each tensor's copy to the host and back on a share of the lanes."""
-    return _LANES.get(
-        graph, (executions, link, share), lambda: _lanes(outline(graph, executions).size_bytes, link, share)
+    return cached(
+        cache,
+        _LANES,
+        graph,
+        (executions, link, share),
+        lambda: _lanes(outline(graph, executions, cache).size_bytes, link, share),
     )
 
 
@@ -127,12 +137,12 @@ class Instances:
         return self._source.get(tensor, self._first[-1])
 
 
-def _outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
+def _outline(graph: StepGraph, executions: tuple[Execution, ...], cache: PlanCache | None) -> Outline:
     """Compute the outline as rewriting the graph and reading it would give it, from the captured arrays operator by
     operator.
     """
-    table = _TABLES.get(graph, (), lambda: _table(graph))
-    runs = executions or captured_order(graph)
+    table = cached(cache, _TABLES, graph, (), lambda: _table(graph))
+    runs = executions or captured_order(graph, cache)
     source = np.array([run.operator for run in runs], dtype=np.int64)
     cut = [k for k, run in enumerate(runs) if run.parts > 1]
     counts = np.diff(table.offset)[source]
@@ -143,7 +153,7 @@ def _outline(graph: StepGraph, executions: tuple[Execution, ...]) -> Outline:
     persistent, splits = table.persistent, tuple[tuple[int, int], ...]()
     if cut:
         access, writes, size_bytes, persistent, splits = _split(
-            graph, [(k, runs[k]) for k in cut], offset, access.copy(), writes.copy()
+            graph, [(k, runs[k]) for k in cut], offset, access.copy(), writes.copy(), cache
         )
     later = np.array([run.part > 0 for run in runs], dtype=np.uint8)
     repeated = table.repeatable[source] & (1 - later)
@@ -217,13 +227,14 @@ def _split(
     offset: npt.NDArray[np.int32],
     access: npt.NDArray[np.int32],
     writes: npt.NDArray[np.uint8],
+    cache: PlanCache | None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], _Ints, npt.NDArray[np.uint8], tuple[tuple[int, int], ...]]:
     """Return the accesses with each part's own tensors, all tensors' sizes and persistence, and the operators that
     added tensors.
 
     The first part of a tensor keeps its id. The other parts follow all tensors in the order of their first access.
     """
-    own = own_state(graph)
+    own = own_state(graph, cache)
     size_bytes = [t.size_bytes for t in graph.tensors]
     persistent = [t.persistent for t in graph.tensors]
     pieces: dict[TensorId, list[int]] = {}

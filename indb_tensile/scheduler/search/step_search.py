@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile._planner import Manner, Search
+from indb_tensile._planner import GreedyOptions, Search
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.search.search_arrays import Instances, Outline, lanes, latencies, outline
 
-__all__ = ["DROPPED", "Manner", "StepSearch"]
+__all__ = ["DROPPED", "GreedyOptions", "StepSearch"]
 
 # Marks a choice that recomputes its gap's tensor. It stands in place of the first operator that a swap has to cover.
 DROPPED = -2
@@ -39,15 +40,17 @@ class StepSearch:
         executions: tuple[Execution, ...] = (),
         share: float = 1.0,
         away: frozenset[TensorId] = frozenset(),
+        cache: PlanCache | None = None,
     ) -> None:
         self.graph = graph
+        self.cache = PlanCache() if cache is None else cache
         self._executions = executions
         self._away = away
         self._link = link
         self._keys: tuple[tuple[int, int, int], ...] | None = None
         self.captured_ns = tuple(latency_ns)
-        self._outline = outline(graph, executions)
-        self._out_ns, self._in_ns = lanes(graph, executions, link, share)
+        self._outline = outline(graph, executions, self.cache)
+        self._out_ns, self._in_ns = lanes(graph, executions, link, share, self.cache)
         self._latency_ns = latencies(self._outline, latency_ns, link)
         self._search = _search(self._outline, self._out_ns, self._in_ns, self._latency_ns, away)
 
@@ -101,12 +104,12 @@ class StepSearch:
         """
         self._search.exhaust()
 
-    def lower(self, limit_bytes: int, manner: Manner, *, most: int) -> bool:
+    def lower(self, limit_bytes: int, options: GreedyOptions, *, most: int) -> bool:
         """Add choices until the peak is within the limit.
 
         Return False if nothing lowers the peak further, or if laying out `most` sets of choices did not suffice.
         """
-        return self._search.lower(limit_bytes, manner, most)
+        return self._search.lower(limit_bytes, options, most)
 
     def sweep(self, limit_bytes: int, *, drops: bool, lane_price: float, rounds: int = 4) -> bool:
         """Replace all choices by those of one scan along the iteration, laid out into the limit. Takes a few layouts
@@ -137,11 +140,11 @@ class StepSearch:
         """Try to undo up to `most` choices, the most expensive first."""
         self._search.prune(limit_bytes, most)
 
-    def improve(self, limit_bytes: int, manner: Manner, *, most: int, seed: int) -> int:
+    def improve(self, limit_bytes: int, options: GreedyOptions, *, most: int, seed: int) -> int:
         """Run a large-neighbourhood search: undo choices around random places, lower again, and keep
         faster results.
         """
-        return self._search.improve(limit_bytes, manner, most, seed)
+        return self._search.improve(limit_bytes, options, most, seed)
 
     def fill(self, room_bytes: int) -> bool:
         """Lay the choices out into this much memory, until the choices change. No swap has to cover any operator
@@ -158,7 +161,7 @@ class StepSearch:
         The fastest result, alone on the whole link whatever the job's share, becomes the plan until the choices
         change. Return whether any result is faster than before.
         """
-        out_ns, in_ns = lanes(self.graph, self._executions, self._link, 1.0)
+        out_ns, in_ns = lanes(self.graph, self._executions, self._link, 1.0, self.cache)
         return self._search.advance(list(distances), out_ns=out_ns, in_ns=in_ns)
 
     def exchange(self, *, drops: bool, most: int) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.memory.peak import Gap, accesses, gaps, peak, working_sets
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.recomputation.recompute import Cone, Recomputation
 from indb_tensile.scheduler.tensile.swap_events import SwapEvents
 
@@ -41,10 +42,17 @@ def msps(size_bytes: int, time_ns: int) -> float:
 class RecomputeEvents:
     """The recomputation events of one graph, which are added one by one."""
 
-    def __init__(self, graph: StepGraph, latency_ns: tuple[int, ...], events: SwapEvents) -> None:
+    def __init__(
+        self,
+        graph: StepGraph,
+        latency_ns: tuple[int, ...],
+        events: SwapEvents,
+        cache: PlanCache | None = None,
+    ) -> None:
+        self._cache = PlanCache() if cache is None else cache
         self._graph = graph
         self._events = events
-        self._recomputation = Recomputation(graph, latency_ns)
+        self._recomputation = Recomputation(graph, latency_ns, cache=self._cache)
         self._load = events.footprint.copy()
         # bytes above the operator's own load during the re-run before it
         self._turn = np.full(len(graph.operators), _NOTHING, dtype=np.int64)
@@ -97,11 +105,12 @@ class RecomputeEvents:
         if not released:
             return plain
         recomputing = self._recomputation.plan(policy, released, self._events.swaps, away=away)
-        return recomputing if peak(self._graph, recomputing) < peak(self._graph, plain) else plain
+        lower = peak(self._graph, recomputing, self._cache) < peak(self._graph, plain, self._cache)
+        return recomputing if lower else plain
 
     def correct(self) -> None:
         """Measure the plan's peak, and correct the estimate by the difference from now on."""
-        self._correction_bytes += max(0, peak(self._graph, self.plan("")) - self.peak_bytes)
+        self._correction_bytes += max(0, peak(self._graph, self.plan(""), self._cache) - self.peak_bytes)
 
     # --- which conform -------------------------------------------------------------------------------------------
 

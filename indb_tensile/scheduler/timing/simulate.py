@@ -22,6 +22,7 @@ from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import effective, effective_latency
 from indb_tensile.scheduler.timing.copy_flow import Copy, Flow, Lane
 from indb_tensile.scheduler.timing.gate_passing import ClosedGate, JobGates, gates_of, whole_rounds
@@ -119,6 +120,7 @@ def simulate(
     *,
     compute: Compute = Compute.OVERLAP,
     schedules: Sequence[Schedule] = (),
+    cache: PlanCache | None = None,
 ) -> tuple[Forecast, ...]:
     """Run all jobs from their home states until the pattern repeats. Return each job's mean iteration.
 
@@ -127,12 +129,13 @@ def simulate(
     jobs by their position among the runs. Raises InvariantError if jobs wait for each other forever.
     """
     every = compute is Compute.TURNS and len(runs) > 1
-    engine = _Engine(runs, link, compute, every=every, schedules=schedules)
+    kept = PlanCache() if cache is None else cache
+    engine = _Engine(runs, link, compute, every=every, schedules=schedules, cache=kept)
     if len(runs) == 1:
         engine.run_alone()
     else:
         engine.run_together(whole_rounds(schedules, _MEASURED))
-    return tuple(_forecast(job) for job in engine.jobs)
+    return tuple(_forecast(job, kept) for job in engine.jobs)
 
 
 def timeline(
@@ -141,9 +144,11 @@ def timeline(
     *,
     compute: Compute = Compute.OVERLAP,
     schedules: Sequence[Schedule] = (),
+    cache: PlanCache | None = None,
 ) -> tuple[Event, ...]:
     """Return the events after the warm-up, for one iteration of the slowest job or for one round."""
-    engine = _Engine(runs, link, compute, every=True, schedules=schedules)
+    kept = PlanCache() if cache is None else cache
+    engine = _Engine(runs, link, compute, every=True, schedules=schedules, cache=kept)
     for job in engine.jobs:
         job.noted = []
     start_ns, end_ns = engine.run_together(whole_rounds(schedules, 1))
@@ -226,9 +231,11 @@ class _Job:
     with `now_ns` set to the time.
     """
 
-    def __init__(self, run: JobRun, number: int, link: Link, gates: JobGates, *, every: bool) -> None:
+    def __init__(
+        self, run: JobRun, number: int, link: Link, gates: JobGates, *, every: bool, cache: PlanCache
+    ) -> None:
         self.run = run
-        self.graph = effective(run.graph, run.plan)
+        self.graph = effective(run.graph, run.plan, cache)
         self.number = number
         self.gates = gates
         self.reached = (-1, 0.0)  # the latest boundary that matters to gates, and when the job reached it
@@ -338,11 +345,14 @@ class _Engine:
         compute: Compute,
         *,
         every: bool,
-        schedules: Sequence[Schedule] = (),
+        schedules: Sequence[Schedule],
+        cache: PlanCache,
     ) -> None:
-        counts = [len(effective(run.graph, run.plan).operators) for run in runs]
+        counts = [len(effective(run.graph, run.plan, cache).operators) for run in runs]
         gates = gates_of(counts, schedules)
-        self.jobs = [_Job(run, number, link, gates[number], every=every) for number, run in enumerate(runs)]
+        self.jobs = [
+            _Job(run, number, link, gates[number], every=every, cache=cache) for number, run in enumerate(runs)
+        ]
         self._flow = Flow(link.duplex)
         turns = _Turns() if compute is Compute.TURNS else None
         self._programs = [job.program(self._flow, turns, self.jobs) for job in self.jobs]
@@ -426,7 +436,7 @@ class _Engine:
             self._shut.remove((closed, waiting_job))
 
 
-def _forecast(job: _Job) -> Forecast:
+def _forecast(job: _Job, cache: PlanCache) -> Forecast:
     first, last = job.window
     means = [round((b - a) / (last - first)) for a, b in zip(job.marks[first], job.marks[last], strict=True)]
     graph, swaps = job.graph, job.run.plan.swaps
@@ -438,7 +448,7 @@ def _forecast(job: _Job) -> Forecast:
         upload_ns=means[1 + _UPLOAD],
         turn_ns=means[1 + _TURN],
         gate_ns=means[1 + _GATE],
-        peak_bytes=peak(job.run.graph, job.run.plan),
+        peak_bytes=peak(job.run.graph, job.run.plan, cache),
         out_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps if s.copies),
         in_bytes=sum(graph.tensors[s.tensor].size_bytes for s in swaps),
     )

@@ -2,6 +2,7 @@
 
 Each job is a process of the trace with four rows and a counter: its operators, its waits before them, its copies to
 the host, its copies to the device, and its bytes on the device. Uploads are in the row of waits, because a job waits
+from types import MappingProxyType
 from the request of its batch until the batch is there. Jobs share the lanes. If two jobs copy at the same time, both
 rows show the copy for as long as it takes beside the other one.
 
@@ -10,22 +11,24 @@ counter, `M` a name.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.memory.peak import load
+from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, effective
 from indb_tensile.scheduler.timing.simulate import Event, EventKind, JobRun
 
 _OPERATORS, _WAITS, _TO_HOST, _TO_DEVICE = range(1, 5)
-_ROWS = {_OPERATORS: "operators", _WAITS: "waits", _TO_HOST: "copies to the host", _TO_DEVICE: "copies to the device"}
-_ROW_OF = {
-    EventKind.COMPUTE: _OPERATORS,
-    EventKind.SWAP_OUT: _TO_HOST,
-    EventKind.SWAP_IN: _TO_DEVICE,
-}
+_ROWS: Mapping[int, str] = MappingProxyType(
+    {_OPERATORS: "operators", _WAITS: "waits", _TO_HOST: "copies to the host", _TO_DEVICE: "copies to the device"}
+)
+_ROW_OF: Mapping[EventKind, int] = MappingProxyType(
+    {EventKind.COMPUTE: _OPERATORS, EventKind.SWAP_OUT: _TO_HOST, EventKind.SWAP_IN: _TO_DEVICE}
+)
 _NS_PER_US = 1_000
 
 
@@ -52,10 +55,11 @@ class _Job:
 
 
 def _job(run: JobRun) -> _Job:
+    cache = PlanCache()
     first: dict[tuple[int, int], int] = {}
     for position, execution in enumerate(run.plan.executions or captured_order(run.graph)):
         first.setdefault((execution.operator, execution.part), position)
-    return _Job(effective(run.graph, run.plan), frozenset(first.values()), load(run.graph, run.plan))
+    return _Job(effective(run.graph, run.plan, cache), frozenset(first.values()), load(run.graph, run.plan, cache))
 
 
 def _names(number: int, name: str) -> Iterator[dict[str, Any]]:

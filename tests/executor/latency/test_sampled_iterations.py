@@ -1,6 +1,6 @@
 """Operator latencies are computed from timed iterations, from timed graphs, and on a GPU shared with other jobs."""
 
-from indb_tensile.executor.latency.sampled_iterations import Measurement, TimedIteration, summarise
+from indb_tensile.executor.latency.sampled_iterations import SampledIterations, TimedIteration, summarise
 
 
 def sample(*latency_ns: int, stall_ns: int = 0) -> TimedIteration:
@@ -9,7 +9,9 @@ def sample(*latency_ns: int, stall_ns: int = 0) -> TimedIteration:
 
 def test_on_the_processor_the_mean_latencies_add_up_to_the_iteration() -> None:
     measurement = summarise([sample(10, 30), sample(30, 30, stall_ns=20)], (), 7, on_gpu=False)
-    assert measurement == Measurement(latency_ns=(20, 30), iteration_ns=60, stall_ns=10, peak_bytes=7, samples=2)
+    assert measurement == SampledIterations(
+        latency_ns=(20, 30), iteration_ns=60, stall_ns=10, peak_bytes=7, samples=2
+    )
 
 
 def test_a_time_slice_of_another_job_lengthens_the_iteration_and_no_operator() -> None:
@@ -19,7 +21,9 @@ def test_a_time_slice_of_another_job_lengthens_the_iteration_and_no_operator() -
 
 def test_the_iteration_takes_its_time_from_the_graphs_and_the_fastest_graph_scales_the_operators() -> None:
     measurement = summarise([sample(100, 250, stall_ns=50)] * 3, (200, 200, 500), 7, on_gpu=True)
-    assert measurement == Measurement(latency_ns=(50, 125), iteration_ns=300, stall_ns=25, peak_bytes=7, samples=3)
+    assert measurement == SampledIterations(
+        latency_ns=(50, 125), iteration_ns=300, stall_ns=25, peak_bytes=7, samples=3
+    )
 
 
 def test_a_graph_that_waits_for_its_copies_does_not_scale_operators_up() -> None:

@@ -103,7 +103,7 @@ def test_other_jobs_grow_after_the_trainer_of_an_ended_job_exits() -> None:
     controller = FakeController(6)
     first, second = controller.start(1, 6), controller.start(2, 6)
     assert controller.grants() == {1: 3, 2: 3}
-    assert controller.send(Finish(trainer=second))[0] == EndTrainer(trainer=second, manner=EndMethod.LET_EXIT)
+    assert controller.send(Finish(trainer=second))[0] == EndTrainer(trainer=second, method=EndMethod.LET_EXIT)
     assert controller.grants() == {1: 3, 2: 3}
     orders = controller.send(Exit(trainer=second, code=0))
     assert orders[:2] == (ReleaseTrainer(trainer=second), SetGrant(trainer=first, grant_bytes=6 * REGION))
@@ -141,7 +141,7 @@ def test_jobs_without_swaps_run_one_after_another_if_their_peaks_do_not_fit() ->
 def test_job_that_can_never_fit_fails_with_floor_budget_and_hint() -> None:
     controller = FakeController(4)
     trainer = controller.claim(job(1))
-    assert controller.capture(trainer, 10) == (EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE),)
+    assert controller.capture(trainer, 10) == (EndTrainer(trainer=trainer, method=EndMethod.TERMINATE),)
     orders = controller.send(Exit(trainer=trainer, code=-15))
     failed = orders_of_type(orders, FailJob)[0]
     assert failed.fault == Fault(
@@ -320,7 +320,7 @@ def test_budget_below_the_least_requeues_the_newest_job_without_blame() -> None:
     controller = FakeController(10)
     controller.start(1, 10)
     second = controller.start(2, 10)
-    assert EndTrainer(trainer=second, manner=EndMethod.TERMINATE) in controller.send(
+    assert EndTrainer(trainer=second, method=EndMethod.TERMINATE) in controller.send(
         BudgetChange(budget_bytes=6 * REGION)
     )
     orders = controller.send(Exit(trainer=second, code=-15))

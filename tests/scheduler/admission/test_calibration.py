@@ -76,7 +76,7 @@ def test_calibration_that_needs_more_than_the_budget_fails_the_job() -> None:
     trainer = controller.claim(job(1))
     controller.capture(trainer, 4, unknown=1)
     overflow = Calibration(trainer=trainer, graphs=(graph(4),), latency_ns=((1,),), overflow_bytes=REGION)
-    assert EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE) in controller.send(overflow)
+    assert EndTrainer(trainer=trainer, method=EndMethod.TERMINATE) in controller.send(overflow)
     orders = controller.send(Exit(trainer=trainer, code=0))
     fault = orders_of_type(orders, FailJob)[0].fault
     assert fault.message == "job 1 needs at least 11.0 MB of device memory, more than the budget of 10.0 MB"
@@ -86,7 +86,7 @@ def test_invalid_capture_fails_its_own_job() -> None:
     controller = FakeController(10)
     trainer = controller.claim(job(1))
     controller.send(Capture(trainer=trainer, graphs=(graph(4),), latency_ns=((1, 2),), unknown=0))
-    assert controller.orders[0] == EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE)
+    assert controller.orders[0] == EndTrainer(trainer=trainer, method=EndMethod.TERMINATE)
     orders = controller.send(Exit(trainer=trainer, code=0))
     assert "job 1, graph 0: 2 latencies for 1 operators" in orders_of_type(orders, FailJob)[0].fault.message
 

@@ -40,7 +40,7 @@ from indb_tensile.scheduler.admission.events import (
     SpareReady,
     Tick,
 )
-from indb_tensile.scheduler.admission.pool import Stage as JobStage
+from indb_tensile.scheduler.admission.pool import JobStage as JobStage
 from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.scheduler.admission.fake_controller import (
     REGION,

@@ -155,7 +155,7 @@ def test_silent_spare_is_killed_and_counts_as_a_failed_start() -> None:
     controller = FakeController(10)
     controller.send(Tick())
     assert controller.send(Silence(trainer=TrainerId(1))) == (
-        EndTrainer(trainer=TrainerId(1), manner=EndMethod.KILL),
+        EndTrainer(trainer=TrainerId(1), method=EndMethod.KILL),
     )
     controller.send(Exit(trainer=TrainerId(1), code=-9))
     assert (controller.pool.stillborn, controller.pool.spawn_pause_ticks) == (1, 2)

@@ -40,7 +40,7 @@ def test_jobs_are_cancelled_and_their_memory_is_freed_while_the_planner_works() 
     second = controller.claim(job(2))
     controller.capture(second, 8)
     assert controller.order_types() == [AskPlanner]
-    assert controller.send(CancelRequest(job=JobId(1))) == (EndTrainer(trainer=first, manner=EndMethod.TERMINATE),)
+    assert controller.send(CancelRequest(job=JobId(1))) == (EndTrainer(trainer=first, method=EndMethod.TERMINATE),)
     assert controller.send(Exit(trainer=first, code=-15))[:2] == (
         ReleaseTrainer(trainer=first),
         CancelJob(job=JobId(1), claim=ClaimToken(1001)),
@@ -75,7 +75,7 @@ def test_job_that_can_never_fit_ends_without_waiting_for_the_planner() -> None:
     controller.adopt_all()
     second = controller.claim(job(2))
     controller.capture(second, 30, unknown=1)
-    assert controller.orders[0] == EndTrainer(trainer=second, manner=EndMethod.TERMINATE)
+    assert controller.orders[0] == EndTrainer(trainer=second, method=EndMethod.TERMINATE)
 
 
 def planned_ns(controller: FakeController) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def test_failed_job_is_recorded_after_its_trainer_exits() -> None:
     trainer = controller.start(1, 4)
     fault = Fault(sqlstate="22000", message="column y is all NULL")
     assert controller.send(Failure(trainer=trainer, fault=fault)) == (
-        EndTrainer(trainer=trainer, manner=EndMethod.LET_EXIT),
+        EndTrainer(trainer=trainer, method=EndMethod.LET_EXIT),
     )
     orders = controller.send(Exit(trainer=trainer, code=1))
     assert orders[1] == FailJob(job=JobId(1), claim=ClaimToken(1001), fault=fault)
@@ -134,7 +134,7 @@ def test_job_that_lost_the_device_while_training_has_unclear_blame() -> None:
 def test_cancelled_job_is_terminated_and_recorded_once() -> None:
     controller = FakeController(10)
     trainer = controller.start(1, 4)
-    assert controller.send(CancelRequest(job=JobId(1)))[0] == EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE)
+    assert controller.send(CancelRequest(job=JobId(1)))[0] == EndTrainer(trainer=trainer, method=EndMethod.TERMINATE)
     assert EndTrainer not in map(type, controller.send(CancelRequest(job=JobId(1))))
     orders = controller.send(Exit(trainer=trainer, code=-15))
     assert orders[1] == CancelJob(job=JobId(1), claim=ClaimToken(1001))
@@ -144,7 +144,7 @@ def test_job_beyond_its_max_runtime_fails() -> None:
     controller = FakeController(10)
     trainer = controller.claim(job(1, max_runtime_s=60))
     controller.capture(trainer, 4)
-    assert controller.send(Overrun(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE)
+    assert controller.send(Overrun(trainer=trainer))[0] == EndTrainer(trainer=trainer, method=EndMethod.TERMINATE)
     failed = orders_of_type(controller.send(Exit(trainer=trainer, code=-15)), FailJob)[0]
     assert (failed.fault.sqlstate, failed.fault.message) == (
         "57014",
@@ -169,7 +169,7 @@ def test_silent_trainer_is_killed_and_its_job_requeued() -> None:
     controller = FakeController(10)
     trainer = controller.claim(job(1))
     controller.capture(trainer, 4)
-    assert controller.send(Silence(trainer=trainer))[0] == EndTrainer(trainer=trainer, manner=EndMethod.KILL)
+    assert controller.send(Silence(trainer=trainer))[0] == EndTrainer(trainer=trainer, method=EndMethod.KILL)
     requeued = orders_of_type(controller.send(Exit(trainer=trainer, code=-9)), RequeueJob)[0]
     assert (requeued.reason, requeued.blame) == ("its trainer did not take up plan 1", Blame.UNCLEAR)
     assert controller.pool.granted_bytes == 0
@@ -179,7 +179,7 @@ def test_stalled_trainer_is_killed_and_its_job_requeued() -> None:
     controller = FakeController(10)
     trainer = controller.start(1, 4)
     assert controller.send(Stall(trainer=trainer, silent_s=600.4))[0] == EndTrainer(
-        trainer=trainer, manner=EndMethod.KILL
+        trainer=trainer, method=EndMethod.KILL
     )
     assert EndTrainer not in map(type, controller.send(Stall(trainer=trainer, silent_s=601.0)))
     assert controller.send(Exit(trainer=trainer, code=-9, ending=ExitCause.STOPPED))[1] == RequeueJob(
@@ -259,7 +259,7 @@ def test_lost_claim_kills_the_trainer_records_nothing_and_delays_the_next_claim(
     controller = FakeController(10)
     trainer = controller.start(1, 4)
     orders = controller.send(ClaimLoss(claim=ClaimToken(1001)))
-    assert orders[0] == EndTrainer(trainer=trainer, manner=EndMethod.KILL)
+    assert orders[0] == EndTrainer(trainer=trainer, method=EndMethod.KILL)
     controller.send(SpareReady(trainer=controller.pool.spares[0].trainer))
     assert controller.orders == ()
     orders = controller.send(Exit(trainer=trainer, code=-9))
@@ -271,8 +271,8 @@ def test_stop_requeues_every_job_and_ends_every_trainer() -> None:
     trainer = controller.start(1, 4)
     spare = controller.pool.spares[0].trainer
     assert controller.send(Stop()) == (
-        EndTrainer(trainer=trainer, manner=EndMethod.TERMINATE),
-        EndTrainer(trainer=spare, manner=EndMethod.TERMINATE),
+        EndTrainer(trainer=trainer, method=EndMethod.TERMINATE),
+        EndTrainer(trainer=spare, method=EndMethod.TERMINATE),
     )
     assert not finished(controller.pool)
     controller.send(Exit(trainer=spare, code=-15))

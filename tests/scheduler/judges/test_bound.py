@@ -22,7 +22,7 @@ from indb_tensile.scheduler.planner import plan_jobs
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.rewrite import effective, repeatable
 from indb_tensile.scheduler.search.reorder import rearranged, with_parts
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
 from tests.nightly import FEW_EXAMPLES
@@ -97,7 +97,7 @@ def test_no_search_is_below_the_bound_of_a_repeated_step(
             search.exchange(drops=True, most=50)
             _assert_not_below_the_bound(graph, latency_ns, link, search.plan("test"))
         search.clear()
-        search.lower(budget, Manner(), most=100)
+        search.lower(budget, GreedyOptions(), most=100)
         _assert_not_below_the_bound(graph, latency_ns, link, search.plan("test"))
 
 
@@ -170,7 +170,7 @@ def test_no_policy_and_no_search_is_below_the_bound(graph: StepGraph, link: Link
     if not isinstance(planned, Infeasible):
         _assert_not_below_the_bound(graph, latency_ns, link, planned[0].plans[0])
     search = StepSearch(graph, latency_ns, link, executions=with_parts(graph, rearranged(graph)))
-    search.lower(budget, Manner(), most=100)
+    search.lower(budget, GreedyOptions(), most=100)
     _assert_not_below_the_bound(graph, latency_ns, link, search.plan("test"))
     search.exhaust()
     _assert_not_below_the_bound(graph, latency_ns, link, search.plan("test"))

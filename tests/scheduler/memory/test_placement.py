@@ -73,7 +73,7 @@ def test_every_algorithm_places_without_overlap_at_any_alignment(
 @given(workloads(), links(), st.floats(0, 1), st.sampled_from(sorted(POLICIES)))
 def test_intervals_of_every_plan_can_be_placed(workload: Workload, link: Link, fraction: float, policy: str) -> None:
     least = least_bytes(workload)
-    plans = POLICIES[policy]((workload,), budget_bytes=least + round(fraction * least), link=link)[0]
+    plans = POLICIES[policy].plan((workload,), budget_bytes=least + round(fraction * least), link=link)[0]
     for graph, plan in zip(workload.graphs, plans, strict=True):
         spans, count = intervals(graph, plan), len(effective(graph, plan).operators)
         assert placement_faults(spans, count, place(spans, count, alignment_bytes=4), 4) == []

@@ -23,7 +23,7 @@ def test_intervals_of_every_plan_sum_up_to_its_load(
     workload: Workload, link: Link, fraction: float, policy: str
 ) -> None:
     least = least_bytes(workload)
-    plans = POLICIES[policy]((workload,), budget_bytes=least + round(fraction * least), link=link)[0]
+    plans = POLICIES[policy].plan((workload,), budget_bytes=least + round(fraction * least), link=link)[0]
     for graph, plan in zip(workload.graphs, plans, strict=True):
         count = len(effective(graph, plan).operators)
         plan_intervals = intervals(graph, plan)

@@ -11,6 +11,7 @@ from indb_tensile.scheduler.judges.check import faults_together
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.policies import POLICIES
+from indb_tensile.scheduler.policies.policy import PlanOptions
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from tests.scheduler.strategies import graphs, latencies, links
 
@@ -58,8 +59,9 @@ def test_plans_are_valid_and_capuchin_meets_every_budget(
     least = sum(least_bytes(job) for job in jobs)
     most = sum(liveness_peak(job.graphs[0]) for job in jobs)
     budget = least + int((most - least) * fraction)
-    plans = POLICIES[policy](jobs, budget_bytes=budget, link=link, rewrites=rewrites)
-    assert plans == POLICIES[policy](jobs, budget_bytes=budget, link=link, rewrites=rewrites)
+    options = PlanOptions(rewrites=rewrites)
+    plans = POLICIES[policy].plan(jobs, budget_bytes=budget, link=link, options=options)
+    assert plans == POLICIES[policy].plan(jobs, budget_bytes=budget, link=link, options=options)
     pairs = [list(zip(job.graphs, chosen, strict=True)) for job, chosen in zip(jobs, plans, strict=True)]
     assert faults_together(pairs, budget_bytes=10**9) == ()
     recomputes = any(len(plan.executions) > len(graph.operators) for job_pairs in pairs for graph, plan in job_pairs)

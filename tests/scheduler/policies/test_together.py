@@ -12,8 +12,9 @@ from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.policies.quotas import equal_parts
-from indb_tensile.scheduler.policies.tensile_plus import Plans, slowdown, tensile_plus
+from indb_tensile.scheduler.policies.tensile_plus import slowdown, tensile_plus
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
 from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes

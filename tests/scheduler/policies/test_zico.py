@@ -9,7 +9,7 @@ from indb_tensile.scheduler.phases.phase_offsets import Cycle, exclusive, interl
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.policies.zico import (
     Group,
-    Region,
+    LifespanRegion,
     informed,
     pairs,
     profiled,
@@ -30,10 +30,10 @@ def test_regions_are_taken_as_the_load_grows_and_returned_in_reverse_order() -> 
     """
     cycle = Cycle(load_bytes=(10, 20, 45, 30, 40, 15, 10), duration_ns=(1,) * 7, idle_bytes=10)
     assert regions(cycle, 10) == (
-        Region(size_bytes=10, first=1, last=5),
-        Region(size_bytes=10, first=2, last=4),
-        Region(size_bytes=10, first=2, last=4),
-        Region(size_bytes=5, first=2, last=2),
+        LifespanRegion(size_bytes=10, first=1, last=5),
+        LifespanRegion(size_bytes=10, first=2, last=4),
+        LifespanRegion(size_bytes=10, first=2, last=4),
+        LifespanRegion(size_bytes=5, first=2, last=2),
     )
 
 

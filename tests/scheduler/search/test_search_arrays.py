@@ -13,7 +13,7 @@ from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.rewrite import effective_latency, repeatable, rewrite
 from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.search_arrays import Instances, Outline, lanes, latencies, outline
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as step_latencies
@@ -25,7 +25,7 @@ def test_recomputed_tensors_are_numbered_as_by_rewriting(graph: StepGraph, link:
     latency_ns = data.draw(step_latencies(graph))
     start = with_parts(graph, rearranged(graph))
     search = StepSearch(graph, latency_ns, link, executions=start)
-    search.lower(data.draw(st.integers(0, liveness_peak(graph))), Manner(lane_price=100.0), most=100)
+    search.lower(data.draw(st.integers(0, liveness_peak(graph))), GreedyOptions(lane_price=100.0), most=100)
     _assert_instances_match_rewriting(graph, start, search.plan("test").executions)
 
 

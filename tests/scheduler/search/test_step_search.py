@@ -14,7 +14,7 @@ from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with_parts
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
@@ -32,7 +32,7 @@ def test_search_starts_without_choices() -> None:
 def test_tensor_with_time_for_its_copies_is_swapped() -> None:
     """Operator 0 writes `a` (40 bytes) and operator 5 reads `a`. The copies of 40 ns each are hidden."""
     search = StepSearch(_chain(), (100,) * 6, LINK)
-    assert search.lower(80, Manner(drops=False), most=100)
+    assert search.lower(80, GreedyOptions(drops=False), most=100)
     swap = Swap(tensor=TensorId(0), out_after=OpIndex(0), free_at=OpIndex(2), in_at=OpIndex(4), needed_by=OpIndex(5))
     assert search.plan("test") == Plan(policy="test", swaps=(swap,))
     assert (search.peak_bytes, search.iteration_ns) == (80, 600)
@@ -41,7 +41,7 @@ def test_tensor_with_time_for_its_copies_is_swapped() -> None:
 def test_tensor_without_time_for_its_copies_is_recomputed() -> None:
     slow = Link(out_bytes_per_s=10**6, in_bytes_per_s=10**6)
     search = StepSearch(_chain(), (100,) * 6, slow)
-    assert search.lower(60, Manner(), most=100)
+    assert search.lower(60, GreedyOptions(), most=100)
     order = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 2, 3, 4, 0, 5))
     assert search.plan("test") == Plan(policy="test", executions=order)
     assert search.iteration_ns == 700
@@ -49,7 +49,7 @@ def test_tensor_without_time_for_its_copies_is_recomputed() -> None:
 
 def test_choices_can_be_restored_and_timed_with_other_latencies() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK)
-    search.lower(80, Manner(drops=False), most=100)
+    search.lower(80, GreedyOptions(drops=False), most=100)
     choices, planned = search.choices, search.plan("test")
     search.clear()
     search.choose(choices)
@@ -67,7 +67,7 @@ def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
     executions = with_parts(graph, updates_beside_gradients(graph)) if rewrites else ()
     search = StepSearch(graph, latency_ns, link, executions=executions)
     limit = data.draw(st.integers(0, liveness_peak(graph)))
-    parameters = Manner(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
+    parameters = GreedyOptions(drops=rewrites, together=data.draw(st.sampled_from((1, 4))), tried=2)
     reached = search.lower(limit, parameters, most=200)
     _assert_valid_as_stated(graph, latency_ns, link, search)
     assert not reached or search.peak_bytes <= limit
@@ -105,7 +105,9 @@ def test_press_meets_every_limit_that_swapping_everything_meets(
     search.exhaust()
     least_bytes = search.peak_bytes
     search.clear()
-    search.lower(data.draw(st.integers(0, liveness_peak(graph))), Manner(drops=data.draw(st.booleans())), most=20)
+    search.lower(
+        data.draw(st.integers(0, liveness_peak(graph))), GreedyOptions(drops=data.draw(st.booleans())), most=20
+    )
     recomputes = any(row[1] == DROP for row in search.choices)
     limit_bytes = data.draw(st.integers(0, liveness_peak(graph)))
     pressed = search.press(limit_bytes, most=10_000)
@@ -238,7 +240,7 @@ def test_common_source_of_two_recomputed_tensors_is_recomputed_once() -> None:
 
 def test_share_of_the_lanes_makes_copies_longer() -> None:
     search = StepSearch(_chain(), (100,) * 6, LINK, share=0.5)
-    assert search.lower(80, Manner(drops=False), most=100)
+    assert search.lower(80, GreedyOptions(drops=False), most=100)
     assert search.lane_ns == 2 * 40 / 0.5
 
 

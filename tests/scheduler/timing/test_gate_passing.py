@@ -93,7 +93,9 @@ def test_budget_holds_for_any_operator_and_copy_times(
     compute: Compute,
     data: st.DataObject,
 ) -> None:
-    plans = POLICIES[policy](jobs, budget_bytes=sum(liveness_peak(w.graphs[0]) for w in jobs) * 2 // 3, link=link)
+    plans = POLICIES[policy].plan(
+        jobs, budget_bytes=sum(liveness_peak(w.graphs[0]) for w in jobs) * 2 // 3, link=link
+    )
     cycles = [cycle_of(w, job_plans, link) for w, job_plans in zip(jobs, plans, strict=True)]
     least, most = least_budget(cycles), sum(cycle.peak_bytes for cycle in cycles)
     budget = least + int((most - least) * fraction)

@@ -10,8 +10,8 @@ nothing to do.
 
 A controller that has reached its drift threshold, with nothing else changed, first calls this module, and plans anew
 if the answer is None. The module needs no state of the earlier search, so a plan that was read from the database can
-be renewed. Values that follow from the graphs alone are cached (memo.py), so callers should pass the same graph
-objects.
+be renewed. Values that follow from the graphs alone are cached if the caller passes a cache (plan_cache.py) and the
+same graph objects.
 
 Jobs in phases (JobPlan.schedule) must not be renewed here, because gates between them hold their plans together.
 """
@@ -23,9 +23,11 @@ from indb_tensile.errors import GraphError
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution, Plan
-from indb_tensile.scheduler.policies.tensile_plus import NAME, Plans, lane_shares, slowdown
+from indb_tensile.scheduler.plan_cache import PlanCache
+from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.policies.tensile_plus import NAME, lane_shares, slowdown
 from indb_tensile.scheduler.rewrite import rewrite
-from indb_tensile.scheduler.search.step_search import Manner, StepSearch
+from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.workload import Workload
 
 # Operators laid out to renew one graph's plan: some hundredths of a second. More work may find faster plans and takes
@@ -47,13 +49,21 @@ class _CurrentPlan:
     iteration_ns: int
 
 
-def replan(workloads: Sequence[Workload], plans: Plans, *, budget_bytes: int, link: Link) -> Plans | None:
+def replan(
+    workloads: Sequence[Workload],
+    plans: Plans,
+    *,
+    budget_bytes: int,
+    link: Link,
+    cache: PlanCache | None = None,
+) -> Plans | None:
     """Return plans of these jobs for their present latencies, no slower than the present plans with these latencies.
 
     The peaks meet the budget and every job's limit. None if `plans` are not tensile+'s for these graphs, or if no
     plans derived from them meet the budget. Pure: equal inputs give equal plans.
     """
-    searches = _searches(workloads, plans, link)
+    kept = PlanCache() if cache is None else cache
+    searches = _searches(workloads, plans, link, kept)
     current = None if searches is None else _current_plans(searches, plans)
     caps = None if current is None else _caps(workloads, current, budget_bytes)
     if searches is None or current is None or caps is None:
@@ -67,7 +77,8 @@ def replan(workloads: Sequence[Workload], plans: Plans, *, budget_bytes: int, li
     renewed = tuple(tuple(graph_plan.plan for graph_plan in job_plans) for job_plans in renewed_plans)
     if len(workloads) == 1 or renewed == plans or not _within(current, caps):
         return renewed
-    return renewed if slowdown(workloads, renewed, link) < slowdown(workloads, plans, link) else plans
+    faster = slowdown(workloads, renewed, link, cache=kept) < slowdown(workloads, plans, link, cache=kept)
+    return renewed if faster else plans
 
 
 def first_runs(plan: Plan) -> tuple[Execution, ...]:
@@ -81,17 +92,19 @@ def first_runs(plan: Plan) -> tuple[Execution, ...]:
     return plan.executions if len(runs) == len(plan.executions) else tuple(runs)
 
 
-def _lawful_runs(graph: StepGraph, plan: Plan) -> tuple[Execution, ...]:
+def _lawful_runs(graph: StepGraph, plan: Plan, cache: PlanCache) -> tuple[Execution, ...]:
     """Return the first runs. Raises GraphError if this graph cannot run in that order, because a search does not
     check orders.
     """
     runs = first_runs(plan)
     if runs:
-        rewrite(graph, runs)
+        rewrite(graph, runs, cache)
     return runs
 
 
-def _searches(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[list[StepSearch]] | None:
+def _searches(
+    workloads: Sequence[Workload], plans: Plans, link: Link, cache: PlanCache
+) -> list[list[StepSearch]] | None:
     """Return one search for each graph, in the order in which the plan's operators first run. None if a plan is not
     ours.
     """
@@ -100,11 +113,19 @@ def _searches(workloads: Sequence[Workload], plans: Plans, link: Link) -> list[l
     graphs = [graph for workload in workloads for graph in workload.graphs]
     if not all(map(_is_ours, graphs, (plan for chosen in plans for plan in chosen))):
         return None
-    shares = lane_shares(workloads) if len(workloads) > 1 else (1.0,)
+    shares = lane_shares(workloads, cache) if len(workloads) > 1 else (1.0,)
     try:
         return [
             [
-                StepSearch(graph, latency_ns, link, executions=_lawful_runs(graph, plan), share=share, away=plan.away)
+                StepSearch(
+                    graph,
+                    latency_ns,
+                    link,
+                    executions=_lawful_runs(graph, plan, cache),
+                    share=share,
+                    away=plan.away,
+                    cache=cache,
+                )
                 for graph, latency_ns, plan in zip(workload.graphs, workload.latency_ns, chosen, strict=True)
             ]
             for workload, chosen, share in zip(workloads, plans, shares, strict=True)
@@ -160,19 +181,19 @@ def _renew(search: StepSearch, current: _CurrentPlan, cap_bytes: int) -> _Curren
     If nothing fits the cap, return the result that comes closest to it.
     """
     most = _ration(search.operators, len(current.plan.swaps))
-    manner = Manner(drops=bool(current.plan.executions), lane_price=0.02, tried=1, together=16)
+    options = GreedyOptions(drops=bool(current.plan.executions), lane_price=0.02, tried=1, together=16)
     covered = search.choices
     best = _RankedChoices(_rank(current.peak_bytes, current.iteration_ns, cap_bytes), None)
     best = min(best, _ranked(search, cap_bytes))
     search.uncover()
     for start in (search.choices, covered):
         search.choose(start)
-        if search.lower(cap_bytes, manner, most=most):
+        if search.lower(cap_bytes, options, most=most):
             search.prune(cap_bytes, most)
         best = min(best, _ranked(search, cap_bytes))
     if best.rank > (0, search.least_ns):
         search.choose(covered if best.choices is None else best.choices)
-        search.improve(cap_bytes, manner, most=most, seed=search.operators)
+        search.improve(cap_bytes, options, most=most, seed=search.operators)
         best = min(best, _ranked(search, cap_bytes))
     if best.choices is None:
         return current
