@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile import scheduler

@@ -66,9 +66,8 @@ class ControllerProcess:
     forwarder: Forwarder
     clock: Clock | None
     process: subprocess.Popen[bytes] | None = None
-    ended_badly: list[int] = field(
-        default_factory=list
-    )  # nonzero exit codes, but not of processes that a fault killed
+    # Nonzero exit codes, except those of processes that a fault killed.
+    ended_badly: list[int] = field(default_factory=list)
 
     @property
     def pid(self) -> int:
@@ -148,7 +147,7 @@ class ChaosRig:
         """Return the server's process id; 0 if it does not run."""
         return int((self.cluster.data / "postmaster.pid").read_text().split()[0]) if self.cluster.running() else 0
 
-    def child_processes_of_controllers(self, name: str) -> list[int]:
+    def controller_children(self, name: str) -> list[int]:
         """Return ids of the controllers' child processes of this name: trainer, service, learner, analyst."""
         parents = {controller.pid for controller in self.controllers}
         kept_name = f"tensile {name}"[:15]  # the kernel keeps 15 characters
