@@ -170,6 +170,12 @@ def trace(
                 error.func, "One captured step must serve every batch: replace branches on values by torch.where."
             ),
         ) from error
+    except NotImplementedError as error:  # torch 2.15 raises this for the backward pass of sparse tensors
+        raise RequestError(
+            f"an operator of the model cannot be captured: {str(error).partition(chr(10))[0]}",
+            detail="The operator has no kernel for tensors that have shapes and types, and no values.",
+            hint="Compute with dense tensors, as to_dense() makes them, and with torch's own operators.",
+        ) from error
     finally:
         mode.cache_enabled = False
     return _read_graph(graph_module)

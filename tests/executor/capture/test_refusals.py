@@ -58,7 +58,7 @@ def same(x: torch.Tensor) -> torch.Tensor:
             r"gradient of 0 \(EmbeddingBag\) is sparse",
             "sparse=False",
         ),
-        (lambda: Computing(lambda h: h.to_sparse().sin().to_dense()), X, "spars", "to_dense"),
+        (lambda: Computing(lambda h: h.to_sparse().sin().to_dense()), X, "(?i)spars", "to_dense"),
         (lambda: Computing(lambda h: torch.from_numpy(h.detach().numpy())), X, r"\.numpy\(\) is not supp", "numpy"),
         (lambda: Computing(lambda h: h * h.data_ptr()), X, "Cannot access data pointer", "addresses"),
         (lambda: Computing(lambda h: h * h.sum().item()), X, "depends on the values", "torch.where"),
