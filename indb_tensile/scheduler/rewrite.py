@@ -206,7 +206,7 @@ class _Rewriting:
                 name = self._graph.tensors[tensor].name
                 present = self._version[tensor]
                 fault = (
-                    "which nothing has written yet" if present is None else f"but {_writer(present)} wrote it last"
+                    "but nothing has written it yet" if present is None else f"but {_writer(present)} wrote it last"
                 )
                 raise GraphError(f"{_named(index, operator)} needs {name} as {_writer(version)} left it, {fault}")
 
