@@ -1,6 +1,8 @@
 """Placing blocks of memory (native/placement/bindings.cpp): the raw binding of `scheduler/memory/placement.py`.
 
-A block lives at moments first .. stop - 1 of a cycle; `stop` is counted on from `first`.
+A block lives at moments first .. stop - 1 of a cycle; `stop` exceeds `cycle` if the block lives
+on past the end. `fit` returns the blocks' offsets (best fit if `best`, else first fit). `search` returns whether it
+decided, and the offsets: empty if it is undecided or placement is impossible.
 """
 
 def fit(

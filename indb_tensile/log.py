@@ -1,4 +1,4 @@
-"""Set up the log of a process: one record a line on standard error, whatever text a record quotes."""
+"""Writes the log of a process: each record's message is one line, and traceback lines are indented."""
 
 import logging
 import re

@@ -16,7 +16,8 @@
 // ## Regions
 //
 // Region i is the memory from i * region_bytes on in every process, so an offset means the same byte everywhere. The
-// region's word names the one slot and epoch that own it, and only changes by compare-and-swap:
+// region's word names the one slot and epoch that own it. Every change of the word is a compare-and-swap, except from
+// `wiping` to `free`: no other process changes a region in `wiping`, so the controller stores the word plainly.
 //
 //   free ──controller: hand out──► empty ──owner: engage──► used ──owner: disengage──► empty
 //     ▲                              │ controller: take back   │ controller, when the owner's process is gone
@@ -25,11 +26,11 @@
 // An owner marks an empty region `used` before it places an allocation there, and marks the region `empty` after the
 // last use of the last allocation. Nothing else is needed to hand the region back: the controller takes empty regions
 // when it lowers a grant, and an owner notices the loss when it tries to engage the region. Only the controller sets
-// `wiping`: it gives the region's bytes back to the system before the region becomes free, so the next owner reads
-// zeros. `backed` means that the system has set memory aside for the whole region, so that touching it can neither
-// fail nor wait. A region whose epoch is over is in quarantine: its owner is dead, but a process that maps the region
-// may still run. The total grant is derived from the number of words that are not free, so a process killed between
-// two instructions leaves no second count to repair.
+// `wiping`: it gives the region's bytes back to the operating system before the region becomes free, so the next
+// owner reads zeros. `backed` means that the operating system has set memory aside for the whole region, so that
+// touching it can neither fail nor wait. A region whose epoch is over is in quarantine: its owner is dead, but a
+// process that maps the region may still run. The total grant is derived from the number of words that are not free,
+// so a process killed between two instructions leaves no second count to repair.
 //
 // ## Bytes
 //

@@ -12,9 +12,9 @@ create function tensile.catalog_digest() returns text
 comment on function tensile.catalog_digest() is
   'digest of the source that this catalog was installed from; it tells apart sources of the same version';
 
--- The id is computed on each call and not stored. So a copy of the database (by dump, template or pg_upgrade) is
--- another installation without further steps. Only a copy of the whole data directory has the same id, as a promoted
--- standby needs.
+-- The id of `installation()` is computed on each call and not stored. So a copy of the database (by dump, template or
+-- pg_upgrade) is automatically another installation. Only a copy of the whole data directory has the same id, as a
+-- promoted standby needs.
 create function tensile.installation() returns uuid
   language sql stable parallel safe
   return (select pg_catalog.md5(c.system_identifier::text || '/' || d.oid::text)::uuid

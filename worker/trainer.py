@@ -73,7 +73,7 @@ def _serve(
         _report(link, job, error, Blame.OTHERS)
         return error.exit_code
     try:
-        TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).go()
+        TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).run()
     except LostClaimError as error:
         log.warning("job %s: %s", job, error)  # another worker has the job now, so the controller gets no message
         return error.exit_code

@@ -20,7 +20,7 @@ def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
     if oid is None:
         raise MissingError(
             f"the snapshot of job {job} is gone: there is no table {schema}.{name}",
-            detail="A copy of the database that was restored without schema tensile_data has no snapshots.",
+            detail="A database restored without schema tensile_data has no snapshots.",
             hint="Call tensile_train again.",
         )
     return Snapshot(

@@ -1,4 +1,7 @@
-"""Connects a command to its database: that of `--dsn`, else of libpq's variables, else the embedded cluster."""
+"""Connects a command to its database.
+
+That is the database of `--dsn`, else of TENSILE_DSN, else of libpq's variables, else the embedded cluster.
+"""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 ORDINARY_ROLE = "demo"
 _APPLICATION = "tensile"
-_NAMES_A_DATABASE = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
+_CHOOSES_A_CONNECTION = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
 # The errors of our statements if the catalog is missing, has another version, or is not accessible to this role.
 _UNEXPECTED = (
     psycopg.errors.UndefinedFunction,
@@ -33,9 +36,9 @@ _UNEXPECTED = (
 def open_connection(dsn: str | None, *, role: str = ORDINARY_ROLE) -> Iterator[Connection]:
     """Open a connection in autocommit mode to the database that `resolve` returns, with the user's search_path.
 
-    Our statements run within `pinned`, except those that resolve names written by the user, which qualify all their
-    own names. If a statement fails because of a missing object or privilege, and the catalog is missing or has
-    another version, the error says so.
+    Our own statements run within `pinned` (catalog/connection.py). Statements that resolve names written by the user
+    do not; they qualify all other names. If a statement fails because of a missing object or privilege, and the
+    catalog is missing or has another version, the error says so.
     """
     with connect(resolve(dsn, role=role), application_name=_APPLICATION, callers_path=True) as connection:
         try:
@@ -67,7 +70,10 @@ def open_engine(dsn: str | None) -> "Iterator[Engine]":
 
 @contextmanager
 def open_session(dsn: str | None, *, patience_s: float = 60.0) -> Iterator[Session]:
-    """Open a session, as `open_connection` does. It survives a restart of the database, for commands that poll."""
+    """Open a session for commands that poll, as `open_connection` does.
+
+    The session survives a restart of the database.
+    """
     with Session(resolve(dsn), application_name=_APPLICATION, patience_s=patience_s, callers_path=True) as session:
         try:
             yield session
@@ -95,8 +101,8 @@ def named_database(dsn: str | None) -> str | None:
 
 
 def naming_variables() -> tuple[str, ...]:
-    """Return those of libpq's variables that are set and that name a database."""
-    return tuple(name for name in _NAMES_A_DATABASE if os.environ.get(name))
+    """Return those of libpq's variables that are set and that choose a connection."""
+    return tuple(name for name in _CHOOSES_A_CONNECTION if os.environ.get(name))
 
 
 def embedded_state_directory() -> StateDirectory:

@@ -1,4 +1,7 @@
-"""The command `tensile`. It imports the module of a subcommand only when that is called, so that it starts quickly.
+"""The command `tensile`.
+
+The module of a subcommand is imported only when the subcommand is called, so the command starts quickly, and
+`tensile --help` does not need the database driver.
 
 Exit codes:
   0    success
@@ -9,7 +12,7 @@ Exit codes:
   5    device: it is missing or failed
   6    a process that should answer does not run
   7    time ran out
-  70   a bug in this package
+  70   a bug in this package; its traceback is in a file of the state directory
   71   operating system, such as a full disk
   130  interrupted from the keyboard; 141: the reader of the output closed it (SIGPIPE, as for every Unix program)
 """
@@ -18,45 +21,93 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import click
 
-from indb_tensile.errors import TensileError
+from indb_tensile.error_report import report_error
 
-if TYPE_CHECKING:
-    import psycopg
+
+class LazyCommand(NamedTuple):
+    """A command whose module is imported when the command is called. `short_help` is the list entry in --help."""
+
+    target: str  # module of indb_tensile.cli, and the command's name in it
+    short_help: str
+
 
 COMMANDS = {
-    "up": "embedded:up",
-    "down": "embedded:down",
-    "init": "administration:init",
-    "doctor": "doctor:doctor",
-    "controller": "administration:controller",
-    "vacuum": "administration:vacuum",
-    "version": "administration:version",
-    "reference": "reference:reference",
-    "psql": "administration:psql",
-    "jobs": "listing_commands:jobs",
-    "queue": "listing_commands:queue",
-    "events": "listing_commands:events",
-    "job": "job_commands:job",
-    "train": "job_commands:train",
-    "wait": "job_commands:wait",
-    "watch": "job_commands:watch",
-    "cancel": "job_commands:cancel",
-    "models": "listing_commands:models",
-    "predict": "predict_command:predict",
-    "workers": "listing_commands:workers",
-    "devices": "listing_commands:devices",
-    "plan": "plan_command:plan",
-    "graph": "graph_commands:graph",
-    "bench": "bench:bench",
+    "up": LazyCommand(
+        "embedded:up", "Start the embedded database and a controller, and create them first if necessary."
+    ),
+    "down": LazyCommand(
+        "embedded:down", "Stop the controller and the embedded database; models and queued jobs are kept."
+    ),
+    "init": LazyCommand(
+        "administration:init",
+        "Install the catalog into a database, or upgrade it to this version; needs a superuser and PL/Python.",
+    ),
+    "doctor": LazyCommand(
+        "doctor:doctor", "Check this machine and the database, and print the command that mends each fault."
+    ),
+    "controller": LazyCommand(
+        "administration:controller",
+        "Run a controller in the foreground, for a service manager; settings come from TENSILE_* or a TOML file.",
+    ),
+    "vacuum": LazyCommand(
+        "administration:vacuum",
+        "Delete all rows that are older than the settings retain_jobs, retain_events, … allow; for tensile_admin.",
+    ),
+    "version": LazyCommand(
+        "administration:version", "Print the versions of this command and of the database's catalog."
+    ),
+    "reference": LazyCommand(
+        "reference:reference",
+        "Print every option and setting with its type, range, default and meaning, as Markdown.",
+    ),
+    "psql": LazyCommand(
+        "administration:psql", "Run psql on the embedded or configured database; ARGUMENTS are psql's own."
+    ),
+    "jobs": LazyCommand("listing_commands:jobs", "List jobs, newest first."),
+    "queue": LazyCommand(
+        "listing_commands:queue",
+        "List waiting jobs in the order in which they will start, with what each one waits for.",
+    ),
+    "events": LazyCommand("listing_commands:events", "List events in the history of jobs, newest first."),
+    "job": LazyCommand(
+        "job_commands:job",
+        "Show one job: its state, progress and memory, its error, and the report on the data of its table.",
+    ),
+    "train": LazyCommand(
+        "job_commands:train", "Enqueue a training of MODEL on the table RELATION and print the job's number."
+    ),
+    "wait": LazyCommand(
+        "job_commands:wait",
+        "Wait until the jobs have ended; exit with 1 if one failed or was cancelled, with 7 if time ran out.",
+    ),
+    "watch": LazyCommand(
+        "job_commands:watch",
+        "Show live progress until the jobs have ended; without JOB_IDS, of all jobs that have not ended yet.",
+    ),
+    "cancel": LazyCommand(
+        "job_commands:cancel", "Cancel jobs: a queued job at once, a running job within a heartbeat."
+    ),
+    "models": LazyCommand("listing_commands:models", "List models and the version that is deployed."),
+    "predict": LazyCommand(
+        "predict_command:predict",
+        'Predict with MODEL for one ROW, a JSON object such as \'{"age": 41, "plan": "basic"}\'.',
+    ),
+    "workers": LazyCommand("listing_commands:workers", "List controllers, running and stopped, newest first."),
+    "devices": LazyCommand(
+        "listing_commands:devices", "List devices with the memory that jobs use, newest worker first."
+    ),
+    "plan": LazyCommand(
+        "plan_command:plan", "Show the memory plans of JOB_ID, or plan step graphs and show the predicted result."
+    ),
+    "graph": LazyCommand(
+        "graph_commands:graph", "Write and read step graphs as JSON files, which `tensile plan --graph` plans."
+    ),
+    "bench": LazyCommand("bench:bench", "Measure the claimed figures of this package."),
 }
-INTERRUPTED = 130
-OPERATING_SYSTEM = 71  # EX_OSERR of sysexits.h
-PERMISSION = 3
-_INSTALL = f"{sys.executable} -m pip install indb-tensile installs what all commands need; torch, see the README"
 
 
 class _LazyGroup(click.Group):
@@ -66,9 +117,18 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = COMMANDS[cmd_name].target.partition(":")
         command: click.Command = getattr(importlib.import_module(f"indb_tensile.cli.{module}"), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands as click does, but without importing their modules."""
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        rows = [
+            (name, click.Command(name, help=c.short_help).get_short_help_str(limit)) for name, c in COMMANDS.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,8 +136,8 @@ class _LazyGroup(click.Group):
 def tensile() -> None:
     """Train deep models on PostgreSQL tables, many at once, on one device whose memory is planned.
 
-    Commands use the database of --dsn, else of libpq's variables (PGHOST, PGDATABASE, PGSERVICE, …), else the
-    embedded database of `tensile up`. Data goes to stdout, all other output to stderr.
+    Commands use the database of --dsn, else of TENSILE_DSN, else of libpq's variables (PGHOST, PGDATABASE, PGSERVICE,
+    …), else the embedded database of `tensile up`. Data goes to stdout, all other output to stderr.
 
     Exit codes: 0 success, 1 a job failed or was cancelled, 2 wrong request, 3 not permitted, 4 database, 5 device,
     6 a process does not answer, 7 time ran out, 70 bug in tensile, 71 operating system, 130 interrupted.
@@ -85,72 +145,25 @@ def tensile() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code. Expected errors are printed as a sentence, without a traceback."""
+    """Run one command and exit with its code.
+
+    An expected error is printed as one sentence with its detail and hint, a bug with the file of its traceback.
+    """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `tensile jobs | head` ends without a message
     try:
         tensile.main(args=arguments, prog_name="tensile", standalone_mode=False)
         sys.stdout.flush()
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        _print_error("interrupted", None, None)
-        sys.exit(INTERRUPTED)
     except click.exceptions.Exit as ending:
         sys.exit(ending.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except TensileError as error:
-        _print_error(error.message, error.detail, error.hint)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        _print_error(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), None, None)
-        sys.exit(PERMISSION if isinstance(error, PermissionError) else OPERATING_SYSTEM)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("indb_tensile"):
-            raise
-        _print_error(f"this command needs {error.name}, which is not installed", None, _INSTALL)
-        sys.exit(2)
-    except _psycopg_error() as error:
-        diagnostic = error.diag
-        message = diagnostic.message_primary or str(error).strip().partition("\n")[0]
-        default_hint = _READ_ONLY if error.sqlstate == "25006" else None
-        _print_error(message, diagnostic.message_detail, diagnostic.message_hint or default_hint)
-        sys.exit(_exit_code(error.sqlstate))
+    except click.exceptions.Abort:
+        sys.exit(report_error(KeyboardInterrupt()))
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - the outermost frame: each error has an exit code
+        code = report_error(error)
+        if code is None:
+            from indb_tensile.cli.bug_report import report_bug
 
-
-_READ_ONLY = "a standby accepts no writes: name the primary server with --dsn"
-
-
-def _psycopg_error() -> "type[psycopg.Error] | tuple[()]":
-    """Return psycopg's base exception, or no exception if psycopg is missing.
-
-    It is imported only after an exception, because `tensile --help` and some commands do not need the driver.
-    """
-    try:
-        import psycopg
-    except ModuleNotFoundError:
-        return ()
-    return psycopg.Error
-
-
-def _print_error(message: str, detail: str | None, hint: str | None) -> None:
-    print(f"tensile: {message}", file=sys.stderr)
-    for name, text in (("detail", detail), ("hint", hint)):
-        if text:
-            print(f"  {name}: " + text.rstrip().replace("\n", "\n    "), file=sys.stderr)
-
-
-def _exit_code(sqlstate: str | None) -> int:
-    """Return the exit code for the SQLSTATE of a failed statement."""
-    match sqlstate or "":
-        case "42501":
-            return 3
-        case "57P03":
-            return 6
-        case "57014":
-            return 7
-        case "53200":  # a job that cannot be planned below its limit; from the server itself, this state is rare
-            return 2
-        case state if state[:2] in {"22", "42", "0A", "23", "25", "3F", "54", "55"}:
-            return 2
-        case _:
-            return 4
+            code = report_bug(error)
+        sys.exit(code)

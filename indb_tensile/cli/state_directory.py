@@ -2,7 +2,8 @@
 
 The directory is that of the setting `state_dir`, else in the checkout, unless the database's system user cannot enter
 that. It holds the cluster (`data`, `run`), the directory of the service's socket (`service`), and the controller's
-process id, settings and log. Besides its virtual environment and caches, a checkout writes only this directory.
+process id, settings and log, and the traceback of a bug in a command. Besides its virtual environment and caches, a
+checkout writes only this directory.
 """
 
 import fcntl
@@ -72,6 +73,11 @@ class StateDirectory:
     def mps(self) -> Path:
         """The directory of the MPS daemon's pipes and logs (cli/mps_daemon.py). It does not exist without MPS."""
         return self.directory / "mps"
+
+    @property
+    def traceback(self) -> Path:
+        """The traceback of the last command that ended because of a bug (cli/bug_report.py)."""
+        return self.directory / "traceback.txt"
 
     @property
     def lock(self) -> Path:

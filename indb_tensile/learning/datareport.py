@@ -1,8 +1,8 @@
 """Builds the data report of a job: a list of facts about the job's table, in words.
 
 The report says which rows were read and which were left out, how the rows were divided and encoded, and what is
-suspicious about them. It contains names of columns and classes and no other value of the table. The only numbers
-computed from values are means and standard deviations of the target.
+suspicious about them. It contains names of columns and classes, counts, shares, metrics, and the target's mean and
+standard deviation, but no other value of the table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +26,10 @@ _MOST_FACTS = 1000  # per section
 _MOST_CLASSES = 50
 _LONGEST_LABEL = 60
 _FEW_TEST_ROWS = 30  # the report warns about fewer test rows
-_RARE = 0.1  # the report warns if all classes but the most frequent have less than this share of the rows
+_DOMINANT = 0.9  # the report warns if the most frequent class has more than this share of the rows
 _MOSTLY = 0.5  # the report warns if a larger share of the values is missing
 _BLOCK_ROWS = 1 << 15  # rows hashed at once: a block in the processor's cache is several times as fast
-_SLIGHT = 0.01  # smaller differences of a regression's metric are ignored
+_SLIGHT = 0.01  # smaller differences of r2, and relative differences of a metric to minimise, are ignored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def report_result(
     `train` and `test` are encoded targets.
     """
     if metric not in values:
-        undefined = f"the test rows do not define {metric}: versions cannot be compared by it"
+        undefined = f"{metric} cannot be computed on the test rows, so versions cannot be compared"
         return (
             Fact(section="result", subject=metric, fact="on the test rows", value="undefined", warning=undefined),
         )
@@ -167,7 +167,7 @@ def _split_facts(subject: ReportInput) -> Iterator[Fact]:
         method = (
             f"the last {100 * split.last:g} % by {split.by}" if split.last is not None else f"column {split.column}"
         )
-    yield Fact(section="split", fact="decided by", value=method, warning=warning)
+    yield Fact(section="split", fact="method", value=method, warning=warning)
     yield Fact(section="split", fact="seed", value=str(split.seed))
     if subject.parts.ranked:
         value = "rows chosen by rank, since the hashes alone would have left a part empty or too small"
@@ -188,7 +188,7 @@ def _part_warning(part: str, rows: int, subject: ReportInput) -> str | None:
     if part == "valid" and not rows:
         return "there are no validation rows: training cannot measure how good the model is on unseen rows"
     if part == "test" and rows < _FEW_TEST_ROWS:
-        return f"each test row changes an accuracy by {100 / rows:.2g} points: the metric is a rough estimate"
+        return f"only {rows} test row{'s' if rows > 1 else ''}: the metric is a rough estimate"
     return None
 
 
@@ -213,9 +213,7 @@ def _target_facts(subject: ReportInput) -> Iterator[Fact]:
             values = data.numbers()[getattr(subject.parts, part)]
             if len(values):
                 figures = f"mean {values.mean():.4g}, standard deviation {values.std():.4g}"
-                yield Fact(
-                    section="target", subject=target.name, fact=f"values that {_PART_VERBS[part]}", value=figures
-                )
+                yield Fact(section="target", subject=target.name, fact=f"{_PART_NAMES[part]} values", value=figures)
         return
     codes = target.encode(data)
     counts = {part: np.bincount(codes[getattr(subject.parts, part)], minlength=target.outputs) for part in PARTS}
@@ -224,7 +222,7 @@ def _target_facts(subject: ReportInput) -> Iterator[Fact]:
     for class_number in np.argsort(-total, kind="stable").tolist()[:_MOST_CLASSES]:
         rows_by_part = {part: int(counts[part][class_number]) for part in PARTS}
         warning = _class_warning(rows_by_part)
-        if class_number == most_frequent and total[class_number] > (1 - _RARE) * total.sum():
+        if class_number == most_frequent and total[class_number] > _DOMINANT * total.sum():
             warning = (
                 f"always answering this class gives accuracy {total[class_number] / total.sum():.3g}: use "
                 "metric => 'balanced_accuracy'"
@@ -237,7 +235,7 @@ def _target_facts(subject: ReportInput) -> Iterator[Fact]:
         yield Fact(section="target", subject=target.name, fact="classes that are not listed", value=others)
 
 
-_PART_VERBS = {"train": "train", "valid": "validate", "test": "test"}
+_PART_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 
 
 def _class_warning(rows: Mapping[str, int]) -> str | None:
@@ -297,7 +295,7 @@ def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | Non
     if data.kind is ColumnKind.ARRAY or absent_rows == len(train):
         return
     if _is_constant(data, absent_mask, train):
-        warning = "it has one value in all training rows: nothing is learned from it"
+        warning = "the column has one value in all training rows: nothing is learned from it"
         yield Fact(section="columns", subject=name, fact="different values", value="1", warning=warning)
     elif text is not None:
         yield _category_fact(text)
@@ -329,7 +327,7 @@ def _is_constant(data: ColumnData, absent_mask: Mask, train: Rows) -> bool:
 
 def _finding_texts(kind: str, target: str) -> tuple[str, str, str]:
     """Return the fact, its value and the warning for a kind of finding."""
-    advice = "leave it out with exclude, unless it is known when a row is to be predicted"
+    advice = "leave it out with exclude, unless its value is available at prediction time"
     return {
         leakage.KEY: (
             "a different value in each row",
@@ -337,17 +335,17 @@ def _finding_texts(kind: str, target: str) -> tuple[str, str, str]:
             "it looks like a key, which only identifies rows: leave it out with exclude",
         ),
         leakage.COUNTER: (
-            "counts up with the rows",
+            "increases with each row",
             "yes",
             "it looks like a key, which only identifies rows: leave it out with exclude",
         ),
         leakage.EQUAL: ("equal to the target", "yes", f"it has the values of {target}: {advice}"),
-        leakage.ORDERING: ("in order with the target", "yes", f"it gives {target} away: {advice}"),
+        leakage.ORDERING: ("in order with the target", "yes", f"it reveals {target}: {advice}"),
         leakage.DETERMINING: ("determines the target", "yes", f"each of its values has one {target}: {advice}"),
         leakage.MISSING_WITH: (
             "missing with the target",
             "yes",
-            f"whether it is missing gives {target} away: {advice}",
+            f"whether its value is missing reveals {target}: {advice}",
         ),
     }[kind]
 
@@ -368,8 +366,9 @@ def _constant_answer(preprocessor: Preprocessor, train: Any, test: Any) -> dict[
 def _no_better(metric: str, value: float, constant: float, rows: int) -> bool:
     """Return whether a metric is at the level of a constant answer.
 
-    A share counts as better only if it exceeds the constant answer's share by more than its standard error. Metrics
-    of a regression must be better by more than `_SLIGHT`.
+    A metric to maximise, except r2, counts as better if it exceeds the constant answer's by more than the binomial
+    standard error. r2 must be better by more than `_SLIGHT`; a metric to minimise, by more than `_SLIGHT` of the
+    constant answer's.
     """
     if not HIGHER_IS_BETTER[metric]:
         return value >= (1 - _SLIGHT) * constant

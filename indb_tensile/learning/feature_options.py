@@ -53,10 +53,11 @@ class FeatureOptions:
         default: int = PREPROCESS["categories"]["default"]
         return self.categories.get(name, default) if isinstance(self.categories, dict) else self.categories
 
-    def rule(self, name: str, kind: ColumnKind) -> Missing:
+    def missing_rule(self, name: str, kind: ColumnKind) -> Missing:
         """Return the rule for this column's missing values.
 
-        A rule for all columns applies only to columns whose kind accepts the rule; other columns use the mean.
+        A rule for all columns applies only to columns whose kind accepts the rule. In other columns a missing text is
+        a category of its own, and any other missing value is replaced by the mean.
         """
         if isinstance(self.missing, dict):
             return self.missing.get(name, "mean")

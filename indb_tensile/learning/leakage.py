@@ -1,4 +1,4 @@
-"""Finds columns that a model should not learn from: keys, row counters, and columns that give the target away.
+"""Finds columns that a model should not learn from: keys, row counters, and columns that reveal the target.
 
 Every finding is a property that holds for a sample of the rows if it holds for all rows. So a column is checked on
 some thousands of rows first, and on all rows only if the sample does not contradict the finding. A column may order

@@ -226,7 +226,7 @@ def _elements(statistics: Statistics, name: str) -> int:
 def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions) -> int:
     """Return how many numbers of an encoded row come from this column."""
     analyzed, kind = statistics.columns.get(name), statistics.wires[name].kind
-    indicator = int(options.rule(name, kind) == "indicator")
+    indicator = int(options.missing_rule(name, kind) == "indicator")
     match kind:
         case ColumnKind.TEXT:
             categories = options.most_categories(name)

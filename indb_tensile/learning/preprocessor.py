@@ -240,7 +240,7 @@ def require_present(columns: Columns, features: Sequence[str], options: FeatureO
     The message contains the row's position in the table.
     """
     for name in features:
-        if options.rule(name, columns[name].kind) == "error":
+        if options.missing_rule(name, columns[name].kind) == "error":
             require(name, columns[name].absent()[rows], rows)
 
 
@@ -261,7 +261,7 @@ def fit(
     learned = _TrainingRows(columns, features, train)
     scalars = [name for name in features if columns[name].kind in _SCALARS]
     texts = [
-        Texts.fit(name, data, options.most_categories(name), options.rule(name, data.kind))
+        Texts.fit(name, data, options.most_categories(name), options.missing_rule(name, data.kind))
         for name, data in _columns_of_kinds(learned, ColumnKind.TEXT)
     ]
     recipe = Recipe(
@@ -270,10 +270,13 @@ def fit(
         numbers=_fit_numbers(learned, scalars, options),
         texts=tuple(text for text, _ in texts),
         times=tuple(
-            Times.fit(name, data, options.rule(name, data.kind)) for name, data in _columns_of_kinds(learned, *_TIMES)
+            Times.fit(name, data, options.missing_rule(name, data.kind))
+            for name, data in _columns_of_kinds(learned, *_TIMES)
         ),
         arrays=tuple(
-            Arrays.fit(name, data, standardize=options.standardizes(name), missing=options.rule(name, data.kind))
+            Arrays.fit(
+                name, data, standardize=options.standardizes(name), missing=options.missing_rule(name, data.kind)
+            )
             for name, data in _columns_of_kinds(learned, ColumnKind.ARRAY)
         ),
         target=target,
@@ -329,7 +332,7 @@ def _fit_numbers(learned: "_TrainingRows", names: Sequence[str], options: Featur
     # Booleans are 0 and 1, so they are not scaled.
     scaled = [options.standardizes(name) and learned.kind(name) is not ColumnKind.BOOLEAN for name in names]
     numbers = (learned[name].numbers() for name in names)
-    return Numbers.fit(names, numbers, scaled, [options.rule(name, learned.kind(name)) for name in names])
+    return Numbers.fit(names, numbers, scaled, [options.missing_rule(name, learned.kind(name)) for name in names])
 
 
 def _require_different_rows(fitted: Preprocessor, learned: "_TrainingRows", features: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ PREPROCESS: dict[str, Rule] = {
     },
 }
 # The rules for missing values of the kinds that do not accept every rule, and accept no number. A missing text is a
-# category of its own, and a missing date or timestamp is the mean.
+# category of its own, and a missing date or timestamp is replaced by the mean.
 _TIME_RULES = ("mean", "indicator", "error")
 MISSING_RULES: dict[str, tuple[str, ...]] = {"text": ("error",), "date": _TIME_RULES, "time": _TIME_RULES}
 

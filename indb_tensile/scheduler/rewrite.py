@@ -2,21 +2,21 @@
 
 A plan may run operators again, in another order, or in parts. This module turns such an order of execution into a
 step graph of its own, so that the other parts of the scheduler need not handle three more kinds of event. An operator
-that runs again writes new tensors, and later operators read those. Peak, swaps, lanes and placement need not know
-that the graph was rewritten, and a recomputed tensor can be swapped like any other.
+that runs again writes new tensors, and later operators read the new tensors. Peak, swaps, lanes and placement need
+not know that the graph was rewritten, and a recomputed tensor can be swapped like any other.
 
 The following rules keep every result the same bit for bit. (A *version* of a tensor is the operator that wrote it
 last.)
 
 - Every operator runs. The first run is the operator itself; further runs are re-runs.
-- Whatever an operator reads or updates in place has the version that it has in the captured order.
+- Each tensor that an operator reads or updates has the same version as in captured order.
 - A re-run writes only tensors that do not persist. Operators that draw random numbers run once, and in their captured
   order.
 - A splittable operator may run in parts, one right after the other. Optimizer state that it alone accesses is split
   with it. All parts share the other tensors.
 
-Recomputation is TENSILE section IV-D, from Capuchin and SuperNeurons. Chains, in which a source may itself have been
-recomputed, are our own addition, and so are reordering and splitting.
+Recomputation follows TENSILE section IV-D, which follows Capuchin and SuperNeurons. Chains, in which a source may
+itself have been recomputed, are our own addition, and so are reordering and splitting.
 """
 
 from collections.abc import Sequence
@@ -54,9 +54,10 @@ def captured_order(graph: StepGraph, cache: PlanCache | None = None) -> tuple[Ex
 
 
 def rewrite(graph: StepGraph, executions: Sequence[Execution], cache: PlanCache | None = None) -> Rewritten:
-    """Return the step graph of this order of execution. Captured tensors keep their ids; new tensors follow.
+    """Return the step graph of this order of execution.
 
-    Raises GraphError for an order that would change a result.
+    Captured tensors keep their ids; new tensors get the ids after them. Raises GraphError for an order that would
+    change a result.
     """
     order = tuple(executions)
     return cached(cache, _REWRITTEN, graph, order, lambda: _Rewriting(graph, order, cache).run())
@@ -75,8 +76,7 @@ def effective_latency(latency_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
 
 
 def captured_latency(executed_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """Return the nanoseconds of each captured operator from those of the effective graph: the mean over an operator's
-    runs.
+    """Estimate each captured operator's time in nanoseconds as the mean over its runs in the effective graph.
 
     The launch time of additional parts is subtracted, so that `effective_latency` adds up to the measured time.
     """
@@ -85,8 +85,8 @@ def captured_latency(executed_ns: Sequence[int], plan: Plan) -> tuple[int, ...]:
     total_ns: dict[OpIndex, int] = {}
     runs: dict[OpIndex, int] = {}
     for execution, ns in zip(plan.executions, executed_ns, strict=True):
-        started_ns = _PART_NS if execution.parts > 1 else 0
-        total_ns[execution.operator] = total_ns.get(execution.operator, 0) + ns - started_ns
+        launch_ns = _PART_NS if execution.parts > 1 else 0
+        total_ns[execution.operator] = total_ns.get(execution.operator, 0) + ns - launch_ns
         runs[execution.operator] = runs.get(execution.operator, 0) + (execution.part == 0)
     return tuple(max(0, round(total_ns[k] / runs[k])) for k in sorted(runs))
 
@@ -158,9 +158,12 @@ class _Rewriting:
 
     def run(self) -> Rewritten:
         operators = tuple(self._execute(execution) for execution in self._executions)
+        if self._open is not None:
+            named = _named(self._open.operator, self._graph.operators[self._open.operator])
+            raise GraphError(f"the order ends before part {self._open.part} of {self._open.parts} of {named}")
         missing = sorted(set(range(len(self._graph.operators))) - self._done)
-        if missing or self._open is not None:
-            raise GraphError(f"operators {missing[:5]} of {len(self._graph.operators)} never run to their end")
+        if missing:
+            raise GraphError(f"operators {missing[:5]} of {len(self._graph.operators)} never run")
         graph = StepGraph(tensors=tuple(self._tensors), operators=operators, signature=self._graph.signature)
         return Rewritten(graph=graph, source=tuple(self._source), reruns=frozenset(self._reruns))
 
@@ -176,7 +179,7 @@ class _Rewriting:
             self._check_run(index, operator, rerun=rerun)
             for tensor in operator.writes:
                 if rerun:
-                    self._instance[tensor] = self._again(tensor)
+                    self._instance[tensor] = self._new_instance(tensor)
                     self._moved.add(tensor)
         mapped = self._mapped(execution, operator)
         if execution.part == execution.parts - 1:
@@ -201,10 +204,11 @@ class _Rewriting:
         for tensor, version in self._needed[index]:
             if self._version[tensor] != version:
                 name = self._graph.tensors[tensor].name
-                raise GraphError(
-                    f"{_named(index, operator)} needs {name} as operator {version} left it, "
-                    f"and would find what operator {self._version[tensor]} left"
+                present = self._version[tensor]
+                fault = (
+                    "but nothing has written it yet" if present is None else f"but {_writer(present)} wrote it last"
                 )
+                raise GraphError(f"{_named(index, operator)} needs {name} as {_writer(version)} left it, {fault}")
 
     def _check_run(self, index: OpIndex, operator: Operator, *, rerun: bool) -> None:
         if operator.random:
@@ -217,12 +221,12 @@ class _Rewriting:
                     name = self._graph.tensors[tensor].name
                     raise GraphError(f"{_named(index, operator)} updates {name} and cannot run again")
 
-    def _again(self, tensor: TensorId) -> TensorId:
-        again = TensorId(len(self._tensors))
+    def _new_instance(self, tensor: TensorId) -> TensorId:
+        new = TensorId(len(self._tensors))
         captured = self._graph.tensors[tensor]
-        self._tensors.append(replace(captured, id=again, name=f"{captured.name} again"))
+        self._tensors.append(replace(captured, id=new, name=f"{captured.name} again"))
         self._source.append(tensor)
-        return again
+        return new
 
     def _mapped(self, execution: Execution, operator: Operator) -> Operator:
         moved = not (self._moved.isdisjoint(operator.reads) and self._moved.isdisjoint(operator.writes))
@@ -230,7 +234,7 @@ class _Rewriting:
             return operator
 
         def instances(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
-            return tuple(self._here(t, execution) for t in tensors)
+            return tuple(self._present_instance(t, execution) for t in tensors)
 
         mapped = replace(operator, reads=instances(operator.reads), writes=instances(operator.writes))
         if execution.parts == 1:
@@ -239,7 +243,7 @@ class _Rewriting:
         signature = f"{operator.signature} part {fraction}"
         return replace(mapped, signature=signature, flops=operator.flops // execution.parts)
 
-    def _here(self, tensor: TensorId, execution: Execution) -> TensorId:
+    def _present_instance(self, tensor: TensorId, execution: Execution) -> TensorId:
         """Return the present instance of the tensor, or the execution's part of it."""
         if execution.parts == 1 or tensor not in self._own[execution.operator]:
             return self._instance[tensor]
@@ -270,6 +274,10 @@ def _named(index: OpIndex, operator: Operator) -> str:
     return f"operator {index} ({operator.name})"
 
 
+def _writer(version: int) -> str:
+    return "the previous iteration" if version == _BEFORE else f"operator {version}"
+
+
 def _first_writers(graph: StepGraph) -> list[int]:
     """Return for each tensor the operator that writes it first; past the end if there is none."""
     first = [len(graph.operators)] * len(graph.tensors)
@@ -280,8 +288,8 @@ def _first_writers(graph: StepGraph) -> list[int]:
 
 
 def _needed_versions(graph: StepGraph) -> list[list[tuple[TensorId, int]]]:
-    """Return for each operator the version of each tensor that it reads or updates: the operator that wrote it
-    before.
+    """Return for each operator the version of each tensor that it reads or updates: the operator that last wrote the
+    tensor before this operator.
     """
     version: list[int | None] = [_BEFORE if t.persistent else None for t in graph.tensors]
     needed = []

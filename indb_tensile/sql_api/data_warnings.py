@@ -1,4 +1,4 @@
-"""Warns in NOTICEs about features that look like keys or give the target away, and about rows ordered in time.
+"""Warns in NOTICEs about features that look like keys or reveal the target, and about rows ordered in time.
 
 Only the first rows are checked. The rules are those of learning/leakage.py, which checks all rows in the job; a test
 compares both.
@@ -61,8 +61,8 @@ def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
     leaks = [name for name, findings in kinds.items() if findings - {KEY, COUNTER}]
     if leaks:
         plpy.notice(
-            f'features that give target "{target.name}" away in {checked_rows}: {", ".join(leaks)} (leave them out '
-            f"with exclude => {_array(leaks)}, unless they are known when a row is to be predicted)"
+            f'features that reveal target "{target.name}" in {checked_rows}: {", ".join(leaks)} (leave them out '
+            f"with exclude => {_array(leaks)}, unless their values are available at prediction time)"
         )
     _notice_order(plpy, spec, [column for column in time_columns if orders_rows(column, values[column.name])])
 

@@ -11,7 +11,7 @@ namespace tensile::cuda {
 namespace {
 
 // The interval at which a waiting host polls: the driver has no call that waits for an event for a limited time.
-constexpr std::chrono::microseconds look_interval{50};
+constexpr std::chrono::microseconds poll_interval{50};
 
 // The lowest bit of a ticket is the lane; the other bits are the number of the copy on that lane.
 constexpr Ticket out_ticket(std::uint64_t number) { return number << 1; }
@@ -23,7 +23,7 @@ constexpr std::uint64_t alignment_bytes = 512;
 
 std::byte* memory_at(Address address) { return reinterpret_cast<std::byte*>(address); }
 
-RegionMap matching(RegionMap map, const Ledger& ledger) {
+RegionMap check_shape(RegionMap map, const Ledger& ledger) {
   const PoolUsage pool = ledger.usage();
   const RegionShape& shape = map.shape();
   if (shape.region_bytes != pool.region_bytes || shape.count != ledger.regions().count()) {
@@ -45,7 +45,7 @@ bool wait_until(Condition condition, std::chrono::nanoseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= end) return false;
-    std::this_thread::sleep_for(look_interval);
+    std::this_thread::sleep_for(poll_interval);
   }
   return true;
 }
@@ -59,10 +59,10 @@ CudaDevice::CudaDevice(const Driver& driver, Ledger ledger, const Claim& claim, 
       claim_(claim),
       account_(Ledger::attach(ledger_.fd()), claim),
       context_(driver, map.shape().device),
-      map_(matching(std::move(map), ledger_)),
+      map_(check_shape(std::move(map), ledger_)),
       shown_(RegionMap::reserve(driver, map_.shape())),
       arena_(Ledger::attach(ledger_.fd()), claim, {alignment_bytes, false},
-             ForeignMemory{memory_at(map_.base()), [this](Range bytes) { back(bytes); },
+             ForeignMemory{memory_at(map_.base()), [this](Range bytes) { map_and_clear(bytes); },
                            [this](Range bytes) { drop(bytes); }}),
       pinned_(context_),
       pool_(host_pool_bytes,
@@ -114,7 +114,7 @@ Ticket CudaDevice::copy(CopyLane& lane, CopyLane& other, const CopyLane::Copy& c
   return lane.submit(copy, after);
 }
 
-// The new stream continues after the work of the old one, so all orders kept so far stay valid.
+// The new stream continues after the work of the old one, so work ordered on the old stream stays ordered.
 void CudaDevice::compute_on(StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   if (stream == compute_) return;
@@ -132,17 +132,18 @@ void CudaDevice::compute_after(Ticket ticket) {
 
 DeviceAddress CudaDevice::allocate(std::uint64_t size_bytes, StreamHandle stream) {
   const auto address = reinterpret_cast<DeviceAddress>(arena_.allocate(size_bytes));
-  return handed(address, size_bytes, stream);
+  return order_after_allocation(address, size_bytes, stream);
 }
 
 DeviceAddress CudaDevice::allocate_at(std::uint64_t offset, std::uint64_t size_bytes, StreamHandle stream) {
   const auto address = reinterpret_cast<DeviceAddress>(arena_.allocate_at(offset, size_bytes));
-  return handed(address, size_bytes, stream);
+  return order_after_allocation(address, size_bytes, stream);
 }
 
-DeviceAddress CudaDevice::handed(DeviceAddress address, std::uint64_t size_bytes, StreamHandle stream) {
+DeviceAddress CudaDevice::order_after_allocation(DeviceAddress address, std::uint64_t size_bytes,
+                                                 StreamHandle stream) {
   try {
-    hand_to(address, size_bytes, stream);
+    order_before_use(address, size_bytes, stream);
   } catch (...) {
     arena_.free(memory_at(address));
     throw;
@@ -151,11 +152,11 @@ DeviceAddress CudaDevice::handed(DeviceAddress address, std::uint64_t size_bytes
 }
 
 void CudaDevice::free(DeviceAddress address, StreamHandle stream) {
-  take_from(stream);
+  order_after_free(stream);
   arena_.free(memory_at(address));
 }
 
-void CudaDevice::hand_to(DeviceAddress device, std::size_t size_bytes, StreamHandle stream) {
+void CudaDevice::order_before_use(DeviceAddress device, std::size_t size_bytes, StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   std::vector<EventPointer> before;
   out_.add_users(device, size_bytes, before);
@@ -168,7 +169,7 @@ void CudaDevice::hand_to(DeviceAddress device, std::size_t size_bytes, StreamHan
   order(compute_, stream);
 }
 
-void CudaDevice::take_from(StreamHandle stream) {
+void CudaDevice::order_after_free(StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   if (stream == compute_) return;
   const Current current(context_);
@@ -188,9 +189,9 @@ StreamHandle CudaDevice::computing_on() const {
 }
 
 // Clear the region: it may hold data of another job.
-void CudaDevice::back(Range bytes) {
+void CudaDevice::map_and_clear(Range bytes) {
   const std::lock_guard lock(mutex_);
-  forbid_recording("a region comes from another job");
+  forbid_recording("a new region must be cleared");
   const Address address = map_.base() + bytes.offset;
   const Current current(context_);
   if (!map_.holds(address, bytes.size_bytes)) map_.add(bytes.offset / map_.shape().region_bytes, 1);
@@ -223,7 +224,7 @@ CudaDevice::Copied CudaDevice::end_recording() {
   try {
     const Current current(context_);
     for (const CopyLane* lane : {&out_, &in_}) order(handle(lane->stream()), compute_);
-    if (!freed_.empty()) forbid_recording("it gives memory back that it did not take");
+    if (!freed_.empty()) forbid_recording("the iteration freed memory that it had not allocated");
   } catch (...) {
     stop_recording();
     throw;
@@ -332,7 +333,7 @@ DeviceAddress CudaDevice::allocate_outside(std::uint64_t size_bytes) {
   if (size_bytes > outside_limit_bytes_ - std::min(outside_limit_bytes_, outside_bytes_)) return 0;
   const Current current(context_);
   Address address = 0;
-  driver_.cuMemAlloc(text("allocating ", size_bytes, " bytes beside the regions"), &address, size_bytes);
+  driver_.cuMemAlloc(text("allocating ", size_bytes, " bytes outside the regions"), &address, size_bytes);
   outside_.emplace(address, size_bytes);
   outside_bytes_ += size_bytes;
   return address;
@@ -417,7 +418,9 @@ bool CudaDevice::copies_use(const std::byte* host, std::uint64_t size_bytes) {
 void CudaDevice::host_prepare(std::uint64_t size_bytes) { pool_.prepare(size_bytes); }
 
 void CudaDevice::close() noexcept {
-  if (after_fork) return;  // the copies are the parent's, and a thread that does not exist here may hold the lock
+  // After a fork, the copies belong to the parent, and the lock may be held by a thread that this process does not
+  // have.
+  if (after_fork) return;
   const std::lock_guard lock(mutex_);
   if (std::exchange(closed_, true)) return;
   const Current current(context_, std::nothrow);
@@ -437,11 +440,11 @@ void CudaDevice::check(const CopyLane::Copy& copy) const {
   const std::uint64_t buffer_bytes = pool_.size_bytes(copy.host);
   if (copy.size_bytes > buffer_bytes) {
     throw Fault(Fault::Kind::invariant,
-                text("a copy of ", copy.size_bytes, " bytes and a host buffer of ", buffer_bytes));
+                text("a copy of ", copy.size_bytes, " bytes exceeds the host buffer of ", buffer_bytes, " bytes"));
   }
   if (copy.size_bytes != 0 && !holds(copy.device, copy.size_bytes)) {
     throw Fault(Fault::Kind::invariant, text("a copy of ", copy.size_bytes, " bytes at device address ", copy.device,
-                                             ", which are not all in mapped regions"));
+                                             ", which this device does not own"));
   }
 }
 

@@ -53,11 +53,11 @@ class CudaDevice final : public Device {
 
   // Order the work queued on `stream` from now on after all earlier users of this memory: `allocate` without the
   // book-keeping.
-  void hand_to(DeviceAddress device, std::size_t size_bytes, StreamHandle stream);
+  void order_before_use(DeviceAddress device, std::size_t size_bytes, StreamHandle stream);
 
   // Order the work of any stream that gets memory from now on after the work queued on `stream`: `free` without the
   // book-keeping.
-  void take_from(StreamHandle stream);
+  void order_after_free(StreamHandle stream);
 
   // Wait for all queued work, and raise the fault if this process has lost its access to the device. A context that a
   // kernel broke answers every call with the error.
@@ -132,8 +132,8 @@ class CudaDevice final : public Device {
   Ticket copy(CopyLane& lane, CopyLane& other, const CopyLane::Copy& copy);
   bool both_done(std::uint64_t out_number, std::uint64_t in_number) const;
   StreamHandle computing_on() const;
-  DeviceAddress handed(DeviceAddress address, std::uint64_t size_bytes, StreamHandle stream);
-  void back(Range bytes);
+  DeviceAddress order_after_allocation(DeviceAddress address, std::uint64_t size_bytes, StreamHandle stream);
+  void map_and_clear(Range bytes);
   void drop(Range bytes);
   void order(StreamHandle first, StreamHandle second);
   void forbid_recording(const char* reason) const;

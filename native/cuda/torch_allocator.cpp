@@ -64,9 +64,9 @@ class TorchAllocator {
     const std::lock_guard lock(mutex_);
     if (address == nullptr || device_ == nullptr) return;
     if (const auto others = others_.extract(address)) {
-      for (const StreamHandle other : others.mapped()) device_->take_from(other);
+      for (const StreamHandle other : others.mapped()) device_->order_after_free(other);
     }
-    device_->take_from(stream);
+    device_->order_after_free(stream);
     release(address);
   }
 
@@ -110,7 +110,7 @@ class TorchAllocator {
       return outside(size_bytes);
     }
     try {
-      device_->hand_to(reinterpret_cast<DeviceAddress>(address), size_bytes, stream);
+      device_->order_before_use(reinterpret_cast<DeviceAddress>(address), size_bytes, stream);
     } catch (...) {
       release(address);
       throw;

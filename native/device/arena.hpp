@@ -36,7 +36,7 @@ struct ForeignMemory {
 
 struct ArenaUsage {
   std::uint64_t owned_bytes;       // in regions that this job owns
-  std::uint64_t reserved_bytes;    // part of owned_bytes that the system has set aside memory for
+  std::uint64_t reserved_bytes;    // part of owned_bytes for which the operating system has set memory aside
   std::uint64_t allocated_bytes;   // live allocations, their sizes rounded up to the alignment
   std::uint64_t requested_bytes;   // live allocations, their sizes as requested
   std::uint64_t high_water_bytes;  // highest value of allocated_bytes
@@ -66,7 +66,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Raises a memory fault if no free range is long enough, and a `lost` fault if the system has no memory.
+  // Raises a memory fault if no free range is long enough, and a `lost` fault if the operating system has no memory.
   std::byte* allocate(std::uint64_t size_bytes);
 
   // Allocate at a planned offset of the device. Raises an invariant fault if the range is not free or not this job's.

@@ -157,7 +157,8 @@ void MachineDevice::check_over(const std::pair<const std::byte* const, Uses>& us
 void MachineDevice::check_buffer(const std::byte* host, std::size_t size_bytes) const {
   const std::uint64_t buffer_bytes = pool_.size_bytes(host);
   if (size_bytes > buffer_bytes) {
-    throw Fault(Fault::Kind::invariant, text("a copy of ", size_bytes, " bytes and a host buffer of ", buffer_bytes));
+    throw Fault(Fault::Kind::invariant,
+                text("a copy of ", size_bytes, " bytes exceeds the host buffer of ", buffer_bytes, " bytes"));
   }
 }
 

@@ -1,4 +1,5 @@
-// The owners of the regions of the device's memory: words that only change by compare-and-swap.
+// The owners of the regions of the device's memory, one word per region. Words change by compare-and-swap,
+// except from `wiping` to `free`, which is a plain store: only the controller changes a region in `wiping`.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 namespace tensile {
 
+// A slot and the epoch of its use.
 struct Claim {
   std::uint32_t slot;
   std::uint64_t epoch;
@@ -19,7 +21,7 @@ struct Claim {
 // A view of the ledger's words; the ledger must outlive it. A `Range` in this class counts regions, not bytes.
 class Regions {
  public:
-  // Gives the bytes of neighbouring regions back to the system.
+  // Gives the bytes of neighbouring regions back to the operating system.
   using Wipe = std::function<void(Range)>;
 
   Regions(layout::Word* words, std::uint64_t count) : words_(words), count_(count) {}
@@ -29,21 +31,22 @@ class Regions {
   bool is_of(const Claim& claim, std::uint64_t region) const;
   std::uint64_t free_count() const;
 
-  // The number of regions that a claim owns, and of those for which the system has set memory aside.
+  // The number of regions that a claim owns, and of those for which the operating system has set memory aside.
   std::uint64_t held_count(const Claim& claim) const;
   std::uint64_t backed_count(const Claim& claim) const;
 
   // --- for the controller: one thread at a time (of two concurrent hand_out calls, both may fail) ---
 
-  // Give a claim this many more regions: contiguous and adjacent to its own regions if possible, otherwise in the
-  // longest free runs. False if too few regions are free, and then nothing has changed.
+  // Give a claim this many more regions. A free run that is long enough is preferred: one adjacent to the claim's own
+  // regions, otherwise the shortest. If no run is long enough, the longest runs are used. False if too few regions
+  // are free, and then nothing has changed.
   bool hand_out(const Claim& claim, std::uint64_t count);
 
   // Take back at most this many empty regions, the highest first, because an arena fills from the lowest. Returns the
   // number taken back.
   std::uint64_t take_back(const Claim& claim, std::uint64_t count, const Wipe& wipe);
 
-  // Take back the regions of all epochs of a slot. No process that maps them may be left.
+  // Take back the regions of all epochs of a slot. No process may map them any more.
   void take_all(std::uint32_t slot, const Wipe& wipe);
 
   // --- for the owner ---
@@ -52,13 +55,13 @@ class Regions {
   // longer owns the region.
   std::optional<layout::Owner> engage(const Claim& claim, std::uint64_t region);
 
-  // Record that the system has set memory aside for an engaged region.
+  // Record that the operating system has set memory aside for an engaged region.
   void mark_backed(const Claim& claim, std::uint64_t region);
 
   // Mark a region as empty, after the last use of its last allocation.
   void disengage(const Claim& claim, std::uint64_t region);
 
-  // Record that the owner has given up the memory of an empty region, which that process had created.
+  // Record that the owner has given up the memory of an empty region, which the owner had mapped.
   void mark_unbacked(const Claim& claim, std::uint64_t region);
 
  private:

@@ -1,9 +1,14 @@
 // The Python module indb_tensile._placement: binds the placement of memory blocks.
+//
+// A block occupies the moments first .. stop - 1 of the cycle. `fit` returns the blocks' offsets (best fit if `best`,
+// else first fit). `search` returns whether it decided, and the offsets: empty if it is undecided or placement is
+// impossible.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,7 +45,9 @@ NB_MODULE(_placement, module) {
         const auto all = blocks(first, stop, size, cycle);
         if (order.size() != all.size()) throw std::invalid_argument("lengths differ");
         for (const Index index : order) {
-          if (index < 0 || at(index) >= all.size()) throw std::invalid_argument("the order names no block");
+          if (index < 0 || at(index) >= all.size()) {
+            throw std::invalid_argument("the order contains " + std::to_string(index) + ", which is no block");
+          }
         }
         const nb::gil_scoped_release released;
         return fit(all, cycle, order, best ? Hole::best : Hole::first);

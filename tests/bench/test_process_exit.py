@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.bench.harness.process_exit import INTERRUPTED, UNREAD, run
+from indb_tensile.bench.harness.process_exit import UNREAD, run
+from indb_tensile.error_report import INTERRUPTED
 from indb_tensile.errors import RequestError
 
 ENDLESS_ROWS = """
@@ -49,12 +50,14 @@ def _as_before() -> Iterator[None]:
 
 def test_an_error_of_the_user_is_a_sentence_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
-        raise RequestError("there is no network 'x'", hint="Networks are: y.")
+        raise RequestError("there is no network 'x'", detail="It was removed.", hint="Networks are: y.")
 
     with pytest.raises(SystemExit) as ending:
         run(refuse)
     assert ending.value.code == RequestError.exit_code
-    assert capsys.readouterr().err == "tensile: there is no network 'x'\n  hint: Networks are: y.\n"
+    assert capsys.readouterr().err == (
+        "tensile: there is no network 'x'\n  detail: It was removed.\n  hint: Networks are: y.\n"
+    )
 
 
 def test_an_interrupted_benchmark_ends_without_output(capsys: pytest.CaptureFixture[str]) -> None:

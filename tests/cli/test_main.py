@@ -4,12 +4,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import psycopg
 import pytest
 
-from indb_tensile import errors
+from indb_tensile import error_report, errors
 from indb_tensile.cli import main
 from tests.cli.conftest import Tensile
 
@@ -22,7 +23,7 @@ def _pipes_as_before() -> Iterator[None]:
     signal.signal(signal.SIGPIPE, before)
 
 
-MODULES = sorted({target.partition(":")[0] for target in main.COMMANDS.values()})
+MODULES = sorted({command.target.partition(":")[0] for command in main.COMMANDS.values()})
 HEAVY = {"torch", "sqlalchemy", "sklearn", "scipy", "pandas"}
 
 
@@ -33,14 +34,27 @@ def test_no_command_imports_a_slow_library(module: str) -> None:
     assert not HEAVY & {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_help_imports_neither_psycopg_nor_the_commands() -> None:
+@pytest.mark.parametrize(("option", "first_words"), [("--help", "Usage: tensile "), ("--version", "tensile 0.")])
+def test_help_and_version_import_neither_a_driver_nor_the_commands(option: str, first_words: str) -> None:
     program = (
         "import sys\nfrom indb_tensile.cli.main import tensile\n"
-        "tensile.main(['--version'], standalone_mode=False)\nprint(*sys.modules)"
+        f"tensile.main(['{option}'], 'tensile', standalone_mode=False)\nprint('modules:', *sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
-    assert done.stdout.startswith("tensile 0.")
-    assert "psycopg" not in done.stdout.split()
+    assert done.stdout.startswith(first_words)
+    modules = set(done.stdout.rpartition("modules:")[2].split())
+    assert not {"psycopg", *HEAVY} & {name.partition(".")[0] for name in modules}
+    commands = {f"indb_tensile.cli.{module}" for module in MODULES}
+    assert not commands & modules
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_help_lists_commands_as_click_does(width: int) -> None:
+    context = click.Context(main.tensile)
+    ours, of_click = (click.HelpFormatter(width=width) for _ in range(2))
+    main.tensile.format_commands(context, ours)
+    click.Group.format_commands(main.tensile, context, of_click)
+    assert ours.getvalue() == of_click.getvalue()
 
 
 def test_missing_library_is_named() -> None:
@@ -55,6 +69,7 @@ def test_every_command_exists_and_has_a_help_text(name: str) -> None:
     command = main.tensile.get_command(click.Context(main.tensile), name)
     assert command is not None
     assert command.name == name
+    assert main.COMMANDS[name].short_help == command.get_short_help_str(1000)
     for subcommand in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
         assert len(subcommand.get_short_help_str(200)) > 20
         for parameter in subcommand.params:
@@ -110,30 +125,24 @@ def test_invalid_connection_string_ends_with_code_2(tensile: Tensile) -> None:
     ],
 )  # fmt: skip
 def test_sqlstates_have_exit_codes(sqlstate: str | None, code: int) -> None:
-    assert main._exit_code(sqlstate) == code
+    assert error_report.exit_code(sqlstate) == code
 
 
 def test_errors_of_the_package_have_the_exit_code_of_their_sqlstate() -> None:
     kinds = (errors.RequestError, errors.DataError, errors.MissingError, errors.PrivilegeError,
              errors.MemoryLimitError, errors.UnavailableError, errors.DatabaseError)  # fmt: skip
-    assert [main._exit_code(kind.sqlstate) for kind in kinds] == [kind.exit_code for kind in kinds]
+    assert [error_report.exit_code(kind.sqlstate) for kind in kinds] == [kind.exit_code for kind in kinds]
 
 
 def test_errors_of_the_operating_system_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(error: Exception) -> click.Command:
-        def act() -> None:
-            raise error
-
-        return click.Command("failing", callback=act)
-
     exit_codes: dict[str, int] = {}
     for error in (
         PermissionError(13, "Permission denied", "/some/file"),
         OSError(28, "No space left on device", "/f"),
     ):
-        monkeypatch.setattr(main, "tensile", failing(error))
+        monkeypatch.setattr(main, "tensile", _failing(error))
         with pytest.raises(SystemExit) as caught:
             main.main([])
         exit_codes[capsys.readouterr().err] = caught.value.code  # type: ignore[assignment]
@@ -152,6 +161,53 @@ def test_lost_connection_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
         main.main([])
     assert caught.value.code == 4
     assert capsys.readouterr().err == "tensile: server closed the connection unexpectedly\n"
+
+
+def _failing(error: Exception) -> click.Command:
+    def act() -> None:
+        raise error
+
+    return click.Command("failing", callback=act)
+
+
+def test_bug_ends_with_one_sentence_a_traceback_in_a_private_file_and_code_70(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], open_directory: Path
+) -> None:
+    state = open_directory / "state"
+    monkeypatch.setenv("TENSILE_STATE_DIR", str(state))
+    for number in (1, 2):  # the second bug replaces the first one's traceback
+        monkeypatch.setattr(main, "tensile", _failing(ValueError(f"odd\nnumber {number}")))
+        with pytest.raises(SystemExit) as caught:
+            main.main([])
+        assert caught.value.code == 70
+        assert capsys.readouterr().err == (
+            "tensile: the command failed because of a bug in tensile, "
+            f"ValueError: odd\\nnumber {number}; the traceback is in {state}/traceback.txt\n"
+            "  hint: report the bug with the traceback, which can quote values of your data\n"
+        )
+        text = (state / "traceback.txt").read_text()
+        assert "Traceback (most recent call last)" in text
+        assert text.endswith(f"ValueError: odd\nnumber {number}\n")
+        assert text.count("ValueError") == 1
+    assert (state / "traceback.txt").stat().st_mode & 0o777 == 0o600
+
+
+def test_bug_prints_its_traceback_if_no_file_can_hold_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], open_directory: Path
+) -> None:
+    (open_directory / "file").touch()
+    monkeypatch.setenv("TENSILE_STATE_DIR", str(open_directory / "file" / "state"))
+    monkeypatch.setattr(main, "tensile", _failing(ZeroDivisionError()))
+    with pytest.raises(SystemExit) as caught:
+        main.main([])
+    assert caught.value.code == 70
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last)")
+    assert (
+        "\ntensile: the command failed because of a bug in tensile, ZeroDivisionError; the traceback is above\n"
+        in err
+    )
+    assert "\n  detail: the traceback could not be written to the state directory: " in err
 
 
 def test_closed_pipe_ends_the_command_silently(tensile: Tensile) -> None:

@@ -167,7 +167,7 @@ class FakeDevice:
             raise InvariantError(f"address {host:#x} is no buffer of the host pool, or no longer")
         if size_bytes > ctypes.sizeof(self._buffers[host]):
             raise InvariantError(
-                f"a copy of {size_bytes} bytes and a host buffer of {ctypes.sizeof(self._buffers[host])}"
+                f"a copy of {size_bytes} bytes exceeds the host buffer of {ctypes.sizeof(self._buffers[host])} bytes"
             )
 
     def _copy(self, target: int, source: int, size_bytes: int) -> Ticket:

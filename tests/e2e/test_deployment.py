@@ -106,7 +106,7 @@ def test_undefined_validation_metric_does_not_stop_the_training(
     assert epochs == (8,)
     ((reason,),) = events
     assert re.fullmatch(
-        r"roc_auc is not defined on the \d+ validation rows, so early stopping counts no epoch and the last one is "
+        r"roc_auc is not defined on the \d+ validation rows, so early stopping does not apply, and the last epoch is "
         "published",
         reason,
     )

@@ -75,8 +75,8 @@ def test_report_agrees_with_the_parts_of_the_rows(running: Service, alice: psyco
     report = read_report(alice, job)
     assert report[("rows", None, "read")] == ("200", None)
     assert report[("rows", "left_us", "left out, as the target is NULL")] == ("5", None)
-    assert report[("split", None, "decided by")] == ("a hash of the primary key (id)", None)
-    assert "looks like a key" in str(report[("columns", "number", "counts up with the rows")][1])
+    assert report[("split", None, "method")] == ("a hash of the primary key (id)", None)
+    assert "looks like a key" in str(report[("columns", "number", "increases with each row")][1])
     assert "nothing is learned from it" in str(report[("columns", "one", "different values")][1])
     assert "always answering this class gives accuracy 0.949" in str(report[("target", "no", "rows of the class")][1])
     assert "no better than always answering the most frequent class" in str(
@@ -130,7 +130,7 @@ def test_rows_with_keys_and_values_of_every_type_are_split_as_in_the_training(
     assert count_parts(alice, "'keyed'") == Counter(rows_of(read_report(alice, keyed)))
     # The hash of a row without a key includes all columns. If one column's hash differed, the counts would differ.
     report = read_report(alice, bare)
-    assert report[("split", None, "decided by")][0] == "a hash of the row's values, as there is no primary key"
+    assert report[("split", None, "method")][0] == "a hash of the row's values, as there is no primary key"
     assert count_parts(alice, "'bare'") == Counter(rows_of(report))
     assert int(report[("rows", None, "equal to another row in features and target")][0]) == 400 - 80
     assert "the metric is too optimistic" in str(
@@ -149,7 +149,7 @@ def test_split_by_time_tests_the_last_rows_and_applies_to_new_rows(
     split = """split => '{"last": 0.2, "by": "at"}'"""
     job = train_job(running, alice, f"'events', 'events', 'y', task => 'regression', {split}")
     report = read_report(alice, job)
-    assert report[("split", None, "decided by")] == ("the last 20 % by at", None)
+    assert report[("split", None, "method")] == ("the last 20 % by at", None)
     assert ("columns", "at", "encoding") not in report
     assert rows_of(report) == {"train": 130, "valid": 30, "test": 40}
     assert count_parts(alice, "'events'") == Counter(rows_of(report))

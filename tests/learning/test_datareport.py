@@ -47,7 +47,7 @@ def test_a_report_states_what_was_read_left_out_split_and_encoded() -> None:
     ]
     parts = {"train": prepared.train.rows, "valid": prepared.valid.rows, "test": prepared.test.rows}
     assert facts_of(report, "split") == [
-        (None, "decided by", "a hash of the primary key (id)"),
+        (None, "method", "a hash of the primary key (id)"),
         (None, "seed", "0"),
         *((part, "rows", f"{count} ({100 * count / 198:.3g} %)") for part, count in parts.items()),
     ]
@@ -62,7 +62,7 @@ def test_a_report_states_what_was_read_left_out_split_and_encoded() -> None:
     ]
     warnings = warnings_of(report)
     assert 'are one category "(other)": preprocess => \'{"categories": 3}\' keeps them apart' in warnings["city"]
-    assert warnings["one"] == "it has one value in all training rows: nothing is learned from it"
+    assert warnings["one"] == "the column has one value in all training rows: nothing is learned from it"
     assert "always answering this class gives accuracy 0.9" in warnings["no"]
 
 
@@ -87,7 +87,7 @@ def test_key_columns_and_columns_that_determine_the_target_are_warned_about() ->
     warnings = warnings_of(assemble(table(described, read), spec("passed")).report)
 
     assert "it looks like a key, which only identifies rows: leave it out with exclude" in warnings["number"]
-    assert "gives passed away" in warnings["grade"]
+    assert "reveals passed" in warnings["grade"]
 
 
 def test_a_random_split_of_rows_in_order_of_time_is_warned_about_with_a_split_by_time() -> None:
@@ -100,7 +100,7 @@ def test_a_random_split_of_rows_in_order_of_time_is_warned_about_with_a_split_by
 
     assert 'split => \'{"last": 0.15, "by": "day"}\' tests on the latest rows' in warnings_of(random.report)[None]
     assert "day" in random.preprocessor.recipe.features
-    assert facts_of(last.report, "split")[0] == (None, "decided by", "the last 20 % by day")
+    assert facts_of(last.report, "split")[0] == (None, "method", "the last 20 % by day")
     assert last.preprocessor.recipe.features == ("x",)
     assert min(last.held_out["day"].values) > read_table.columns["day"].values[:240].max() - 1
     assert last.test.rows == 60

@@ -51,7 +51,7 @@ void everything() {
   std::byte* host = device.host_allocate(300'000);
   compute(memory, 300'000, std::byte{3});
   const Ticket out = device.copy_out(host, memory, 300'000);
-  device.hand_to(memory, 300'000, 0);
+  device.order_before_use(memory, 300'000, 0);
   compute(memory, 300'000, std::byte{4});
   const Ticket in = device.copy_in(memory, host, 300'000);
   device.compute_after(in);
@@ -119,7 +119,7 @@ TEST(a_tensor_is_swapped_in_to_memory_that_was_reused_without_a_wait_of_the_host
     std::vector<std::byte> back;
     compute(memory, size_bytes, std::byte{1});
     device.copy_out(host, memory, size_bytes);
-    device.hand_to(memory, size_bytes, 0);  // another tensor is placed in this memory
+    device.order_before_use(memory, size_bytes, 0);  // another tensor is placed in this memory
     compute(memory, size_bytes, std::byte{2});
     read(memory, size_bytes, other);
     const Ticket in = device.copy_in(memory, host, size_bytes);
@@ -206,7 +206,7 @@ TEST(random_swaps_leave_every_tensor_unchanged) {
         if (Tensor* old = std::exchange(resident[place], &tensor)) {
           device.copy_out(old->host, address(place), tensor_bytes);
           old->place = places;
-          device.hand_to(address(place), tensor_bytes, 0);
+          device.order_before_use(address(place), tensor_bytes, 0);
         }
         tensor.place = place;
         if (tensor.value != std::byte{}) {
@@ -235,7 +235,7 @@ TEST(no_call_of_a_swap_waits_on_the_host) {
   compute(device.regions().base(), 1000, std::byte{1});
   const Ticket out = device.copy_out(host, device.regions().base(), 1000);
   device.compute_after(out);
-  device.hand_to(device.regions().base(), 1000, 0);
+  device.order_before_use(device.regions().base(), 1000, 0);
   CHECK(!device.done(out));
   CHECK(!device.wait_for(out, 1ms));
   CHECK_FAULT(invariant, "is freed while a copy still uses it", device.host_free(host));
@@ -255,7 +255,7 @@ TEST(no_stream_waits_for_a_finished_copy) {
   fake_cuda::settle();
   fake_cuda::hold(true);
   device.compute_after(in);
-  device.hand_to(device.regions().base(), 1000, 0);
+  device.order_before_use(device.regions().base(), 1000, 0);
   CHECK_EQUAL(fake_cuda::queued(nullptr), 0U);
   fake_cuda::hold(false);
 }
@@ -318,8 +318,8 @@ TEST(unmapped_device_memory_is_refused) {
   CudaDevice& device = *scene.device;
   std::byte* host = device.host_allocate(1000);
   const DeviceAddress end = device.regions().base() + 8 * region_bytes;
-  CHECK_FAULT(invariant, "which are not all in mapped regions", device.copy_out(host, end - 999, 1000));
-  CHECK_FAULT(invariant, "which are not all in mapped regions", device.copy_in(0, host, 1000));
+  CHECK_FAULT(invariant, "which this device does not own", device.copy_out(host, end - 999, 1000));
+  CHECK_FAULT(invariant, "which this device does not own", device.copy_in(0, host, 1000));
 }
 
 TEST(several_threads_may_queue_copies_and_query_them) {

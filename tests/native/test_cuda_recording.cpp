@@ -47,7 +47,7 @@ struct Iteration {
     kernel({{input, tensor_bytes, false}, {tensor, tensor_bytes, true}},
            [this] { std::memcpy(at(tensor), at(input), tensor_bytes); });
     device.copy_out(swapped, tensor, tensor_bytes);
-    device.hand_to(tensor, tensor_bytes, computing());
+    device.order_before_use(tensor, tensor_bytes, computing());
     kernel({{tensor, tensor_bytes, true}}, [this] { std::memset(at(tensor), 0xee, tensor_bytes); });
     carried = device.copy_in(tensor, swapped, tensor_bytes);
     device.compute_after(carried);
@@ -151,7 +151,7 @@ TEST(a_call_that_a_capture_forbids_is_not_made_and_ends_the_recording) {
   CHECK_FAULT(device, "the host waits for a copy", device.drain_for(60s));
   CHECK_FAULT(device, "recording has begun already", device.begin_recording());
   CHECK(device.free_outside(outside));
-  CHECK_FAULT(device, "an iteration cannot be recorded: it gives memory back that it did not take",
+  CHECK_FAULT(device, "an iteration cannot be recorded: the iteration freed memory that it had not allocated",
               device.end_recording());
   CHECK_EQUAL(device.outside_bytes(), 1000U);
   fake_cuda::drop_capture(stream());

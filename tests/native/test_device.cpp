@@ -140,7 +140,8 @@ DEVICE_TEST(tickets_rise_in_each_direction_and_are_never_those_of_the_other) {
 DEVICE_TEST(a_copy_must_fit_a_live_buffer) {
   Device& device = place.device();
   std::byte* host = device.host_allocate(100);
-  CHECK_FAULT(invariant, "a copy of 1000 bytes and a host buffer of 128", device.copy_in(place.memory(), host, 1000));
+  CHECK_FAULT(invariant, "a copy of 1000 bytes exceeds the host buffer of 128 bytes",
+              device.copy_in(place.memory(), host, 1000));
   CHECK_FAULT(invariant, "a copy of 0 bytes", device.copy_in(place.memory(), host, 0));
   device.host_free(host);
   CHECK_FAULT(invariant, "is no buffer of the host pool", device.copy_out(host, place.memory(), 1));

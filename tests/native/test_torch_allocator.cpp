@@ -77,8 +77,8 @@ TEST(memory_used_on_a_recorded_stream_is_not_reused_before_the_stream_is_done) {
     CUstream_st* side = fake_cuda::side_stream();
     void* tensor = tensile_cuda_allocate(1000, 0, nullptr);
     compute(tensor, 1000, nullptr);
-    served.scene.device->hand_to(reinterpret_cast<std::uintptr_t>(tensor), 1000,
-                                 reinterpret_cast<StreamHandle>(side));  // as torch's wait_stream does
+    served.scene.device->order_before_use(reinterpret_cast<std::uintptr_t>(tensor), 1000,
+                                          reinterpret_cast<StreamHandle>(side));  // as torch's wait_stream does
     compute(tensor, 1000, side);
     tensile_cuda_record_stream(tensor, side);
     tensile_cuda_free(tensor, 1000, 0, nullptr);
@@ -153,7 +153,8 @@ TEST(a_block_spans_regions_that_are_not_adjacent_and_keeps_their_bytes) {
   CHECK(host[999] == std::byte{0x5A});
   device.host_free(host);
   CHECK(script.reserve(0));
-  CHECK_FAULT(invariant, "not all in mapped regions", device.copy_in(script.block(), device.host_allocate(1), 1));
+  CHECK_FAULT(invariant, "which this device does not own",
+              device.copy_in(script.block(), device.host_allocate(1), 1));
   CHECK_EQUAL(device.arena().usage().requested_bytes, 5 * region_bytes);
 }
 

@@ -134,6 +134,8 @@ def test_update_in_parts_splits_its_own_state_only() -> None:
     assert simulate([run], LINK)[0].iteration_ns == 200 + 2 * 5500, "each part starts a kernel of its own"
     with pytest.raises(GraphError, match="is interrupted before part 1"):
         rewrite(graph, (*order[:3], order[1]))
+    with pytest.raises(GraphError, match=r"the order ends before part 1 of 2 of operator \d"):
+        rewrite(graph, order[:3])
     with pytest.raises(GraphError, match="cannot run in parts"):
         rewrite(graph, (Execution(operator=OpIndex(0), part=0, parts=2),))
 
@@ -163,7 +165,7 @@ def test_random_operators_and_updates_never_run_twice() -> None:
     assert repeatable(graph) == (False, False, True)
     with pytest.raises(GraphError, match="draws random numbers"):
         rewrite(graph, execution_order(0, 0, 1, 2))
-    with pytest.raises(GraphError, match="needs p as operator -1 left it"):
+    with pytest.raises(GraphError, match="needs p as the previous iteration left it, but operator 1 wrote it last"):
         rewrite(graph, execution_order(0, 1, 1, 2))
     for order in ((0, 0, 1, 2), (0, 1, 1, 2), (0, 2, 1)):
         assert judge(graph, execution_order(*order)).faults != ()

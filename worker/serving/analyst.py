@@ -1,7 +1,8 @@
-"""The analyst's process: explains trainings and reads sample data sets, one request at a time.
+"""The analyst's process: predicts memory and time of trainings not yet queued, and reads the built-in data sets.
 
-The service starts it with one end of a socket pair, and it ends when the other end is closed. It runs at a lower
-priority than predictions.
+The process handles one request at a time. The service starts the process with one end of a socket pair. The process
+ends when the service closes the other end, or when the service ends the process because the client of a request
+disconnected or a request took too long. It runs at a lower priority than predictions.
 """
 
 import logging
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Serve until the service ends. Returns the exit code."""
+    """Serve until the service closes its end of the socket pair. Returns the exit code."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service handles a terminal's Ctrl-C
     os.nice(_NICENESS)
@@ -80,7 +81,7 @@ def _answer(body: bytes, answer: Callable[[AnyRequest], Any]) -> bytes:
     except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged and answered
         _log.exception("a request of %d bytes failed", len(body))
         fault = InvariantError(
-            f"the service failed: {type(error).__name__}: {error}", hint="See the service's log for the traceback."
+            f"the analyst failed: {type(error).__name__}: {error}", hint="See the service's log for the traceback."
         )
         return frame(failure(fault))
 

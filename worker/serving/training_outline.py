@@ -87,7 +87,7 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
 
 def width(column: ColumnSummary, options: FeatureOptions) -> int:
     """Return how many input numbers a column becomes, as `learning/encoders.py` encodes it."""
-    indicator = int(options.rule(column.name, ColumnKind(column.kind)) == "indicator")
+    indicator = int(options.missing_rule(column.name, ColumnKind(column.kind)) == "indicator")
     match column.kind:
         case ColumnKind.TEXT:
             # Two more: one for all other texts, and one for missing values.

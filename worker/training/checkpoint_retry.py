@@ -36,10 +36,13 @@ class CheckpointRetry:
     """Saves checkpoints when they are due. After failures in a row the pauses become longer."""
 
     def __init__(
-        self, checkpointing: CheckpointSource, diary: ProgressWriter, clock_s: Callable[[], float] = time.monotonic
+        self,
+        checkpointing: CheckpointSource,
+        progress_writer: ProgressWriter,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._checkpointing = checkpointing
-        self._diary = diary
+        self._progress_writer = progress_writer
         self._clock_s = clock_s
         self._backoff = Backoff(first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
         self._retry_s = 0.0
@@ -60,9 +63,11 @@ class CheckpointRetry:
     def _put_off(self, error: Exception, epochs_done: int) -> None:
         """Record the failure in the log and the job's history once, not at every attempt."""
         if not self._backoff.failures:
-            job = self._diary.job.job
+            job = self._progress_writer.job.job
             log.warning(
                 "job %s: the checkpoint was not saved, and training continues: %s", job, server_message(error)
             )
-            self._diary.tell("checkpoint_put_off", {"reason": server_message(error), "epochs_done": epochs_done})
+            self._progress_writer.tell(
+                "checkpoint_put_off", {"reason": server_message(error), "epochs_done": epochs_done}
+            )
         self._retry_s = self._clock_s() + self._backoff.fail()

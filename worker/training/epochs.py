@@ -40,8 +40,8 @@ from .remaining import EVALUATION_SHARE, Position, Remaining, Work
 
 log = logging.getLogger("trainer")
 
-MEASURED_S = 1.0  # between two reports of latencies to the controller
-REMEMBERED_S = 10.0  # between two reports of latencies to the catalog
+CONTROLLER_REPORT_S = 1.0  # least seconds between two reports of latencies to the controller
+CATALOG_WRITE_S = 10.0  # least seconds between two writes of latencies to the catalog
 
 
 @dataclass(kw_only=True)
@@ -53,14 +53,14 @@ class EpochLoop:
     runner: Runner
     link: TrainerLink
     inbox: Inbox
-    diary: ProgressWriter
+    progress_writer: ProgressWriter
     steps: CapturedSteps
     checkpointing: Checkpointing
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
     _feed: BatchPrefetcher = field(default_factory=BatchPrefetcher)
-    _keeping: CheckpointRetry = field(init=False)
+    _checkpoint_retry: CheckpointRetry = field(init=False)
     _best: BestWeights = field(init=False)
     _measured_at: float = 0.0
     _recorded_at: float = field(default_factory=time.monotonic)
@@ -68,19 +68,19 @@ class EpochLoop:
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
     _remaining: Remaining = field(init=False)
-    _done_at: float = 0.0  # end of the last step, or of the last end of an epoch
+    _done_at: float = 0.0  # when the last step, or the work after the last epoch, ended
 
     def __post_init__(self) -> None:
         self.early_stop = self.prepared.early_stop
         self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
-        self._keeping = CheckpointRetry(self.checkpointing, self.diary)
+        self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)
         self._remaining = Remaining(self._work())
 
-    def go(self) -> None:
+    def train(self) -> None:
         """Train all remaining epochs. Epochs before the checkpoint are not trained again."""
         self._resume()
-        self.diary.enter(Phase.TRAINING)
-        self.diary.signs.begin()
+        self.progress_writer.enter(Phase.TRAINING)
+        self.progress_writer.signs.begin()
         started = self._done_at = time.monotonic()
         with self._feed:
             while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
@@ -89,7 +89,7 @@ class EpochLoop:
         waiting, taken_s = self._feed.waiting, time.monotonic() - started
         log.info(
             "job %s: waited %.3g s of %.3g for its %d batches",
-            self.diary.job.job,
+            self.progress_writer.job.job,
             waiting.waited_s,
             taken_s,
             waiting.batches,
@@ -124,15 +124,15 @@ class EpochLoop:
                 self._remaining.stepped(self._elapsed_s())
                 first_of_all = epoch == 0 and step == 0
                 progress = self._progress(step + 1, per_epoch, losses.mean())
-                self.diary.report(progress, at_once=first_of_all)
+                self.progress_writer.report(progress, at_once=first_of_all)
         return losses.mean()
 
     def _close_epoch(self, loss: float) -> None:
         """Validate, store the best weights, report, and save a checkpoint if one is due."""
         figures: dict[str, float | None] = {"loss": loss}
         if self.prepared.valid.rows:
-            if self._validated_s >= PROGRESS_S:  # a phase too short to be seen is not worth a write at each epoch
-                self.diary.enter(Phase.VALIDATING)
+            if self._validated_s >= PROGRESS_S:  # a shorter validation is not reported as a phase
+                self.progress_writer.enter(Phase.VALIDATING)
             started = time.monotonic()
             valid_loss, metrics = self._validate(self.prepared.valid)
             self._validated_s = time.monotonic() - started
@@ -144,9 +144,9 @@ class EpochLoop:
         self.epochs_done += 1
         steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
         progress = self._progress(steps, steps, loss, figures)
-        self.diary.report(progress, at_once=True)
+        self.progress_writer.report(progress, at_once=True)
         self._save_checkpoint()
-        self.diary.enter(Phase.TRAINING)
+        self.progress_writer.enter(Phase.TRAINING)
         self._remaining.closed(self._elapsed_s())
 
     def _observe(self, watched: float | None) -> None:
@@ -156,12 +156,12 @@ class EpochLoop:
         """
         if watched is None and self.epochs_done == 0:
             undefined = f"{self.early_stop.metric} is not defined on the {self.prepared.valid.rows} validation rows"
-            outcome = "so early stopping counts no epoch and the last one is published"
-            self.diary.tell("metric_undefined", {"reason": f"{undefined}, {outcome}"})
+            outcome = "so early stopping does not apply, and the last epoch is published"
+            self.progress_writer.tell("metric_undefined", {"reason": f"{undefined}, {outcome}"})
         self.early_stop = self.early_stop.observe(self.epochs_done, watched)
 
     def _validate(self, part: Part) -> tuple[float, dict[str, float]]:
-        """Return mean loss and metrics on these rows, computed by the evaluation step."""
+        """Return the mean loss and the metrics on these rows, from the outputs of the evaluation step."""
         outputs = self.outputs(part)
         loss = float(self.prepared.loss(outputs, part.y))
         metrics = evaluate(self.prepared.task, outputs.numpy(), part.y.numpy(), self.prepared.preprocessor)
@@ -182,7 +182,7 @@ class EpochLoop:
                 self._adopt_plans()
                 _, outputs = self.runner.evaluate(x, y)
                 parts.append(outputs[: len(rows)])
-                self.diary.signs.give()
+                self.progress_writer.signs.give()
         return torch.cat(parts)
 
     def _adopt_plans(self) -> None:
@@ -192,12 +192,12 @@ class EpochLoop:
                 raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
             self.runner.adopt(message.plans, message.generation, message.grant_bytes)
             trim_heap()
-            self.link.send(Adopted(job=self.diary.job.job, generation=message.generation))
+            self.link.send(Adopted(job=self.progress_writer.job.job, generation=message.generation))
 
     def _measure(self) -> None:
         """Report the latencies of iterations to the controller, and less often those of operators to the catalog."""
         now = time.monotonic()
-        if now < self._measured_at + MEASURED_S:
+        if now < self._measured_at + CONTROLLER_REPORT_S:
             return
         measured = self.runner.measured()
         if measured is None:
@@ -205,7 +205,7 @@ class EpochLoop:
         self._measured_at = now
         self.link.send(
             Measured(
-                job=self.diary.job.job,
+                job=self.progress_writer.job.job,
                 generation=self.runner.generation,
                 latency_ns=measured.latency_ns,
                 iteration_ns=measured.iteration_ns,
@@ -213,7 +213,7 @@ class EpochLoop:
                 peak_bytes=measured.peak_bytes,
             )
         )
-        if now >= self._recorded_at + REMEMBERED_S:
+        if now >= self._recorded_at + CATALOG_WRITE_S:
             self._recorded_at = now
             self._record_latencies(measured.latency_ns, measured.samples)
 
@@ -229,7 +229,7 @@ class EpochLoop:
             )
             for o, ns in zip(operators, latency_ns, strict=True)
         ]
-        self.diary.remember(lambda c: plans.record_latencies(c, self.steps.kind, rows))
+        self.progress_writer.remember(lambda c: plans.record_latencies(c, self.steps.kind, rows))
 
     def _progress(
         self, step: int, steps: int, loss: float, figures: dict[str, float | None] | None = None
@@ -268,14 +268,14 @@ class EpochLoop:
         )
 
     def _elapsed_s(self) -> float:
-        """Return the seconds since the last call, at the last step or the last end of an epoch."""
+        """Return the seconds since the previous call."""
         previous_at, self._done_at = self._done_at, time.monotonic()
         return self._done_at - previous_at
 
     def _weights(self, names: Collection[str]) -> dict[str, torch.Tensor]:
         """Return copies of these parameters and buffers of the module.
 
-        For a parameter that is averaged it is the average, because the averages are validated and published.
+        For an averaged parameter, the copy is of its average, because the averages are validated and published.
         """
         averages = {name: state_name(AVERAGE, name) for name in names}
         stored = {
@@ -288,10 +288,13 @@ class EpochLoop:
     def _save_checkpoint(self) -> None:
         """Save a checkpoint if one is due. If that fails, training continues."""
         if self.epochs_done < self.prepared.settings.epochs:
-            self._keeping.save(self._checkpoint, self.epochs_done)
+            self._checkpoint_retry.save(self._checkpoint, self.epochs_done)
 
     def _checkpoint(self) -> CheckpointView:
-        """Return a view of the state and the best weights. It reads one tensor at a time while it is saved."""
+        """Return a view of the state and the best weights.
+
+        The view reads one tensor at a time while the checkpoint is saved.
+        """
         state, best, module = self.state, self._best, set(self.prepared.module.state_dict())
         current_tensors = state.tensors | {STEPS_NAME: torch.tensor(state.steps)}
         current_names = {f"{'weights' if name in module else 'optimizer'}/{name}": name for name in current_tensors}
@@ -316,9 +319,9 @@ class EpochLoop:
     def _resume(self) -> None:
         """Resume from a checkpoint if there is one for the same rows.
 
-        If the table has changed since, training starts again: otherwise part of it would use other rows.
+        If the table has changed since, training starts again: otherwise part of the training would use other rows.
         """
-        checkpoint = self.diary.session.waiting(lambda: self.checkpointing.load(self.prepared.data_digest))
+        checkpoint = self.progress_writer.session.waiting(lambda: self.checkpointing.load(self.prepared.data_digest))
         if checkpoint is None:
             return
         position = checkpoint.position
@@ -333,4 +336,4 @@ class EpochLoop:
 
 
 _RANDOM = "random/torch"
-_BEST = "best/"  # no module path starts with this, because layers are numbered
+_BEST = "best/"  # layers are numbered, so no parameter name starts with this

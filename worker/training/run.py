@@ -71,23 +71,23 @@ class TrainingRun:
         self._regions = regions
         self._job = assigned.job
 
-    def go(self) -> None:
+    def run(self) -> None:
         """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
         signs = ProgressSigns(self._link, self._job.job)
         with PatientSession(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
-            diary = ProgressWriter(session, signs, self._job)
+            progress_writer = ProgressWriter(session, signs, self._job)
             with self._open() as opened:
-                prepared = self._read(session, diary)
-                diary.describe(prepared.report)
-                tell_columns(diary, prepared)
-                tell_settings(diary, prepared)
+                prepared = self._read(session, progress_writer)
+                progress_writer.describe(prepared.report)
+                tell_columns(progress_writer, prepared)
+                tell_settings(progress_writer, prepared)
                 settle_precision(prepared.settings.precision, opened.torch_device)
                 with capturing_on(opened.torch_device):
-                    steps = self._capture(session, diary, prepared, opened.torch_device)
-                first = self._wait_for_admission(diary, steps, opened.device)
-                trained = self._train(session, diary, prepared, steps, first, opened)
-            diary.enter(Phase.PUBLISHING)
-            diary.settle()
+                    steps = self._capture(session, progress_writer, prepared, opened.torch_device)
+                first = self._wait_for_admission(progress_writer, steps, opened.device)
+                trained = self._train(session, progress_writer, prepared, steps, first, opened)
+            progress_writer.enter(Phase.PUBLISHING)
+            progress_writer.settle()
             self._publish(session, prepared, trained, judge(prepared, trained.weights))
 
     def _publish(self, session: PatientSession, prepared: Prepared, trained: Trained, judgement: Judgement) -> None:
@@ -121,15 +121,15 @@ class TrainingRun:
     def _name(self) -> str:
         return f"tensile trainer {self._job.job}"
 
-    def _read(self, session: PatientSession, diary: ProgressWriter) -> Prepared:
-        diary.enter(Phase.READING)
+    def _read(self, session: PatientSession, progress_writer: ProgressWriter) -> Prepared:
+        progress_writer.enter(Phase.READING)
         job = self._job.job
         snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
 
         def tell(need: MemoryEstimate) -> None:
             figures = need.figures() | {"free_bytes": free_memory_bytes(), "limit_bytes": self._read_limit_bytes}
             log.info("job %s: its rows need about %d bytes: %s", job, need.peak_bytes, figures)
-            diary.tell("reading", figures)
+            progress_writer.tell("reading", figures)
 
         # A locked table is not waited for: the job returns to the queue, and its trainer is free for another job.
         return session.waiting(lambda: self._read_once(snapshot, tell), wait_for_locks=False)
@@ -173,26 +173,26 @@ class TrainingRun:
         )
 
     def _capture(
-        self, session: PatientSession, diary: ProgressWriter, prepared: Prepared, place: torch.device
+        self, session: PatientSession, progress_writer: ProgressWriter, prepared: Prepared, place: torch.device
     ) -> CapturedSteps:
-        diary.enter(Phase.CAPTURING)
+        progress_writer.enter(Phase.CAPTURING)
         steps = CapturedSteps.capture(prepared, self._settings.device, torch.get_num_threads(), place)
         steps.look_up(session)
         return steps
 
-    def _wait_for_admission(self, diary: ProgressWriter, steps: CapturedSteps, device: Device) -> Adopt:
+    def _wait_for_admission(self, progress_writer: ProgressWriter, steps: CapturedSteps, device: Device) -> Adopt:
         """Send the job's graphs, measure unknown operators, and wait until a plan fits beside those of other jobs."""
         job = self._job.job
         self._link.send(
             Captured(job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, unknown=len(steps.unknown))
         )
         while True:
-            message = self._next_message(diary)
+            message = self._next_message(progress_writer)
             if isinstance(message, Adopt):
                 return message
             if isinstance(message, Calibrate):
-                diary.enter(Phase.CALIBRATING)
-                overflow_bytes = steps.calibrate(diary.session, message.grant_bytes)
+                progress_writer.enter(Phase.CALIBRATING)
+                overflow_bytes = steps.calibrate(progress_writer.session, message.grant_bytes)
                 device.trim()  # the grant was for the calibration only
                 self._link.send(
                     Calibrated(
@@ -200,17 +200,17 @@ class TrainingRun:
                     )
                 )
 
-    def _next_message(self, diary: ProgressWriter) -> object:
+    def _next_message(self, progress_writer: ProgressWriter) -> object:
         message = self._inbox.poll()
         if message is None:
-            diary.enter(Phase.WAITING)
+            progress_writer.enter(Phase.WAITING)
             message = self._inbox.next()
         return message
 
     def _train(
         self,
         session: PatientSession,
-        diary: ProgressWriter,
+        progress_writer: ProgressWriter,
         prepared: Prepared,
         steps: CapturedSteps,
         first: Adopt,
@@ -239,7 +239,7 @@ class TrainingRun:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
             trim_heap()  # memory used by the capture, and by the state before it was on the device
             self._link.send(Adopted(job=self._job.job, generation=first.generation))
-            diary.start()
+            progress_writer.start()
             niceness.train()
             loop = EpochLoop(
                 prepared=prepared,
@@ -247,12 +247,12 @@ class TrainingRun:
                 runner=runner,
                 link=self._link,
                 inbox=self._inbox,
-                diary=diary,
+                progress_writer=progress_writer,
                 steps=steps,
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
                 best_directory=Path(self._settings.swap_directory) if device.is_host else None,
             )
-            loop.go()
+            loop.train()
             return loop.trained()
         finally:
             if graphs is not None:

@@ -15,19 +15,19 @@ class Telling(Protocol):
         ...
 
 
-def tell_settings(diary: Telling, prepared: Prepared) -> None:
+def tell_settings(progress_writer: Telling, prepared: Prepared) -> None:
     """Add an event with the settings of the training, as text and as data."""
     rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
-    diary.tell("settings", {"message": in_words(prepared), **rows, **training_facts(prepared)})
+    progress_writer.tell("settings", {"message": in_words(prepared), **rows, **training_facts(prepared)})
 
 
-def tell_columns(diary: Telling, prepared: Prepared) -> None:
+def tell_columns(progress_writer: Telling, prepared: Prepared) -> None:
     """Add a warning for each text column with too many distinct values."""
     for facts in prepared.preprocessor.text_facts:
         message = warning_about(facts)
         if message is not None:
             about = {"column": facts.name, "distinct": facts.distinct, "categories": facts.categories}
-            diary.tell("warning", {"message": message, **about, "other_share": round(facts.other_share, 4)})
+            progress_writer.tell("warning", {"message": message, **about, "other_share": round(facts.other_share, 4)})
 
 
 def training_facts(prepared: Prepared) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     tensile bench queue [--dsn "host=… user=postgres"] [--jobs 10000] [--claimers 8] [--json]
 
-Each claimer is a process with a connection of its own. It claims jobs and ends them until none is left. The benchmark
-creates a database and drops it at the end, so the dsn needs a superuser.
+Each claimer is a process with a connection of its own. It claims jobs and marks them cancelled until none is left.
+The benchmark creates a database and drops it at the end, so the dsn needs a superuser.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _SQL = parse(Path(__file__).with_name("queue.sql").read_text(encoding="utf-8"))
 
 
 def main() -> None:
-    """Print one object."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dsn", default="", help="a superuser's connection to any database of the server")
     parser.add_argument("--jobs", type=int, default=JOBS)
@@ -75,7 +75,10 @@ def _set_barrier(ready: "multiprocessing.synchronize.Barrier") -> None:
 
 
 def _empty_queue(dsn: str) -> tuple[Sequence[int], float, float]:
-    """Claim and end jobs until there are none. Returns the jobs, and the start and end on the monotonic clock."""
+    """Claim jobs and mark them cancelled until there are none.
+
+    Returns the jobs, and the start and end on the monotonic clock.
+    """
     claimed = []
     with connect(dsn, application_name="tensile bench queue", lock_timeout_ms=LOOP_LOCK_TIMEOUT_MS) as connection:
         worker = jobs.register_worker(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from indb_tensile.bench.harness.networks import find
-from indb_tensile.bench.harness.process_exit import CUT_OFF
+from indb_tensile.bench.harness.process_exit import SIGNAL_BASE
 from indb_tensile.device.allocator_shim import LIBRARY, ArenaServing, preload_environment
 from indb_tensile.errors import DeviceError, RequestError
 
@@ -26,7 +26,7 @@ def run_each_alone(models: Sequence[str], option: str = "--models", known: Calla
     worst = 0
     for name in models:
         code = subprocess.run([*_this_command(), option, name], check=False).returncode
-        worst = max(worst, code if code >= 0 else CUT_OFF - code)
+        worst = max(worst, code if code >= 0 else SIGNAL_BASE - code)
         if worst > RequestError.exit_code:
             break
     sys.exit(worst)

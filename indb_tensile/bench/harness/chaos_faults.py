@@ -32,15 +32,15 @@ class Faults:
     def deeds(self) -> Mapping[ChaosEventKind, Action]:
         """Return the action for each kind of event."""
         return {
-            ChaosEventKind.KILL_TRAINER: lambda event: _kill(event, self._rig.workers_processes("trainer")),
-            ChaosEventKind.STOP_TRAINER: lambda event: _stop(event, self._rig.workers_processes("trainer")),
+            ChaosEventKind.KILL_TRAINER: lambda event: _kill(event, self._rig.controller_children("trainer")),
+            ChaosEventKind.STOP_TRAINER: lambda event: _stop(event, self._rig.controller_children("trainer")),
             ChaosEventKind.KILL_CONTROLLER: self._kill_controller,
             ChaosEventKind.STOP_CONTROLLER: lambda event: _stop(
                 event, [c.pid for c in self._rig.controllers if c.pid]
             ),
             ChaosEventKind.END_CONTROLLER: self._end_controller,
-            ChaosEventKind.KILL_SERVICE: lambda event: _kill(event, self._rig.workers_processes("service")),
-            ChaosEventKind.STOP_SERVICE: lambda event: _stop(event, self._rig.workers_processes("service")),
+            ChaosEventKind.KILL_SERVICE: lambda event: _kill(event, self._rig.controller_children("service")),
+            ChaosEventKind.STOP_SERVICE: lambda event: _stop(event, self._rig.controller_children("service")),
             ChaosEventKind.KILL_BACKEND: lambda event: _kill(event, self._rig.backends()),
             ChaosEventKind.STOP_BACKEND: lambda event: _stop(event, self._rig.backends()),
             ChaosEventKind.TERMINATE_BACKENDS: self._terminate_backends,

@@ -37,7 +37,7 @@ PURPOSE = "tensile bench chaos"
 _WORKERS = ("tensile_worker", "tensile_reader")  # tensile_reader is missing in versions where the worker reads tables
 _MARK = "TENSILE_BENCH_CHAOS"  # environment variable of all processes of a rig; its value is the rig's directory
 _END_S = 60.0
-_KEPT_S = 900.0  # controllers keep an unreferenced file for ten minutes, since its catalog row may not be written yet
+_KEPT_S = 900.0  # 15 minutes: controllers remove unreferenced files after 10 minutes, plus time for housekeeping
 _SERVER = """\
 max_connections = 60
 max_wal_size = 64MB
@@ -66,7 +66,8 @@ class ControllerProcess:
     forwarder: Forwarder
     clock: Clock | None
     process: subprocess.Popen[bytes] | None = None
-    ended_badly: list[int] = field(default_factory=list)  # exit codes other than 0 of processes that were not killed
+    # Nonzero exit codes, except those of processes that a fault killed.
+    ended_badly: list[int] = field(default_factory=list)
 
     @property
     def pid(self) -> int:
@@ -146,10 +147,11 @@ class ChaosRig:
         """Return the server's process id; 0 if it does not run."""
         return int((self.cluster.data / "postmaster.pid").read_text().split()[0]) if self.cluster.running() else 0
 
-    def workers_processes(self, name: str) -> list[int]:
+    def controller_children(self, name: str) -> list[int]:
         """Return ids of the controllers' child processes of this name: trainer, service, learner, analyst."""
         parents = {controller.pid for controller in self.controllers}
-        return [p.pid for p in processes.all_processes() if p.parent in parents and p.name == f"tensile {name}"[:15]]
+        kept_name = f"tensile {name}"[:15]  # the kernel keeps 15 characters
+        return [p.pid for p in processes.all_processes() if p.parent in parents and p.name == kept_name]
 
     def backends(self) -> list[int]:
         """Return ids of the server's backends that serve controllers."""
@@ -172,7 +174,7 @@ class ChaosRig:
             controller.forwarder.close()
 
     @property
-    def state_files(self) -> list[Path]:
+    def old_state_files(self) -> list[Path]:
         """Return old files in the controllers' state directories, and old sockets of services."""
         candidates = [path for controller in self.controllers for path in controller.state.rglob("*")]
         files = [path for path in (*candidates, *(self.directory / "service").iterdir()) if not path.is_dir()]
@@ -180,7 +182,7 @@ class ChaosRig:
 
 
 @contextmanager
-def set_up(design: ChaosRigOptions) -> Iterator[ChaosRig]:
+def set_up(options: ChaosRigOptions) -> Iterator[ChaosRig]:
     """Yield a running server with the catalog and the owners' roles, and controllers that are not started yet."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -188,34 +190,34 @@ def set_up(design: ChaosRigOptions) -> Iterator[ChaosRig]:
         directory.chmod(0o755)
         left_out: dict[ChaosEventKind, str] = {}
         disk = (
-            stack.enter_context(small_disk(directory / "disk")) if ChaosEventKind.FILL_DISK in design.kinds else None
+            stack.enter_context(small_disk(directory / "disk")) if ChaosEventKind.FILL_DISK in options.kinds else None
         )
         if disk is not None and disk.fault:
             left_out[ChaosEventKind.FILL_DISK] = disk.fault
             disk = None
-        clocks = {ChaosEventKind.STEP_SERVER_CLOCK, ChaosEventKind.STEP_CONTROLLER_CLOCK} & set(design.kinds)
+        clocks = {ChaosEventKind.STEP_SERVER_CLOCK, ChaosEventKind.STEP_CONTROLLER_CLOCK} & set(options.kinds)
         library = find_library() if clocks else None
         if library is None:
             left_out |= dict.fromkeys(clocks, "libfaketime is not installed")
         clock = Clock(directory / "server-clock", library) if library else None
         cluster = stack.enter_context(
             temporary_cluster(
-                ("postgres", *_WORKERS, *design.owners),
+                ("postgres", *_WORKERS, *options.owners),
                 _SERVER,
                 within=disk.directory if disk else directory,
                 environment=clock.environment if clock else None,
             )
         )
         (directory / "service").mkdir()
-        _install(cluster, design.owners, directory / "service")
+        _install(cluster, options.owners, directory / "service")
         rig = ChaosRig(
             directory=directory,
             cluster=cluster,
             disk=disk,
             clock=clock,
             controllers=[
-                _controller(directory, number, cluster, design.lease_s, library)
-                for number in range(design.controllers)
+                _controller(directory, number, cluster, options.lease_s, library)
+                for number in range(options.controllers)
             ],
             left_out=left_out,
         )
@@ -269,7 +271,8 @@ def _controller(
     }
     environment = {config.variable(key): str(value) for key, value in settings.items()} | {
         _MARK: str(directory),
-        # The service checks the peer of its database connection, which here is this process, the forwarder.
+        # By default the service serves the user that runs the server, read from its database connection. That
+        # connection's peer is the forwarder in this process, so the server's user is given explicitly.
         "TENSILE_SERVICE_PEER_UID": str(_uid(cluster)),
     }
     return ControllerProcess(

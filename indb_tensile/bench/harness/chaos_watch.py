@@ -41,7 +41,7 @@ class MemoryWatch:
     def _sample(self) -> None:
         self._record("controller", (controller.pid for controller in self._rig.controllers))
         for name in NAMES:
-            self._record(name, self._rig.workers_processes(name))
+            self._record(name, self._rig.controller_children(name))
         self._record("backend", self._rig.backends())
 
     def _record(self, name: str, pids: Iterable[int]) -> None:

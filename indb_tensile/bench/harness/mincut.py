@@ -1,15 +1,15 @@
-"""Makes plans of PyTorch's own method against too little memory, a rival: `activation_memory_budget`.
+"""Plans by torch.compile's `activation_memory_budget`, for comparison with ours.
 
 torch.compile divides a step into a forward and a backward graph by a minimum cut. With a budget below 1 it chooses by
 a knapsack which further activations the backward graph recomputes instead of keeping (`partitioners.py` of torch's
 functorch). This module takes the choice from torch itself, for the same step, and turns it into a plan: an operator
 that torch would recompute runs once more, right before the first operator of the backward pass that needs its result.
 Peak and time are the simulator's, as for all policies: operators run one by one. A compiler would fuse cheap
-operators, recomputed or not, which makes this rival, and every policy that recomputes, somewhat faster than shown.
+operators, recomputed or not, so these times are upper bounds, as are those of every policy that recomputes.
 
 The comparison is generous to the rival. Besides torch's own estimate of operators' times (floating-point operations)
-it also gets ours, the roofline, and it plans for budgets from all activations to none. Operators that draw random
-numbers are marked as not to be recomputed, since a captured step never draws twice. The rival does not plan
+it also gets ours, the roofline, and it plans for budgets from 1 (keep all activations) to 0. Operators that draw
+random numbers are marked as not to be recomputed, since a captured step never draws twice. The rival does not plan
 parameters, optimizer state or several jobs, and does not move anything to the host.
 """
 
@@ -35,32 +35,32 @@ from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.rewrite import repeatable
 
-_STEPS = 10  # the budgets are 1, 0.9, ... 0
+_BUDGET_STEPS = 10  # the budgets are 1, 0.9, ... 0
 
 
 def mincut_plans(
     network: Network, batch: int, graph: StepGraph, latency_ns: Sequence[int]
 ) -> Iterator[tuple[Plan, float]]:
-    """Yield torch's choice for each budget and estimate as a plan for this graph, and the milliseconds it took.
+    """Yield torch's choice for each budget and estimate as a plan for this graph, and the milliseconds torch took.
 
     A recomputation that a captured step cannot follow, because it would update a tensor twice, is left out.
     """
     module, loss, x, y = example(network, batch)
     step = capture_training(module, loss, x, y, OptimizerSettings(kind="adam"))
-    assert step.graph == graph, f"{network.name} was captured twice, and not alike"
+    assert step.graph == graph, f"two captures of {network.name} differ"
     joint = trace_alone(module, loss, (x, y))
     operator_of = _operators(step)
     for estimate in ("flops", _Roofline({name: latency_ns[k] for name, k in operator_of.items()})):
-        for part in range(_STEPS, -1, -1):
+        for part in range(_BUDGET_STEPS, -1, -1):
             start_ns = time.perf_counter_ns()
-            recomputed = _recomputed_operators(joint, part / _STEPS, estimate, operator_of)
+            recomputed = _recomputed_operators(joint, part / _BUDGET_STEPS, estimate, operator_of)
             planning_ms = (time.perf_counter_ns() - start_ns) / 1e6
             can_repeat = repeatable(graph)
-            plan = backward_again(graph, {k for k in recomputed if can_repeat[k]})
+            plan = recompute_in_backward(graph, {k for k in recomputed if can_repeat[k]})
             yield plan, planning_ms
 
 
-def backward_again(graph: StepGraph, again: set[OpIndex]) -> Plan:
+def recompute_in_backward(graph: StepGraph, again: set[OpIndex]) -> Plan:
     """Return a plan that repeats each of these forward operators before the first backward operator that needs it."""
     maker = {t: k for k in again for t in graph.operators[k].writes}
     order: list[OpIndex] = []

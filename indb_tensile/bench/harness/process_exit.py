@@ -1,7 +1,9 @@
-"""Ends a benchmark's process as the command `tensile` ends: with an error message and an exit code.
+"""Ends a benchmark's process with an error message and an exit code.
 
-An interrupt, SIGTERM or a closed output pipe ends the process without a message. The output printed until then stays
-valid, and resources that the benchmark created, such as a server, are released.
+Errors are printed as by the command `tensile`, with two differences. An interrupt ends the process without a message,
+because it also reaches the processes that a benchmark has started. A bug leaves its traceback on standard error.
+SIGTERM and a closed output pipe end the process without a message, too. The output printed until then stays valid,
+and resources that the benchmark created, such as a server, are released.
 """
 
 import os
@@ -10,23 +12,19 @@ import signal
 import sys
 from collections.abc import Callable
 
-from indb_tensile.errors import TensileError
+from indb_tensile.error_report import INTERRUPTED, report_error
 
-CUT_OFF = 128  # exit codes above it, plus the signal's number, stand for processes that a signal ended
-INTERRUPTED = CUT_OFF + signal.SIGINT
-UNREAD = CUT_OFF + signal.SIGPIPE  # Python ignores SIGPIPE itself: writes to a closed socket raise BrokenPipeError
+SIGNAL_BASE = 128  # exit codes above it, plus the signal's number, stand for processes that a signal ended
+# Python ignores SIGPIPE: a write to a closed pipe or socket raises BrokenPipeError.
+UNREAD = SIGNAL_BASE + signal.SIGPIPE
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call `main`. On an error that a user can mend, print message and hint and exit with the error's code."""
+    """Call `main`. On an error that a user can fix, print message, detail and hint and exit with the error's code."""
     exit_on_sigterm()
     try:
         main()
         sys.stdout.flush()
-    except TensileError as error:
-        hint = f"\n  hint: {error.hint}" if error.hint else ""
-        print(f"tensile: {error.message}{hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
@@ -34,11 +32,16 @@ def run(main: Callable[[], None]) -> None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter still flushes its buffer
         sys.exit(UNREAD)
+    except Exception as error:
+        code = report_error(error)
+        if code is None:
+            raise
+        sys.exit(code)
 
 
 def exit_on_sigterm() -> None:
     """Exit by SystemExit on SIGTERM from now on, so that all context managers release their resources."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(CUT_OFF + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGNAL_BASE + signal.SIGTERM))
 
 
 def _is_unread(descriptor: int) -> bool:

@@ -78,7 +78,8 @@ class Policy(ABC):
 
     def __init__(self, name: str, *, plans_jobs_apart: bool) -> None:
         self.name = name
-        # True if equal jobs get equal parts of the budget, and equal plans, whatever their number
+        # True if the policy plans equal jobs alike: N equal jobs under N times the budget get the plan of one job
+        # under the budget
         self.plans_jobs_apart = plans_jobs_apart
 
     @abstractmethod

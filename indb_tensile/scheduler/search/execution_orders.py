@@ -115,11 +115,10 @@ def translate_choices(search: StepSearch, other: StepSearch) -> Choices:
     Both orders have the same gaps, except for gaps of tensors that moved operators access. A choice is identified by
     its tensor and by the two operators between which its gap lies.
     """
-    number = {between: k for k, between in enumerate(other.between)}
-    between = search.between
+    number = {key: k for k, key in enumerate(other.gap_keys)}
     choices = []
     for gap, lo, _ in search.choices:
-        other_gap = number.get(between[gap])
+        other_gap = number.get(search.gap_keys[gap])
         if other_gap is not None:
             cover = DROPPED if lo == DROPPED else _UNCOVERED
             choices.append((other_gap, cover, cover))

@@ -1,5 +1,9 @@
 """Search one step graph: keep, swap or recompute the tensor of each gap, evaluated by exact load and time.
 
+A *gap* is the interval between two successive accesses of a tensor. The *load* is the bytes on the device at each
+operator. A *lane* is one copy direction. To *lay out* choices is to compute the order of execution, the residency of
+each tensor, and the time of an iteration that follow from them.
+
 The search itself is native (native/planner), because a plan for ten thousand operators has to be ready within a
 second. This module is its interface: step graphs and links go in, plans come out. The policy decides which limits to
 search for, with which parameters, and which of the results to take.
@@ -19,7 +23,8 @@ from indb_tensile.scheduler.search.search_arrays import Instances, Outline, lane
 
 __all__ = ["DROPPED", "GreedyOptions", "StepSearch"]
 
-# Marks a choice that recomputes its gap's tensor. It stands in place of the first operator that a swap has to cover.
+# Value in a choice row that marks recomputation; otherwise the value is the first operator during which the swapped
+# tensor must be away.
 DROPPED = -2
 
 
@@ -47,7 +52,7 @@ class StepSearch:
         self._executions = executions
         self._away = away
         self._link = link
-        self._keys: tuple[tuple[int, int, int], ...] | None = None
+        self._gap_keys: tuple[tuple[int, int, int], ...] | None = None
         self.captured_ns = tuple(latency_ns)
         self._outline = outline(graph, executions, self.cache)
         self._out_ns, self._in_ns = lanes(graph, executions, link, share, self.cache)
@@ -56,7 +61,7 @@ class StepSearch:
 
     @property
     def floor_bytes(self) -> int:
-        """The largest operator's working set before anything is recomputed. No plan in this order goes below it."""
+        """The working set of the largest operator: the lower bound of every plan's peak in this order."""
         return self._outline.floor_bytes
 
     @property
@@ -85,7 +90,7 @@ class StepSearch:
 
     @property
     def lane_ns(self) -> int:
-        """The nanoseconds during which both lanes together copy in one iteration."""
+        """The sum of both lanes' copying times in one iteration."""
         return self._search.lane_ns
 
     @property
@@ -99,8 +104,9 @@ class StepSearch:
         return len(self._outline.source)
 
     def exhaust(self) -> None:
-        """Swap everything for as long as possible. This gives the least memory that swapping can reach, at any cost
-        in time.
+        """Swap every tensor in every gap for as long as possible.
+
+        This gives the least memory that swapping can reach, at any cost in time.
         """
         self._search.exhaust()
 
@@ -121,7 +127,7 @@ class StepSearch:
         return self._search.sweep(limit_bytes, drops=drops, lane_price=lane_price, again_price=1.0, rounds=rounds)
 
     def sweep_again(self, *, drops: bool, most: int, seed: int) -> int:
-        """Undo choices around random places and sweep there again. Keep faster results.
+        """Undo choices around random operators and choose there again by `sweep`. Keep faster results.
 
         This does nothing unless the choices are laid out into a limit. Return the number of improvements.
         """
@@ -135,9 +141,9 @@ class StepSearch:
         return self._search.swap_idle(most)
 
     def press(self, limit_bytes: int, *, most: int) -> bool:
-        """Add choices that force tensors to be away wherever the load exceeds the limit.
+        """Require tensors to be on the host where the load exceeds the limit.
 
-        This finds combinations of which no single step helps, which `lower` cannot find. The result takes more time
+        This finds choices that help only together, which `lower` cannot find. The result takes more time
         than needed; call `prune` afterwards. Return False if swapping cannot meet the limit, or if laying out `most`
         sets of choices did not suffice.
         """
@@ -148,16 +154,16 @@ class StepSearch:
         self._search.prune(limit_bytes, most)
 
     def improve(self, limit_bytes: int, options: GreedyOptions, *, most: int, seed: int) -> int:
-        """Run a large-neighbourhood search: undo choices around random places, lower again, and keep
-        faster results.
+        """Run a large-neighbourhood search: undo choices around random operators, call `lower`, and keep faster
+        results.
         """
         return self._search.improve(limit_bytes, options, most, seed)
 
     def fill(self, room_bytes: int) -> bool:
-        """Lay the choices out into this much memory, until the choices change. No swap has to cover any operator
-        then.
+        """Lay the choices out into this much memory, until the choices change.
 
-        Return False, and change nothing, if the memory does not suffice.
+        This removes all requirements on when swaps are away. Return False, and change nothing, if the memory does not
+        suffice.
         """
         return self._search.fill(room_bytes)
 
@@ -165,8 +171,8 @@ class StepSearch:
         """Let swaps return earlier and leave later, by up to each of these numbers of operators, where there is room
         below the peak.
 
-        The fastest result, alone on the whole link whatever the job's share, becomes the plan until the choices
-        change. Return whether any result is faster than before.
+        The fastest result, timed with the whole link and not the job's share, is kept until the choices change.
+        Return whether any result is faster than before.
         """
         out_ns, in_ns = lanes(self.graph, self._executions, self._link, 1.0, self.cache)
         return self._search.advance(list(distances), out_ns=out_ns, in_ns=in_ns)
@@ -200,27 +206,27 @@ class StepSearch:
         return self._search.adopt(order=np.array(order, dtype=np.int32), moves=moves)
 
     def uncover(self) -> None:
-        """Let every swap leave and return as the lanes allow, whatever the peak is then."""
+        """Let every swap leave and return as the lanes allow; the peak may rise."""
         self._search.uncover()
 
     @property
     def choices(self) -> list[tuple[int, int, int]]:
-        """The choices, in the form that `choose` takes: gaps that are not kept, with the operators that a swap has to
-        cover.
+        """The choices, in the form that `choose` takes: one row for each gap whose tensor is not kept.
+
+        A row has the gap's number and the first and last operator during which the swapped tensor must be away.
         """
         return self._search.choices
 
     @property
-    def between(self) -> tuple[tuple[int, int, int], ...]:
-        """The tensor of each gap and the accesses between which the gap lies, in the order in which choices number
-        gaps.
+    def gap_keys(self) -> tuple[tuple[int, int, int], ...]:
+        """The tensor of each gap and the accesses between which the gap lies, by the gap's number in a choice row.
 
         An access is a number that is the same for the same run, or part of a run, in every order of the graph.
         """
-        if self._keys is None:
+        if self._gap_keys is None:
             runs, count = self._outline.runs.tolist(), self.operators
-            self._keys = tuple((t, runs[after], runs[need % count]) for t, after, need in self._search.gaps)
-        return self._keys
+            self._gap_keys = tuple((t, runs[after], runs[need % count]) for t, after, need in self._search.gaps)
+        return self._gap_keys
 
     @property
     def room_bytes(self) -> int | None:
@@ -257,7 +263,10 @@ class StepSearch:
         return () if unchanged else tuple(Execution(operator=OpIndex(k)) for k in order)
 
     def _positions(self, executions: tuple[Execution, ...]) -> list[int] | None:
-        """Return the positions of these executions among the search's operators. None if there are others."""
+        """Return the positions of these executions among the search's operators.
+
+        None if an execution is not among them.
+        """
         if not executions:
             return list(range(self.operators)) if not self._executions else None
         if not self._executions:
@@ -268,26 +277,26 @@ class StepSearch:
 
 
 def _search(
-    drawn: Outline,
+    outline: Outline,
     out_ns: npt.NDArray[np.int64],
     in_ns: npt.NDArray[np.int64],
     latency_ns: npt.NDArray[np.int64],
     away: frozenset[TensorId],
 ) -> Search:
-    size_bytes = drawn.size_bytes
+    size_bytes = outline.size_bytes
     if away:
         size_bytes = size_bytes.copy()
         size_bytes[list(away)] = 0
     return Search(
         size_bytes=size_bytes,
-        persistent=drawn.persistent,
+        persistent=outline.persistent,
         out_ns=out_ns,
         in_ns=in_ns,
         latency_ns=latency_ns,
-        workspace_bytes=drawn.workspace_bytes,
-        upload=drawn.upload,
-        repeatable=drawn.repeatable,
-        offset=drawn.offset,
-        access=drawn.access,
-        writes=drawn.writes,
+        workspace_bytes=outline.workspace_bytes,
+        upload=outline.upload,
+        repeatable=outline.repeatable,
+        offset=outline.offset,
+        access=outline.access,
+        writes=outline.writes,
     )

@@ -1,10 +1,10 @@
 """Estimate operator latencies before the first run, correct them by measurements, and compute their drift.
 
 The estimate is the roofline: an operator takes as long as its arithmetic or its memory traffic, whichever is longer,
-plus its launch time. TENSILE section IV-A predicts latencies with trained networks. Ours are in
-`executor/latency/latency_predictor.py`; they learn how far a device's operators are from this estimate, which is used
-until they are trained. The correction (exponentially weighted average) and the drift |s' - s| / s, which triggers
-planning again, are from section IV-E.
+plus its launch time. TENSILE section IV-A predicts latencies with trained networks. Our networks
+(`executor/latency/latency_predictor.py`) learn the ratio to this estimate, which is used until they are trained. The
+correction (exponentially weighted average) is from section IV-E, and so is the drift |s' - s| / s, which triggers
+planning again; s and s' are the old and the new sum of the operators' latencies.
 """
 
 from collections.abc import Sequence

@@ -229,7 +229,7 @@ def test_senseless_arguments_are_refused() -> None:
         place(spans, 1)
     with pytest.raises(ValueError, match="out of the cycle"):
         _placement.fit([0], [3], [1], 2, [0], False)
-    with pytest.raises(ValueError, match="no block"):
+    with pytest.raises(ValueError, match="contains 1, which is no block"):
         _placement.fit([0], [2], [1], 2, [1], False)
     with pytest.raises(ValueError, match="lengths differ"):
         _placement.search([0], [2], [], 2, 9, 9)

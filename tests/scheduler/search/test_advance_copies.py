@@ -85,7 +85,7 @@ def _advanced(full: tuple[int, ...], duplex: float) -> Plan:
 def _search(full: tuple[int, ...], covered: tuple[int, int], duplex: float = 1.0) -> StepSearch:
     """Return a search in which the parameter is away at least at the operators `covered`."""
     search = StepSearch(_graph(full), (5_000,) * 10, replace(SLOW, duplex=duplex))
-    gap = next(k for k, (tensor, _, _) in enumerate(search.between) if tensor == 0)
+    gap = next(k for k, (tensor, _, _) in enumerate(search.gap_keys) if tensor == 0)
     search.choose([(gap, *covered)])
     return search
 

@@ -82,10 +82,10 @@ def test_choices_that_another_order_forbids_are_not_translated() -> None:
 def test_choices_are_translated_by_the_accesses_around_their_gaps() -> None:
     orders = ExecutionOrders(TWO_NORMS, (10,) * 7, NEVER, share=1.0, rewrites=True, early=True)
     early_updates, late_updates = orders.first
-    gap = next(k for k, (tensor, *_) in enumerate(late_updates.between) if tensor == 1)
+    gap = next(k for k, (tensor, *_) in enumerate(late_updates.gap_keys) if tensor == 1)
     late_updates.choose([(gap, DROPPED, DROPPED)])
     settled = orders.search(orders.settled(candidate_of(1, late_updates)))
     settled.choose(translate_choices(late_updates, settled))
     assert [e.operator for e in settled.executions] == [0, 2, 3, 4, 5, 0, 6, 1]
     assert translate_choices(settled, late_updates) == [(gap, DROPPED, DROPPED)]
-    assert [between for between in early_updates.between if between[0] == 1] == [late_updates.between[gap]]
+    assert [key for key in early_updates.gap_keys if key[0] == 1] == [late_updates.gap_keys[gap]]
