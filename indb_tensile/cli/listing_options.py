@@ -24,7 +24,7 @@ _UNITS = {
 }
 
 
-class Moment(click.ParamType[datetime | timedelta]):
+class PointInTime(click.ParamType[datetime | timedelta]):
     """A time in ISO 8601, or an age such as `2h`. An age becomes a timedelta, which the database counts from now."""
 
     name = "time"
@@ -65,11 +65,11 @@ def period_options(event: str) -> Decorator:
     """Return the options --since and --until for the time of `event`, such as "that were enqueued"."""
     since = click.option(
         "--since",
-        type=Moment(),
+        type=PointInTime(),
         metavar="TIME",
         help=f"only {event} at this time or later: a time, such as '2026-11-22 10:00', or an age, such as 2h or 7d",
     )
-    until = click.option("--until", type=Moment(), metavar="TIME", help=f"only {event} before this time")
+    until = click.option("--until", type=PointInTime(), metavar="TIME", help=f"only {event} before this time")
     return lambda function: since(until(function))
 
 

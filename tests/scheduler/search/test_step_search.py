@@ -67,7 +67,7 @@ def test_many_small_swaps_for_which_the_lanes_have_time_replace_a_recomputation(
     graph = graph_from_rows((60, Role.ACTIVATION, ".w.r"), (80, Role.ACTIVATION, "..w."), *state)
     latency_ns = (100, 100, 100, 100)
     search = StepSearch(graph, latency_ns, LINK)
-    gap = next(k for k, (tensor, _, _) in enumerate(search.between) if tensor == 0)
+    gap = next(k for k, (tensor, _, _) in enumerate(search.gap_keys) if tensor == 0)
     search.choose([(gap, DROP, DROP)])
     assert search.fill(160)
     search.exchange(drops=True, most=100)
