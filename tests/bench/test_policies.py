@@ -187,6 +187,7 @@ def test_equal_parts_of_the_budget_are_compared_with_jobs_planned_together(
     assert f"budget {compared[0]['budget_bytes']}: EOR {compared[0]['eor']:.4f}, worst job " in messages
 
 
+@pytest.mark.nightly
 def test_planning_is_timed_twice_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--operators", "60", "120", "--jobs", "1", "2", "--policies", "autoswap", "--rounds", "1", "--json")
     speed.main(arguments)

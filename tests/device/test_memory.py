@@ -16,7 +16,7 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA, load
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import prepared
-from tests.executor.models import SHAPES, Job
+from tests.executor.models import DAILY_KINDS, Job
 from tests.executor.plans import random_plan, random_rewritten_plan
 
 # An iteration's result, the loss of one float32, is on the host, which the ledger does not count.
@@ -91,7 +91,7 @@ def _third_iteration(job: Job, steps: tuple[CapturedStep, ...], plan: Plan) -> t
 
 @pytest.mark.filterwarnings("ignore:.*unknown size.*")
 @pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_torchs_allocations_equal_the_ledgers_count(kind: str, choice: str) -> None:
     job, steps = prepared(kind)
     graph = steps[0].graph

@@ -25,6 +25,7 @@ def psql(service: Service, *arguments: str) -> str:
     return completed.stdout
 
 
+@pytest.mark.nightly
 def test_quickstart_files_run_one_after_another(service: Service) -> None:
     service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 * MIB), "TENSILE_SPARE_TRAINERS": "3"}
     service.start()

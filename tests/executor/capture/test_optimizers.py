@@ -15,6 +15,7 @@ from tests.executor.conftest import prepared
 from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.plans import random_plan, random_rewritten_plan
+from tests.nightly import nightly_unless
 
 SETTINGS = {
     "adagrad": OptimizerSettings(kind="adagrad", eps=1e-10),
@@ -31,7 +32,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("kind", ["wide", "cnn", "constant", "tied"])
+@pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind == "cnn", ["wide", "cnn", "constant", "tied"]))
 def test_every_plan_gives_the_bits_of_torchs_own_optimizer(kind: str, name: str) -> None:
     job, steps = prepared(kind, settings=SETTINGS[name])
     eager = Eager(job)

@@ -18,6 +18,7 @@ def test_equal_seeds_draw_equal_steps_and_different_seeds_different_steps() -> N
     assert set(first).isdisjoint(other)
 
 
+@pytest.mark.nightly
 def test_drawn_steps_cover_every_family_and_stage_and_are_small() -> None:
     steps = list(islice(draw_steps(0), _STEPS))
     operators = [operator for step in steps for operator in step.graph.operators]

@@ -38,6 +38,7 @@ def test_jobs_planned_together_are_never_slower_than_with_equal_parts(
     assert slowdown(jobs, together, link, compute) <= slowdown(jobs, equal, link, compute) * (1 + 1e-9)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("compute", nightly_unless(lambda compute: compute is Compute.OVERLAP, Compute))
 @pytest.mark.parametrize("share", [pytest.param(0.6, marks=pytest.mark.nightly), 0.4])
 @pytest.mark.parametrize("name", nightly_unless(lambda name: name == "alike", ["different", "alike", "equal"]))

@@ -75,6 +75,7 @@ def test_larger_graph_takes_no_more_layouts(family: Callable[[int], StepGraph], 
     assert layouts[1] <= layouts[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("share", [90, 60, 30])
 def test_overhead_hardly_changes_with_depth_across_the_former_limit(share: int) -> None:
     """The overhead is compared, not the time: a deeper network of equal blocks can save the same share for each
@@ -112,6 +113,7 @@ def test_more_work_never_loses_more_than_a_hundredth() -> None:
         assert times[2] <= 1.01 * times[1] <= 1.02 * times[0]
 
 
+@pytest.mark.nightly
 def test_full_effort_improves_large_graphs_in_bounded_layouts() -> None:
     graph = residual(8_000)
     latency_ns, limit_bytes = latencies(graph, REFERENCE), liveness_peak(graph) * 2 // 5
