@@ -15,7 +15,7 @@ namespace tensile::planner {
 namespace {
 
 constexpr std::size_t most_together = 64;
-constexpr Bytes least_share = 4096;            // tensors below this share of the peak are not swapped to fill a lane
+constexpr Bytes least_share = 4096;        // tensors below this share of the peak are not swapped to fill a lane
 constexpr std::size_t least_together = 4;  // fewer gaps are not worth a layout
 
 }  // namespace
@@ -90,7 +90,8 @@ std::vector<Index> Search::kept_over_peak() const {
   for (Index gap = 0; gap < static_cast<Index>(step_.gaps.size()); ++gap) {
     const Gap& one = step_.gaps[at(gap)];
     const bool over = (one.after < op && op < one.need) || op + count < one.need;
-    const bool large = step_.arrays.size_bytes[at(one.tensor)] > load_bytes[static_cast<std::size_t>(peak)] / least_share;
+    const bool large =
+        step_.arrays.size_bytes[at(one.tensor)] > load_bytes[static_cast<std::size_t>(peak)] / least_share;
     if (over && large && choices_.choice[at(gap)] == Choice::keep) found.push_back(gap);
   }
   const auto length = [&](Index gap) { return step_.gaps[at(gap)].need - step_.gaps[at(gap)].after; };

@@ -45,8 +45,8 @@ class Search {
   int sweep_again(bool drops, Index most, std::uint64_t seed);
 
   // Within the memory that the choices were laid into, swap tensors that the lanes can move while they are idle, so
-  // that tensors which are recomputed can be kept. A single swap frees less than a recomputed tensor needs, so neither
-  // change alone is faster. Ends after `most` layouts. Returns whether the result is faster.
+  // that tensors which are recomputed can be kept. A single swap frees less than a recomputed tensor needs, so
+  // neither change alone is faster. Ends after `most` layouts. Returns whether the result is faster.
   bool swap_idle(Index most);
 
   // Continue from the present choices by demanding that tensors are away where the load is over the limit, the
