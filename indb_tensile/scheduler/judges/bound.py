@@ -59,7 +59,7 @@ their own before they are read. That is not what makes the bound loose: linear p
 10 of BERT at once, with the lanes' time between moments and memory for what is made again, gave no higher bound at an
 EOR of 1.02. What remains are fractions: of tensors that are copied whole, and of an update that is half before a
 moment and half behind it. With VGG-16's largest update on one side of each moment, the program's optimum is 1 to 5 %
-higher.
+higher. Two moments together decide that optimum, so a case for each place of the update does not raise this bound.
 
 The time is proportional to operators and accesses: `_COARSE` + `_FINE` moments are examined for any size of the
 graph, and a moment with more items takes fewer steps (`_WORK`).

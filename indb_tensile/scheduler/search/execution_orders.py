@@ -12,9 +12,9 @@ from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution
 from indb_tensile.scheduler.plan_cache import PlanCache
-from indb_tensile.scheduler.rewrite import captured_order
+from indb_tensile.scheduler.rewrite import captured_order, own_state
 from indb_tensile.scheduler.search.candidate import CandidatePlan
-from indb_tensile.scheduler.search.reorder import blocking_updates, rearranged, with_parts
+from indb_tensile.scheduler.search.reorder import blocking_updates, delayed, rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import DROPPED, StepSearch
 
 # The most orders of a small graph. Plans seldom need more than three of their own, so this limit is hardly ever
@@ -103,6 +103,29 @@ class ExecutionOrders:
         if order not in self._orders:
             self._orders.append(order)
         return self._orders.index(order)
+
+    def delayed(self, share: float, least_bytes: int) -> int | None:
+        """Return the number of the order in which the largest update runs later by this share of the backward pass
+        that follows its gradient. Return None if its own state is smaller than `least_bytes`, if it cannot run later,
+        or if there are too many orders.
+        """
+        if not self._settles or len(self._orders) >= self._most:
+            return None
+        state_bytes = {
+            update: sum(self._graph.tensors[t].size_bytes for t in state)
+            for update, state in own_state(self._graph, self._cache).items()
+        }
+        update = max(state_bytes, key=lambda k: (state_bytes[k], -k), default=None)
+        if update is None or state_bytes[update] < least_bytes:
+            return None
+        whole = rearranged(self._graph, cache=self._cache)
+        order = delayed(self._graph, whole, update, share, self._latency_ns)
+        if order == whole:
+            return None
+        parts = _unless_captured(self._graph, with_parts(self._graph, order, self._cache), self._cache)
+        if parts not in self._orders:
+            self._orders.append(parts)
+        return self._orders.index(parts)
 
     def _run(self, order: Sequence[OpIndex]) -> tuple[Execution, ...]:
         """Return one execution of each operator in this order, or nothing for the captured order."""

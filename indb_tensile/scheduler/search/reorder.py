@@ -7,6 +7,10 @@ needed at moments spread over the backward pass, which also spreads its swaps. I
 common norm, each update needs all of them, and nothing moves. An update in parts needs only one part of its state at
 a time, which lowers the floor itself.
 
+While a large update runs, its state has to be on the device, and most of it comes in shortly before: beside its
+gradient, that is often at the peak. If the update runs later in the backward pass, its state stays on the host during
+the peak, and its gradient on the device. `delayed` makes such orders, and simulation decides.
+
 A batch normalisation reads the running statistics that it then updates. Once they are updated, the batch
 normalisation cannot run again. If the update runs at the end of the iteration, the batch normalisation can run again
 at any time before. But an update at the end does not run in the forward pass, where copies to the host need the time:
@@ -14,7 +18,9 @@ in DenseNet-121 such updates are a tenth of the forward pass. Only updates that 
 are therefore put off, and these follow from the plan.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from indb_tensile.scheduler.graph import OpIndex, Role, Stage, StepGraph, TensorId
 from indb_tensile.scheduler.plan import Execution
@@ -69,6 +75,29 @@ def with_parts(graph: StepGraph, order: tuple[OpIndex, ...], cache: PlanCache | 
     parts = _parts(graph, cache)
     whole = captured_order(graph, cache)
     return tuple(run for index in order for run in parts.get(index, (whole[index],)))
+
+
+def delayed(
+    graph: StepGraph, order: tuple[OpIndex, ...], update: OpIndex, share: float, latency_ns: Sequence[int]
+) -> tuple[OpIndex, ...]:
+    """Return the same order with this update later by this share of the time from its place to the last operator of
+    another stage.
+
+    If an operator in between accesses a tensor that the update writes, or writes a tensor that it reads, the order is
+    returned as it is.
+    """
+    start = order.index(update) + 1
+    later = order[start:]
+    others = [at for at, k in enumerate(later) if graph.operators[k].stage is not Stage.OPTIMIZER]
+    passed = later[: others[-1] + 1] if others else ()
+    until_ns = list(accumulate(latency_ns[k] for k in passed))
+    place = bisect_left(until_ns, share * until_ns[-1]) + 1 if passed else 0
+    reads, writes = set(graph.operators[update].reads), set(graph.operators[update].writes)
+    for k in later[:place]:
+        operator = graph.operators[k]
+        if not (writes.isdisjoint(operator.reads) and (reads | writes).isdisjoint(operator.writes)):
+            return order
+    return (*order[: start - 1], *later[:place], update, *later[place:])
 
 
 def _parts(graph: StepGraph, cache: PlanCache | None) -> dict[OpIndex, tuple[Execution, ...]]:

@@ -2,7 +2,7 @@
 needs it.
 """
 
-from indb_tensile.scheduler.graph import OpIndex, Role
+from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Execution
@@ -61,6 +61,39 @@ def test_updates_in_captured_order_hide_copies() -> None:
         )
     late_update = tuple(Execution(operator=OpIndex(k)) for k in (0, 1, 3, 4, 5, 6, 2))
     assert plans_by_effort == {Effort.QUICK: (False, late_update), Effort.USUAL: (True, ()), Effort.FULL: (True, ())}
+
+
+def test_largest_update_is_delayed_only_if_its_state_is_large_enough() -> None:
+    """The update of w runs beside its gradient, before two further operators."""
+    roles = (Role.PARAMETER, Role.OPTIMIZER_STATE, *(Role.ACTIVATION,) * 3)
+    tensors = tuple(Tensor(id=TensorId(k), name=f"t{k}", size_bytes=10, role=role) for k, role in enumerate(roles))
+    operators = tuple(
+        Operator(
+            name=name,
+            signature=name,
+            stage=stage,
+            reads=tuple(map(TensorId, reads)),
+            writes=tuple(map(TensorId, writes)),
+            splittable=stage is Stage.OPTIMIZER,
+        )
+        for name, stage, reads, writes in (
+            ("gradient", Stage.BACKWARD, (0,), (2,)),
+            ("second", Stage.BACKWARD, (), (3,)),
+            ("third", Stage.BACKWARD, (), (4,)),
+            ("update", Stage.OPTIMIZER, (0, 1, 2), (0, 1)),
+        )
+    )
+    graph = StepGraph(tensors=tensors, operators=operators)
+    orders = ExecutionOrders(graph, (10,) * 4, LINK, share=1, rewrites=True, early=True)
+    assert orders.delayed(0.5, 11) is None
+    number = orders.delayed(0.5, 10)
+    assert number is not None
+    assert [execution.operator for execution in orders.search(number).executions] == [0, 1, 3, 2]
+    assert orders.delayed(0.5, 10) == number
+    full = ExecutionOrders(graph, (10,) * 4, LINK, share=1, rewrites=True, early=True, most=1)
+    assert full.delayed(0.5, 10) is None
+    quick = ExecutionOrders(graph, (10,) * 4, LINK, share=1, rewrites=True, early=False)
+    assert quick.delayed(0.5, 10) is None
 
 
 def test_choices_that_another_order_forbids_are_not_translated() -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from indb_tensile.bench.harness.recurrent import recurrent
 from indb_tensile.bench.harness.residual import residual
-from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, liveness_peak, peak
 from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.execution_orders import ExecutionOrders
-from indb_tensile.scheduler.search.first_plan import layout_allowance
+from indb_tensile.scheduler.search.first_plan import delay_allowance, layout_allowance
 from indb_tensile.scheduler.search.local_search import Effort, fits_layout_limit
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies, link
@@ -99,6 +99,49 @@ def test_layout_allowance_falls_smoothly_with_size() -> None:
     assert all(0.99 * before <= after + operators for operators, (before, after) in pairs)
     assert layout_allowance(100) > layout_allowance(1_000) > layout_allowance(10_000) > layout_allowance(100_000)
     assert layout_allowance(10_000, 16) == pytest.approx(16 * layout_allowance(10_000), rel=0.1)
+
+
+def test_search_in_another_order_takes_at_most_half_of_the_allowance() -> None:
+    for operators in (2, 100, 1_000, 10_000, 100_000):
+        assert layout_allowance(operators) // 8 <= delay_allowance(operators) <= layout_allowance(operators) // 2
+    assert delay_allowance(1_500) == layout_allowance(1_500) // 8, "the allowance alone takes a second"
+
+
+@pytest.mark.parametrize(("share", "most_overhead"), [(60, 1.016), (50, 1.070)])
+def test_largest_update_runs_later_where_its_state_would_return_at_the_peak(share: int, most_overhead: float) -> None:
+    """Its state of 256 MiB comes in while two thirds of the activations are on the device, if it runs beside its
+    gradient: then the overheads are 1.026 and 1.082.
+    """
+    graph = _last_layer_with_large_state()
+    candidates = CandidatePlans(graph, (*(4_000_000,) * 12, 100_000), LINK)
+    candidate = candidates.best(liveness_peak(graph) * share // 100)
+    plan = candidates.plan(candidate, "test")
+    assert faults(graph, plan) == ()
+    assert candidate.iteration_ns <= most_overhead * candidates.top.iteration_ns
+
+
+def _last_layer_with_large_state() -> StepGraph:
+    """Return six layers with activations of 64 MiB. The last layer alone has a parameter."""
+    mib = 1024 * 1024
+    sizes = [(16, Role.PARAMETER), (256, Role.OPTIMIZER_STATE), (16, Role.ACTIVATION), *[(64, Role.ACTIVATION)] * 6]
+    tensors = tuple(
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=size * mib, role=role) for k, (size, role) in enumerate(sizes)
+    )
+    forward = [_operator(f"forward {k}", Stage.FORWARD, (2 + k,) if k else (), (3 + k,)) for k in range(6)]
+    backward = [_operator(f"backward {k}", Stage.BACKWARD, (3 + k,), ()) for k in reversed(range(5))]
+    last = _operator("backward 5", Stage.BACKWARD, (0, 8), (2,))
+    update = replace(_operator("update", Stage.OPTIMIZER, (0, 1, 2), (0, 1)), splittable=True)
+    return StepGraph(tensors=tensors, operators=(*forward, last, *backward, update))
+
+
+def _operator(name: str, stage: Stage, reads: tuple[int, ...], writes: tuple[int, ...]) -> Operator:
+    return Operator(
+        name=name,
+        signature=name,
+        stage=stage,
+        reads=tuple(map(TensorId, reads)),
+        writes=tuple(map(TensorId, writes)),
+    )
 
 
 @pytest.mark.nightly

@@ -5,12 +5,13 @@ no result changes.
 from dataclasses import replace
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.plan import Execution, Plan
-from indb_tensile.scheduler.search.reorder import rearranged, updates_beside_gradients, with_parts
-from tests.scheduler.strategies import graphs
+from indb_tensile.scheduler.search.reorder import delayed, rearranged, updates_beside_gradients, with_parts
+from tests.scheduler.strategies import graphs, latencies
 
 MIB = 1024 * 1024
 
@@ -71,6 +72,56 @@ def test_reordering_changes_no_result(graph: StepGraph) -> None:
     staged = replace(graph, operators=operators)
     plan = Plan(policy="test", executions=with_parts(staged, rearranged(staged)))
     assert faults(staged, plan) == ()
+
+
+def test_delayed_update_waits_for_a_share_of_the_time_that_follows_it() -> None:
+    """Operator 3 updates w beside its gradient. Operators 1 and 2 follow and take 10 and 30 ns."""
+    graph = _three_gradients()
+    order = updates_beside_gradients(graph)
+    assert order == (0, 3, 1, 2)
+    latency_ns = (10, 10, 30, 5)
+    places = {
+        share: delayed(graph, order, OpIndex(3), share, latency_ns).index(OpIndex(3)) for share in (0.2, 0.25, 0.3, 1)
+    }
+    assert places == {0.2: 2, 0.25: 2, 0.3: 3, 1: 3}
+    assert delayed(graph, (*order[:1], *order[2:], order[1]), OpIndex(3), 0.5, latency_ns) == (0, 1, 2, 3)
+
+
+def test_update_is_not_delayed_past_an_operator_that_reads_the_new_parameter() -> None:
+    graph = _three_gradients(reads_after=(0,))
+    order = (OpIndex(0), OpIndex(3), OpIndex(1), OpIndex(2))
+    assert delayed(graph, order, OpIndex(3), 0.2, (10,) * 4) == (0, 1, 3, 2)
+    assert delayed(graph, order, OpIndex(3), 1, (10,) * 4) == order
+
+
+@given(graphs(), st.data())
+def test_delaying_an_update_changes_no_result(graph: StepGraph, data: st.DataObject) -> None:
+    operators = tuple(replace(op, stage=_stage_of(k, op)) for k, op in enumerate(graph.operators))
+    staged = replace(graph, operators=operators)
+    order = rearranged(staged)
+    latency_ns = data.draw(latencies(staged))
+    for update in (k for k in order if operators[k].stage is Stage.OPTIMIZER):
+        later = delayed(staged, order, update, data.draw(st.floats(0, 1)), latency_ns)
+        assert faults(staged, Plan(policy="test", executions=with_parts(staged, later))) == ()
+
+
+def _three_gradients(reads_after: tuple[int, ...] = ()) -> StepGraph:
+    """Return a graph of a gradient of w (0), two further operators, and the update of w. The last operator reads
+    `reads_after`.
+    """
+    tensors = tuple(
+        Tensor(id=TensorId(k), name=f"t{k}", size_bytes=10, role=Role.ACTIVATION if k else Role.PARAMETER)
+        for k in range(4)
+    )
+    return StepGraph(
+        tensors=tensors,
+        operators=(
+            _operator("grad_w", Stage.BACKWARD, (0,), (1,)),
+            _operator("second", Stage.BACKWARD, (), (2,)),
+            _operator("third", Stage.BACKWARD, reads_after, (3,)),
+            _operator("update_w", Stage.OPTIMIZER, (0, 1), (0,)),
+        ),
+    )
 
 
 def _stage_of(index: int, operator: Operator) -> Stage:
