@@ -173,17 +173,7 @@ def _run(settings: Settings) -> None:
         service, learner = _make_service(settings, forks), _make_learner(settings, forks)
         for part in (service, learner):
             stack.callback(part.stop)
-        cancellation = ImprovementCancellation()
-        planner = BackgroundPlanner(
-            PolicyPlanner(
-                link=link,
-                policy=settings.policy,
-                cancellation_check=cancellation.check,
-                host_bytes=settings.host_pool_bytes,
-            ),
-            mailbox.post,
-            cancellation,
-        )
+        planner = _make_planner(settings, link, mailbox)
         stack.callback(planner.close)
         trainers = Trainers(
             forks=forks,
@@ -220,6 +210,18 @@ def _run(settings: Settings) -> None:
         _listen_to_signals(mailbox, chosen, settings.capacity_bytes)
         controller.run(heartbeat)
     log.info("stopped")
+
+
+def _make_planner(settings: Settings, link: Link, mailbox: Mailbox[Mail]) -> BackgroundPlanner:
+    """Return the planner, which plans on a thread of its own and posts its answers to the mailbox."""
+    cancellation = ImprovementCancellation()
+    planner = PolicyPlanner(
+        link=link,
+        policy=settings.policy,
+        cancellation_check=cancellation.check,
+        host_bytes=settings.host_pool_bytes,
+    )
+    return BackgroundPlanner(planner, mailbox.post, cancellation)
 
 
 def _fork_server(chosen: Chosen, settings: Settings) -> ForkServer:

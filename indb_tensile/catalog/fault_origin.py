@@ -1,4 +1,4 @@
-"""Classifies errors of the database: faults of the database, or of the job that ran the statement."""
+"""Decides whether an error is the fault of the database or of the job that ran the statement."""
 
 import psycopg
 

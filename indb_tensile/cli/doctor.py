@@ -245,7 +245,7 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
         case Emulated():
             yield _check("device", True, f"an emulated GPU, not this machine's own speed: {chosen.reason}", "")
             yield _emulated_memory(settings)
-        case Gpu():  # has memory of its own, which the driver reports
+        case Gpu():  # no check of this machine's memory: a GPU has its own
             yield _check("device", True, f"{chosen.name}, as cuda:{chosen.ordinal}", "")
 
 

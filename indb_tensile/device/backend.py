@@ -74,7 +74,7 @@ def choose(
 
 
 def named(chosen: Chosen) -> str:
-    """Return the setting `device` that chooses the same device again, for the processes of a controller."""
+    """Return the value of the setting `device` with which a controller's child processes choose this device."""
     match chosen:
         case Emulated():
             return EMULATED

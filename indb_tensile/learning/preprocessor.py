@@ -318,7 +318,7 @@ class _TrainingRows(Mapping[str, ColumnData]):
         return self._columns[name].kind
 
     def parts(self, step: int) -> Iterator[Columns]:
-        """Yield the rows in order, `step` rows at a time."""
+        """Yield the rows in order, in blocks of `step` rows."""
         for start in range(0, len(self._rows), step):
             part = self._rows[start : start + step]
             yield {name: data.take(part) for name, data in self._columns.items()}

@@ -54,7 +54,7 @@ class ChaosOptions:
 
     seed: int
     events: int
-    limit_s: float | None  # for all events together
+    limit_s: float | None  # of the whole run; None: no limit
     lease_s: float
     controllers: int
     unended: int  # jobs that wait or run at any moment

@@ -1,4 +1,4 @@
-"""Measures the memory of a training step of PyTorch's own, from the events of torch's allocator.
+"""Measures the memory of an eager PyTorch training step from the events of torch's allocator.
 
 The profiler reports each allocation and release with its address, for operators' results and workspaces alike, so the
 allocated bytes are known exactly at every moment. Tensors allocated before are not among the events: parameters,
@@ -29,7 +29,7 @@ class StepMemory:
 def measure_memory(
     iterate: Callable[[], None], standing: Iterable[torch.Tensor], place: torch.device = HOST
 ) -> StepMemory:
-    """Run one iteration, which leaves nothing allocated, beside the permanent tensors `standing`."""
+    """Return the memory of one iteration, which frees all that it allocates. `standing` are the permanent tensors."""
     if place.type == "cuda":
         return _measure_gpu(iterate, place)
     with allocation_profiler() as profiler:

@@ -175,7 +175,7 @@ class Recorder:
         if key not in self._described:
             description = _description(stage, target, args, kwargs, result)
             self._described[key] = hashlib.sha256(key.encode()).hexdigest(), description
-        signature, description = self._described[key]  # equal calls share these
+        signature, description = self._described[key]  # calls with equal arguments have equal signatures
         call = Call(
             target=target,
             stage=stage,
