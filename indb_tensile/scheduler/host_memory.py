@@ -44,6 +44,12 @@ def pooled_bytes(size_bytes: int) -> int:
     return -(-size_bytes // _POOLED_BYTES) * _POOLED_BYTES
 
 
+def parked_bytes(graph: StepGraph) -> int:
+    """Return an upper bound of the host pool bytes that a job uses while it is parked: its whole state."""
+    state_bytes = sum(pooled_bytes(tensor.size_bytes) for tensor in graph.tensors if tensor.persistent)
+    return -(-state_bytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
 def passing_bytes(workloads: Sequence[Workload], plans: Sequence[JobPlan], cache: PlanCache | None = None) -> int:
     """Return an upper bound of the host pool bytes that all jobs use while they change from their present plans to
     these.

@@ -28,7 +28,7 @@ _SAMPLES_KEPT = 64  # more samples change the result little and would accumulate
 
 
 class Runner:
-    """One job on one device. Nothing is on the device before `adopt` and after `close`."""
+    """One job on one device. Nothing is on the device before `adopt`, between `park` and `adopt`, and after `close`."""
 
     def __init__(
         self,
@@ -107,6 +107,25 @@ class Runner:
         self._enter(programs[0])
         self._device.trim()
         self._device.reset_high_water()  # the peak of the old plans does not count for the new ones
+
+    def park(self) -> int:
+        """Move everything on the device to the host pool, and return the pool's bytes that the state then has.
+
+        Call this between iterations. Until the next `adopt` no step can run, and the controller may take all memory
+        of the device from this job. Raises DeviceMemoryError if the pool has no room. No step can run then either,
+        but the state is whole, so it can be exported or closed.
+        """
+        self._leave()
+        if self._repeats is not None:
+            self._repeats.forget()
+        left, self._programs = self._programs, ()
+        self._samples.clear()
+        self._carried = []
+        host_bytes = self._residency.park(left)
+        self._placer.close()
+        self._device.trim()
+        self._device.reset_high_water()
+        return host_bytes
 
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
         """Run one iteration of the training step for this batch size, and return the loss, on the host."""

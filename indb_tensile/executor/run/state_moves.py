@@ -68,6 +68,26 @@ class StateMover:
             self._copy_out(piece)
         self._lanes.drain()
 
+    def park(self, programs: tuple[Program, ...]) -> int:
+        """Move all resident pieces to the host pool, and return the bytes of all pieces in the pool.
+
+        The programs' own buffers are freed first, so parking needs no more of the pool than the whole state. All
+        buffers are allocated before a piece leaves the device: if the pool has no room, DeviceMemoryError is raised
+        and every piece is still where it was.
+        """
+        state = self._state
+        _free_buffers(self._device, programs)
+        present = {piece for pieces in state.pieces.values() for piece in pieces}
+        for piece in sorted(state.host.keys() - present):
+            self._drop_buffer(piece)
+        leaving = sorted(state.resident)
+        self._required = frozenset({*leaving, *state.host})
+        self._make_room(sum(pooled_bytes(piece.size_bytes) for piece in leaving if piece not in state.host))
+        for piece in leaving:
+            self._buffer(piece)
+        self._send_out(leaving)
+        return sum(pooled_bytes(piece.size_bytes) for piece in state.host)
+
     def start_outgoing(self, program: Program, carried: list[Ticket | None]) -> None:
         """Start the copies out that a steady iteration expects to be under way."""
         for slot, gap in enumerate(program.timeline.outgoing):
@@ -121,9 +141,16 @@ class StateMover:
 
         Raise DeviceMemoryError if there is too little room.
         """
+        self._make_room(self._new_buffer_bytes(programs))
+
+    def _make_room(self, free_bytes: int) -> None:
+        """Resize the pool so that this much is free besides the buffers in it.
+
+        Raise DeviceMemoryError if there is too little room.
+        """
         moved = self._device.host_pack()
         self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
-        self._device.host_fit(self._new_buffer_bytes(programs))
+        self._device.host_fit(free_bytes)
 
     def _is_only_in_buffer(self, piece: Piece) -> bool:
         state = self._state
