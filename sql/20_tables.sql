@@ -246,6 +246,7 @@ create table tensile.jobs (
   worker_id bigint references tensile.workers,
   installation uuid not null default tensile.installation(),
   cancel_requested boolean not null default false,
+  pause_requested boolean not null default false,
   waits_for text,
   error_sqlstate text,
   error_message text,
@@ -283,12 +284,13 @@ create table tensile.jobs (
   constraint jobs_that_fail_say_why check (state <> 'failed' or error_message is not null),
   constraint jobs_that_do_not_succeed_publish_nothing check (version_id is null or state = 'succeeded')
 ) with (fillfactor = 80);
-create index jobs_queued on tensile.jobs (priority desc, job_id) where state = 'queued';
+create index jobs_queued on tensile.jobs (priority desc, job_id) where state = 'queued' and not pause_requested;
 -- Only active jobs have a worker_id, by a constraint. The index does not name the state, because the check of the
 -- foreign key searches by worker_id only.
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
-create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id) where state = 'queued';
+create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id)
+  where state = 'queued' and not pause_requested;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
@@ -335,6 +337,9 @@ comment on column tensile.jobs.installation is
   'database that the job was enqueued in; workers of another database never claim it: see tensile.adopt_jobs()';
 comment on column tensile.jobs.cancel_requested is
   'true if the job is to be stopped; a queued job is cancelled at once';
+comment on column tensile.jobs.pause_requested is
+  'true if the job must not train until it is resumed: no worker claims a queued job, and an active job leaves the '
+  'device';
 comment on column tensile.jobs.waits_for is 'what the job waits for, in words, as written by the controller';
 comment on column tensile.jobs.error_sqlstate is 'SQLSTATE of the last error';
 comment on column tensile.jobs.error_message is 'message of the last error that ended an attempt';

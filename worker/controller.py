@@ -455,6 +455,7 @@ def _make_pool(settings: Settings) -> Pool:
         spare_trainers=settings.spare_trainers,
         max_jobs=settings.max_jobs,
         entering_jobs=_entering_jobs(settings),
+        parked_jobs=settings.parked_jobs,
         drift_threshold=settings.drift_threshold,
     )
 

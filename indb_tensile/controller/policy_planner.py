@@ -33,9 +33,10 @@ class PolicyPlanner:
             jobs = _without_host_bytes(workloads)
             return plan_jobs(jobs, budget_bytes=budget_bytes, link=link, policy=self.policy, cache=self.cache)
 
-        if self.host_bytes is None:
+        limit_bytes = self._left_host_bytes(workloads)
+        if limit_bytes is None:
             return plan_at(self.link)
-        return within_host(workloads, plan_at, link=self.link, limit_bytes=self.host_bytes, cache=self.cache)
+        return within_host(workloads, plan_at, link=self.link, limit_bytes=limit_bytes, cache=self.cache)
 
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
@@ -56,9 +57,10 @@ class PolicyPlanner:
             cancellation_check=self.cancellation_check,
             cache=self.cache,
         )
-        if renewed is None or self.host_bytes is None:
+        limit_bytes = self._left_host_bytes(workloads)
+        if renewed is None or limit_bytes is None:
             return renewed
-        return renewed if passing_bytes(workloads, renewed, self.cache) <= self.host_bytes else None
+        return renewed if passing_bytes(workloads, renewed, self.cache) <= limit_bytes else None
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """Return the plans with new forecasts."""
@@ -76,7 +78,17 @@ class PolicyPlanner:
         """Return the smallest peak memory with which the policy can run the job."""
         return policy_named(self.policy).least_bytes(workload, link=self.link, cache=self.cache)
 
+    def _left_host_bytes(self, workloads: tuple[Workload, ...]) -> int | None:
+        """Return the bytes of the host pool that parked jobs leave to these jobs; None if there is no limit.
+
+        A job that is planned because it may return is parked too, and counts with its own bytes only. The others'
+        workloads contain its bytes, so the least share is that of the jobs that stay parked.
+        """
+        if self.host_bytes is None:
+            return None
+        return max(0, self.host_bytes - min((w.parked_host_bytes for w in workloads), default=0))
+
 
 def _without_host_bytes(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
     """Return the workloads without host memory, which policies do not plan."""
-    return tuple(replace(w, host_bytes=0) for w in workloads)
+    return tuple(replace(w, host_bytes=0, parked_host_bytes=0) for w in workloads)

@@ -35,6 +35,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordAdoption,
     RecordForecast,
     RecordMeasurement,
+    RecordPhase,
     RecordPlan,
     RequeueJob,
     SetWaitsFor,
@@ -45,7 +46,15 @@ from indb_tensile.scheduler.link import CopyMeasurement, Link
 from indb_tensile.scheduler.timing.machines import StepTimes
 
 Writing = (
-    FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordForecast | RecordAdoption | RecordMeasurement
+    FailJob
+    | RequeueJob
+    | CancelJob
+    | SetWaitsFor
+    | RecordPhase
+    | RecordPlan
+    | RecordForecast
+    | RecordAdoption
+    | RecordMeasurement
 )
 
 _Result = TypeVar("_Result")
@@ -231,7 +240,7 @@ class CatalogRecords:
         with contextlib.suppress(psycopg.Error, UnreachableError):
             self._session.run(install.check_version)
 
-    def _write(self, connection: Connection, writing: Writing, planning_ns: int) -> None:
+    def _write(self, connection: Connection, writing: Writing, planning_ns: int) -> None:  # noqa: C901 - a table
         job, claim = writing.job, writing.claim
         match writing:
             case FailJob(fault=fault):
@@ -245,6 +254,8 @@ class CatalogRecords:
                 jobs.cancelled(connection, job, claim)
             case SetWaitsFor(text=text):
                 jobs.set_waits_for(connection, job, claim, text)
+            case RecordPhase(phase=phase):
+                jobs.set_phase(connection, job, claim, phase)
             case RecordPlan():
                 record, plan = _plan_record(writing, self._policy, planning_ns)
                 plans.record_plan(connection, job, claim, record, plan)

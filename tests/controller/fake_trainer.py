@@ -37,6 +37,7 @@ from indb_tensile.messages import (
     Finished,
     Measured,
     Message,
+    Parked,
     Progressed,
     Ready,
     TrainerLink,
@@ -105,6 +106,7 @@ def absurd(job: JobId) -> dict[str, Message]:
         "with a negative latency": Captured(job=job, graphs=steps, latency_ns=((-1000,),), unknown=0),
         "of a calibration without a request": Calibrated(job=job, graphs=steps, latency_ns=latency_ns),
         "of an unknown plan": Adopted(job=job, generation=99),
+        "of a parking without an order": Parked(job=job, number=0, host_bytes=-1),
         "of a measurement without a plan": Measured(
             job=job, generation=7, latency_ns=(), iteration_ns=-1, stall_ns=-1, peak_bytes=-1
         ),

@@ -80,7 +80,11 @@ class Checkpointing:
         stored = self._session.run(lambda c: stored_checkpoints.checkpoints(c, self._job.job))
         candidates = [candidate for candidate in stored if candidate.position.get("data_digest") == data_digest]
         candidates.sort(
-            key=lambda candidate: (-int(candidate.position.get("epochs_done", 0)), candidate.host != self._host)
+            key=lambda candidate: (
+                -int(candidate.position.get("epochs_done", 0)),
+                -int(candidate.position.get("steps_done", 0)),
+                candidate.host != self._host,
+            )
         )
         for candidate in candidates:
             try:

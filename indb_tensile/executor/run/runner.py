@@ -28,7 +28,7 @@ _SAMPLES_KEPT = 64  # more samples change the result little and would accumulate
 
 
 class Runner:
-    """One job on one device. Nothing is on the device before `adopt`, between `park` and `adopt`, and after `close`."""
+    """One job on one device. Nothing is on the device before `adopt`, while the job is parked, and after `close`."""
 
     def __init__(
         self,
