@@ -289,7 +289,7 @@ begin
    where o.state <> n.state;
 
   insert into tensile.job_events (job_id, kind, detail)
-  select n.job_id, case when n.pause_requested then 'paused' else 'resumed' end,
+  select n.job_id, case when n.pause_requested then 'pause_requested' else 'resume_requested' end,
          jsonb_build_object('state', n.state, 'attempt', n.attempt)
     from before_change as o join after_change as n using (job_id)
    where o.pause_requested <> n.pause_requested;

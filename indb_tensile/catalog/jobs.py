@@ -37,7 +37,7 @@ class HeartbeatReply:
     lost: tuple[JobId, ...]
     alive: bool
     strays: tuple[tuple[JobId, ClaimToken], ...] = ()
-    paused: tuple[JobId, ...] | None = None
+    paused: tuple[JobId, ...] | None = ()
     version: str = VERSION
 
 
@@ -155,7 +155,7 @@ def beat(
         row = connection.execute(query("beat"), parameters).fetchone()
     except psycopg.errors.LockNotAvailable:
         alive = connection.execute(query("renew_lease"), {"worker": worker}).fetchone() is not None
-        return HeartbeatReply(alive=alive, cancelled=(), lost=())
+        return HeartbeatReply(alive=alive, cancelled=(), lost=(), paused=None)
     assert row is not None
     alive, cancelled, lost, stray_jobs, stray_claims, version, paused = row
     strays = () if claims is None else tuple(zip(stray_jobs, stray_claims, strict=True))

@@ -82,6 +82,7 @@ class FakeRecords:
         self.claims: dict[JobId, ClaimToken] = {}
         self.workers_of: dict[JobId, WorkerId] = {}
         self.cancels: set[JobId] = set()
+        self.pauses: set[JobId] = set()
         self.workers: list[WorkerId] = []
         self.alive: set[WorkerId] = set()
         self.written: list[Writing] = []
@@ -188,6 +189,7 @@ class FakeRecords:
                 lost=lost,
                 alive=worker in self.alive,
                 strays=strays,
+                paused=tuple(sorted(self.pauses & set(held))),
             )
 
     def take_over(self, job: JobId) -> None:
