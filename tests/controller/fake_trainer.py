@@ -10,7 +10,7 @@
 - `stubborn` ignores SIGTERM. `deaf` never adopts a plan.
 - `report` sends its measurement again at each SIGUSR1. `alive` reports progress while it trains.
 
-Like a real trainer, it allocates through the device ledger, within its grant.
+It leaves the device when it is told to. Like a real trainer, it allocates through the device ledger, in its grant.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from indb_tensile import config
 from indb_tensile.device.device import EmulatedDevice
-from indb_tensile.job import JobId, Phase
+from indb_tensile.job import Blame, JobId, Phase
 from indb_tensile.messages import (
     Adopt,
     Adopted,
@@ -37,6 +37,7 @@ from indb_tensile.messages import (
     Finished,
     Measured,
     Message,
+    Park,
     Parked,
     Progressed,
     Ready,
@@ -131,8 +132,15 @@ def hoard(link: TrainerLink, assigned: Assign, size_bytes: int) -> None:
 
 
 def follow(link: TrainerLink, job: JobId, behaviour: str, size_bytes: int) -> None:
-    while isinstance(message := link.receive(), Adopt):
+    while isinstance(message := link.receive(), Adopt | Park):
         if behaviour == "deaf":
+            continue
+        if isinstance(message, Park):
+            if not message.in_memory:
+                text = f"job {job} left the device"
+                link.send(Failed(job=job, sqlstate="53200", message=text, retry=True, blame=Blame.NOBODY))
+                return
+            link.send(Parked(job=job, number=message.number, host_bytes=4096))
             continue
         link.send(Adopted(job=job, generation=message.generation))
         measured = Measured(
