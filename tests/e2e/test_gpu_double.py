@@ -91,6 +91,36 @@ def test_job_on_a_gpu_double_survives_a_kill_with_the_bits_of_an_unplanned_job(s
     assert weights(service, killed) == weights(service, with_own_regions) == weights(service, unplanned)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("shared", [True, False], ids=["regions of the controller", "regions of its own"])
+def test_training_paused_on_a_gpu_double_gives_up_every_region_and_publishes_the_same_bits(
+    service: Service, shared: bool
+) -> None:
+    service.command = ["-c", CONTROLLER]
+    service.settings |= {"TENSILE_SHARE_MEMORY": "true" if shared else "false"}
+    service.start()
+    with service.database.connect("demo") as demo:
+        load(demo, "digits")
+        undisturbed = train_on_digits(demo, "undisturbed")
+        assert service.until_ended(undisturbed) == ["succeeded"]
+        paused = train_on_digits(demo, "paused")
+        wait_until_training(service, paused)
+        demo.execute("select tensile_pause(%s)", (paused,))
+        phase = "select phase = 'paused' from tensile.jobs where job_id = %s"
+        service.until(lambda: service.value(phase, paused), "the job to leave the device")
+        service.until(lambda: device_is_free(service), "the regions to come back")
+        other = train_on_digits(demo, "other")
+        assert service.until_ended(other) == ["succeeded"]
+        demo.execute("select tensile_resume(%s)", (paused,))
+        assert service.until_ended(paused) == ["succeeded"]
+    assert service.stop() == 0
+    log = service.log.read_text()
+    assert "unplanned=0" in log
+    assert "fake CUDA" not in log, "the driver's double reported a violated rule"
+    assert service.value("select max(attempt) from tensile.jobs") == 1
+    assert weights(service, paused) == weights(service, undisturbed) == weights(service, other)
+
+
 def test_controller_with_mps_does_not_start_without_a_daemon(service: Service, tmp_path: Path) -> None:
     completed = subprocess.run(
         [sys.executable, "-c", CONTROLLER],

@@ -25,6 +25,8 @@ class StateMover:
         self._lanes = lanes
         self._state = state
         self._required: frozenset[Piece] = frozenset()  # the pieces whose host buffers the plans need
+        self._parked = False  # the whole state is in the host pool
+        self._returning: tuple[Program, ...] = ()  # programs that get their buffers when the state is at home
 
     def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
         """Allocate the host buffers of new programs, after freeing those that only the old programs needed.
@@ -33,9 +35,19 @@ class StateMover:
         come to the device. If the pool is pinned memory, it has room for the buffers of one set of programs, so these
         bytes wait in ordinary memory. If the pool is a file, they wait in the file, unless its limit leaves no room
         for both sets.
+
+        A parked state fills the pool, so its pieces go home first and leave their room to the new buffers, which
+        `go_home` then allocates. The pool never exceeds the larger of the parked state and the new buffers.
         """
         _free_buffers(self._device, old)
         self._required = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
+        parked, self._parked = self._parked, False
+        if parked and not self._device.is_host:
+            self._returning = new
+        else:
+            self._exchange_buffers(new)
+
+    def _exchange_buffers(self, new: tuple[Program, ...]) -> None:
         unwanted = sorted(set(self._state.host) - self._required)
         waiting = {piece for piece in unwanted if self._device.is_host and self._is_only_in_buffer(piece)}
         for piece in unwanted:
@@ -62,7 +74,13 @@ class StateMover:
         for tensor, pieces in recut.items():
             self._change_pieces(tensor, pieces)
         self._placer.arrange(program, state)
-        self._bring_in(sorted(home - state.resident))
+        coming, returning = sorted(home - state.resident), self._returning
+        if returning:
+            self._make_room_to_return(coming)
+        self._bring_in(coming)
+        if returning:
+            self._returning = ()
+            self._exchange_buffers(returning)
         self._seed_buffers()
         for piece in sorted((program.pieces(program.timeline.copied) & state.resident) - state.valid):
             self._copy_out(piece)
@@ -86,6 +104,7 @@ class StateMover:
         for piece in leaving:
             self._buffer(piece)
         self._send_out(leaving)
+        self._parked = True
         return sum(pooled_bytes(piece.size_bytes) for piece in state.host)
 
     def start_outgoing(self, program: Program, carried: list[Ticket | None]) -> None:
@@ -135,6 +154,21 @@ class StateMover:
         for piece in old:
             if piece in self._state.host and piece not in self._required and piece not in pieces:
                 self._drop_buffer(piece)
+
+    def _make_room_to_return(self, coming: list[Piece]) -> None:
+        """Make room for pieces of a parked state that another plan cuts differently: they pass through the pool.
+
+        If the pool has no room beside the parked pieces, these wait in ordinary memory.
+        """
+        passing_bytes = max((pooled_bytes(p.size_bytes) for p in coming if p not in self._state.valid), default=0)
+        if not passing_bytes:
+            return
+        try:
+            self._make_room(passing_bytes)
+        except DeviceMemoryError:
+            for piece in sorted(set(self._state.host) - self._required):
+                self._save_to_host(piece)
+            self._make_room(passing_bytes)
 
     def _fit(self, programs: tuple[Program, ...]) -> None:
         """Resize the pool for these programs and for the buffers in it.
