@@ -54,7 +54,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
        j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions, v.not_deployed,
-       j.threads, j.pause_requested as paused
+       j.threads, j.pause_requested and j.finished_at is null as paused
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
