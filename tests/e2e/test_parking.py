@@ -155,6 +155,7 @@ def test_paused_training_whose_trainer_is_killed_continues_from_its_checkpoint_w
     assert service.value("select attempt from tensile.jobs where job_id = %s", job) == 2
 
 
+@pytest.mark.nightly
 def test_cancelled_paused_training_leaves_no_memory_and_no_version(
     service: Service, demo: psycopg.Connection
 ) -> None:
@@ -166,6 +167,7 @@ def test_cancelled_paused_training_leaves_no_memory_and_no_version(
     assert service.value("select count(*) from tensile.model_versions where job_id = %s", job) == 0
 
 
+@pytest.mark.nightly
 def test_training_without_room_in_host_memory_continues_from_its_checkpoint_under_a_smaller_budget(
     service: Service, demo: psycopg.Connection, undisturbed: int
 ) -> None:
