@@ -57,6 +57,7 @@ from indb_tensile.device.backend import (
 from indb_tensile.device.bandwidth import measure_cpu, measure_emulated
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu, probe
 from indb_tensile.device.hardware import (
+    cores,
     is_in_memory,
     processor,
     share_of_machine,
@@ -70,7 +71,8 @@ from indb_tensile.errors import DeviceError, TensileError
 from indb_tensile.job import WorkerId
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.events import BudgetChange, Stop
-from indb_tensile.scheduler.admission.pool import Pool
+from indb_tensile.scheduler.admission.pool import Pool, Sharing
+from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
 
 TRAINER = "indb_tensile.worker.trainer"
@@ -78,6 +80,9 @@ SERVICE = "indb_tensile.worker.service"
 LEARNER = "indb_tensile.worker.learner"
 
 _START_PAUSE_S = 2.0
+# Two jobs on one GPU are assumed to slow each other down by half until they have been measured side by side: a guess
+# between no slowdown and turns, so that a first pair is tried.
+_GPU_CONTENTION = ((1, 1.0), (2, 1.5))
 _LEAST_ENTERING = 2  # so that one job that waits for a lock or memory does not delay its owner's other jobs
 
 log = logging.getLogger("controller")
@@ -456,7 +461,17 @@ def _make_pool(settings: Settings) -> Pool:
         max_jobs=settings.max_jobs,
         entering_jobs=_entering_jobs(settings),
         drift_threshold=settings.drift_threshold,
+        sharing=Sharing(settings.sharing),
+        max_slowdown=settings.max_slowdown,
+        contention=_contention(settings),
     )
+
+
+def _contention(settings: Settings) -> Contention:
+    """Return the contention that is assumed until running jobs have corrected it."""
+    if settings.device.startswith("cuda"):
+        return Contention(points=_GPU_CONTENTION)
+    return of_cores(cores(), settings.threads)
 
 
 def _modules(settings: Settings) -> tuple[str, ...]:

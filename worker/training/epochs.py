@@ -67,6 +67,7 @@ class EpochLoop:
     _validated_s: float = math.inf  # duration of the last validation
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
+    _work: Work = field(init=False)
     _remaining: Remaining = field(init=False)
     _done_at: float = 0.0  # when the last step, or the work after the last epoch, ended
 
@@ -74,7 +75,8 @@ class EpochLoop:
         self.early_stop = self.prepared.early_stop
         self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
         self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)
-        self._remaining = Remaining(self._work())
+        self._work = work_of(self.prepared, self.steps)
+        self._remaining = Remaining(self._work)
 
     def train(self) -> None:
         """Train all remaining epochs. Epochs before the checkpoint are not trained again."""
@@ -122,6 +124,7 @@ class EpochLoop:
                 self._seconds_trained += time.monotonic() - started
                 self._measure()
                 self._remaining.stepped(self._elapsed_s())
+                self.progress_writer.signs.steps_left = self._work.steps_left(Position(epochs=epoch, steps=step + 1))
                 first_of_all = epoch == 0 and step == 0
                 progress = self._progress(step + 1, per_epoch, losses.mean())
                 self.progress_writer.report(progress, at_once=first_of_all)
@@ -255,18 +258,6 @@ class EpochLoop:
             figures=figures or {},
         )
 
-    def _work(self) -> Work:
-        prepared, rows = self.prepared, self.steps.evaluation_rows
-        trained_ns, evaluated_ns = (sum(ns) for ns in (self.steps.latency_ns[0], self.steps.latency_ns[-1]))
-        share = evaluated_ns / trained_ns if trained_ns else EVALUATION_SHARE
-        return Work(
-            epochs=prepared.settings.epochs,
-            steps=batch_plan(prepared.train.rows, prepared.settings).steps,
-            valid_batches=-(-prepared.valid.rows // rows),
-            test_batches=-(-prepared.test.rows // rows),
-            evaluation_share=share,
-        )
-
     def _elapsed_s(self) -> float:
         """Return the seconds since the previous call."""
         previous_at, self._done_at = self._done_at, time.monotonic()
@@ -337,3 +328,16 @@ class EpochLoop:
 
 _RANDOM = "random/torch"
 _BEST = "best/"  # layers are numbered, so no parameter name starts with this
+
+
+def work_of(prepared: Prepared, steps: CapturedSteps) -> Work:
+    """Return the work of the whole training. The latencies say how long an evaluation is, relative to a step."""
+    rows = steps.evaluation_rows
+    trained_ns, evaluated_ns = (sum(ns) for ns in (steps.latency_ns[0], steps.latency_ns[-1]))
+    return Work(
+        epochs=prepared.settings.epochs,
+        steps=batch_plan(prepared.train.rows, prepared.settings).steps,
+        valid_batches=-(-prepared.valid.rows // rows),
+        test_batches=-(-prepared.test.rows // rows),
+        evaluation_share=evaluated_ns / trained_ns if trained_ns else EVALUATION_SHARE,
+    )

@@ -39,6 +39,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     ReleaseTrainer,
     RequeueJob,
 )
+from indb_tensile.scheduler.admission.completion_rule import observe
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.events import (
     Adoption,
@@ -62,6 +63,7 @@ from indb_tensile.scheduler.admission.events import (
     Silence,
     SpareReady,
     Stall,
+    StepsLeft,
     Stop,
     Tick,
 )
@@ -125,6 +127,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             _holding(decision, event)
         case Measurement():
             _measured(decision, event)
+        case StepsLeft():
+            _stepped(decision, event)
         case Finish(trainer=trainer):
             _finished(decision, trainer)
         case Failure():
@@ -182,7 +186,15 @@ def _captured(decision: Decision, capture: Capture) -> None:
     workload = _workload(decision, member, capture)
     if workload is None:
         return
-    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=JobStage.WAITING)
+    member = replace(
+        member,
+        workload=workload,
+        corrected_ns=workload.latency_ns[0],
+        alone_ns=sum(workload.latency_ns[0]),
+        steps=capture.steps,
+        steps_left=capture.steps,
+        stage=JobStage.WAITING,
+    )
     if capture.unknown:
         need_bytes = decision.pool.regions(least_bytes(workload))
         member = replace(member, stage=JobStage.UNMEASURED, need_bytes=need_bytes)
@@ -199,7 +211,14 @@ def _calibrated(decision: Decision, calibration: Calibration) -> None:
         return
     needed_bytes = member.granted_bytes + calibration.overflow_bytes
     member = decision.grant(member, 0)
-    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=JobStage.WAITING)
+    member = replace(
+        member,
+        workload=workload,
+        corrected_ns=workload.latency_ns[0],
+        alone_ns=sum(workload.latency_ns[0]),
+        trade_offs=(),
+        stage=JobStage.WAITING,
+    )
     if calibration.overflow_bytes > 0:
         member = replace(member, stage=JobStage.UNMEASURED, need_bytes=decision.pool.regions(needed_bytes))
     decision.put(member)
@@ -248,6 +267,7 @@ def _measured(decision: Decision, measurement: Measurement) -> None:
         return
     decision.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
     decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # the device works
+    decision.pool, member = observe(decision.pool, member, sum(measurement.latency_ns))
     # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
@@ -259,6 +279,12 @@ def _measured(decision: Decision, measurement: Measurement) -> None:
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
     if drift(planned_ns, member.corrected_ns) > decision.pool.drift_threshold:
         decision.plan_anew(PlanReason.DRIFT)
+
+
+def _stepped(decision: Decision, progress: StepsLeft) -> None:
+    member = decision.pool.of_trainer(progress.trainer)
+    if member is not None and 0 <= progress.steps_left < float("inf"):
+        decision.put(replace(member, steps_left=progress.steps_left))
 
 
 # --- and out ---------------------------------------------------------------------------------------------------
