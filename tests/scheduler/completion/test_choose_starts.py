@@ -1,4 +1,4 @@
-"""The jobs of the foretold schedule that ends first start now. No simple rule is better in makespan and ANTT at once."""
+"""The jobs of the foretold schedule that ends first start now. No simple rule has both a lower makespan and ANTT."""
 
 from itertools import combinations
 
