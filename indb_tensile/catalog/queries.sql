@@ -481,6 +481,25 @@ select j.job_id, j.attempt, %(generation)s, %(reason)s, %(policy)s, %(vanilla_pe
 on conflict (job_id, attempt, generation) do update set reason = excluded.reason  -- the same plan, reported twice
 returning plan_id
 
+-- record_set --
+-- Ends the job's previous set, and writes the set that runs now.
+with job as (
+  select j.job_id, j.attempt from tensile.jobs as j
+   where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+), ended as (
+  update tensile.job_sets as s set ended_at = now() from job where s.job_id = job.job_id and s.ended_at is null
+)
+insert into tensile.job_sets (job_id, attempt, beside, stp_foretold)
+select job_id, attempt, %(beside)s, %(throughput)s from job
+returning set_id
+
+-- set_measured --
+update tensile.job_sets as s
+   set stp_measured = coalesce(s.stp_measured + %(weight)s * (%(throughput)s - s.stp_measured), %(throughput)s)
+  from tensile.jobs as j
+ where j.job_id = %(job)s and j.claim = %(claim)s and s.job_id = j.job_id and s.ended_at is null
+returning s.set_id
+
 -- plan_adopted --
 update tensile.plans as p set adopted_at = coalesce(p.adopted_at, now())
   from tensile.jobs as j

@@ -36,6 +36,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordForecast,
     RecordMeasurement,
     RecordPlan,
+    RecordSet,
     RequeueJob,
     SetWaitsFor,
 )
@@ -45,7 +46,15 @@ from indb_tensile.scheduler.link import CopyMeasurement, Link
 from indb_tensile.scheduler.timing.machines import StepTimes
 
 Writing = (
-    FailJob | RequeueJob | CancelJob | SetWaitsFor | RecordPlan | RecordForecast | RecordAdoption | RecordMeasurement
+    FailJob
+    | RequeueJob
+    | CancelJob
+    | SetWaitsFor
+    | RecordPlan
+    | RecordForecast
+    | RecordAdoption
+    | RecordSet
+    | RecordMeasurement
 )
 
 _Result = TypeVar("_Result")
@@ -231,7 +240,9 @@ class CatalogRecords:
         with contextlib.suppress(psycopg.Error, UnreachableError):
             self._session.run(install.check_version)
 
-    def _write(self, connection: Connection, writing: Writing, planning_ns: int) -> None:
+    def _write(  # noqa: C901 - a table: one line per kind of order
+        self, connection: Connection, writing: Writing, planning_ns: int
+    ) -> None:
         job, claim = writing.job, writing.claim
         match writing:
             case FailJob(fault=fault):
@@ -259,7 +270,9 @@ class CatalogRecords:
                 )
             case RecordAdoption(generation=generation):
                 plans.plan_adopted(connection, job, claim, generation)
-            case RecordMeasurement(measurement=measurement):
+            case RecordSet(beside=beside, foretold_throughput=throughput):
+                plans.record_set(connection, job, claim, beside, throughput)
+            case RecordMeasurement(measurement=measurement, throughput=throughput):
                 plans.plan_measured(
                     connection,
                     job,
@@ -270,6 +283,8 @@ class CatalogRecords:
                     stall_ns=measurement.stall_ns,
                     weight=NEW_WEIGHT,
                 )
+                if throughput is not None:
+                    plans.set_measured(connection, job, claim, throughput, weight=NEW_WEIGHT)
 
 
 # Errors of a statement after the catalog was upgraded or dropped while the program runs.

@@ -361,6 +361,19 @@ plans = Table(
     Column("adopted_at", TIME),
 )
 
+job_sets = Table(
+    "job_sets",
+    metadata,
+    Column("set_id", BigInteger, primary_key=True),
+    Column("job_id", BigInteger, ForeignKey("jobs.job_id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("beside", ARRAY(BigInteger), nullable=False),
+    Column("stp_foretold", Double, nullable=False),
+    Column("stp_measured", Double),
+    Column("started_at", TIME, nullable=False),
+    Column("ended_at", TIME),
+)
+
 role_quotas = Table(
     "role_quotas",
     metadata,

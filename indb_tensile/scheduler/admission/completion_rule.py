@@ -65,7 +65,7 @@ class StartRule:
         if any(plan is None for _, plan in chosen):
             return True
         slowdown = self._contention.slowdown(len(chosen))
-        times = tuple(_step_ns(member, plan, slowdown) for member, plan in chosen if plan is not None)
+        times = tuple(planned_step_ns(member, plan, slowdown) for member, plan in chosen if plan is not None)
         alone = [self._demands[k].alone_ns for k in members(together)]
         if len(times) > 1 and any(
             ns > self._device.max_slowdown * least for ns, least in zip(times, alone, strict=True)
@@ -126,6 +126,20 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
     return replace(pool, contention=pool.contention.observed(jobs, slowdown)), member
 
 
+def planned_step_ns(member: Member, plan: JobPlan, slowdown: float) -> float:
+    """Return the time of a step under this plan, whose latencies may contain the contention of an earlier set."""
+    forecast = plan.forecast
+    workload = member.workload
+    planned_ns = sum(workload.latency_ns[0]) if workload is not None else member.alone_ns
+    point = TradeOff(
+        peak_bytes=plan.peak_bytes,
+        iteration_ns=forecast.iteration_ns,
+        compute_ns=forecast.compute_ns,
+        stall_ns=forecast.stall_out_ns + forecast.stall_in_ns,
+    )
+    return scaled_by(point, member.alone_ns / planned_ns).beside_others_ns(slowdown)
+
+
 def scaled_by(point: TradeOff, ratio: float) -> TradeOff:
     """Return the same plan for operators that take `ratio` times as long. Its copies take as long as before."""
     added_ns = round((ratio - 1) * point.compute_ns)
@@ -148,17 +162,3 @@ def waiting_text(choice: StartChoice, pool: Pool) -> str:
 def _seconds(duration_ns: float) -> str:
     seconds = duration_ns / 1_000_000_000
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-
-
-def _step_ns(member: Member, plan: JobPlan, slowdown: float) -> float:
-    """Return the time of a step under this plan, whose latencies may contain the contention of an earlier set."""
-    forecast = plan.forecast
-    workload = member.workload
-    planned_ns = sum(workload.latency_ns[0]) if workload is not None else member.alone_ns
-    point = TradeOff(
-        peak_bytes=plan.peak_bytes,
-        iteration_ns=forecast.iteration_ns,
-        compute_ns=forecast.compute_ns,
-        stall_ns=forecast.stall_out_ns + forecast.stall_in_ns,
-    )
-    return scaled_by(point, member.alone_ns / planned_ns).beside_others_ns(slowdown)

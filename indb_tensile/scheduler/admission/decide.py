@@ -82,6 +82,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
+from indb_tensile.scheduler.admission.running_set import measured_throughput, watch
 from indb_tensile.scheduler.admission.sharing import advance, divide, least_limit, renew_forecasts
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.timing.latency import correct, drift
@@ -102,6 +103,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     if not decision.pool.stopping:
         divide(decision)
         advance(decision)
+        watch(decision)
         staff(decision)
     return decision.pool, tuple(decision.orders)
 
@@ -265,7 +267,10 @@ def _measured(decision: Decision, measurement: Measurement) -> None:
         return
     if len(measurement.latency_ns) != len(member.corrected_ns) or measurement.generation > member.adopted:
         return
-    decision.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
+    throughput = measured_throughput(decision, member, measurement.iteration_ns)
+    decision.order(
+        RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement, throughput=throughput)
+    )
     decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # the device works
     decision.pool, member = observe(decision.pool, member, sum(measurement.latency_ns))
     # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency

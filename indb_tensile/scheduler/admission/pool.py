@@ -169,6 +169,14 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSet:
+    """The jobs that run side by side. `speeds` are measured, relative to each job alone with all the memory."""
+
+    jobs: tuple[JobId, ...] = ()
+    speeds: tuple[tuple[JobId, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spare:
     """A trainer without a job. `ready` is True when it has imported its modules."""
 
@@ -191,6 +199,7 @@ class Pool:
     sharing: Sharing = Sharing.ANY_PRICE
     max_slowdown: float = 3.0  # the most that a job may be slowed down by sharing, against alone with all the memory
     contention: Contention = Contention(points=((1, 1.0),))  # noqa: RUF009 - it is immutable
+    running_set: RunningSet = field(default_factory=RunningSet)
     members: tuple[Member, ...] = ()
     spares: tuple[Spare, ...] = ()
     leaving: frozenset[TrainerId] = field(default_factory=frozenset)  # spare trainers that were told to end

@@ -35,11 +35,21 @@ from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.workload import Workload
 
 REGION = 1 << 20
 _OrderType = TypeVar("_OrderType", bound=Order)
-_NO_FORECAST: Any = None  # `decide()` only passes forecasts on
+_FORECAST = Forecast(
+    iteration_ns=1000,
+    compute_ns=1000,
+    stall_out_ns=0,
+    stall_in_ns=0,
+    upload_ns=0,
+    peak_bytes=REGION,
+    out_bytes=0,
+    in_bytes=0,
+)
 
 
 class FakeController:
@@ -272,7 +282,7 @@ def job_plan(job: JobId, peak_bytes: int) -> JobPlan:
     return JobPlan(
         job=job,
         plans=(Plan(policy=f"fake {peak_bytes}"),),
-        forecast=_NO_FORECAST,
+        forecast=_FORECAST,
         vanilla_peak_bytes=peak_bytes,
         liveness_peak_bytes=peak_bytes,
         floor_bytes=peak_bytes,
@@ -317,7 +327,7 @@ def measurement(trainer: TrainerId, latency_ns: int, *, generation: int = 1, reg
         trainer=trainer,
         generation=generation,
         latency_ns=(latency_ns,),
-        iteration_ns=1,
+        iteration_ns=1000,
         stall_ns=0,
         peak_bytes=regions * REGION,
     )

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from indb_tensile.job import ClaimedJob
-from indb_tensile.scheduler.admission.admission_orders import SendPlans, SetWaitsFor
-from indb_tensile.scheduler.admission.events import Capture, StepsLeft
+from indb_tensile.job import ClaimedJob, ClaimToken, JobId
+from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
+from indb_tensile.scheduler.admission.events import Capture, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.plan import Infeasible
@@ -160,3 +160,30 @@ def test_a_job_is_told_once_what_it_waits_for() -> None:
         _capture(controller, job(number), 4)
     controller.send(measurement(TrainerId(1), 1000))
     assert orders_of_type(controller.orders, SetWaitsFor) == []
+
+
+def test_jobs_that_come_to_run_side_by_side_are_recorded_with_their_throughput() -> None:
+    controller = _controller(8, contention=Contention(points=((1, 1.0), (2, 1.25))))
+    _capture(controller, job(1), 4)
+    trainer = controller.claim(job(2))
+    orders = controller.send(
+        Capture(trainer=trainer, graphs=(graph(4),), latency_ns=((1000,),), unknown=0, steps=100.0)
+    )
+    assert orders_of_type(orders, RecordSet) == [
+        RecordSet(job=JobId(1), claim=ClaimToken(1001), beside=(JobId(2),), foretold_throughput=1.6),
+        RecordSet(job=JobId(2), claim=ClaimToken(1002), beside=(JobId(1),), foretold_throughput=1.6),
+    ]
+    controller.adopt_all()
+    assert controller.pool.members[0].trainer is not None
+    (alone,) = orders_of_type(controller.send(Finish(trainer=controller.pool.members[0].trainer)), RecordSet)
+    assert alone == RecordSet(job=JobId(2), claim=ClaimToken(1002), beside=(), foretold_throughput=1.0)
+
+
+def test_throughput_is_measured_when_all_jobs_of_a_set_are() -> None:
+    controller = _controller(8)
+    first, second = (_capture(controller, job(number), 4) for number in (1, 2))
+    slow = replace(measurement(first, 1000), iteration_ns=2000)
+    (recorded,) = orders_of_type(controller.send(slow), RecordMeasurement)
+    assert recorded.throughput is None
+    (recorded,) = orders_of_type(controller.send(replace(slow, trainer=second)), RecordMeasurement)
+    assert recorded.throughput == 1.0
