@@ -663,6 +663,27 @@ comment on column tensile.predictors.samples is 'number of measured operators in
 comment on column tensile.predictors.history is 'number of those operators that ran in jobs';
 comment on column tensile.predictors.trained_at is 'time of the training';
 
+create table tensile.device_contention (
+  device_kind text not null,
+  jobs integer not null,
+  arithmetic double precision not null,
+  memory double precision not null,
+  mixed double precision not null,
+  measured_at timestamptz not null default now(),
+  primary key (device_kind, jobs),
+  constraint device_contention_is_positive check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0)
+);
+comment on table tensile.device_contention is
+  'for each kind of device, how much longer work takes beside other jobs than alone, measured once';
+comment on column tensile.device_contention.device_kind is 'kind of the device, with the number of threads of a job';
+comment on column tensile.device_contention.jobs is 'number of jobs side by side';
+comment on column tensile.device_contention.arithmetic is
+  'factor for work that is bound by arithmetic, beside other such work';
+comment on column tensile.device_contention.memory is
+  'factor for work that is bound by memory bandwidth, beside other such work';
+comment on column tensile.device_contention.mixed is 'mean factor when half of the jobs are of either kind';
+comment on column tensile.device_contention.measured_at is 'time of the measurement';
+
 create table tensile.job_sets (
   set_id bigint generated always as identity primary key,
   job_id bigint not null references tensile.jobs on delete cascade,

@@ -56,7 +56,8 @@ alter table tensile.device_jobs enable row level security;
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.version_bundles, tensile.artifacts, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
-  tensile.devices, tensile.device_jobs, tensile.device_links, tensile.op_latency, tensile.plans, tensile.job_sets, tensile.data_reports
+  tensile.devices, tensile.device_jobs, tensile.device_links, tensile.device_contention, tensile.op_latency, tensile.plans,
+  tensile.job_sets, tensile.data_reports
   to tensile_user;
 
 -- The columns of the owner are never granted: their defaults are the current role.
@@ -130,7 +131,7 @@ create policy device_use_of_job on tensile.device_jobs for select to tensile_use
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.checkpoints, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
   tensile.devices, tensile.device_jobs, tensile.graphs, tensile.op_latency, tensile.plans, tensile.job_sets,
-  tensile.device_paces, tensile.device_links to tensile_monitor;
+  tensile.device_paces, tensile.device_contention, tensile.device_links to tensile_monitor;
 
 create policy jobs_monitored on tensile.jobs for select to tensile_monitor using (true);
 create policy models_monitored on tensile.models for select to tensile_monitor
@@ -174,7 +175,8 @@ grant insert, update, delete on tensile.workers, tensile.devices, tensile.device
   tensile.device_links
   to tensile_worker;
 grant insert, update on tensile.data_reports to tensile_worker;
-grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces
+grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces,
+  tensile.device_contention
   to tensile_worker;
 grant update (last_spec, last_job_id, last_started_at) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;
@@ -210,6 +212,7 @@ begin
   get diagnostics more = row_count;
   deleted := deleted + more;
   delete from tensile.device_paces as t where t.device_kind = forget_device.device_kind;
+  delete from tensile.device_contention as t where t.device_kind = forget_device.device_kind;
   get diagnostics more = row_count;
   deleted := deleted + more;
   delete from tensile.device_links as t where t.device_kind = forget_device.device_kind;

@@ -15,10 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_fixed
-
 from indb_tensile import config, settings_loader
-from indb_tensile.catalog.connection import UnreachableError, answers
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
@@ -31,7 +28,7 @@ from indb_tensile.controller.gpu_regions import GpuRegions, broker
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
 from indb_tensile.controller.learner_process import LearnerProcess
-from indb_tensile.controller.link_rates import emulated_link, measure_apart, measured_copies
+from indb_tensile.controller.link_rates import emulated_link, measure_apart, measured_copies, measuring_exit_code
 from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.load_gauge import Gauge, GpuGauge, NoGauge
 from indb_tensile.controller.mailbox import Mailbox
@@ -75,11 +72,12 @@ from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
 
+from .start_patience import sentences, with_patience
+
 TRAINER = "indb_tensile.worker.trainer"
 SERVICE = "indb_tensile.worker.service"
 LEARNER = "indb_tensile.worker.learner"
 
-_START_PAUSE_S = 2.0
 # Two jobs on one GPU are assumed to slow each other down by half until they have been measured side by side: a guess
 # between no slowdown and turns, so that a first pair is tried.
 _GPU_CONTENTION = ((1, 1.0), (2, 1.5))
@@ -96,58 +94,14 @@ def main() -> int:
         logging.getLogger().setLevel(settings.log_level.upper())
         for fault in settings_loader.unknown_variables(os.environ):
             log.warning("%s", fault)
-        _run_with_retries(settings)
+        with_patience(_run, settings)
     except TensileError as error:
-        log.error("%s", _sentences(error))  # noqa: TRY400 - no traceback needed
+        log.error("%s", sentences(error))  # noqa: TRY400 - no traceback needed
         return error.exit_code
     except Exception:
         log.exception("the controller failed")
         return 70
     return 0
-
-
-def _sentences(error: TensileError) -> str:
-    return " ".join(f"{part.rstrip('.')}." for part in (error.message, error.detail, error.hint) if part)
-
-
-def _run_with_retries(settings: Settings) -> None:
-    """Run the controller. If the database goes away before all objects are built, wait for it and start again."""
-    attempts = Retrying(
-        retry=retry_if_exception_type(UnreachableError),
-        stop=_StartPatience(settings).is_over,
-        wait=wait_fixed(_START_PAUSE_S),
-        before_sleep=_log_unreachable,
-        reraise=True,
-    )
-    attempts(_run, settings)
-
-
-class _StartPatience:
-    """Decides after each failed start whether to wait for the database.
-
-    A server that starts up or shuts down is waited for without limit, and a server that does not answer for at most
-    `start_patience_s`. A server that accepts connections and still refuses this role, password or database is not
-    waited for.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._silent_s = 0.0
-        self._refusals = 0
-
-    def is_over(self, _: RetryCallState) -> bool:
-        """Return whether to give up."""
-        answer = answers(self._settings.dsn)
-        self._silent_s = self._silent_s + _START_PAUSE_S if answer is None else 0.0
-        self._refusals += answer is True  # the first refusal may come from a server that has just restarted
-        return self._silent_s > self._settings.start_patience_s or self._refusals > 1
-
-
-def _log_unreachable(state: RetryCallState) -> None:
-    assert state.outcome is not None
-    error = state.outcome.exception()
-    assert isinstance(error, UnreachableError)
-    log.warning("%s Trying again until the database answers.", _sentences(error))
 
 
 def _run(settings: Settings) -> None:
@@ -162,6 +116,7 @@ def _run(settings: Settings) -> None:
         records = stack.enter_context(closing(_connect_catalog(settings, kind, "controller")))
         pulse = stack.enter_context(closing(_connect_catalog(settings, kind, "heartbeat")))
         link = _measure_link(settings, records)
+        contention = _contention(settings, records)  # before this process takes the device's memory
         settings = replace(
             settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s
         )
@@ -189,7 +144,7 @@ def _run(settings: Settings) -> None:
             regions=regions,
         )
         controller = Controller(
-            pool=_make_pool(settings),
+            pool=_make_pool(settings, contention),
             planner=planner,
             records=records,
             trainers=trainers,
@@ -452,7 +407,7 @@ def _entering_jobs(settings: Settings) -> int:
     return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
-def _make_pool(settings: Settings) -> Pool:
+def _make_pool(settings: Settings, contention: Contention) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
@@ -463,12 +418,22 @@ def _make_pool(settings: Settings) -> Pool:
         drift_threshold=settings.drift_threshold,
         sharing=Sharing(settings.sharing),
         max_slowdown=settings.max_slowdown,
-        contention=_contention(settings),
+        contention=contention,
     )
 
 
-def _contention(settings: Settings) -> Contention:
-    """Return the contention that is assumed until running jobs have corrected it."""
+def _contention(settings: Settings, records: CatalogRecords) -> Contention:
+    """Return by how much jobs slow each other down, until running jobs have corrected it.
+
+    It is measured when a kind of device is first used. If that fails, or no time was set for it, it is assumed.
+    """
+    measured = records.contention()
+    if not measured and settings.survey_s > 0:
+        if measuring_exit_code(_worker_command("measure_contention"), _environment(settings)):
+            log.warning("by how much jobs slow each other down is assumed, because it could not be measured")
+        measured = records.contention()
+    if measured:
+        return Contention(points=((1, 1.0), *((row.jobs, row.factor) for row in measured if row.jobs > 1)))
     if settings.device.startswith("cuda"):
         return Contention(points=_GPU_CONTENTION)
     return of_cores(cores(), settings.threads)

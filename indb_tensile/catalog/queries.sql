@@ -454,6 +454,18 @@ insert into tensile.device_paces (device_kind, machine, here_ns, there_ns)
 values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
 on conflict (device_kind, machine) do nothing
 
+-- load_contention --
+select jobs, arithmetic, memory, mixed from tensile.device_contention
+ where device_kind = %(device_kind)s order by jobs
+
+-- save_contention --
+-- The first measurement stays: a controller that has measured meanwhile uses it too.
+insert into tensile.device_contention (device_kind, jobs, arithmetic, memory, mixed)
+select %(device_kind)s, m.jobs, m.arithmetic, m.memory, m.mixed
+  from unnest(%(jobs)s::integer[], %(arithmetic)s::double precision[], %(memory)s::double precision[],
+              %(mixed)s::double precision[]) as m (jobs, arithmetic, memory, mixed)
+on conflict (device_kind, jobs) do nothing
+
 -- forget_links --
 delete from tensile.device_links where host = %(host)s and device_kind = %(device_kind)s
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import psycopg
 
-from indb_tensile.catalog import device_links, device_speed, install, jobs, plans
+from indb_tensile.catalog import device_contention, device_links, device_speed, install, jobs, plans
 from indb_tensile.catalog.connection import (
     LOOP_LOCK_TIMEOUT_MS,
     Connection,
@@ -23,6 +23,7 @@ from indb_tensile.catalog.connection import (
     is_blocked,
     may_pass,
 )
+from indb_tensile.catalog.device_contention import MeasuredContention
 from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
@@ -205,6 +206,10 @@ class CatalogRecords:
     def pace(self, machine: str) -> StepTimes | None:
         """Return how much slower this kind of device is than a machine, or None if that was never measured."""
         return self._run(lambda c: device_speed.load_pace(c, self._device_kind, machine))
+
+    def contention(self) -> tuple[MeasuredContention, ...]:
+        """Return how much jobs slow each other down on this kind of device; nothing if that was never measured."""
+        return self._run(lambda c: device_contention.load_contention(c, self._device_kind))
 
     def save_links(self, measured: Sequence[CopyMeasurement], emulated: Link | None) -> None:
         """Replace the recorded measurements of this device's link to its host."""

@@ -219,6 +219,17 @@ create table tensile.data_reports (
 
 -- Quotas and snapshots ---------------------------------------------------------------------------------------
 
+create table tensile.device_contention (
+  device_kind text not null,
+  jobs integer not null,
+  arithmetic double precision not null,
+  memory double precision not null,
+  mixed double precision not null,
+  measured_at timestamptz not null default now(),
+  primary key (device_kind, jobs),
+  constraint device_contention_is_positive check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0)
+);
+
 create table tensile.job_sets (
   set_id bigint generated always as identity primary key,
   job_id bigint not null references tensile.jobs on delete cascade,

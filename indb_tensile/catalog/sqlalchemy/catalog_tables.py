@@ -361,6 +361,17 @@ plans = Table(
     Column("adopted_at", TIME),
 )
 
+device_contention = Table(
+    "device_contention",
+    metadata,
+    Column("device_kind", Text, primary_key=True),
+    Column("jobs", Integer, primary_key=True),
+    Column("arithmetic", Double, nullable=False),
+    Column("memory", Double, nullable=False),
+    Column("mixed", Double, nullable=False),
+    Column("measured_at", TIME, nullable=False),
+)
+
 job_sets = Table(
     "job_sets",
     metadata,
