@@ -15,8 +15,8 @@ and its largest peak (bench/harness/share_measures.py defines the measures). Aft
 bars that sharing has to meet (bench/harness/share_bars.py).
 
 Every number of threads of `--threads` has rows of its own: each job has that many threads in every method. The exit
-code is 1 if jobs used more than their memory at any moment of any run, or if the parameters of any job differ by a
-bit from those of the same training alone.
+code is 1 if a job does not succeed, if jobs used more than their memory at any moment of any run, or if the
+parameters of any job differ by a bit from those of the same training alone.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from indb_tensile.bench.harness.share_mixes import MIXES, Mix, find_mix
 from indb_tensile.bench.harness.share_runs import MixOutcome, run_mix
 from indb_tensile.bench.harness.share_site import share_site
 from indb_tensile.config import MIB
-from indb_tensile.errors import RequestError
+from indb_tensile.errors import RequestError, TensileError
 
 _START_S = 8.0  # to start the controllers of a mix, measured on two idle cores
 KNOWN = frozenset(field.name for field in fields(config.Settings))
@@ -52,15 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     mixes = [find_mix(name).lengthened(options.length) for name in options.mix or [mix.name for mix in MIXES]]
     _tell(estimate(mixes, methods, options.rounds, len(options.threads)))
     outcomes: list[MixOutcome] = []
-    with share_site(options.dsn, options.device, options.limit) as site:
+    faults: list[str] = []
+    with share_site(options.dsn, options.device, options.limit, options.directory) as site:
         for threads in options.threads:
             for mix in mixes:
-                outcome = run_mix(site, mix, methods, threads=threads, rounds=options.rounds, known=KNOWN)
+                try:
+                    outcome = run_mix(site, mix, methods, threads=threads, rounds=options.rounds, known=KNOWN)
+                except TensileError as error:  # the other mixes are measured all the same
+                    faults.append(f"{mix.name}: {error.message}\n{error.detail}".rstrip())
+                    continue
                 outcomes.append(outcome)
+                faults.extend(outcome.faults)
                 _print_rows(outcome, as_json=options.json)
     if not options.json:
         print_bars([bar for outcome in outcomes for bar in outcome.bars()], [method.name for method in methods])
-    faults = [fault for outcome in outcomes for fault in outcome.faults]
     for fault in faults:
         _tell(fault)
     if faults:
@@ -139,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("emulated", "cpu"), default="emulated")
     parser.add_argument("--length", type=float, default=1.0, help="factor on all epochs")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds in which a run has to end")
+    parser.add_argument("--directory", default=None, help="a directory on the disk to swap to")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 

@@ -207,10 +207,10 @@ def _small(table: str, hidden: Sequence[int], epochs: int) -> MixTraining:
 
 
 _SMALL = (
-    _small("breast_cancer", (512, 512), 40),
-    _small("diabetes", (768, 256), 40),
-    _small("digits", (512, 256), 16),
-    _small("breast_cancer", (256, 256, 256), 60),
+    _small("breast_cancer", (512, 512), 60),
+    _small("diabetes", (768, 256), 70),
+    _small("digits", (512, 256), 20),
+    _small("breast_cancer", (256, 256, 256), 80),
 )
 
 # --- mixes ---------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ MIXES = (
         text="the quickstart's three trainings, with a third of their epochs",
         jobs=tuple(MixJob(training=training) for training in (_convolutional(4), _wide(4), _wide_clipped(4))),
         budget=MixBudget(size_bytes=360 * MIB),
-        about_s=16.0,
+        about_s=17.0,
     ),
     Mix(
         name="small",
@@ -235,40 +235,40 @@ MIXES = (
         text="four equal convolutional networks in the memory of 1.3",
         jobs=(MixJob(training=_convolutional(3)),) * 4,
         budget=MixBudget(of_largest=1.3),
-        about_s=18.0,
+        about_s=23.0,
         bars=MixBars(speedup=1.4, of_unlimited=0.9),
         unlimited=2,
     ),
     Mix(
         name="convolutional_2",
         text="four equal convolutional networks in the memory of two",
-        jobs=(MixJob(training=_convolutional(3)),) * 4,
+        jobs=(MixJob(training=_convolutional(2)),) * 4,
         budget=MixBudget(of_largest=2.0),
-        about_s=18.0,
+        about_s=17.0,
     ),
     Mix(
         name="parameters_1.3",
         text="four equal networks of many parameters in the memory of 1.3",
         jobs=(MixJob(training=_wide(2)),) * 4,
         budget=MixBudget(of_largest=1.3),
-        about_s=14.0,
+        about_s=12.0,
     ),
     Mix(
         name="parameters_2",
         text="four equal networks of many parameters in the memory of two",
         jobs=(MixJob(training=_wide(2)),) * 4,
         budget=MixBudget(of_largest=2.0),
-        about_s=14.0,
+        about_s=12.0,
     ),
     Mix(
         name="late",
         text="a long job, and six short ones that come later and do not fit beside it without a plan",
         jobs=(
-            MixJob(training=_convolutional(6)),
+            MixJob(training=_convolutional(5)),
             *(MixJob(training=_convolutional(1, 224), after_s=2.0 + 0.5 * number) for number in range(6)),
         ),
         budget=MixBudget(of_largest=1.3),
-        about_s=20.0,
+        about_s=24.0,
         bars=MixBars(antt=AnttBar.LOWER),
     ),
     Mix(
@@ -280,27 +280,27 @@ MIXES = (
             *(MixJob(training=training, after_s=1.0) for training in _SMALL),
         ),
         budget=MixBudget(of_largest=1.0),
-        about_s=16.0,
+        about_s=20.0,
     ),
     Mix(
         name="owners",
-        text="two owners: the first floods the queue with eight jobs, the second brings two later",
+        text="two owners: the first floods the queue with six jobs, the second brings two later",
         jobs=(
-            *(MixJob(training=_convolutional(1)),) * 8,
+            *(MixJob(training=_convolutional(1)),) * 6,
             *(MixJob(training=_convolutional(1, 224), after_s=3.0, owner=1),) * 2,
         ),
         budget=MixBudget(of_largest=1.3),
-        about_s=22.0,
+        about_s=21.0,
         bars=MixBars(antt=AnttBar.LOWER),
     ),
     Mix(
         name="priorities",
         text="three equal jobs, each of a higher priority than the one before it",
         jobs=tuple(
-            MixJob(training=_convolutional(5), after_s=2.0 * number, priority=10 * number) for number in range(3)
+            MixJob(training=_convolutional(4), after_s=2.0 * number, priority=10 * number) for number in range(3)
         ),
         budget=MixBudget(of_largest=1.3),
-        about_s=20.0,
+        about_s=22.0,
         bars=MixBars(makespan=1.08, antt=AnttBar.PRINTED),
     ),
 )

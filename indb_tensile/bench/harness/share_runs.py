@@ -77,7 +77,8 @@ def run_mix(
         names = [method.name for method in runs]
         for number in range(rounds):
             alone = {training: controllers[TURNS].run_alone(training) for training in mix.trainings}
-            trial.compare(f"alone, round {number + 1}", list(alone.values()))
+            label = f"{mix.name}, alone, round {number + 1}"
+            trial.faults += differing(label, list(alone.values()), trial.digests)
             for name in (*names[number % len(names) :], *names[: number % len(names)]):
                 trial.run(controllers[name], number + 1, alone)
     ordered = {name: trial.measures[name] for name in names}
@@ -109,15 +110,17 @@ class _MixTrial:
         times = controller.run(self.mix.jobs[: self.mix.unlimited] if unlimited else self.mix.jobs)
         peak_bytes = controller.peak_bytes()
         self.measures.setdefault(name, []).append(measure_run(times, peak_bytes, alone))
-        self.compare(f"{name}, round {number}", times)
+        label = f"{self.mix.name}, {name}, round {number}"
+        self.faults += differing(label, times, self.digests)
         if not unlimited and peak_bytes > self.budget_bytes:
-            self.faults.append(
-                f"{self.mix.name}, {name}, round {number}: the jobs used {peak_bytes} bytes at once, more than the "
-                f"budget of {self.budget_bytes}"
-            )
+            over = f"the jobs used {peak_bytes} bytes at once, more than the budget of {self.budget_bytes}"
+            self.faults.append(f"{label}: {over}")
 
-    def compare(self, label: str, times: Sequence[JobTimes]) -> None:
-        """Record a fault for each job whose parameters differ from those of the same training alone."""
-        for place, job in enumerate(times, start=1):
-            if job.digest != self.digests[job.training]:
-                self.faults.append(f"{self.mix.name}, {label}: the parameters of job {place} differ from those alone")
+
+def differing(label: str, times: Sequence[JobTimes], digests: Mapping[MixTraining, str]) -> list[str]:
+    """Return a sentence for each job whose parameters differ from those of the same training's first run alone."""
+    return [
+        f"{label}: the parameters of job {place} differ from those of the same training alone"
+        for place, job in enumerate(times, start=1)
+        if job.digest != digests[job.training]
+    ]

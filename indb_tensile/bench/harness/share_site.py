@@ -77,7 +77,11 @@ class ShareSite:
         self, dsn: str, name: str, threads: int, settings: Mapping[str, object]
     ) -> Iterator["ShareController"]:
         with ExitStack() as stack:
-            directory = Path(stack.enter_context(TemporaryDirectory(prefix=f"{name}-", dir=self.directory)))
+            directory = Path(
+                stack.enter_context(
+                    TemporaryDirectory(prefix=f"{name}-", dir=self.directory, ignore_cleanup_errors=True)
+                )
+            )
             directory.chmod(0o755)
             log = directory / "controller.log"
             environment = _environment(dsn, self.device, directory, threads, settings)
@@ -192,8 +196,11 @@ class ShareController:
 
 
 @contextmanager
-def share_site(dsn: str, device: str, run_s: float) -> Iterator[ShareSite]:
-    """Yield a site whose warm database has the tables and knows no latencies. `dsn` is a superuser's."""
+def share_site(dsn: str, device: str, run_s: float, within: str | None = None) -> Iterator[ShareSite]:
+    """Yield a site whose warm database has the tables and knows no latencies. `dsn` is a superuser's.
+
+    The controllers' files, also those that they swap to, are below `within`, or else where temporary files are.
+    """
     owners = [f"tensile_bench_share_{os.getpid()}_{number}" for number in range(MOST_OWNERS)]
     with ExitStack() as stack:
         server = stack.enter_context(connect(dsn, application_name=PURPOSE))
@@ -203,7 +210,9 @@ def share_site(dsn: str, device: str, run_s: float) -> Iterator[ShareSite]:
         own = stack.enter_context(temporary_database(dsn, "share"))
         with connect(own, application_name=PURPOSE) as connection:
             _fill(connection, owners)
-        directory = Path(stack.enter_context(TemporaryDirectory(prefix="tensile-share-")))
+        directory = Path(
+            stack.enter_context(TemporaryDirectory(prefix="tensile-share-", dir=within, ignore_cleanup_errors=True))
+        )
         directory.chmod(0o755)
         yield ShareSite(dsn=own, directory=directory, device=device, owners=owners, run_s=run_s)
 
