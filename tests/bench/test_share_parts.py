@@ -294,8 +294,9 @@ def test_the_estimate_counts_every_run() -> None:
     mix = replace(MIX, about_s=58.0)
     # per mix: 58 s alone and 8 s for the controllers, then 2 rounds of 3 methods and 58 s alone
     assert estimate([mix] * 10, METHODS[:3], 2, 1) == (
-        "10 mixes, 3 methods, 2 rounds: about 88 minutes on two idle cores"
+        "mixes: 10, methods: 3, rounds: 2, minutes on two idle cores: about 88"
     )
+    assert estimate([mix] * 10, METHODS[:3], 2, 2).endswith("about 177")
 
 
 def test_a_job_with_other_parameters_than_alone_is_named() -> None:

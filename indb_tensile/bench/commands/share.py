@@ -75,10 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def estimate(mixes: Sequence[Mix], methods: Sequence[ShareMethod], rounds: int, tables: int) -> str:
     """Return a sentence on how long the benchmark will take on two idle cores."""
     seconds = tables * sum(_mix_s(mix, len(methods), rounds) for mix in mixes)
-    return (
-        f"{len(mixes)} mixes, {len(methods)} methods, {rounds} rounds: about {seconds / 60:.0f} minutes on two idle "
-        "cores"
+    minutes = max(1, round(seconds / 60))
+    parts = (
+        f"mixes: {len(mixes)}",
+        f"methods: {len(methods)}",
+        f"rounds: {rounds}",
+        f"minutes on two idle cores: about {minutes}",
     )
+    return ", ".join(parts)
 
 
 def _mix_s(mix: Mix, methods: int, rounds: int) -> float:
