@@ -33,8 +33,9 @@ class ShareMethod:
         return chosen | ({_SHARING: self.sharing} if _SHARING in known else {})
 
 
+TURNS_METHOD = ShareMethod(name=TURNS, policy="liveness", max_jobs=1)
 METHODS = (
-    ShareMethod(name=TURNS, policy="liveness", max_jobs=1),
+    TURNS_METHOD,
     ShareMethod(name=FIRST_FIT, policy="liveness"),
     ShareMethod(name=ANY_PRICE, policy="tensile+"),
     ShareMethod(name=COMPLETION, policy="tensile+", sharing=COMPLETION),

@@ -12,7 +12,7 @@ from typing import Any
 
 from indb_tensile.bench.harness.share_bars import ShareBar, judge_mix
 from indb_tensile.bench.harness.share_measures import JobTimes, RunMeasures, measure_run, share_row
-from indb_tensile.bench.harness.share_methods import TURNS, UNLIMITED, WITHOUT_LIMIT, ShareMethod
+from indb_tensile.bench.harness.share_methods import TURNS, TURNS_METHOD, UNLIMITED, WITHOUT_LIMIT, ShareMethod
 from indb_tensile.bench.harness.share_mixes import Mix, MixJob, MixTraining
 from indb_tensile.bench.harness.share_site import ShareController, ShareSite
 from indb_tensile.config import GIB
@@ -55,36 +55,44 @@ def run_mix(
     known: frozenset[str],
 ) -> MixOutcome:
     """Return the measures of a mix. `known` are the names of the controller's settings."""
-    turns = ShareMethod(name=TURNS, policy="liveness", max_jobs=1)
-    settings = {**turns.settings(1, known), "capacity_bytes": _COLD_BYTES, "budget_bytes": _COLD_BYTES}
-    with site.warm_controller(threads, settings) as controller:
-        controller.wait_until_ready()
-        times = controller.run([MixJob(training=training) for training in mix.trainings])
-        cold = measure_run(times, controller.peak_bytes())
-    needed = {job.training: job.needed_bytes for job in times}
-    budget_bytes = mix.budget_bytes(needed)
-    trial = _MixTrial(mix, budget_bytes, {job.training: job.digest for job in times})
+    times, cold = _run_cold(site, mix, threads, known)
+    trial = _MixTrial(
+        mix, {job.training: job.needed_bytes for job in times}, {job.training: job.digest for job in times}
+    )
+    runs = [*methods, *([WITHOUT_LIMIT] if mix.unlimited is not None else [])]
+    names = [method.name for method in runs]
     with ExitStack() as stack:
         controllers: dict[str, ShareController] = {}
-        runs = [*methods, *([WITHOUT_LIMIT] if mix.unlimited is not None else [])]
-        for method in [turns, *(method for method in runs if method.name != TURNS)]:
-            size_bytes = trial.budget_of(method, needed)
-            memory = {"capacity_bytes": size_bytes, "budget_bytes": size_bytes}
-            settings = {**method.settings(len(mix.jobs), known), **memory}
+        for method in dict.fromkeys([TURNS_METHOD, *runs]):  # the trainings alone also run in turns
+            settings = {**method.settings(len(mix.jobs), known), **_memory(trial.budget_of(method.name))}
             controllers[method.name] = stack.enter_context(site.controller(method.name, threads, settings))
         for controller in controllers.values():
             controller.wait_until_ready()  # they start at the same time, which takes less
-        names = [method.name for method in runs]
         for number in range(rounds):
-            alone = {training: controllers[TURNS].run_alone(training) for training in mix.trainings}
-            label = f"{mix.name}, alone, round {number + 1}"
-            trial.faults += differing(label, list(alone.values()), trial.digests)
+            alone = trial.run_alone(controllers[TURNS], number + 1)
             for name in (*names[number % len(names) :], *names[: number % len(names)]):
                 trial.run(controllers[name], number + 1, alone)
-    ordered = {name: trial.measures[name] for name in names}
     return MixOutcome(
-        mix=mix, threads=threads, budget_bytes=budget_bytes, cold=cold, rounds=ordered, faults=tuple(trial.faults)
+        mix=mix,
+        threads=threads,
+        budget_bytes=trial.budget_of(TURNS),
+        cold=cold,
+        rounds={name: trial.measures[name] for name in names},
+        faults=tuple(trial.faults),
     )
+
+
+def _run_cold(site: ShareSite, mix: Mix, threads: int, known: frozenset[str]) -> tuple[list[JobTimes], RunMeasures]:
+    """Run each distinct training once, in turns and in ample memory. The site knows their latencies afterwards."""
+    settings = {**TURNS_METHOD.settings(1, known), **_memory(_COLD_BYTES)}
+    with site.warm_controller(threads, settings) as controller:
+        controller.wait_until_ready()
+        times = controller.run([MixJob(training=training) for training in mix.trainings])
+        return times, measure_run(times, controller.peak_bytes())
+
+
+def _memory(size_bytes: int) -> dict[str, object]:
+    return {"capacity_bytes": size_bytes, "budget_bytes": size_bytes}
 
 
 @dataclass(slots=True)
@@ -92,28 +100,33 @@ class _MixTrial:
     """The runs of one mix so far, and what was wrong with them."""
 
     mix: Mix
-    budget_bytes: int
+    peaks_bytes: Mapping[MixTraining, int]  # of each training, if nothing is saved
     digests: Mapping[MixTraining, str]  # of each training's parameters, from its first run alone
     measures: dict[str, list[RunMeasures]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
-    def budget_of(self, method: ShareMethod, needed: Mapping[MixTraining, int]) -> int:
+    def budget_of(self, method: str) -> int:
         """Return the memory that all jobs share with this method."""
-        if method.name != UNLIMITED:
-            return self.budget_bytes
-        return self.mix.without_limit_bytes(needed, _SPARE)
+        if method == UNLIMITED:
+            return self.mix.without_limit_bytes(self.peaks_bytes, _SPARE)
+        return self.mix.budget_bytes(self.peaks_bytes)
+
+    def run_alone(self, controller: ShareController, number: int) -> dict[MixTraining, JobTimes]:
+        """Run each distinct training alone, and return its times."""
+        alone = {training: controller.run_alone(training) for training in self.mix.trainings}
+        self.faults += differing(f"{self.mix.name}, alone, round {number}", list(alone.values()), self.digests)
+        return alone
 
     def run(self, controller: ShareController, number: int, alone: Mapping[MixTraining, JobTimes]) -> None:
         """Run the mix once with this controller and record its measures and faults."""
         name = controller.name
-        unlimited = name == UNLIMITED
-        times = controller.run(self.mix.jobs[: self.mix.unlimited] if unlimited else self.mix.jobs)
-        peak_bytes = controller.peak_bytes()
+        times = controller.run(self.mix.jobs[: self.mix.unlimited] if name == UNLIMITED else self.mix.jobs)
+        peak_bytes, budget_bytes = controller.peak_bytes(), self.budget_of(name)
         self.measures.setdefault(name, []).append(measure_run(times, peak_bytes, alone))
         label = f"{self.mix.name}, {name}, round {number}"
         self.faults += differing(label, times, self.digests)
-        if not unlimited and peak_bytes > self.budget_bytes:
-            over = f"the jobs used {peak_bytes} bytes at once, more than the budget of {self.budget_bytes}"
+        if peak_bytes > budget_bytes:
+            over = f"the jobs used {peak_bytes} bytes at once, more than the budget of {budget_bytes}"
             self.faults.append(f"{label}: {over}")
 
 
