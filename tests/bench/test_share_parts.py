@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from indb_tensile.bench.commands.share import estimate, print_bars
 from indb_tensile.bench.harness.share_bars import ShareBar, judge_mix, judged_method
-from indb_tensile.bench.harness.share_measures import JobTimes, RunMeasures, covered_s, measure_run, share_row
+from indb_tensile.bench.harness.share_measures import (
+    JobTimes,
+    RunMeasures,
+    covered_s,
+    mean_foretold,
+    measure_run,
+    share_row,
+)
 from indb_tensile.bench.harness.share_methods import METHODS, available
 from indb_tensile.bench.harness.share_mixes import (
     MIXES,
@@ -47,6 +54,7 @@ ROW_KEYS = (
 
 def times(training: MixTraining, enqueued_s: float, trains_s: float, ended_s: float) -> JobTimes:
     return JobTimes(
+        job_id=1,
         training=training,
         enqueued_s=enqueued_s,
         trains_s=trains_s,
@@ -186,6 +194,12 @@ def test_covered_time_counts_each_moment_once(drawn: list[tuple[int, int]]) -> N
     spans = [(float(start), float(start + length)) for start, length in drawn]
     moments = {moment for start, length in drawn for moment in range(start, start + length)}
     assert covered_s(spans) == len(moments)
+
+
+def test_the_foretold_throughput_is_the_mean_over_the_time_of_the_sets() -> None:
+    pair, alone = (1.8, 4.0, 2), (1.0, 6.0, 1)
+    assert mean_foretold([pair, pair, alone]) == pytest.approx((1.8 * 4 + 1.0 * 6) / 10)
+    assert mean_foretold([]) is None
 
 
 def test_a_row_has_the_medians_of_the_rounds_and_the_largest_peak() -> None:

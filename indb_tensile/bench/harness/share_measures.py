@@ -8,7 +8,8 @@
   one of them trained. Each moment counts with the jobs' progress, in units of their speed alone, so this is the mean
   over that time of the sum of relative speeds. A job trains from its first plan to its end, so waiting, reading and
   capturing count neither here nor there. Jobs in turns have 1.
-- `stp_foretold`: what the controller foretold, where it stores that.
+- `stp_foretold`: the mean over time of the throughputs that the controller foretold for the sets of jobs that it ran;
+  null where the catalog does not store them.
 - `first_step_s`: the longest time from a job's submission to the end of its first iteration.
 - `peak_bytes`: the most that the device's ledger has counted in use at one moment.
 """
@@ -25,6 +26,7 @@ from indb_tensile.bench.harness.share_mixes import MixTraining
 class JobTimes:
     """When a job was enqueued, began to train, finished its first iteration, and ended; its parameters' digest."""
 
+    job_id: int
     training: MixTraining
     enqueued_s: float
     trains_s: float
@@ -88,6 +90,18 @@ def covered_s(spans: Sequence[tuple[float, float]]) -> float:
         total_s += max(0.0, end_s - max(start_s, covered_to_s))
         covered_to_s = max(covered_to_s, end_s)
     return total_s
+
+
+def mean_foretold(sets: Sequence[tuple[float, float, int]]) -> float | None:
+    """Return the mean over time of the throughputs foretold for sets of jobs; None if there are none.
+
+    An element has a throughput, the seconds of its set, and the number of jobs in the set. Each job of a set has an
+    element of its own, so an element weighs its part of the set's time.
+    """
+    weights = [seconds / jobs for _, seconds, jobs in sets]
+    if not sum(weights):
+        return None
+    return sum(weight * stp for weight, (stp, _, _) in zip(weights, sets, strict=True)) / sum(weights)
 
 
 def share_row(mix: str, method: str, threads: int, runs: Sequence[RunMeasures]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from indb_tensile import config
 from indb_tensile.bench.harness.bench_database import temporary_database
 from indb_tensile.bench.harness.chaos_processes import all_processes
-from indb_tensile.bench.harness.share_measures import JobTimes
+from indb_tensile.bench.harness.share_measures import JobTimes, mean_foretold
 from indb_tensile.bench.harness.share_mixes import MixJob, MixTraining
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
@@ -136,7 +136,14 @@ class ShareController:
                 f"{self.name}: job {job_id} {state}: {message}", detail=self._tail(), hint=f"See {self.log}."
             )
         times = {row[0]: row[1:] for row in self._fetch("times", jobs=listed)}
-        return [_job_times(job.training, *times[job_id]) for job, job_id in zip(jobs, listed, strict=True)]
+        return [_job_times(job.training, job_id, *times[job_id]) for job, job_id in zip(jobs, listed, strict=True)]
+
+    def foretold_stp(self, jobs: Sequence[JobTimes]) -> float | None:
+        """Return the throughput that the controller foretold for a run; None if its catalog does not store it."""
+        if not self._fetch("stores_foretold")[0][0]:
+            return None
+        rows = self._fetch("foretold", jobs=[job.job_id for job in jobs])
+        return mean_foretold([(stp, seconds, together) for stp, seconds, together in rows])
 
     def run_alone(self, training: MixTraining) -> JobTimes:
         """Run one training and return its times."""
@@ -278,6 +285,7 @@ def _wait_for_sessions(server: Connection, name: str) -> None:
 
 def _job_times(
     training: MixTraining,
+    job_id: int,
     enqueued_s: float,
     trains_s: float,
     stepped_s: float,
@@ -286,6 +294,7 @@ def _job_times(
     digest: str,
 ) -> JobTimes:
     return JobTimes(
+        job_id=job_id,
         training=training,
         enqueued_s=enqueued_s,
         trains_s=trains_s,
