@@ -12,6 +12,7 @@ from psycopg import sql
 
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, temporary_cluster
+from tests.open_directory import open_directory
 
 # The daily suite draws the same few examples each time, so a new failure has a new cause in the code. The nightly
 # suite draws many other examples, to search for unknown failures:
@@ -48,7 +49,10 @@ class Database:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Yield a running private cluster below a temporary directory."""
-    with temporary_cluster(ROLES, "max_connections = 60\n") as created:
+    with (
+        open_directory("suite-") as directory,
+        temporary_cluster(ROLES, "max_connections = 60\nmax_wal_size = 128MB\n", within=directory) as created,
+    ):
         yield created
 
 

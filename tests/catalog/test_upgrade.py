@@ -1,7 +1,5 @@
 """Check that an upgraded catalog of an older release, installed either way, equals a fresh one and keeps its data."""
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +23,7 @@ from tests.catalog.enqueue import claim, claim_or_fail, enqueue, publication, re
 from tests.catalog.listing import list_catalog
 from tests.catalog.own_server import own_server
 from tests.conftest import ROLES
+from tests.open_directory import open_directory
 
 BOTH_WAYS = pytest.mark.parametrize("way", [SCRIPT, EXTENSION])
 OLD = "0.1.0"
@@ -42,20 +41,18 @@ def test_shortest_chain_of_upgrade_scripts_is_used() -> None:
 @pytest.fixture(scope="module")
 def upgrade_server() -> Iterator[Cluster]:
     """A server with the extension's files of this release and of older releases."""
-    directory = Path(tempfile.mkdtemp(prefix="tensile-upgrade-"))
-    directory.chmod(0o755)
-    cluster, extensions = own_server(directory)
-    install.write_extension(extensions)
-    released.write_extension(extensions, OLD)
-    cluster.create(roles=ROLES)
-    try:
-        cluster.start()
-        with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
-            connection.execute("create role alice login; create role bob login")
-        yield cluster
-    finally:
-        cluster.stop(mode="immediate")
-        shutil.rmtree(directory)
+    with open_directory("suite-upgrade-") as directory:
+        cluster, extensions = own_server(directory)
+        install.write_extension(extensions)
+        released.write_extension(extensions, OLD)
+        cluster.create(roles=ROLES)
+        try:
+            cluster.start()
+            with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+                connection.execute("create role alice login; create role bob login")
+            yield cluster
+        finally:
+            cluster.stop(mode="immediate")
 
 
 @pytest.fixture

@@ -225,11 +225,10 @@ def test_job_that_can_never_fit_fails_with_the_memory_that_it_needs(
 
 def test_dropped_table_fails_its_own_job_only(service: Service, demo: psycopg.Connection) -> None:
     load(demo, "iris")
-    service.stop()
-    lost_job = train(demo, "lost", "iris")
-    kept_job = train(demo, "kept", "digits")
-    demo.execute("drop table iris")
-    service.start()
+    with demo.transaction():  # no controller sees the job before the table is gone
+        lost_job = train(demo, "lost", "iris")
+        kept_job = train(demo, "kept", "digits")
+        demo.execute("drop table iris")
     assert service.until_ended(lost_job, kept_job) == ["failed", "succeeded"]
     message = service.value("select error_message from tensile.jobs where job_id = %s", lost_job)
     assert "iris" in message
