@@ -16,6 +16,7 @@ def test_a_row_has_the_operators_and_both_times(capsys: pytest.CaptureFixture[st
     assert row["traced_s"] > 0
 
 
+@pytest.mark.nightly
 def test_a_row_is_one_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:
     capture.main(["--cells", "1", "--rounds", "1"])
     assert "1 cells     228 operators" in capsys.readouterr().out
