@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -198,6 +199,12 @@ def test_training_without_settings_keeps_its_derived_settings_after_a_kill(
         "select epoch, epochs from tensile.job_progress where job_id = %s", (second[0],)
     ).fetchone()
     assert progress == (trained["epochs_trained"], trained["hyperparams"]["epochs"])
+
+
+def test_process_from_which_trainers_and_service_are_forked_has_one_thread(service: Service) -> None:
+    """A lock that another thread holds at the fork is held for ever in the forked process."""
+    (fork_server,) = child_pids(service, "tensile forks")
+    assert len(list(Path(f"/proc/{fork_server}/task").iterdir())) == 1
 
 
 def test_cancelled_job_leaves_no_memory_and_no_version(service: Service, demo: psycopg.Connection) -> None:

@@ -67,7 +67,7 @@ def test_a_result_of_unknown_size_is_measured_and_stored_under_its_own_signature
 def test_only_unknown_operators_run() -> None:
     steps = captured("mlp")
     everything = calibrate(steps, unknown_signatures(steps, {}), {}, GRANT_BYTES).measured
-    missing = captured[0].graph.operators[-1].signature
+    missing = steps[0].graph.operators[-1].signature
     known = {signature: figures for signature, figures in everything.items() if signature != missing}
     assert set(calibrate(steps, frozenset({missing}), known, GRANT_BYTES).measured) == {missing}
 
