@@ -18,7 +18,7 @@ def test_each_family_and_budget_has_a_row_with_the_best_rival_and_the_gain_of_mo
     main(
         [
             "--operators",
-            "60",
+            "100",
             "--families",
             "residual",
             "recurrent",
