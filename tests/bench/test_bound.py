@@ -14,7 +14,7 @@ from indb_tensile.scheduler.document import Document, write_document
 @pytest.fixture
 def document(tmp_path: Path) -> str:
     path = tmp_path / "graph.json"
-    path.write_text(write_document(Document(name="residual", graph=residual(60))), encoding="utf-8")
+    path.write_text(write_document(Document(name="residual", graph=residual(50))), encoding="utf-8")
     return str(path)
 
 
