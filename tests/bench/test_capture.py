@@ -7,6 +7,7 @@ import pytest
 from indb_tensile.bench.commands import capture
 
 
+@pytest.mark.nightly
 def test_a_row_has_the_operators_and_both_times(capsys: pytest.CaptureFixture[str]) -> None:
     capture.main(["--cells", "1", "--rounds", "1", "--json"])
     (row,) = map(json.loads, capsys.readouterr().out.splitlines())

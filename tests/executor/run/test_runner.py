@@ -49,14 +49,14 @@ def _plans(steps: tuple[object, ...], seed: int) -> tuple[Plan, ...]:
     return tuple(random_plan(step.graph, seed * 10 + k) for k, step in enumerate(steps))  # type: ignore[attr-defined]
 
 
-# Every model with three optimizers, and two models with every optimizer. In the day every model with Adam, whose
+# Every model with three optimizers, and two models with every optimizer. In the day most models with Adam, whose
 # steps most other tests use too, and every optimizer with the smallest model.
 CASES = [(kind, s) for kind in SHAPES for s in (SETTINGS if kind in ("mlp", "cnn") else SETTINGS[:3])]
 
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    nightly_unless(lambda case: case[1] is SETTINGS[0] or case[0] == "mlp", CASES),
+    nightly_unless(lambda c: c[0] == "mlp" or (c[1] is SETTINGS[0] and c[0] != "deep lstm"), CASES),
     ids=[f"{k}-{s.kind}-{s.clip_norm}" for k, s in CASES],
 )
 def test_every_plan_gives_the_bits_of_the_eager_loop_at_exactly_its_peak(
