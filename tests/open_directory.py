@@ -15,12 +15,12 @@ _ROOM_BYTES = 2 << 30  # four test processes with clusters of up to 300 MB each,
 
 
 @contextlib.contextmanager
-def open_directory(prefix: str) -> Iterator[Path]:
+def open_directory(prefix: str, *, in_memory: bool = True) -> Iterator[Path]:
     """Yield a new directory with a short path, which is removed after the block.
 
     The directories of pytest's `tmp_path` are closed to other users, such as PostgreSQL's, and have long paths.
     """
-    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=_place()))
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=_place() if in_memory else None))
     directory.chmod(0o755)
     try:
         yield directory

@@ -122,17 +122,18 @@ def demo(database: Database) -> Tensile:
 
 @pytest.fixture(name="open_directory")
 def _open_directory() -> Iterator[Path]:
-    """A directory that every system user may enter."""
-    with open_directory("suite-cli-") as directory:
+    """A directory that every system user may enter. It is on a disk: `tensile doctor` warns of a state in memory."""
+    with open_directory("suite-cli-", in_memory=False) as directory:
         yield directory
 
 
 @pytest.fixture
-def private_cluster(open_directory: Path) -> Iterator[Cluster]:
+def private_cluster() -> Iterator[Cluster]:
     """A cluster of the test's own, which is not created yet and is stopped afterwards. Its path contains blanks."""
-    cluster = Cluster(directory=open_directory / "a b; c", programs=find_programs(), system_user=system_user())
-    yield cluster
-    cluster.stop(mode="immediate")
+    with open_directory("suite-own-") as directory:
+        cluster = Cluster(directory=directory / "a b; c", programs=find_programs(), system_user=system_user())
+        yield cluster
+        cluster.stop(mode="immediate")
 
 
 def until(condition: Callable[[], object], event: str) -> None:

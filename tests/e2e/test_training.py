@@ -21,6 +21,7 @@ from tests.e2e.trainings import (
     wait_until_training,
     weights,
 )
+from tests.nightly import nightly_unless
 
 pytestmark = pytest.mark.postgres
 
@@ -128,7 +129,10 @@ def test_three_jobs_do_not_run_together_without_planning(database: Database) -> 
         assert unplanned.value("select max(swaps) from tensile.plans") == 0
 
 
-@pytest.mark.parametrize("victim", ["trainer", "controller", "service", "database"])
+# By day tests/controller/test_controller_process.py kills controllers, with trainers that need no torch.
+@pytest.mark.parametrize(
+    "victim", nightly_unless(lambda victim: victim != "controller", ["trainer", "controller", "service", "database"])
+)
 def test_job_survives_a_kill_and_publishes_the_same_bits(
     service: Service, demo: psycopg.Connection, undisturbed: str, victim: str
 ) -> None:
