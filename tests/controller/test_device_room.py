@@ -202,12 +202,11 @@ class SharedDevice:
 
     changes: FakeChanges = field(default_factory=lambda: FakeChanges(16 * MIB))
     others_bytes: int = 0
-
-    @property
-    def reading(self) -> Reading:
-        return reading(self.changes.made_bytes + self.others_bytes, {9: self.others_bytes}, 20 * MIB)
+    reading: Reading | None = None
 
     def read(self) -> DeviceLoad:
+        used_bytes = self.changes.made_bytes + self.others_bytes
+        self.reading = reading(used_bytes, {9: self.others_bytes}, 20 * MIB)
         return DeviceLoad()
 
     def headroom(self) -> Headroom:
@@ -248,6 +247,7 @@ def test_regions_that_find_no_memory_are_granted_to_nobody_and_are_tried_again()
         device.changes.lacking = 4
         memory.fit_regions(16 * MIB)
         memory.restore_regions()
+        device.read()
         room = memory.room()
         assert room is not None
         assert (ledger.absent_bytes, room.budget_bytes) == (4 * MIB, 12 * MIB)
