@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Self
 
 from indb_tensile.device.nvml import Nvml, Reading
-from indb_tensile.worker import controller
 from tests.native.cuda_double import physical_bytes
+from worker import controller
 
 TOTAL_BYTES = 32 << 20
 
 
-class DeviceMemory(Nvml):
+class NvmlOfDouble(Nvml):
     """Reads the memory in use from /proc. It names no processes, as NVML in a container."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
 
     @classmethod
-    def start(cls) -> Self:
+    def start(cls, library: object = None) -> Self:
+        del library
         return cls()
 
     def read(self, uuid: str) -> Reading:
@@ -41,5 +42,5 @@ class DeviceMemory(Nvml):
 
 
 if __name__ == "__main__":
-    vars(controller).update(TRAINER="tests.e2e.gpu_double_trainer", torch_cuda=lambda: "12.8", Nvml=DeviceMemory)
+    vars(controller).update(TRAINER="tests.e2e.gpu_double_trainer", torch_cuda=lambda: "12.8", Nvml=NvmlOfDouble)
     sys.exit(controller.main())

@@ -143,7 +143,8 @@ def test_batches_in_upload_memory_have_the_order_and_the_bits_of_batches_without
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     whole = tuple(torch.randint(0, 100, (rows, *shape), generator=generator).to(dtype) for shape, dtype in parts)
-    orders = torch.randperm(rows, generator=generator).split(size)  # the last batch may be smaller
+    chosen = torch.randperm(rows, generator=generator)
+    orders = [chosen[first : first + size] for first in range(0, rows, size)]  # the last batch may be smaller
     uploads = FakeUploads(without)
     with BatchPrefetcher(uploads) as feed, closing(feed.batches(whole, iter(orders))) as fed:
         for number, (order, (given_order, batch)) in enumerate(zip(orders, fed, strict=True)):

@@ -397,14 +397,17 @@ for name in ("psycopg", "sqlalchemy", "msgspec"):
 import pytest
 import tests.gpu.steps, tests.gpu.trainer_process  # need torch and must not need the packages above
 options = ["-q", "-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
-sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker or maps"]))
+sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker or maps or released"]))
 """
     results = tmp_path / "results"
     settings = {"FAKE_CUDA_MEMORY_MB": "4096", "TENSILE_GPU_RESULTS": str(results)}
-    assert "4 passed" in run(source, environment(library, **settings))
+    assert "5 passed" in run(source, environment(library, **settings))
     assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [
         "mapping",
         "capacity",
+        "change of regions",
+        "change of regions",
+        "memory that changes of regions free and take",
         "whole device",
     ]
 

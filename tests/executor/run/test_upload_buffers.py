@@ -47,7 +47,8 @@ def train(job: Job, runner: Runner, feed: BatchPrefetcher, plans: list[tuple[Pla
     results, pending = [], list(plans)
     parts, size = table(job), len(job.batches[0][0])
     for epoch in range(2):
-        orders = torch.randperm(len(parts[0]), generator=torch.Generator().manual_seed(epoch)).split(size)
+        rows = torch.randperm(len(parts[0]), generator=torch.Generator().manual_seed(epoch))
+        orders = [rows[first : first + size] for first in range(0, len(rows), size)]
         with closing(feed.batches(parts, orders)) as fed:
             for number, (_, (x, y)) in enumerate(fed):
                 if pending and number % 2:
