@@ -28,14 +28,18 @@ def host_bytes(graphs: Sequence[StepGraph], plans: Sequence[Plan], cache: PlanCa
     """Return an upper bound of the host pool bytes that a job uses under these plans, one plan for each graph.
 
     A persistent tensor has one buffer, whichever of the job's graphs moves it. The bound includes one more tensor,
-    because the state moves between device and host one tensor at a time when another graph follows.
+    because the state moves between device and host one tensor at a time when another graph follows. All graphs upload
+    their batches from the same two sets of buffers, which fit the largest batch. A graph does not say which uploads
+    are constants, so the bound counts every graph's uploads, and the largest again for the second set.
     """
     kept = PlanCache() if cache is None else cache
     pairs = tuple(zip(graphs, plans, strict=True))
     state = [pooled_bytes(tensor.size_bytes) for tensor in graphs[0].tensors if tensor.persistent]
     persistent_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, kept, persistent=True))
     others_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, kept, persistent=False))
-    needed_bytes = min(sum(state), persistent_bytes) + others_bytes + sum(map(_uploaded_bytes, graphs))
+    uploaded = [_uploaded_bytes(graph) for graph in graphs]
+    uploaded_bytes = sum(uploaded) + max(uploaded, default=0)
+    needed_bytes = min(sum(state), persistent_bytes) + others_bytes + uploaded_bytes
     return -(-(needed_bytes + max(state, default=0)) // _PAGE_BYTES) * _PAGE_BYTES
 
 

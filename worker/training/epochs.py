@@ -59,7 +59,7 @@ class EpochLoop:
     epochs_done: int = 0
     early_stop: EarlyStop = field(init=False)
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
-    _feed: BatchPrefetcher = field(default_factory=BatchPrefetcher)
+    _feed: BatchPrefetcher = field(init=False)
     _checkpoint_retry: CheckpointRetry = field(init=False)
     _best: BestWeights = field(init=False)
     _measured_at: float = 0.0
@@ -72,6 +72,7 @@ class EpochLoop:
     _done_at: float = 0.0  # when the last step, or the work after the last epoch, ended
 
     def __post_init__(self) -> None:
+        self._feed = BatchPrefetcher(self.runner)
         self.early_stop = self.prepared.early_stop
         self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
         self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)

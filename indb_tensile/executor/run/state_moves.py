@@ -4,11 +4,13 @@ import torch
 
 from indb_tensile.device.device import Device, Ticket
 from indb_tensile.errors import DeviceMemoryError
+from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program
 from indb_tensile.executor.run.state import HOST, State, bytes_of
 from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.executor.run.upload_buffers import UploadBuffers
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.host_memory import pooled_bytes
 
@@ -19,8 +21,9 @@ class StateMover:
     A state's initial bytes reach the device through the host pool, or directly if the device's memory is the host's.
     """
 
-    def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer) -> None:
+    def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer, uploads: UploadBuffers) -> None:
         self._device = device
+        self._uploads = uploads
         self._placer = placer
         self._lanes = lanes
         self._state = state
@@ -49,6 +52,7 @@ class StateMover:
             for piece in sorted(waiting):
                 self._save_to_host(piece)
             self._fit(new)
+        self._uploads.allocate()  # first: see upload_buffers.py
         for piece in sorted(self._required):
             self._buffer(piece)
         for program in new:
@@ -88,6 +92,7 @@ class StateMover:
         for piece in list(state.host):
             self._drop_buffer(piece)
         _free_buffers(self._device, programs)
+        self._uploads.free()
         used_bytes = self._device.usage().used_bytes
         if used_bytes:
             self._device.move(used_bytes, 0)
@@ -122,6 +127,7 @@ class StateMover:
         Raise DeviceMemoryError if there is too little room.
         """
         moved = self._device.host_pack()
+        self._uploads.check_unmoved(moved)
         self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
         self._device.host_fit(self._new_buffer_bytes(programs))
 
@@ -144,7 +150,7 @@ class StateMover:
         passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
         buffered = [piece.size_bytes for piece in self._required.difference(self._state.host)]
         sizes = [size for program in programs for size in self._buffers(program).values()]
-        return sum(map(pooled_bytes, [passing_bytes, *buffered, *sizes]))
+        return self._uploads.new_bytes + sum(map(pooled_bytes, [passing_bytes, *buffered, *sizes]))
 
     def _save_pieces(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         state = self._state
@@ -237,7 +243,7 @@ class StateMover:
         for owner, size_bytes in self._buffers(program).items():
             buffer = self._device.host_allocate(size_bytes)
             if isinstance(owner, str):
-                program.staging[owner] = buffer
+                program.sources[owner] = program.staging[owner] = buffer
             else:
                 program.buffers[owner] = buffer
         for name, constant in program.step.constants.items():
@@ -246,16 +252,23 @@ class StateMover:
     def fill(self, program: Program, name: str, tensor: torch.Tensor) -> None:
         """Store a tensor for the next upload: in its host buffer, or as it is if the device's memory is the host's.
 
-        An empty tensor has no buffer and nothing to copy.
+        A batch that was gathered into its host buffer stays there. An empty tensor has no buffer and nothing to copy.
         """
         dense = tensor.detach().contiguous()
         if self._device.is_host:
             program.ready[name] = dense
+        elif name in self._uploads:
+            gathered = self._uploads.source(name, dense)
+            if gathered is None:
+                gathered = self._uploads.first(name)
+                if dense.nbytes:
+                    self._lanes.write(gathered, dense)
+            program.sources[name] = gathered
         elif name in program.staging:
             self._lanes.write(program.staging[name], dense)
 
     def _buffers(self, program: Program) -> dict[TensorId | str, int]:
-        """Return the sizes of a program's own host buffers, by tensor for swaps and by name for uploads.
+        """Return the sizes of a program's own host buffers, by tensor for swaps and by name for uploaded constants.
 
         If the device's memory is the host's, uploads need no buffers.
         """
@@ -263,8 +276,9 @@ class StateMover:
         sizes: dict[TensorId | str, int] = {}
         for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
             sizes[tensor] = program.wiring.graph.tensors[tensor].size_bytes
-        for name in () if self._device.is_host else _uploads(program):
-            sizes[name] = step.graph.tensors[step.tensor_of[step.values[name].storage]].size_bytes
+        for name, size_bytes in () if self._device.is_host else uploaded_sizes(step):
+            if name not in self._uploads:
+                sizes[name] = size_bytes
         return sizes
 
 
@@ -285,11 +299,11 @@ def _batches(pieces: list[Piece]) -> list[list[Piece]]:
     return batches
 
 
-def _uploads(program: Program) -> list[str]:
-    """Return the names of the values that an iteration copies from the host: the batch and constants of the model."""
-    step = program.step
+def uploaded_sizes(step: CapturedStep) -> list[tuple[str, int]]:
+    """Return the values that an iteration copies from the host, with their sizes: the batch and constants."""
     names = [name for run in step.steps if run.kernel.stage is Stage.UPLOAD for name in run.kernel.results if name]
-    return [name for name in names if step.values[name].storage in step.tensor_of]
+    storages = [(name, step.tensor_of.get(step.values[name].storage)) for name in names]
+    return [(name, step.graph.tensors[tensor].size_bytes) for name, tensor in storages if tensor is not None]
 
 
 def _free_buffers(device: Device, programs: tuple[Program, ...]) -> None:
@@ -298,4 +312,5 @@ def _free_buffers(device: Device, programs: tuple[Program, ...]) -> None:
             device.host_free(buffer)
         program.buffers.clear()
         program.staging.clear()
+        program.sources.clear()
         program.ready.clear()
