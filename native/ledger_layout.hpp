@@ -29,10 +29,11 @@
 // when it lowers a grant, and an owner notices the loss when it tries to engage the region. Only the controller sets
 // `wiping`: it gives the region's bytes back to the operating system before the region becomes free, so the next
 // owner reads zeros. An `absent` region has no memory: the controller has returned the memory to the driver because
-// other programs need it, and no claim is given the region. `backed` means that the operating system has set memory aside for the whole region, so that
-// touching it can neither fail nor wait. A region whose epoch is over is in quarantine: its owner is dead, but a
-// process that maps the region may still run. The total grant is derived from the number of words that are not free,
-// so a process killed between two instructions leaves no second count to repair.
+// other programs need it, and no claim is given the region. `backed` means that the operating system has set memory
+// aside for the whole region, so that touching it can neither fail nor wait. A region whose epoch is over is in
+// quarantine: its owner is dead, but a process that maps the region may still run. The total grant is derived from
+// the number of words that are not free, so a process killed between two instructions leaves no second count to
+// repair.
 //
 // ## Bytes
 //

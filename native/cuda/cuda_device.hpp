@@ -167,7 +167,7 @@ class CudaDevice final : public Device {
   std::map<DeviceAddress, std::uint64_t> outside_;
   std::uint64_t outside_bytes_ = 0;
   std::uint64_t outside_limit_bytes_ = 0;
-  std::vector<DeviceAddress> freed_;  // memory outside the regions that was freed during recording, to be given back
+  std::vector<DeviceAddress> freed_;   // memory outside the regions that was freed during recording, to be given back
   std::unique_lock<std::mutex> held_;  // of the broker's changes; released before the maps that it belongs to
   bool recording_ = false;
   bool closed_ = false;

@@ -157,7 +157,8 @@ std::vector<std::uint64_t> RegionBroker::create(const std::vector<std::uint64_t>
   std::vector<std::uint64_t> created;
   for (const std::uint64_t index : regions) {
     if (index >= shape_.count || regions_[index]) {
-      throw Fault(Fault::Kind::invariant, text(named(index), " of ", shape_.count, " gets memory and has it already"));
+      throw Fault(Fault::Kind::invariant,
+                  text(named(index), " of ", shape_.count, " gets memory and has it already"));
     }
     try {
       regions_[index].emplace(Region::create(driver_, shape_, index, true));
@@ -300,11 +301,11 @@ RegionMap RegionMap::receive(const Driver& driver, int device, int socket) {
   mapped->apply(socket, *first);
   send_answer(socket, change_done);
   const auto context = std::make_shared<const PrimaryContext>(driver, device);
-  map.listener_ = std::make_unique<RegionListener>(
-      socket, shape.count, [mapped, context](int connection, const RegionChange& change) {
-        const Current current(*context);
-        mapped->apply(connection, change);
-      });
+  map.listener_ = std::make_unique<RegionListener>(socket, shape.count,
+                                                   [mapped, context](int connection, const RegionChange& change) {
+                                                     const Current current(*context);
+                                                     mapped->apply(connection, change);
+                                                   });
   return map;
 }
 

@@ -50,7 +50,8 @@ class Regions {
   // Take back the regions of all epochs of a slot. No process may map them any more.
   void take_all(std::uint32_t slot, const Wipe& wipe);
 
-  // Make at most this many free regions absent, the highest first, and return them. Their memory may then be released.
+  // Make at most this many free regions absent, the highest first, and return them. Their memory may then be
+  // released.
   std::vector<std::uint64_t> withdraw(std::uint64_t count);
 
   // Make absent regions free again, after they have got new memory. Raises an invariant fault if a region is not

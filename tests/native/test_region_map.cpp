@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <span>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
