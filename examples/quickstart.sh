@@ -36,11 +36,18 @@ $tensile psql -q -f examples/sql/report.sql
 say "compare predictions with true values"
 $tensile psql -q -f examples/sql/predict.sql
 
-say "train the same three without plans: a tensor is freed after its last use, and no other memory is saved"
-$tensile up --policy liveness >/dev/null
-$tensile psql -q -f examples/sql/train.sql
-$tensile psql -q -f examples/sql/unplanned.sql
+say "train the same three in turns, each with all of the memory and without a plan, as with a lock file"
+TENSILE_MAX_JOBS=1 $tensile up --policy liveness >/dev/null
+$tensile psql -q -f examples/sql/train.sql >/dev/null
+$tensile watch
+
+say "train them once more, shared: now all operators are measured, as they were for the turns"
 $tensile up --policy tensile+ >/dev/null
+$tensile psql -q -f examples/sql/train.sql >/dev/null
+$tensile watch
+
+say "compare turns with sharing"
+$tensile psql -q -f examples/sql/compare.sql
 
 if has_driver; then
   say "train the same three on the GPU, with all of its memory, if it can be used"

@@ -43,6 +43,8 @@ OTHER_PREFIXES = ("TENSILE_BENCH_", "TENSILE_GPU_", "TENSILE_TEST_")  # of bench
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
+# When a waiting job is let in beside those that run (scheduler/admission/pool.py, Sharing).
+SHARING = ("completion", "any_price")
 POLICIES = ("tensile+", "tensile", "liveness", "vanilla")
 CHECKPOINT_STORES = ("auto", "local", "catalog")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -66,6 +68,10 @@ class Settings:
 
     Planning. `drift_threshold` bounds TENSILE's |s' - s| / s. When a controller first uses a kind of device, it
     spends `survey_s` of the device's time on measuring operators; 0 trains no latency predictor.
+
+    Sharing. With `sharing = "completion"` a waiting job starts beside running jobs only if all jobs then end earlier,
+    and if no job becomes slower than `max_slowdown` times alone with all the memory. With `any_price` it starts as
+    soon as any plan fits, however slow the jobs become; this is for comparison.
 
     Failures. A worker that has sent no heartbeat for `lease_s` stops its own trainers, and other workers take over
     its jobs. A trainer hangs if it has sent no message for `answer_s` since it was started or was sent a plan. While
@@ -106,6 +112,8 @@ class Settings:
     parked_jobs: int = 4  # each keeps a process, and on a GPU its context
     policy: str = "tensile+"
     drift_threshold: float = 0.2
+    sharing: str = "completion"
+    max_slowdown: float = 3.0
     checkpoint_s: float = 30.0  # the least time between two checkpoints of a job
     checkpoint_store: str = "auto"
     checkpoint_catalog_s: float = 600.0  # under auto: 148 MB every 10 min are 21 GB of WAL a day
@@ -245,6 +253,8 @@ _KINDS: dict[str, str] = {
     "parked_jobs": "a whole number",
     "policy": "a policy",
     "drift_threshold": "a number",
+    "sharing": "a way of sharing",
+    "max_slowdown": "a number",
     "checkpoint_s": "a duration",
     "checkpoint_store": "a store",
     "checkpoint_catalog_s": "a duration",
@@ -280,6 +290,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "entering_jobs": (0, 64),
     "parked_jobs": (0, 64),
     "drift_threshold": (0.01, 100),
+    "max_slowdown": (1, 1000),
     "checkpoint_s": (0, 86400),
     "checkpoint_catalog_s": (0, 86400),
     "log_bytes": (4096, 1024 * GIB),
@@ -294,7 +305,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 _DEVICE = re.compile(r"auto|cpu|emulated|cuda(:\d{1,2})?")
 
-_CHOICES = {"policy": POLICIES, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
+_CHOICES = {"policy": POLICIES, "sharing": SHARING, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
 
 
 def _descriptor(environ: Mapping[str, str], name: str) -> int:

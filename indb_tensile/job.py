@@ -116,7 +116,7 @@ class ClaimedJob:
 
     `owner_limit_bytes` is the device memory that all jobs of the owner may be granted together; None: no limit.
     `threads` is the number of threads for the job's operators. The job keeps this number from its first start on,
-    because another number of threads changes the last bits of its results.
+    because another number of threads changes the last bits of its results. Jobs of a higher `priority` start first.
     """
 
     job: JobId
@@ -126,3 +126,4 @@ class ClaimedJob:
     spec: JobSpec
     owner_limit_bytes: int | None = None
     threads: int = 1
+    priority: int = 0

@@ -77,13 +77,15 @@ class Captured(Message, frozen=True, kw_only=True):
     """The job's graphs: the training step, then the last, smaller batch (if any), then the validation pass.
 
     `latency_ns[g][k]` is the best estimate for operator k of graph g. `unknown` counts the operators whose workspace
-    has never been measured on this kind of device; if it is above 0, the controller orders a calibration.
+    has never been measured on this kind of device; if it is above 0, the controller orders a calibration. `steps` is
+    the work of the whole training in training steps, of which an evaluation is a fraction.
     """
 
     job: JobId
     graphs: tuple[StepGraph, ...]
     latency_ns: tuple[tuple[int, ...], ...]
     unknown: int
+    steps: float = 1.0
 
 
 class Calibrated(Message, frozen=True, kw_only=True):
@@ -128,7 +130,8 @@ class Measured(Message, frozen=True, kw_only=True):
 class Progressed(Message, frozen=True, kw_only=True):
     """The job's progress. The message also shows the controller that the trainer is alive.
 
-    `longest_s` is the longest time that one piece of work, such as an iteration, has taken so far.
+    `longest_s` is the longest time that one piece of work, such as an iteration, has taken so far. `steps_left` is
+    the remaining work in training steps, as in `Captured.steps`; None before the first step.
     """
 
     job: JobId
@@ -136,6 +139,7 @@ class Progressed(Message, frozen=True, kw_only=True):
     epoch: int
     step: int
     longest_s: float = 0.0
+    steps_left: float | None = None
 
 
 class Finished(Message, frozen=True, kw_only=True):

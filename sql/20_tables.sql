@@ -668,6 +668,52 @@ comment on column tensile.predictors.samples is 'number of measured operators in
 comment on column tensile.predictors.history is 'number of those operators that ran in jobs';
 comment on column tensile.predictors.trained_at is 'time of the training';
 
+create table tensile.device_contention (
+  device_kind text not null,
+  jobs integer not null,
+  arithmetic double precision not null,
+  memory double precision not null,
+  mixed double precision not null,
+  measured_at timestamptz not null default now(),
+  primary key (device_kind, jobs),
+  constraint device_contention_is_positive check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0)
+);
+comment on table tensile.device_contention is
+  'for each kind of device, how much longer work takes beside other jobs than alone, measured once';
+comment on column tensile.device_contention.device_kind is 'kind of the device, with the number of threads of a job';
+comment on column tensile.device_contention.jobs is 'number of jobs side by side';
+comment on column tensile.device_contention.arithmetic is
+  'factor for work that is bound by arithmetic, beside other such work';
+comment on column tensile.device_contention.memory is
+  'factor for work that is bound by memory bandwidth, beside other such work';
+comment on column tensile.device_contention.mixed is 'mean factor when half of the jobs are of either kind';
+comment on column tensile.device_contention.measured_at is 'time of the measurement';
+
+create table tensile.job_sets (
+  set_id bigint generated always as identity primary key,
+  job_id bigint not null references tensile.jobs on delete cascade,
+  attempt integer not null,
+  beside bigint[] not null,
+  stp_foretold double precision not null,
+  stp_measured double precision,
+  started_at timestamptz not null default now(),
+  ended_at timestamptz
+);
+create index job_sets_of_job on tensile.job_sets (job_id, set_id);
+comment on table tensile.job_sets is
+  'for each job, the jobs that it ran beside, and how well: a row for each span of time in which they were the same';
+comment on column tensile.job_sets.set_id is 'number of the row';
+comment on column tensile.job_sets.job_id is 'number of the job';
+comment on column tensile.job_sets.attempt is 'attempt of the job';
+comment on column tensile.job_sets.beside is 'numbers of the other jobs that ran on the device; empty if it ran alone';
+comment on column tensile.job_sets.stp_foretold is
+  'system throughput foretold for this job and those beside it: the sum of their speeds relative to alone';
+comment on column tensile.job_sets.stp_measured is
+  'system throughput measured, as an average in which later measurements weigh more; null until all jobs are measured';
+comment on column tensile.job_sets.started_at is 'time when the other jobs became these';
+comment on column tensile.job_sets.ended_at is
+  'time when the other jobs changed; null for the present row of a job, and for the last row of a job that has ended';
+
 create table tensile.plans (
   plan_id bigint generated always as identity primary key,
   job_id bigint not null references tensile.jobs on delete cascade,

@@ -48,6 +48,7 @@ alter table tensile.job_progress enable row level security;
 alter table tensile.job_events enable row level security;
 alter table tensile.metrics enable row level security;
 alter table tensile.plans enable row level security;
+alter table tensile.job_sets enable row level security;
 alter table tensile.data_reports enable row level security;
 alter table tensile.device_jobs enable row level security;
 
@@ -55,7 +56,8 @@ alter table tensile.device_jobs enable row level security;
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.version_bundles, tensile.artifacts, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
-  tensile.devices, tensile.device_jobs, tensile.device_links, tensile.op_latency, tensile.plans, tensile.data_reports
+  tensile.devices, tensile.device_jobs, tensile.device_links, tensile.device_contention, tensile.op_latency, tensile.plans,
+  tensile.job_sets, tensile.data_reports
   to tensile_user;
 
 -- The columns of the owner are never granted: their defaults are the current role.
@@ -114,6 +116,8 @@ create policy metrics_of_job on tensile.metrics for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = metrics.job_id));
 create policy plans_of_job on tensile.plans for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = plans.job_id));
+create policy job_sets_of_job on tensile.job_sets for select to tensile_user
+  using (exists (select from tensile.jobs as j where j.job_id = job_sets.job_id));
 -- Only the owner sees the report of a job: a monitor sees the job, but a report names the classes of the owner's table.
 create policy reports_of_owner on tensile.data_reports for select to tensile_user
   using (exists (select from tensile.jobs as j
@@ -126,8 +130,8 @@ create policy device_use_of_job on tensile.device_jobs for select to tensile_use
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
   tensile.checkpoints, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
-  tensile.devices, tensile.device_jobs, tensile.graphs, tensile.op_latency, tensile.plans,
-  tensile.device_paces, tensile.device_links to tensile_monitor;
+  tensile.devices, tensile.device_jobs, tensile.graphs, tensile.op_latency, tensile.plans, tensile.job_sets,
+  tensile.device_paces, tensile.device_contention, tensile.device_links to tensile_monitor;
 
 create policy jobs_monitored on tensile.jobs for select to tensile_monitor using (true);
 create policy models_monitored on tensile.models for select to tensile_monitor
@@ -139,6 +143,7 @@ create policy progress_monitored on tensile.job_progress for select to tensile_m
 create policy events_monitored on tensile.job_events for select to tensile_monitor using (true);
 create policy metrics_monitored on tensile.metrics for select to tensile_monitor using (true);
 create policy plans_monitored on tensile.plans for select to tensile_monitor using (true);
+create policy job_sets_monitored on tensile.job_sets for select to tensile_monitor using (true);
 create policy device_use_monitored on tensile.device_jobs for select to tensile_monitor using (true);
 
 -- Administrators may change every job and model as its owner may, and change settings ---------------------------
@@ -166,10 +171,12 @@ grant update (state, phase, attempt, faults, interruptions, interrupted, progres
   started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
-  tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.device_links
+  tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,
+  tensile.device_links
   to tensile_worker;
 grant insert, update on tensile.data_reports to tensile_worker;
-grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces
+grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces,
+  tensile.device_contention
   to tensile_worker;
 grant update (last_spec, last_job_id, last_started_at) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;
@@ -186,6 +193,7 @@ create policy progress_worked on tensile.job_progress to tensile_worker using (t
 create policy events_worked on tensile.job_events to tensile_worker using (true) with check (true);
 create policy metrics_worked on tensile.metrics to tensile_worker using (true) with check (true);
 create policy plans_worked on tensile.plans to tensile_worker using (true) with check (true);
+create policy job_sets_worked on tensile.job_sets to tensile_worker using (true) with check (true);
 create policy reports_worked on tensile.data_reports to tensile_worker using (true) with check (true);
 create policy device_use_worked on tensile.device_jobs to tensile_worker using (true) with check (true);
 
@@ -204,6 +212,7 @@ begin
   get diagnostics more = row_count;
   deleted := deleted + more;
   delete from tensile.device_paces as t where t.device_kind = forget_device.device_kind;
+  delete from tensile.device_contention as t where t.device_kind = forget_device.device_kind;
   get diagnostics more = row_count;
   deleted := deleted + more;
   delete from tensile.device_links as t where t.device_kind = forget_device.device_kind;

@@ -13,7 +13,7 @@ as $$
     ('retain_jobs', 'interval or null', '"90 days"', 'how long an ended job is kept, with its rows in other tables'),
     ('retain_events', 'interval or null', '"30 days"', 'how long an event of a job is kept'),
     ('retain_metrics', 'interval or null', '"90 days"', 'how long losses and metrics are kept after the job''s end'),
-    ('retain_plans', 'interval or null', '"7 days"', 'how long a plan is kept that was replaced or whose job ended'),
+    ('retain_plans', 'interval or null', '"7 days"', 'how long a plan is kept that was replaced or whose job ended; also who ran beside whom'),
     ('retain_workers', 'interval or null', '"7 days"', 'how long a worker is kept after it has stopped'),
     ('retain_links', 'interval or null', '"90 days"', 'how long measurements of a link are kept without a worker'),
     ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one'),
@@ -122,6 +122,13 @@ begin
   delete from tensile.plans as p
    where p.plan_id = any (array(select o.plan_id from tensile.plans as o where o.job_id = any (ended)
                                  limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[2] := counts[2] + deleted; remaining := remaining - deleted;
+
+  delete from tensile.job_sets as s
+   where s.set_id = any (array(select o.set_id from tensile.job_sets as o
+                                where o.ended_at < cutoff or o.job_id = any (ended)
+                                order by o.set_id limit remaining for update skip locked));
   get diagnostics deleted = row_count;
   counts[2] := counts[2] + deleted; remaining := remaining - deleted;
 

@@ -192,6 +192,16 @@ select p.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
 comment on view tensile.stat_plan is
   'memory plans of jobs: the reason for each plan, its predictions and the measurements';
 
+create view tensile.stat_sharing with (security_invoker) as
+select s.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner, s.attempt, s.beside,
+       s.stp_foretold, s.stp_measured, s.started_at, coalesce(s.ended_at, j.finished_at) as ended_at
+  from tensile.job_sets as s
+  join tensile.jobs as j on j.job_id = s.job_id
+  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
+comment on view tensile.stat_sharing is
+  'for each job, the jobs that it runs or ran beside, with the system throughput (STP) foretold and measured: the sum '
+  'of the speeds of these jobs relative to alone with all the memory. One job alone, or taking turns, has 1';
+
 create view tensile.stat_latency with (security_invoker) as
 select l.device_kind as device, l.name as operator, l.signature, l.samples, l.latency_ns / 1e3 as measured_us,
        l.predicted_ns / 1e3 as predicted_us,
@@ -343,6 +353,18 @@ comment on column tensile.stat_workers.lease is 'time without a heartbeat after 
 comment on column tensile.stat_workers.started_at is 'time of registration';
 comment on column tensile.stat_workers.heartbeat_at is 'time of the last heartbeat';
 comment on column tensile.stat_workers.stopped_at is 'time when the worker left or was declared dead';
+comment on column tensile.stat_sharing.job_id is 'number of the job';
+comment on column tensile.stat_sharing.model is 'model that the job trains';
+comment on column tensile.stat_sharing.owner is 'owner of the job';
+comment on column tensile.stat_sharing.attempt is 'attempt of the job';
+comment on column tensile.stat_sharing.beside is
+  'numbers of the other jobs that run on the device; empty if the job runs alone';
+comment on column tensile.stat_sharing.stp_foretold is
+  'system throughput that was foretold when the job came to run beside these jobs';
+comment on column tensile.stat_sharing.stp_measured is
+  'system throughput that was measured, as an average in which later measurements weigh more';
+comment on column tensile.stat_sharing.started_at is 'time when the other jobs became these';
+comment on column tensile.stat_sharing.ended_at is 'time when the other jobs changed or the job ended';
 comment on column tensile.stat_plan.job_id is 'number of the job';
 comment on column tensile.stat_plan.model is 'model that the job trains';
 comment on column tensile.stat_plan.owner is 'owner of the job';
@@ -394,6 +416,6 @@ comment on column tensile.model_list.created_at is 'time of the model''s creatio
 comment on column tensile.model_list.trained_at is 'time when the last version was published';
 
 grant select on tensile.stat_progress_train, tensile.stat_jobs, tensile.stat_queue, tensile.stat_device,
-  tensile.stat_device_jobs, tensile.stat_link, tensile.stat_workers, tensile.stat_plan, tensile.stat_latency,
+  tensile.stat_device_jobs, tensile.stat_link, tensile.stat_workers, tensile.stat_plan, tensile.stat_sharing, tensile.stat_latency,
   tensile.model_list
   to tensile_user, tensile_monitor, tensile_worker;

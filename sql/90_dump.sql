@@ -17,6 +17,7 @@ select pg_catalog.pg_extension_config_dump('tensile.op_latency', '');
 select pg_catalog.pg_extension_config_dump('tensile.op_descriptions', '');
 select pg_catalog.pg_extension_config_dump('tensile.predictors', '');
 select pg_catalog.pg_extension_config_dump('tensile.device_paces', '');
+select pg_catalog.pg_extension_config_dump('tensile.device_contention', '');
 select pg_catalog.pg_extension_config_dump('tensile.jobs', $$where state in ('succeeded', 'failed', 'cancelled')$$);
 select pg_catalog.pg_extension_config_dump('tensile.job_progress', $$where job_id in (
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
@@ -28,6 +29,8 @@ select pg_catalog.pg_extension_config_dump('tensile.data_reports', $$where job_i
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
 select pg_catalog.pg_extension_config_dump('tensile.plans', $$where job_id in (
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.job_sets', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
 
 select pg_catalog.pg_extension_config_dump('tensile.models_model_id_seq', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_versions_version_id_seq', '');
@@ -36,3 +39,4 @@ select pg_catalog.pg_extension_config_dump('tensile.jobs_job_id_seq', '');
 select pg_catalog.pg_extension_config_dump('tensile.claim_seq', '');
 select pg_catalog.pg_extension_config_dump('tensile.job_events_event_id_seq', '');
 select pg_catalog.pg_extension_config_dump('tensile.plans_plan_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.job_sets_set_id_seq', '');

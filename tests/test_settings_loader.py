@@ -49,6 +49,8 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         poll_s=2.0,
         spare_trainers=3,
         max_jobs=5,
+        sharing="any_price",
+        max_slowdown=4.0,
         entering_jobs=3,
         parked_jobs=2,
         policy="liveness",

@@ -15,10 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_fixed
-
 from indb_tensile import config, settings_loader
-from indb_tensile.catalog.connection import UnreachableError, answers
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
@@ -31,7 +28,7 @@ from indb_tensile.controller.gpu_regions import GpuRegions, broker
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
 from indb_tensile.controller.learner_process import LearnerProcess
-from indb_tensile.controller.link_rates import emulated_link, measure_apart, measured_copies
+from indb_tensile.controller.link_rates import emulated_link, measure_apart, measured_copies, measuring_exit_code
 from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.load_gauge import Gauge, GpuGauge, NoGauge
 from indb_tensile.controller.mailbox import Mailbox
@@ -39,6 +36,7 @@ from indb_tensile.controller.mps import Mps
 from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.service_process import NoService, ServiceProcess
+from indb_tensile.controller.shared_regions import SharedRegions
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.device.allocator_shim import preload_environment
 from indb_tensile.device.backend import (
@@ -57,6 +55,7 @@ from indb_tensile.device.backend import (
 from indb_tensile.device.bandwidth import measure_cpu, measure_emulated
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu, probe
 from indb_tensile.device.hardware import (
+    cores,
     is_in_memory,
     processor,
     share_of_machine,
@@ -70,14 +69,19 @@ from indb_tensile.errors import DeviceError, TensileError
 from indb_tensile.job import WorkerId
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.events import BudgetChange, Stop
-from indb_tensile.scheduler.admission.pool import Pool
+from indb_tensile.scheduler.admission.pool import Pool, Sharing
+from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
+
+from .start_patience import sentences, with_patience
 
 TRAINER = "indb_tensile.worker.trainer"
 SERVICE = "indb_tensile.worker.service"
 LEARNER = "indb_tensile.worker.learner"
 
-_START_PAUSE_S = 2.0
+# Two jobs on one GPU are assumed to slow each other down by half until they have been measured side by side: a guess
+# between no slowdown and turns, so that a first pair is tried.
+_GPU_CONTENTION = ((1, 1.0), (2, 1.5))
 _LEAST_ENTERING = 2  # so that one job that waits for a lock or memory does not delay its owner's other jobs
 
 log = logging.getLogger("controller")
@@ -91,58 +95,14 @@ def main() -> int:
         logging.getLogger().setLevel(settings.log_level.upper())
         for fault in settings_loader.unknown_variables(os.environ):
             log.warning("%s", fault)
-        _run_with_retries(settings)
+        with_patience(_run, settings)
     except TensileError as error:
-        log.error("%s", _sentences(error))  # noqa: TRY400 - no traceback needed
+        log.error("%s", sentences(error))  # noqa: TRY400 - no traceback needed
         return error.exit_code
     except Exception:
         log.exception("the controller failed")
         return 70
     return 0
-
-
-def _sentences(error: TensileError) -> str:
-    return " ".join(f"{part.rstrip('.')}." for part in (error.message, error.detail, error.hint) if part)
-
-
-def _run_with_retries(settings: Settings) -> None:
-    """Run the controller. If the database goes away before all objects are built, wait for it and start again."""
-    attempts = Retrying(
-        retry=retry_if_exception_type(UnreachableError),
-        stop=_StartPatience(settings).is_over,
-        wait=wait_fixed(_START_PAUSE_S),
-        before_sleep=_log_unreachable,
-        reraise=True,
-    )
-    attempts(_run, settings)
-
-
-class _StartPatience:
-    """Decides after each failed start whether to wait for the database.
-
-    A server that starts up or shuts down is waited for without limit, and a server that does not answer for at most
-    `start_patience_s`. A server that accepts connections and still refuses this role, password or database is not
-    waited for.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._silent_s = 0.0
-        self._refusals = 0
-
-    def is_over(self, _: RetryCallState) -> bool:
-        """Return whether to give up."""
-        answer = answers(self._settings.dsn)
-        self._silent_s = self._silent_s + _START_PAUSE_S if answer is None else 0.0
-        self._refusals += answer is True  # the first refusal may come from a server that has just restarted
-        return self._silent_s > self._settings.start_patience_s or self._refusals > 1
-
-
-def _log_unreachable(state: RetryCallState) -> None:
-    assert state.outcome is not None
-    error = state.outcome.exception()
-    assert isinstance(error, UnreachableError)
-    log.warning("%s Trying again until the database answers.", _sentences(error))
 
 
 def _run(settings: Settings) -> None:
@@ -157,15 +117,19 @@ def _run(settings: Settings) -> None:
         records = stack.enter_context(closing(_connect_catalog(settings, kind, "controller")))
         pulse = stack.enter_context(closing(_connect_catalog(settings, kind, "heartbeat")))
         link = _measure_link(settings, records)
+        contention = _contention(settings, records)  # before this process takes the device's memory
         settings = replace(
             settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s
         )
         regions: GpuRegions | None = None
+        shared: SharedRegions | None = None
         gauge: Gauge = NoGauge()
         headroom: Headroom | None = None
         if isinstance(chosen, Gpu):
-            regions, gauge, settings = _prepare_gpu(chosen, settings, stack, fixed="capacity_bytes" in set_names)
-            headroom = _make_headroom(settings, kind, shared=regions.handed_over)
+            regions, shared, gauge, settings = _prepare_gpu(
+                chosen, settings, stack, fixed="capacity_bytes" in set_names
+            )
+            headroom = _make_headroom(settings, kind, shared=shared is not None)
         ledger = stack.enter_context(_create_ledger(settings))
         if isinstance(chosen, Emulated):
             link = _measure_emulated_link(ledger, link, records)
@@ -184,11 +148,11 @@ def _run(settings: Settings) -> None:
             regions=regions,
         )
         controller = Controller(
-            pool=_make_pool(settings),
+            pool=_make_pool(settings, contention),
             planner=planner,
             records=records,
             trainers=trainers,
-            memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom),
+            memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom, regions=shared),
             mailbox=mailbox,
             service=_ServiceAndLearner(service, learner),
             poll_s=settings.poll_s,
@@ -255,8 +219,11 @@ def _start_housekeeping(settings: Settings, stack: ExitStack) -> None:
 
 def _prepare_gpu(
     gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool
-) -> tuple[GpuRegions, Gauge, Settings]:
-    """Prepare a GPU. Returns its regions, a gauge of its load that ends with the stack, and the adjusted settings.
+) -> tuple[GpuRegions, SharedRegions | None, Gauge, Settings]:
+    """Prepare a GPU.
+
+    Returns its regions, those that the controller has made for all trainers, a gauge of its load, and the adjusted
+    settings. The regions and the gauge end with the stack.
 
     If the capacity is not `fixed` by a setting, there are as many regions as the device really gives.
     """
@@ -268,7 +235,7 @@ def _prepare_gpu(
             hint="Use tensile up --mps, start the daemon (nvidia-cuda-mps-control -d) first, or turn mps off.",
         )
     log.info("jobs %s", "run at the same time, by MPS" if mps else "share the device by time slices, without MPS")
-    shared, capacity_bytes = broker(
+    made, capacity_bytes = broker(
         gpu,
         region_bytes=settings.region_bytes,
         capacity_bytes=settings.capacity_bytes,
@@ -279,11 +246,11 @@ def _prepare_gpu(
     settings = replace(
         settings, capacity_bytes=capacity_bytes, budget_bytes=min(settings.budget_bytes, capacity_bytes)
     )
+    shared = None if made is None else stack.enter_context(closing(SharedRegions(made, settings.region_bytes)))
     gauge: Gauge = NoGauge()
     if isinstance(nvml, Nvml):
-        made_bytes = None if shared is None else capacity_bytes
-        gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions_bytes=made_bytes)
-    return GpuRegions(gpu, nvml, shared, mps), gauge, settings
+        gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions=shared)
+    return GpuRegions(gpu, nvml, shared, mps), shared, gauge, settings
 
 
 def _make_headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
@@ -447,7 +414,7 @@ def _entering_jobs(settings: Settings) -> int:
     return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
-def _make_pool(settings: Settings) -> Pool:
+def _make_pool(settings: Settings, contention: Contention) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
@@ -457,7 +424,27 @@ def _make_pool(settings: Settings) -> Pool:
         entering_jobs=_entering_jobs(settings),
         parked_jobs=settings.parked_jobs,
         drift_threshold=settings.drift_threshold,
+        sharing=Sharing(settings.sharing),
+        max_slowdown=settings.max_slowdown,
+        contention=contention,
     )
+
+
+def _contention(settings: Settings, records: CatalogRecords) -> Contention:
+    """Return by how much jobs slow each other down, until running jobs have corrected it.
+
+    It is measured when a kind of device is first used. If that fails, or no time was set for it, it is assumed.
+    """
+    measured = records.contention()
+    if not measured and settings.survey_s > 0:
+        if measuring_exit_code(_worker_command("measure_contention"), _environment(settings)):
+            log.warning("by how much jobs slow each other down is assumed, because it could not be measured")
+        measured = records.contention()
+    if measured:
+        return Contention(points=((1, 1.0), *((row.jobs, row.factor) for row in measured if row.jobs > 1)))
+    if settings.device.startswith("cuda"):
+        return Contention(points=_GPU_CONTENTION)
+    return of_cores(cores(), settings.threads)
 
 
 def _modules(settings: Settings) -> tuple[str, ...]:

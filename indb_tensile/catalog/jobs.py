@@ -94,7 +94,7 @@ def claim_job(
     row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
     if row is None:
         return None
-    job, claim, attempt, owner_oid, limit_bytes, threads, spec = row
+    job, claim, attempt, owner_oid, limit_bytes, threads, priority, spec = row
     decoded = _decoded(job, spec)
     if isinstance(decoded, RequestError):
         return UnreadableJob(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
@@ -106,6 +106,7 @@ def claim_job(
         spec=decoded,
         owner_limit_bytes=limit_bytes,
         threads=threads,
+        priority=priority,
     )
 
 

@@ -116,6 +116,24 @@ def record_plan(connection: Connection, job: JobId, claim: ClaimToken, record: P
         raise lost_claim(job, claim)
 
 
+def record_set(
+    connection: Connection, job: JobId, claim: ClaimToken, beside: Sequence[JobId], throughput: float
+) -> None:
+    """Store the jobs that this job runs beside from now on, with their foretold system throughput.
+
+    Raises LostClaimError.
+    """
+    values = {"job": job, "claim": claim, "beside": list(beside), "throughput": throughput}
+    if connection.execute(query("record_set"), values).fetchone() is None:
+        raise lost_claim(job, claim)
+
+
+def set_measured(connection: Connection, job: JobId, claim: ClaimToken, throughput: float, *, weight: float) -> None:
+    """Blend a measured system throughput into that of the job's present set, if it has one."""
+    values = {"job": job, "claim": claim, "throughput": throughput, "weight": weight}
+    connection.execute(query("set_measured"), values)
+
+
 def plan_adopted(connection: Connection, job: JobId, claim: ClaimToken, generation: int) -> None:
     """Write that the trainer has begun to follow this generation. Raises LostClaimError."""
     _update_plan(connection, "plan_adopted", job, claim, {"generation": generation})

@@ -115,7 +115,7 @@ select tensile.installation()::text,
 set local lock_timeout = '2s'
 
 -- claim_job --
-select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.threads, j.spec::text
+select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.threads, j.priority, j.spec::text
   from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
 
 -- foreign_jobs --
@@ -455,6 +455,18 @@ insert into tensile.device_paces (device_kind, machine, here_ns, there_ns)
 values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
 on conflict (device_kind, machine) do nothing
 
+-- load_contention --
+select jobs, arithmetic, memory, mixed from tensile.device_contention
+ where device_kind = %(device_kind)s order by jobs
+
+-- save_contention --
+-- The first measurement stays: a controller that has measured meanwhile uses it too.
+insert into tensile.device_contention (device_kind, jobs, arithmetic, memory, mixed)
+select %(device_kind)s, m.jobs, m.arithmetic, m.memory, m.mixed
+  from unnest(%(jobs)s::integer[], %(arithmetic)s::double precision[], %(memory)s::double precision[],
+              %(mixed)s::double precision[]) as m (jobs, arithmetic, memory, mixed)
+on conflict (device_kind, jobs) do nothing
+
 -- forget_links --
 delete from tensile.device_links where host = %(host)s and device_kind = %(device_kind)s
 
@@ -481,6 +493,25 @@ select j.job_id, j.attempt, %(generation)s, %(reason)s, %(policy)s, %(vanilla_pe
  where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
 on conflict (job_id, attempt, generation) do update set reason = excluded.reason  -- the same plan, reported twice
 returning plan_id
+
+-- record_set --
+-- Ends the job's previous set, and writes the set that runs now.
+with job as (
+  select j.job_id, j.attempt from tensile.jobs as j
+   where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+), ended as (
+  update tensile.job_sets as s set ended_at = now() from job where s.job_id = job.job_id and s.ended_at is null
+)
+insert into tensile.job_sets (job_id, attempt, beside, stp_foretold)
+select job_id, attempt, %(beside)s, %(throughput)s from job
+returning set_id
+
+-- set_measured --
+update tensile.job_sets as s
+   set stp_measured = coalesce(s.stp_measured + %(weight)s * (%(throughput)s - s.stp_measured), %(throughput)s)
+  from tensile.jobs as j
+ where j.job_id = %(job)s and j.claim = %(claim)s and s.job_id = j.job_id and s.ended_at is null
+returning s.set_id
 
 -- plan_adopted --
 update tensile.plans as p set adopted_at = coalesce(p.adopted_at, now())

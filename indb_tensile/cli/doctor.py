@@ -44,7 +44,7 @@ from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.link import BORNE_OUT, CopyDirection, CopyMeasurement, link_of
 
 FOUND_FAULTS = 1
-_TORCH = ((2, 11), (2, 14))  # the versions that pyproject.toml allows: from, below
+_TORCH = ((2, 11), (2, 16))  # the versions that pyproject.toml allows: from, below
 _SHARED_BYTES = 64 * config.MIB
 
 
@@ -319,7 +319,7 @@ def _catalog(connection: Connection, dsn: str | None) -> Iterator[Row]:
     yield _check("catalog", same, finding, mend)
     with connection.cursor(row_factory=dict_row) as cursor:
         with pinned(connection):
-            rows = [*_roles(cursor), *_workers(cursor), *_links(cursor)]
+            rows = [*_roles(cursor), *_workers(cursor), *_links(cursor), *_contention(cursor)]
         yield from rows
         yield _reader(dsn)
         for row in cursor.execute(statement("check")).fetchall():
@@ -370,6 +370,15 @@ def _links(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
     links = cursor.execute(statement("links")).fetchall()
     for (host, device), rows in groupby(links, key=lambda row: (row["host"], row["device"])):
         yield _link(f"link of {device} on {host}", list(rows))
+
+
+def _contention(cursor: psycopg.Cursor[Row]) -> Iterator[Row]:
+    """Say what jobs side by side share on each kind of device, and how much they slow each other down."""
+    measured = cursor.execute(statement("contention")).fetchall()
+    for device, rows in groupby(measured, key=lambda row: row["device"]):
+        what = "the GPU" if device.startswith("cuda") else "this machine's processor cores"
+        factors = ", ".join(f"{row['jobs']} jobs take {row['factor']:.2f} times as long as alone" for row in rows)
+        yield _check(f"sharing of {device}", True, f"jobs share {what}; beside each other, {factors}", "")
 
 
 def _link(name: str, rows: list[Row]) -> Row:

@@ -118,6 +118,10 @@ select l.host, l.device_kind as device, l.way::text, l.beside, l.size_bytes, l.l
        l.emulated_bytes_per_s, to_char(l.measured_at, 'YYYY-MM-DD HH24:MI') as measured
   from tensile.device_links as l order by l.host, l.device_kind, l.way, l.beside, l.size_bytes;
 
+-- contention --
+select c.device_kind as device, c.jobs, (c.arithmetic + c.memory + c.mixed) / 3 as factor
+  from tensile.device_contention as c where c.jobs > 1 order by c.device_kind, c.jobs;
+
 -- versions --
 select public.tensile_version(), current_setting('server_version');
 

@@ -26,9 +26,11 @@ from indb_tensile.scheduler.admission.questions import (
     PlanFor,
     Question,
     RenewFor,
+    TradeOffsFor,
     Unanswered,
     answer,
 )
+from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
@@ -137,6 +139,10 @@ class BackgroundPlanner:
     def least_bytes(self, workload: Workload) -> int:
         """Answer as `Planner.least_bytes`. Raises Unanswered if the answer is not stored."""
         return cast(int, self._look_up(LeastFor(workload=workload)))
+
+    def trade_offs(self, workload: Workload) -> tuple[TradeOff, ...]:
+        """Answer as `Planner.trade_offs`. Raises Unanswered if the answer is not stored."""
+        return cast(tuple[TradeOff, ...], self._look_up(TradeOffsFor(workload=workload)))
 
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
         """Answer as `Planner.placed_bytes`. Raises Unanswered if the answer is not stored."""

@@ -205,8 +205,16 @@ class Controller:
     def _adjust_to_room(self) -> None:
         """Tell decide() if the memory that other programs leave on the device has changed.
 
-        Jobs then shrink, or wait, while other programs use more of it.
+        Jobs then shrink, or wait, while other programs use more of it. Regions that no job may have any more are
+        released for other programs, and are created again before jobs may have more.
         """
+        for trainer in sorted(self._memory.take_refusing()):
+            if self._trainers.pid(trainer):
+                self._fail_trainer(
+                    trainer, DeviceError("the trainer does not follow a change of the device's regions")
+                )
+                self._fold_events()
+        self._memory.restore_regions()
         room = self._memory.room()
         if room is None or self._stop_at_s is not None:
             return
@@ -216,6 +224,7 @@ class Controller:
         if room.budget_bytes != self._pool.budget_bytes:
             log.warning("other programs' memory leaves jobs a budget of %d bytes now", room.budget_bytes)
             self.fold(BudgetChange(budget_bytes=room.budget_bytes))
+        self._memory.fit_regions(room.regions_bytes)
 
     def fold(self, event: Event) -> None:
         """Pass the event to decide() and carry out its orders; repeat for the events that the orders cause."""

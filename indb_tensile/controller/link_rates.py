@@ -50,9 +50,14 @@ def measured_copies(
 
 def measure_apart(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Measure in a separate process, because that imports torch, which no controller does. Raises DeviceError."""
-    code = run(tuple(command), env=dict(environment), stdin=DEVNULL, check=False).returncode
+    code = measuring_exit_code(command, environment)
     if code:
         raise _not_measured(f"the measuring process ended with code {code}")
+
+
+def measuring_exit_code(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a measuring process, which imports torch and writes its own messages. Return its exit code."""
+    return run(tuple(command), env=dict(environment), stdin=DEVNULL, check=False).returncode
 
 
 def _pace(machine: str, known: Callable[[str], StepTimes | None], measure: Callable[[], None]) -> StepTimes:

@@ -23,12 +23,13 @@ from indb_tensile.scheduler.admission.events import (
     Measurement,
     Parking,
     SpareReady,
+    StepsLeft,
 )
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 
 
 def fact(trainer: TrainerId, message: Message) -> Event | None:
-    """Return the fact that the message states, or None for progress, which the trainer itself writes to the catalog.
+    """Return the fact that the message states; None for progress before the first training step.
 
     Raises InvariantError for a message that only a controller sends.
     """
@@ -37,7 +38,11 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:
             return SpareReady(trainer=trainer)
         case Captured():
             return Capture(
-                trainer=trainer, graphs=message.graphs, latency_ns=message.latency_ns, unknown=message.unknown
+                trainer=trainer,
+                graphs=message.graphs,
+                latency_ns=message.latency_ns,
+                unknown=message.unknown,
+                steps=message.steps,
             )
         case Calibrated():
             return Calibration(
@@ -66,7 +71,7 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:
                 sqlstate=message.sqlstate, message=message.message, detail=message.detail, hint=message.hint
             )
             return Failure(trainer=trainer, fault=fault, retry=message.retry, lost=message.lost, blame=message.blame)
-        case Progressed():
-            return None
+        case Progressed(steps_left=steps_left):
+            return None if steps_left is None else StepsLeft(trainer=trainer, steps_left=steps_left)
         case _:
             raise InvariantError(f"trainer {trainer} sent a controller's message: {type(message).__name__}")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.host_memory import passing_bytes, within_host
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.placement import place_plan
@@ -10,6 +11,7 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew
 from indb_tensile.scheduler.policies import policy_named
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
+from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.scheduler.workload import Workload
 
 _SMALL_OPERATORS = 3_000  # operators in all; up to this number, improving plans with full effort takes seconds
@@ -37,6 +39,10 @@ class PolicyPlanner:
         if limit_bytes is None:
             return plan_at(self.link)
         return within_host(workloads, plan_at, link=self.link, limit_bytes=limit_bytes, cache=self.cache)
+
+    def trade_offs(self, workload: Workload) -> tuple[TradeOff, ...]:
+        """Return the memory and time of the job's plans alone on the device."""
+        return trade_offs(replace(workload, host_bytes=0), link=self.link, policy=self.policy, cache=self.cache)
 
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import psycopg
 
-from indb_tensile.catalog import device_links, device_speed, install, jobs, plans
+from indb_tensile.catalog import device_contention, device_links, device_speed, install, jobs, plans
 from indb_tensile.catalog.connection import (
     LOOP_LOCK_TIMEOUT_MS,
     Connection,
@@ -23,6 +23,7 @@ from indb_tensile.catalog.connection import (
     is_blocked,
     may_pass,
 )
+from indb_tensile.catalog.device_contention import MeasuredContention
 from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
@@ -37,6 +38,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordMeasurement,
     RecordPhase,
     RecordPlan,
+    RecordSet,
     RequeueJob,
     SetWaitsFor,
 )
@@ -54,6 +56,7 @@ Writing = (
     | RecordPlan
     | RecordForecast
     | RecordAdoption
+    | RecordSet
     | RecordMeasurement
 )
 
@@ -206,6 +209,10 @@ class CatalogRecords:
         """Return how much slower this kind of device is than a machine, or None if that was never measured."""
         return self._run(lambda c: device_speed.load_pace(c, self._device_kind, machine))
 
+    def contention(self) -> tuple[MeasuredContention, ...]:
+        """Return how much jobs slow each other down on this kind of device; nothing if that was never measured."""
+        return self._run(lambda c: device_contention.load_contention(c, self._device_kind))
+
     def save_links(self, measured: Sequence[CopyMeasurement], emulated: Link | None) -> None:
         """Replace the recorded measurements of this device's link to its host."""
         self._run(lambda c: device_links.save_links(c, self._host, self._device_kind, measured, emulated))
@@ -240,7 +247,9 @@ class CatalogRecords:
         with contextlib.suppress(psycopg.Error, UnreachableError):
             self._session.run(install.check_version)
 
-    def _write(self, connection: Connection, writing: Writing, planning_ns: int) -> None:  # noqa: C901 - a table
+    def _write(  # noqa: C901 - a table: one line per kind of order
+        self, connection: Connection, writing: Writing, planning_ns: int
+    ) -> None:
         job, claim = writing.job, writing.claim
         match writing:
             case FailJob(fault=fault):
@@ -270,7 +279,9 @@ class CatalogRecords:
                 )
             case RecordAdoption(generation=generation):
                 plans.plan_adopted(connection, job, claim, generation)
-            case RecordMeasurement(measurement=measurement):
+            case RecordSet(beside=beside, foretold_throughput=throughput):
+                plans.record_set(connection, job, claim, beside, throughput)
+            case RecordMeasurement(measurement=measurement, throughput=throughput):
                 plans.plan_measured(
                     connection,
                     job,
@@ -281,6 +292,8 @@ class CatalogRecords:
                     stall_ns=measurement.stall_ns,
                     weight=NEW_WEIGHT,
                 )
+                if throughput is not None:
+                    plans.set_measured(connection, job, claim, throughput, weight=NEW_WEIGHT)
 
 
 # Errors of a statement after the catalog was upgraded or dropped while the program runs.

@@ -226,6 +226,29 @@ create table tensile.data_reports (
 
 -- Quotas and snapshots ---------------------------------------------------------------------------------------
 
+create table tensile.device_contention (
+  device_kind text not null,
+  jobs integer not null,
+  arithmetic double precision not null,
+  memory double precision not null,
+  mixed double precision not null,
+  measured_at timestamptz not null default now(),
+  primary key (device_kind, jobs),
+  constraint device_contention_is_positive check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0)
+);
+
+create table tensile.job_sets (
+  set_id bigint generated always as identity primary key,
+  job_id bigint not null references tensile.jobs on delete cascade,
+  attempt integer not null,
+  beside bigint[] not null,
+  stp_foretold double precision not null,
+  stp_measured double precision,
+  started_at timestamptz not null default now(),
+  ended_at timestamptz
+);
+create index job_sets_of_job on tensile.job_sets (job_id, set_id);
+
 create table tensile.role_quotas (
   role_oid oid not null,
   installation uuid not null default tensile.installation(),

@@ -7,7 +7,7 @@ import pytest
 from indb_tensile.catalog import jobs, plans
 from indb_tensile.catalog.plans import DeviceUse, JobUse, OpMeasurement, PlanRecord
 from indb_tensile.errors import LostClaimError
-from indb_tensile.job import JobId
+from indb_tensile.job import ClaimToken, JobId
 from tests.catalog.enqueue import claim, enqueue, register
 from tests.conftest import Database
 
@@ -76,6 +76,37 @@ def test_plan_is_recorded_adopted_and_measured(database: Database) -> None:
             " adopted_at is not null from tensile.plans"
         ).fetchall()
         assert rows == [(1, 1, "start", 80, 80, 11, 1, 11, 3, 2, 7, {"swaps": []}, True)]
+
+
+def test_the_jobs_beside_a_job_are_recorded_until_they_change(database: Database) -> None:
+    with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
+        enqueue(alice)
+        claimed = claim(connection, register(connection))
+        job, token = claimed.job, claimed.claim
+        plans.set_measured(connection, job, token, 9.0, weight=0.5)  # before any set: no row
+        plans.record_set(connection, job, token, (), 1.0)
+        plans.record_set(connection, job, token, (JobId(8), JobId(9)), 2.5)
+        plans.set_measured(connection, job, token, 2.0, weight=0.5)
+        plans.set_measured(connection, job, token, 3.0, weight=0.5)
+        shown = alice.execute(
+            "select beside, stp_foretold, stp_measured, ended_at is null from tensile.stat_sharing"
+        ).fetchall()
+        assert sorted(shown) == [([], 1.0, None, False), ([8, 9], 2.5, 2.5, True)]
+        with pytest.raises(LostClaimError):
+            plans.record_set(connection, job, ClaimToken(token + 1), (), 1.0)
+
+
+def test_nobody_sees_beside_whom_anothers_job_runs(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("bob") as bob,
+        database.connect("tensile_worker") as connection,
+    ):
+        enqueue(alice)
+        claimed = claim(connection, register(connection))
+        plans.record_set(connection, claimed.job, claimed.claim, (JobId(8),), 1.0)
+        assert bob.execute("select count(*) from tensile.stat_sharing").fetchone() == (0,)
+        assert bob.execute("select count(*) from tensile.job_sets").fetchone() == (0,)
 
 
 def test_second_attempt_starts_with_generation_1(database: Database) -> None:

@@ -18,7 +18,7 @@ from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, Unreadable
 from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
 from indb_tensile.controller.controller_loop import Controller, Mail
-from indb_tensile.controller.device_ledger import DeviceMemory
+from indb_tensile.controller.device_ledger import ChangingRegions, DeviceMemory
 from indb_tensile.controller.device_room import Headroom
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.heartbeat import Heartbeat
@@ -227,6 +227,7 @@ class FakeLedger:
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
+        self.absent_bytes = 0
         self.grants: dict[Slot, int] = {}
         self.pids: dict[Slot, int] = {}
         self.epochs = 0
@@ -245,10 +246,21 @@ class FakeLedger:
         return slot, self.epochs
 
     def grant(self, slot: Slot, size_bytes: int) -> int:
-        if self.refuse or sum(self.grants.values()) - self.grants[slot] + size_bytes > self.capacity_bytes:
+        free_bytes = self.capacity_bytes - self.absent_bytes - sum(self.grants.values()) + self.grants[slot]
+        if self.refuse or size_bytes > free_bytes:
             raise DeviceMemoryError(f"no {size_bytes} bytes for slot {slot}")
         self.grants[slot] = size_bytes
         return size_bytes
+
+    def withdraw(self, count: int) -> tuple[int, ...]:
+        free = (self.capacity_bytes - self.absent_bytes - sum(self.grants.values())) // MIB
+        last = (self.capacity_bytes - self.absent_bytes) // MIB
+        withdrawn = tuple(range(last - 1, last - 1 - min(count, free), -1))
+        self.absent_bytes += len(withdrawn) * MIB
+        return withdrawn
+
+    def restore(self, regions: Sequence[int]) -> None:
+        self.absent_bytes -= len(regions) * MIB
 
     def revoke_slot(self, slot: Slot) -> None:
         self.revoked.append(slot)
@@ -282,6 +294,7 @@ class FakeLedger:
             high_water_bytes=granted_bytes,
             host_bytes=0,
             host_limit_bytes=0,
+            absent_bytes=self.absent_bytes,
             out_lane=lane,
             in_lane=lane,
         )
@@ -299,6 +312,7 @@ class FakeRegions:
         self.listed: set[int] = set()
         self.taken: list[TrainerId] = []
         self.let_gone: list[int] = []
+        self.forgotten: list[TrainerId] = []
 
     def let_go(self, pid: int) -> None:
         self.let_gone.append(pid)
@@ -306,6 +320,9 @@ class FakeRegions:
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
         self.taken.append(trainer)
         taker.close()
+
+    def forget(self, trainer: TrainerId) -> None:
+        self.forgotten.append(trainer)
 
     def in_use_by(self, pid: int) -> bool:
         return pid in self.listed
@@ -329,6 +346,7 @@ class ControllerHarness:
         starvation: OomKills | None = None,
         gauge: Gauge | None = None,
         headroom: Headroom | None = None,
+        changing: ChangingRegions | None = None,
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
@@ -352,7 +370,7 @@ class ControllerHarness:
             planner=self.planner,
             records=self.records,
             trainers=self.trainers,
-            memory=DeviceMemory(self.ledger, kind="fake", gauge=gauge, headroom=headroom),
+            memory=DeviceMemory(self.ledger, kind="fake", gauge=gauge, headroom=headroom, regions=changing),
             mailbox=self.mailbox,
             service=NoService(),
             poll_s=0.05,
@@ -413,6 +431,7 @@ def controller_harness(
     starvation: OomKills | None = None,
     gauge: Gauge | None = None,
     headroom: Headroom | None = None,
+    changing: ChangingRegions | None = None,
     **pool: Any,
 ) -> Iterator[ControllerHarness]:
     harness = ControllerHarness(
@@ -428,6 +447,7 @@ def controller_harness(
         starvation=starvation,
         gauge=gauge,
         headroom=headroom,
+        changing=changing,
         **pool,
     )
     try:

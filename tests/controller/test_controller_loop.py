@@ -14,6 +14,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordAdoption,
     RecordMeasurement,
     RecordPlan,
+    RecordSet,
     RequeueJob,
 )
 from indb_tensile.scheduler.admission.events import BudgetChange, Stop
@@ -54,7 +55,7 @@ def test_finished_job_leaves_the_ledger_empty() -> None:
         harness.until(lambda: not harness.controller.pool.members)
         assert harness.ledger.grants == {}
         kinds = [type(w) for w in harness.records.written]
-        assert kinds == [RecordPlan, RecordAdoption, RecordMeasurement]
+        assert kinds == [RecordPlan, RecordSet, RecordAdoption, RecordMeasurement]
         assert harness.records.states[job] == "claimed", "only the trainer records the success"
 
 

@@ -60,7 +60,7 @@ class EpochLoop:
     steps_done: int = 0  # of the epoch that is being trained
     early_stop: EarlyStop = field(init=False)
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
-    _feed: BatchPrefetcher = field(default_factory=BatchPrefetcher)
+    _feed: BatchPrefetcher = field(init=False)
     _losses: Losses = field(default_factory=Losses)  # of the epoch that is being trained
     _checkpoint_retry: CheckpointRetry = field(init=False)
     _orders: ControllerOrders = field(init=False)
@@ -70,14 +70,17 @@ class EpochLoop:
     _validated_s: float = math.inf  # duration of the last validation
     _rows_trained: int = 0
     _seconds_trained: float = 0.0
+    _work: Work = field(init=False)
     _remaining: Remaining = field(init=False)
     _done_at: float = 0.0  # when the last step, or the work after the last epoch, ended
 
     def __post_init__(self) -> None:
+        self._feed = BatchPrefetcher(self.runner)
         self.early_stop = self.prepared.early_stop
         self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
         self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)
-        self._remaining = Remaining(self._work())
+        self._work = work_of(self.prepared, self.steps)
+        self._remaining = Remaining(self._work)
         self._orders = ControllerOrders(
             self.runner, self.link, self.inbox, self.progress_writer, self._save_checkpoint_now
         )
@@ -129,6 +132,7 @@ class EpochLoop:
                 self._seconds_trained += time.monotonic() - started
                 self._measure()
                 self._remaining.stepped(self._elapsed_s())
+                self.progress_writer.signs.steps_left = self._work.steps_left(Position(epochs=epoch, steps=step + 1))
                 first_of_all = epoch == 0 and step == 0
                 progress = self._progress(step + 1, per_epoch, losses.mean())
                 self.progress_writer.report(progress, at_once=first_of_all)
@@ -258,18 +262,6 @@ class EpochLoop:
             figures=figures or {},
         )
 
-    def _work(self) -> Work:
-        prepared, rows = self.prepared, self.steps.evaluation_rows
-        trained_ns, evaluated_ns = (sum(ns) for ns in (self.steps.latency_ns[0], self.steps.latency_ns[-1]))
-        share = evaluated_ns / trained_ns if trained_ns else EVALUATION_SHARE
-        return Work(
-            epochs=prepared.settings.epochs,
-            steps=batch_plan(prepared.train.rows, prepared.settings).steps,
-            valid_batches=-(-prepared.valid.rows // rows),
-            test_batches=-(-prepared.test.rows // rows),
-            evaluation_share=share,
-        )
-
     def _elapsed_s(self) -> float:
         """Return the seconds since the previous call."""
         previous_at, self._done_at = self._done_at, time.monotonic()
@@ -349,3 +341,16 @@ class EpochLoop:
 
 _RANDOM = "random/torch"
 _BEST = "best/"  # layers are numbered, so no parameter name starts with this
+
+
+def work_of(prepared: Prepared, steps: CapturedSteps) -> Work:
+    """Return the work of the whole training. The latencies say how long an evaluation is, relative to a step."""
+    rows = steps.evaluation_rows
+    trained_ns, evaluated_ns = (sum(ns) for ns in (steps.latency_ns[0], steps.latency_ns[-1]))
+    return Work(
+        epochs=prepared.settings.epochs,
+        steps=batch_plan(prepared.train.rows, prepared.settings).steps,
+        valid_batches=-(-prepared.valid.rows // rows),
+        test_batches=-(-prepared.test.rows // rows),
+        evaluation_share=evaluated_ns / trained_ns if trained_ns else EVALUATION_SHARE,
+    )

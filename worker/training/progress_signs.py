@@ -22,6 +22,7 @@ class ProgressSigns:
         self.phase = Phase.READING
         self.epoch = 0
         self.step = 0
+        self.steps_left: float | None = None  # in training steps (remaining.py); None before the first step
 
     def give(self) -> None:
         """Record that one piece of work, such as an iteration, has ended, and send a sign if it is time."""
@@ -32,7 +33,14 @@ class ProgressSigns:
             return
         self._due_s = now_s + SIGN_S
         self._link.send(
-            Progressed(job=self._job, phase=self.phase, epoch=self.epoch, step=self.step, longest_s=self._longest_s)
+            Progressed(
+                job=self._job,
+                phase=self.phase,
+                epoch=self.epoch,
+                step=self.step,
+                longest_s=self._longest_s,
+                steps_left=self.steps_left,
+            )
         )
 
     def begin(self) -> None:

@@ -24,12 +24,18 @@ class Work:
     test_batches: int
     evaluation_share: float = EVALUATION_SHARE
 
+    def steps_left(self, position: "Position") -> float:
+        """Return the training steps from this position to the end. An evaluation counts as a fraction of a step."""
+        epochs = max(0, self.epochs - position.epochs)
+        steps = max(0, epochs * self.steps - position.steps)
+        return steps + (epochs * self.valid_batches + self.test_batches) * self.evaluation_share
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """The position of a training: completed epochs, and completed steps of the epoch after them."""
 
-    epochs: int
+    epochs: int = 0
     steps: int = 0
 
 

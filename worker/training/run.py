@@ -31,12 +31,13 @@ from indb_tensile.messages import Adopt, Adopted, Assign, Calibrate, Calibrated,
 from ..captured_steps import CapturedSteps, optimizer_settings
 from . import niceness
 from .checkpointing import Checkpointing
-from .epochs import EpochLoop
+from .epochs import EpochLoop, work_of
 from .inbox import Inbox
 from .patient_session import PatientSession
 from .progress_signs import ProgressSigns
 from .progress_writer import ProgressWriter
 from .publication import Judgement, Trained, compare, judge, publication
+from .remaining import Position
 from .training_events import tell_columns, tell_settings
 
 log = logging.getLogger("trainer")
@@ -84,7 +85,7 @@ class TrainingRun:
                 settle_precision(prepared.settings.precision, opened.torch_device)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, progress_writer, prepared, opened.torch_device)
-                first = self._wait_for_admission(progress_writer, steps, opened.device)
+                first = self._wait_for_admission(progress_writer, prepared, steps, opened.device)
                 trained = self._train(session, progress_writer, prepared, steps, first, opened)
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
@@ -180,11 +181,19 @@ class TrainingRun:
         steps.look_up(session)
         return steps
 
-    def _wait_for_admission(self, progress_writer: ProgressWriter, steps: CapturedSteps, device: Device) -> Adopt:
+    def _wait_for_admission(
+        self, progress_writer: ProgressWriter, prepared: Prepared, steps: CapturedSteps, device: Device
+    ) -> Adopt:
         """Send the job's graphs, measure unknown operators, and wait until a plan fits beside those of other jobs."""
         job = self._job.job
         self._link.send(
-            Captured(job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, unknown=len(steps.unknown))
+            Captured(
+                job=job,
+                graphs=steps.graphs,
+                latency_ns=steps.latency_ns,
+                unknown=len(steps.unknown),
+                steps=work_of(prepared, steps).steps_left(Position()),
+            )
         )
         while True:
             message = self._next_message(progress_writer)

@@ -362,6 +362,30 @@ plans = Table(
     Column("adopted_at", TIME),
 )
 
+device_contention = Table(
+    "device_contention",
+    metadata,
+    Column("device_kind", Text, primary_key=True),
+    Column("jobs", Integer, primary_key=True),
+    Column("arithmetic", Double, nullable=False),
+    Column("memory", Double, nullable=False),
+    Column("mixed", Double, nullable=False),
+    Column("measured_at", TIME, nullable=False),
+)
+
+job_sets = Table(
+    "job_sets",
+    metadata,
+    Column("set_id", BigInteger, primary_key=True),
+    Column("job_id", BigInteger, ForeignKey("jobs.job_id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("beside", ARRAY(BigInteger), nullable=False),
+    Column("stp_foretold", Double, nullable=False),
+    Column("stp_measured", Double),
+    Column("started_at", TIME, nullable=False),
+    Column("ended_at", TIME),
+)
+
 role_quotas = Table(
     "role_quotas",
     metadata,

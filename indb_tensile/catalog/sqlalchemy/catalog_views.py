@@ -7,7 +7,7 @@ them with an installed catalog as compares the tables.
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, Numeric, SmallInteger, Table, Text
-from sqlalchemy.dialects.postgresql import INTERVAL, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB
 
 from indb_tensile.catalog.sqlalchemy.catalog_tables import metadata
 from indb_tensile.catalog.sqlalchemy.catalog_types import COPY_WAY, JOB_PHASE, JOB_STATE, TASK, TIME, Name
@@ -200,6 +200,19 @@ stat_plan = _view(
     Column("planning_ms", Numeric),
     Column("created_at", TIME),
     Column("adopted_at", TIME),
+)
+
+stat_sharing = _view(
+    "stat_sharing",
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("attempt", Integer),
+    Column("beside", ARRAY(BigInteger)),
+    Column("stp_foretold", Double),
+    Column("stp_measured", Double),
+    Column("started_at", TIME),
+    Column("ended_at", TIME),
 )
 
 stat_latency = _view(

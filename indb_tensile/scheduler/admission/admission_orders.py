@@ -185,12 +185,26 @@ class RecordAdoption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSet:
+    """Write that the job runs beside these jobs from now on, with the system throughput foretold for all of them."""
+
+    job: JobId
+    claim: ClaimToken
+    beside: tuple[JobId, ...]
+    foretold_throughput: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMeasurement:
-    """Write the measurements of iterations under a plan."""
+    """Write the measurements of iterations under a plan.
+
+    `throughput` is the measured system throughput of the jobs that run side by side, if all of them were measured.
+    """
 
     job: JobId
     claim: ClaimToken
     measurement: Measurement
+    throughput: float | None = None
 
 
 Order = (
@@ -212,5 +226,6 @@ Order = (
     | RecordPlan
     | RecordForecast
     | RecordAdoption
+    | RecordSet
     | RecordMeasurement
 )

@@ -40,6 +40,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     ReleaseTrainer,
     RequeueJob,
 )
+from indb_tensile.scheduler.admission.completion_rule import observe
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.events import (
     Adoption,
@@ -65,6 +66,7 @@ from indb_tensile.scheduler.admission.events import (
     Silence,
     SpareReady,
     Stall,
+    StepsLeft,
     Stop,
     Tick,
 )
@@ -84,6 +86,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
+from indb_tensile.scheduler.admission.running_set import measured_throughput, watch
 from indb_tensile.scheduler.admission.sharing import advance, divide, least_limit, renew_forecasts
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.timing.latency import correct, drift
@@ -105,6 +108,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
         park(decision)
         divide(decision)
         advance(decision)
+        watch(decision)
         staff(decision)
     return decision.pool, tuple(decision.orders)
 
@@ -134,6 +138,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             _holding(decision, event)
         case Measurement():
             _measured(decision, event)
+        case StepsLeft():
+            _stepped(decision, event)
         case Finish(trainer=trainer):
             _finished(decision, trainer)
         case Failure():
@@ -191,7 +197,15 @@ def _captured(decision: Decision, capture: Capture) -> None:
     workload = _workload(decision, member, capture)
     if workload is None:
         return
-    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=JobStage.WAITING)
+    member = replace(
+        member,
+        workload=workload,
+        corrected_ns=workload.latency_ns[0],
+        alone_ns=sum(workload.latency_ns[0]),
+        steps=capture.steps,
+        steps_left=capture.steps,
+        stage=JobStage.WAITING,
+    )
     if capture.unknown:
         need_bytes = decision.pool.regions(least_bytes(workload))
         member = replace(member, stage=JobStage.UNMEASURED, need_bytes=need_bytes)
@@ -208,7 +222,14 @@ def _calibrated(decision: Decision, calibration: Calibration) -> None:
         return
     needed_bytes = member.granted_bytes + calibration.overflow_bytes
     member = decision.grant(member, 0)
-    member = replace(member, workload=workload, corrected_ns=workload.latency_ns[0], stage=JobStage.WAITING)
+    member = replace(
+        member,
+        workload=workload,
+        corrected_ns=workload.latency_ns[0],
+        alone_ns=sum(workload.latency_ns[0]),
+        trade_offs=(),
+        stage=JobStage.WAITING,
+    )
     if calibration.overflow_bytes > 0:
         member = replace(member, stage=JobStage.UNMEASURED, need_bytes=decision.pool.regions(needed_bytes))
     decision.put(member)
@@ -255,8 +276,12 @@ def _measured(decision: Decision, measurement: Measurement) -> None:
         return
     if len(measurement.latency_ns) != len(member.corrected_ns) or measurement.generation > member.adopted:
         return
-    decision.order(RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement))
+    throughput = measured_throughput(decision, member, measurement.iteration_ns)
+    decision.order(
+        RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement, throughput=throughput)
+    )
     decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # the device works
+    decision.pool, member = observe(decision.pool, member, sum(measurement.latency_ns))
     # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
@@ -268,6 +293,12 @@ def _measured(decision: Decision, measurement: Measurement) -> None:
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
     if drift(planned_ns, member.corrected_ns) > decision.pool.drift_threshold:
         decision.plan_anew(PlanReason.DRIFT)
+
+
+def _stepped(decision: Decision, progress: StepsLeft) -> None:
+    member = decision.pool.of_trainer(progress.trainer)
+    if member is not None and 0 <= progress.steps_left < float("inf"):
+        decision.put(replace(member, steps_left=progress.steps_left))
 
 
 # --- and out ---------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ class Capture:
     graphs: tuple[StepGraph, ...]
     latency_ns: tuple[tuple[int, ...], ...]
     unknown: int
+    steps: float = 1.0  # the work of the whole training in training steps; an evaluation is a fraction of a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,14 @@ class Measurement:
     iteration_ns: int
     stall_ns: int
     peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsLeft:
+    """The training steps that are left of a job's training, as in `Capture.steps`."""
+
+    trainer: TrainerId
+    steps_left: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +226,7 @@ Event = (
     | PauseChange
     | Holding
     | Measurement
+    | StepsLeft
     | Finish
     | Failure
     | Exit

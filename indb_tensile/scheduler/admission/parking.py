@@ -92,7 +92,7 @@ def _leave(decision: Decision, member: Member) -> None:
 def _order(decision: Decision, member: Member) -> None:
     """Tell the trainer to leave the device, and plan the other jobs without this one."""
     assert member.trainer is not None
-    host_bytes = parked_bytes(planned(member).graphs[0])
+    host_bytes = parked_bytes(planned(member).graphs)
     in_memory = _has_place(decision.pool) and host_bytes - member.host_bytes <= decision.pool.free_host_bytes
     number = member.parks + 1
     decision.order(ParkJob(trainer=member.trainer, number=number, in_memory=in_memory))

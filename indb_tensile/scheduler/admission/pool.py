@@ -9,6 +9,8 @@ from typing import NewType, Protocol, Self
 
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
+from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
@@ -28,6 +30,13 @@ class JobStage(StrEnum):
     PARKING = "parking"  # leaves the device at the end of its iteration
     PARKED = "parked"  # its state is in the host pool, its grant is 0, and it must not return yet
     ENDING = "ending"  # its trainer is ending; the outcome is written when the trainer has exited
+
+
+class Sharing(StrEnum):
+    """When a waiting job is let in beside the jobs that run. `config.SHARING` lists the same values."""
+
+    COMPLETION = "completion"  # if that makes all jobs end earlier (completion/choose_starts.py)
+    ANY_PRICE = "any_price"  # if any plan fits, however slow the jobs become
 
 
 class PlanReason(StrEnum):
@@ -132,6 +141,11 @@ class Member:
     need_bytes: int = 0
     generation: int = 0
     adopted: int = 0
+    steps: float = 1.0  # of the whole training
+    steps_left: float = 1.0
+    # the plans that the job could follow, for its latencies when it was captured; none until they are needed
+    trade_offs: tuple[TradeOff, ...] = ()
+    alone_ns: int = 0  # sum of the training step's latencies while no other job runs
     plan: JobPlan | None = None  # the last plan sent
     planned_bytes: int = 0  # the grant that goes with `plan`
     planned_host_bytes: int = 0
@@ -165,6 +179,14 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSet:
+    """The jobs that run side by side. `speeds` are measured, relative to each job alone with all the memory."""
+
+    jobs: tuple[JobId, ...] = ()
+    speeds: tuple[tuple[JobId, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spare:
     """A trainer without a job. `ready` is True when it has imported its modules."""
 
@@ -185,6 +207,10 @@ class Pool:
     entering_jobs: int = 2
     parked_jobs: int = 4  # the most jobs that wait in the host pool; further ones are saved, and their trainers end
     drift_threshold: float = 0.2
+    sharing: Sharing = Sharing.ANY_PRICE
+    max_slowdown: float = 3.0  # the most that a job may be slowed down by sharing, against alone with all the memory
+    contention: Contention = Contention(points=((1, 1.0),))  # noqa: RUF009 - it is immutable
+    running_set: RunningSet = field(default_factory=RunningSet)
     members: tuple[Member, ...] = ()
     spares: tuple[Spare, ...] = ()
     leaving: frozenset[TrainerId] = field(default_factory=frozenset)  # spare trainers that were told to end
@@ -278,6 +304,10 @@ class Planner(Protocol):
 
     def least_bytes(self, workload: Workload) -> int:
         """Return the smallest peak that this policy can give this job."""
+        ...
+
+    def trade_offs(self, workload: Workload) -> tuple[TradeOff, ...]:
+        """Return the memory and time of the job's plans alone on the device; none if its own limit is too low."""
         ...
 
     def renew(

@@ -10,6 +10,7 @@ never on when the answers arrive.
 from dataclasses import dataclass
 
 from indb_tensile.scheduler.admission.pool import Planner
+from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
@@ -40,6 +41,13 @@ class LeastFor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TradeOffsFor:
+    """The arguments of a call of `Planner.trade_offs`."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedFor:
     """The arguments of a call of `Planner.placed_bytes`."""
 
@@ -48,8 +56,8 @@ class PlacedFor:
     region_bytes: int
 
 
-Question = PlanFor | RenewFor | LeastFor | PlacedFor
-Answer = tuple[JobPlan, ...] | Infeasible | int | None
+Question = PlanFor | RenewFor | LeastFor | TradeOffsFor | PlacedFor
+Answer = tuple[JobPlan, ...] | Infeasible | tuple[TradeOff, ...] | int | None
 
 
 class Unanswered(Exception):  # noqa: N818 - not a fault: it unwinds a division that is repeated later
@@ -69,5 +77,7 @@ def answer(planner: Planner, question: Question) -> Answer:
             return planner.renew(workloads, plans, budget_bytes=budget_bytes)
         case LeastFor(workload=workload):
             return planner.least_bytes(workload)
+        case TradeOffsFor(workload=workload):
+            return planner.trade_offs(workload)
         case PlacedFor(workload=workload, plan=plan, region_bytes=region_bytes):
             return planner.placed_bytes(workload, plan, region_bytes=region_bytes)

@@ -25,6 +25,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordPlan,
     SendPlans,
 )
+from indb_tensile.scheduler.admission.completion_rule import StartRule, waiting_text
 from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
 from indb_tensile.scheduler.admission.pool import (
     Broken,
@@ -35,6 +36,7 @@ from indb_tensile.scheduler.admission.pool import (
     Outcome,
     PlanReason,
     Pool,
+    Sharing,
     Target,
 )
 from indb_tensile.scheduler.admission.questions import Unanswered
@@ -123,11 +125,14 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     """
     limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
+    rule = _start_rule(decision, waiting)
     for place, head in enumerate(waiting):
         if head.stage is JobStage.UNMEASURED:
             if _make_room(decision, head, reason):
                 return True
-        elif _admit(decision, head, reason):
+        elif rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
+            decision.wait(head, waiting_text(rule.choice, decision.pool))
+        elif _admit(decision, head, reason, rule):
             return True
         if holds_queue(head):
             for later in waiting[place + 1 :]:
@@ -160,10 +165,21 @@ def _within_quota(decision: Decision, head: Member) -> Member | None:
     return None
 
 
-def _admit(decision: Decision, head: Member, reason: PlanReason) -> bool:
+def _start_rule(decision: Decision, waiting: list[Member]) -> StartRule | None:
+    """Return the rule that says which of the jobs start now; None if every job starts that fits."""
+    heads = tuple(member for member in waiting if member.stage is JobStage.WAITING)
+    if decision.pool.sharing is not Sharing.COMPLETION or not heads:
+        return None
+    return StartRule(decision, heads, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
+
+
+def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
     """Plan the waiting job together with the running jobs. Return True if it was let in, or ended."""
     together = (*decision.pool.at(JobStage.RUNNING), head)
     plans = _fit(decision, together, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
+    if not isinstance(plans, Infeasible) and rule is not None and not rule.confirms(head.job.job, plans):
+        decision.wait(head, waiting_text(rule.choice, decision.pool))
+        return False
     if not isinstance(plans, Infeasible):
         head = decision.wait(head, None)
         _set_targets(decision, (*together[:-1], head), plans, reason)

@@ -62,7 +62,7 @@ class _Interrupted:
             return
         self.parked += 1
         host_bytes = self._runner.park()
-        assert 0 < host_bytes <= parked_bytes(self._steps[0].graph)
+        assert 0 < host_bytes <= parked_bytes(tuple(step.graph for step in self._steps))
         self._ledger.give_up()
         with pytest.raises(InvariantError, match="has a plan"):
             self._runner.train(torch.zeros(8, 6), torch.zeros(8, dtype=torch.long), 0.1)
@@ -164,7 +164,7 @@ def test_run_parked_at_random_boundaries_has_the_bits_of_the_undisturbed_run(
 def _least_pool_bytes(steps: tuple[CapturedStep, ...], seeds: Sequence[int]) -> int:
     """Return the bytes of the host pool that a controller counts for the job, parked or under one of these plans."""
     graphs = tuple(step.graph for step in steps)
-    return max(parked_bytes(graphs[0]), *(host_bytes(graphs, _plans(steps, seed)) for seed in seeds))
+    return max(parked_bytes(graphs), *(host_bytes(graphs, _plans(steps, seed)) for seed in seeds))
 
 
 def test_parked_state_can_be_exported_and_is_freed_by_close() -> None:

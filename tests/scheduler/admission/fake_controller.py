@@ -21,16 +21,35 @@ from indb_tensile.scheduler.admission.events import (
     Tick,
 )
 from indb_tensile.scheduler.admission.pool import Pool, TrainerId
-from indb_tensile.scheduler.admission.questions import LeastFor, PlacedFor, PlanFor, Question, RenewFor, Unanswered
+from indb_tensile.scheduler.admission.questions import (
+    LeastFor,
+    PlacedFor,
+    PlanFor,
+    Question,
+    RenewFor,
+    TradeOffsFor,
+    Unanswered,
+)
 from indb_tensile.scheduler.admission.questions import answer as answer_of
+from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.workload import Workload
 
 REGION = 1 << 20
 _OrderType = TypeVar("_OrderType", bound=Order)
-_NO_FORECAST: Any = None  # `decide()` only passes forecasts on
+_FORECAST = Forecast(
+    iteration_ns=1000,
+    compute_ns=1000,
+    stall_out_ns=0,
+    stall_in_ns=0,
+    upload_ns=0,
+    peak_bytes=REGION,
+    out_bytes=0,
+    in_bytes=0,
+)
 
 
 class FakeController:
@@ -104,6 +123,7 @@ class FakeController:
 class HalvingPlanner:
     """Plan every job for its whole graph. If the budget is too small, the last jobs get down to half of theirs."""
 
+    slowdown: float = 4.0  # of a job that is planned for half of its graph
     swaps: bool = True  # without swaps no job can be planned for less than its whole graph
 
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
@@ -137,6 +157,14 @@ class HalvingPlanner:
     def least_bytes(self, workload: Workload) -> int:
         return self.whole_bytes(workload) // (2 if self.swaps else 1)
 
+    def trade_offs(self, workload: Workload) -> tuple[TradeOff, ...]:
+        """Return the whole graph, at the speed of its operators, and half of it, `slowdown` times slower."""
+        time_ns = sum(workload.latency_ns[0])
+        whole = TradeOff(peak_bytes=self.whole_bytes(workload), iteration_ns=time_ns, compute_ns=time_ns)
+        half_bytes, half_ns = self.least_bytes(workload), round(time_ns * self.slowdown)
+        half = TradeOff(peak_bytes=half_bytes, iteration_ns=half_ns, compute_ns=time_ns, stall_ns=half_ns - time_ns)
+        return (whole, half) if half_bytes < whole.peak_bytes else (whole,)
+
     def whole_bytes(self, workload: Workload) -> int:
         return sum(t.size_bytes for t in workload.graphs[0].tensors)
 
@@ -168,6 +196,10 @@ class CachedPlanner(HalvingPlanner):
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
         size_bytes: int = self.look_up(PlacedFor(workload=workload, plan=plan, region_bytes=region_bytes))
         return size_bytes
+
+    def trade_offs(self, workload: Workload) -> tuple[TradeOff, ...]:
+        points: tuple[TradeOff, ...] = self.look_up(TradeOffsFor(workload=workload))
+        return points
 
     def least_bytes(self, workload: Workload) -> int:
         size_bytes: int = self.look_up(LeastFor(workload=workload))
@@ -250,7 +282,7 @@ def job_plan(job: JobId, peak_bytes: int) -> JobPlan:
     return JobPlan(
         job=job,
         plans=(Plan(policy=f"fake {peak_bytes}"),),
-        forecast=_NO_FORECAST,
+        forecast=_FORECAST,
         vanilla_peak_bytes=peak_bytes,
         liveness_peak_bytes=peak_bytes,
         floor_bytes=peak_bytes,
@@ -295,7 +327,7 @@ def measurement(trainer: TrainerId, latency_ns: int, *, generation: int = 1, reg
         trainer=trainer,
         generation=generation,
         latency_ns=(latency_ns,),
-        iteration_ns=1,
+        iteration_ns=1000,
         stall_ns=0,
         peak_bytes=regions * REGION,
     )

@@ -59,7 +59,7 @@ def test_jobs_are_replanned_only_for_drift_beyond_the_threshold() -> None:
     controller = FakeController(10, drift_threshold=0.2)
     trainer = controller.start(1, 4)
     report = measurement(trainer, 1200)
-    record = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=report)
+    record = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=report, throughput=1.0)
     assert controller.send(report) == (record,)
     assert controller.pool.members[0].corrected_ns == (1200,), (
         "the first report replaces the latencies of the calibration"
@@ -152,7 +152,7 @@ def test_measurement_within_the_threshold_renews_the_forecast_only() -> None:
     controller = FakeController(10, planner=ForecastingPlanner(), drift_threshold=0.2)
     trainer = controller.start(1, 4)
     report = measurement(trainer, 1200)
-    record = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=report)
+    record = RecordMeasurement(job=JobId(1), claim=ClaimToken(1001), measurement=report, throughput=1.0)
     record_forecast = RecordForecast(job=JobId(1), claim=ClaimToken(1001), generation=1, forecast=forecast_of(1200))
     assert controller.send(report) == (record, record_forecast)
     assert controller.pool.members[0].workload is not None

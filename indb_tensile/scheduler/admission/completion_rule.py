@@ -1,0 +1,164 @@
+"""Let waiting jobs in by foretold completion: only if all jobs then end earlier (completion/choose_starts.py).
+
+The planner's trade-offs of each job, the contention that was measured, and the steps that are left foretell every
+candidate set. The set that is chosen is then planned, and the forecasts of these plans replace the estimate for that
+set: if the set is no longer the best choice, the job waits.
+
+Latencies are measured while other jobs run, so they contain contention. A job's latencies alone are those of its
+calibration, and of every measurement while no other job runs. Measurements beside k - 1 other jobs, relative to
+alone, correct the contention of k jobs.
+"""
+
+from dataclasses import replace
+
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.admission.decision import Decision, planned
+from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
+from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_starts
+from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
+from indb_tensile.scheduler.planner import JobPlan
+
+_LEAST_STEPS = 1e-6  # a job at its end still counts as work that is not done
+
+
+class StartRule:
+    """Says which waiting jobs start now. Made anew for each division of the memory.
+
+    Planner.trade_offs may raise Unanswered while a rule is made.
+    """
+
+    def __init__(self, decision: Decision, waiting: tuple[Member, ...], budget_bytes: int) -> None:
+        """`waiting` are the jobs that could start, in fair order. `budget_bytes` is the memory for all plans."""
+        pool = decision.pool
+        self._pool = pool
+        self._contention = pool.contention
+        running = pool.at(JobStage.RUNNING)
+        with_plans = [with_trade_offs(decision, m) for m in (*running, *waiting)]
+        # Without trade-offs a job's own limit is too low for any plan. `_admit` ends such a job if it waits.
+        self._members = [m for m in with_plans if m.trade_offs]
+        apart_bytes = sum(m.planned_bytes for m in with_plans if not m.trade_offs)
+        self._running = sum(1 << k for k, m in enumerate(self._members) if m.stage is JobStage.RUNNING)
+        self._device = SharedDevice(
+            budget_bytes=budget_bytes - apart_bytes,
+            region_bytes=pool.region_bytes,
+            contention=pool.contention,
+            max_slowdown=pool.max_slowdown,
+        )
+        self._demands = tuple(map(demand_of, self._members))
+        self._corrections: dict[int, tuple[float, ...]] = {}
+        self.choice = self._choose()
+
+    def considers(self, job: JobId) -> bool:
+        """Return whether the job can run alone at all. Other jobs have to be ended with an explanation."""
+        number = self._number(job)
+        return number is not None and SetForecasts(self._demands, self._device).step_ns(1 << number) is not None
+
+    def confirms(self, job: JobId, plans: tuple[JobPlan, ...]) -> bool:
+        """Return whether the job still starts now that these plans, of the running jobs and its own, are known."""
+        number = self._number(job)
+        if number is None:
+            return True
+        together = self._running | 1 << number
+        by_job = {plan.job: plan for plan in plans}
+        chosen = [(self._members[k], by_job.get(self._members[k].job.job)) for k in members(together)]
+        if any(plan is None for _, plan in chosen):
+            return True
+        slowdown = self._contention.slowdown(len(chosen))
+        times = tuple(planned_step_ns(member, plan, slowdown) for member, plan in chosen if plan is not None)
+        alone = [self._demands[k].alone_ns for k in members(together)]
+        if len(times) > 1 and any(
+            ns > self._device.max_slowdown * least for ns, least in zip(times, alone, strict=True)
+        ):
+            return False
+        self._corrections[together] = times
+        self.choice = self._choose()
+        return job in self.choice.starts
+
+    def throughput(self, jobs: frozenset[JobId]) -> float:
+        """Return the foretold system throughput (STP) of these jobs side by side."""
+        numbers = sum(1 << k for k, member in enumerate(self._members) if member.job.job in jobs)
+        return SetForecasts(self._demands, self._device, self._corrections).throughput(numbers)
+
+    def _choose(self) -> StartChoice:
+        forecasts = SetForecasts(self._demands, self._device, self._corrections)
+        return choose_starts(forecasts, self._running)
+
+    def _number(self, job: JobId) -> int | None:
+        return next((k for k, member in enumerate(self._members) if member.job.job == job), None)
+
+
+def with_trade_offs(decision: Decision, member: Member) -> Member:
+    """Return the member with its trade-offs, which are computed when they are first needed."""
+    if member.trade_offs or member.workload is None:
+        return member
+    return decision.put(replace(member, trade_offs=decision.planner.trade_offs(planned(member))))
+
+
+def demand_of(member: Member) -> JobDemand:
+    """Return what the job needs until it is done."""
+    spec = member.job
+    steps = max(member.steps, member.steps_left, _LEAST_STEPS)
+    return JobDemand(
+        job=spec.job,
+        owner=spec.owner_oid,
+        priority=spec.priority,
+        steps=steps,
+        steps_left=max(_LEAST_STEPS, member.steps_left),
+        trade_offs=member.trade_offs,
+    )
+
+
+def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
+    """Return pool and member after a training step of this job computed for `compute_ns`.
+
+    Alone, this is the new time of the job's operators alone, and its trade-offs are scaled to it. Beside other jobs,
+    it corrects the contention. A slowdown beyond the number of jobs has other causes, and is not counted.
+    """
+    if pool.sharing is not Sharing.COMPLETION or member.alone_ns <= 0 or compute_ns <= 0:
+        return pool, member
+    jobs = len(pool.at(JobStage.RUNNING))
+    if jobs < 2:
+        ratio = compute_ns / member.alone_ns
+        scaled = tuple(scaled_by(point, ratio) for point in member.trade_offs)
+        return pool, replace(member, alone_ns=compute_ns, trade_offs=scaled)
+    slowdown = min(float(jobs), compute_ns / member.alone_ns)
+    return replace(pool, contention=pool.contention.observed(jobs, slowdown)), member
+
+
+def planned_step_ns(member: Member, plan: JobPlan, slowdown: float) -> float:
+    """Return the time of a step under this plan, whose latencies may contain the contention of an earlier set."""
+    forecast = plan.forecast
+    workload = member.workload
+    planned_ns = sum(workload.latency_ns[0]) if workload is not None else member.alone_ns
+    point = TradeOff(
+        peak_bytes=plan.peak_bytes,
+        iteration_ns=forecast.iteration_ns,
+        compute_ns=forecast.compute_ns,
+        stall_ns=forecast.stall_out_ns + forecast.stall_in_ns,
+    )
+    return scaled_by(point, member.alone_ns / planned_ns).beside_others_ns(slowdown)
+
+
+def scaled_by(point: TradeOff, ratio: float) -> TradeOff:
+    """Return the same plan for operators that take `ratio` times as long. Its copies take as long as before."""
+    added_ns = round((ratio - 1) * point.compute_ns)
+    return replace(point, iteration_ns=max(1, point.iteration_ns + added_ns), compute_ns=point.compute_ns + added_ns)
+
+
+def waiting_text(choice: StartChoice, pool: Pool) -> str:
+    """Return what a job that does not start now waits for."""
+    jobs = pool.at(JobStage.RUNNING)
+    ends = sorted((choice.ends_ns.get(m.job.job, 0.0), m.job.job) for m in jobs)
+    names = " or ".join(f"job {job}" for _, job in ends)
+    if not ends:
+        return "its turn"
+    return (
+        f"{names} to end, the first in about {_seconds(ends[0][0])}: beside {'it' if len(ends) == 1 else 'them'}, "
+        f"all jobs together would end no earlier than in turn, which takes about {_seconds(choice.makespan_ns)}"
+    )
+
+
+def _seconds(duration_ns: float) -> str:
+    seconds = duration_ns / 1_000_000_000
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -1,0 +1,265 @@
+"""Choose which waiting jobs start now, so that all jobs are done as early as possible.
+
+The choice compares foretold schedules (foretell.py). It takes the least makespan, and among schedules whose makespan
+is at most `_BAND` above the least it takes the least ANTT. Both are compared over the known remainder of all jobs: a
+system throughput of at least 1 alone would be met by running one job at a time.
+
+1. *Lists.* Jobs are started in several orders, with several limits on how many run side by side, and by three rules:
+   start whatever fits; start what raises the system throughput; start what fits without plans. Taking turns and first
+   fit are among these lists, so the choice is never worse in both measures than either.
+2. *Search.* A depth-first search over the sets of jobs that start at each moment, which cuts branches that cannot
+   improve on the best schedule known (branch and bound). It stops after `_NODES` moments.
+
+At most `_HORIZON` waiting jobs, the first in fair order, are considered. Whichever job ends first, the choice is made
+again, with the jobs that follow.
+
+A schedule that starts a job has to be better by `_MARGIN` than waiting for the next end, in makespan or in ANTT.
+Estimates that differ by less than they err must not start a job, because it runs to its end.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.completion.demand import JobDemand
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, total_ns, until_next_end
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
+from indb_tensile.scheduler.completion.start_rules import JOB_ORDERS, JobOrder, may_start
+
+# Schedules whose makespans differ by less are ranked by ANTT. A larger band finishes short jobs earlier and the last
+# job later.
+_BAND = 0.02
+_MARGIN = 0.03  # larger than the usual error of the forecasts of one set relative to another
+# Moments of the depth-first search. With 1,000, random sets of two to six jobs were at most 4 % above the exhaustive
+# best, mostly because of the band, and a choice took at most 40 ms of a processor. 2,000 found nothing better.
+_NODES = 1_000
+_HORIZON = 8  # The next choice is made when a job ends. More jobs rarely change the first choice.
+_WIDEST = 8  # the most jobs side by side that a list tries; also the default of max_jobs
+_ALL_SUBSETS = (
+    4  # Up to this many waiting jobs every subset of them is tried at each moment, else the first of each order.
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartChoice:
+    """The jobs to start now, and what the chosen schedule foretells.
+
+    `ends_ns` has the time until each job is done, in the order of the demands, without the jobs beyond the horizon.
+    `waiting_ns` is the makespan if no job started before the next end; None if no job runs.
+    """
+
+    starts: tuple[JobId, ...]
+    makespan_ns: float
+    antt: float
+    ends_ns: dict[JobId, float]
+    waiting_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schedule:
+    """The outcome of one foretold schedule, and the jobs that it starts at once."""
+
+    starts: int
+    makespan_ns: float
+    antt: float
+    ends_ns: tuple[float, ...]
+
+
+def choose_starts(forecasts: SetForecasts, running: int, *, nodes: int = _NODES) -> StartChoice:
+    """Return which of the jobs that do not run start now. `running` is a bit mask over the demands.
+
+    At least one job starts if none runs, unless no job can run alone.
+    """
+    waiting = ((1 << len(forecasts.demands)) - 1) & ~running
+    beyond = members(waiting)[_HORIZON:]
+    moment = first_moment(forecasts.demands, running)
+    for k in beyond:
+        moment = _without(moment, k)
+    search = _Search(forecasts, nodes)
+    search.lists(moment)
+    search.branch(moment, None)
+    best = _best(search.schedules)
+    still = _best([schedule for schedule in search.schedules if not schedule.starts])
+    if best is not None and still is not None and not _is_better(best, still):
+        best = still
+    if best is None:
+        return StartChoice(starts=(), makespan_ns=0.0, antt=0.0, ends_ns={}, waiting_ns=None)
+    demands = forecasts.demands
+    return StartChoice(
+        starts=tuple(demands[k].job for k in members(best.starts)),
+        makespan_ns=best.makespan_ns,
+        antt=best.antt,
+        ends_ns={demands[k].job: ns for k, ns in enumerate(best.ends_ns) if k not in beyond},
+        waiting_ns=still.makespan_ns if still is not None else None,
+    )
+
+
+def _without(moment: ScheduleMoment, job: int) -> ScheduleMoment:
+    return ScheduleMoment(
+        now_ns=moment.now_ns,
+        running=moment.running,
+        waiting=moment.waiting & ~(1 << job),
+        steps_left=moment.steps_left,
+        ends_ns=moment.ends_ns,
+    )
+
+
+def _best(schedules: "list[_Schedule]") -> _Schedule | None:
+    """Return the schedule with the least ANTT among those whose makespan is within the band above the least."""
+    if not schedules:
+        return None
+    limit_ns = min(schedule.makespan_ns for schedule in schedules) * (1 + _BAND)
+    near = [schedule for schedule in schedules if schedule.makespan_ns <= limit_ns]
+    return min(near, key=lambda schedule: (schedule.antt, schedule.makespan_ns, schedule.starts))
+
+
+def _is_better(schedule: _Schedule, other: _Schedule) -> bool:
+    return schedule.makespan_ns < other.makespan_ns * (1 - _MARGIN) or schedule.antt < other.antt * (1 - _MARGIN)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The schedules that were foretold so far, and the bounds by which branches are cut."""
+
+    forecasts: SetForecasts
+    nodes: int
+    schedules: list[_Schedule] = field(default_factory=list)
+    _least_ns: float = float("inf")
+    _least_antt: float = float("inf")  # of schedules within the band
+    _most_throughput: float = field(init=False)  # that any set of these jobs can have
+
+    def __post_init__(self) -> None:
+        self._most_throughput = max(map(self._bound_of_size, range(1, len(self.demands) + 1)), default=1.0)
+
+    @property
+    def demands(self) -> tuple[JobDemand, ...]:
+        return self.forecasts.demands
+
+    # --- lists -------------------------------------------------------------------------------------------------
+
+    def lists(self, moment: ScheduleMoment) -> None:
+        """Foretell the schedules of all lists."""
+        rules = (self._fits, self._raises_throughput, self._fits_unplanned)
+        widest = min(_WIDEST, (moment.running | moment.waiting).bit_count())
+        for order in JOB_ORDERS:
+            for width in range(1, widest + 1):
+                for rule in rules:
+                    self._follow(moment, order, partial(rule, width))
+
+    def _follow(self, moment: ScheduleMoment, order: JobOrder, joins: Callable[[int, int], bool]) -> None:
+        """Foretell the schedule in which jobs start in this order, whenever they may join the present set."""
+        starts: int | None = None
+        while not moment.is_over:
+            chosen = 0
+            for k in order(self.demands, moment.waiting):
+                here = start(moment, chosen)
+                joining = not here.running or joins(here.running, 1 << k)
+                if joining and may_start(moment, chosen | 1 << k, self.forecasts):
+                    chosen |= 1 << k
+            starts = chosen if starts is None else starts
+            following = until_next_end(start(moment, chosen), self.forecasts)
+            if following is None:
+                return
+            moment = following
+        self._keep(moment, starts or 0)
+
+    def _fits(self, width: int, running: int, job: int) -> bool:
+        return running.bit_count() < width and self.forecasts.step_ns(running | job) is not None
+
+    def _raises_throughput(self, width: int, running: int, job: int) -> bool:
+        if not self._fits(width, running, job):
+            return False
+        return self.forecasts.throughput(running | job) > self.forecasts.throughput(running) * (1 + _MARGIN)
+
+    def _fits_unplanned(self, width: int, running: int, job: int) -> bool:
+        return self._fits(width, running, job) and self.forecasts.fit_unplanned(running | job)
+
+    # --- branch and bound --------------------------------------------------------------------------------------
+
+    def branch(self, moment: ScheduleMoment, starts: int | None) -> None:
+        """Try all sets of jobs that may start at this moment, and all schedules after each of them."""
+        if moment.is_over:
+            self._keep(moment, starts or 0)
+            return
+        for jobs in self._subsets(moment):
+            if self.nodes <= 0:
+                return
+            self.nodes -= 1
+            following = until_next_end(start(moment, jobs), self.forecasts)
+            if following is not None and self._may_improve(following):
+                self.branch(following, jobs if starts is None else starts)
+
+    def _subsets(self, moment: ScheduleMoment) -> Iterator[int]:
+        """Yield the sets of waiting jobs that may start, larger ones first. Of equal jobs the earlier start first."""
+        if not moment.waiting:
+            yield 0
+            return
+        tried: set[int] = set()
+        for jobs in self._candidate_subsets(moment):
+            if jobs in tried or not (jobs or moment.running):
+                continue
+            tried.add(jobs)
+            if self._skips_an_equal(moment, jobs) or not may_start(moment, jobs, self.forecasts):
+                continue
+            if self.forecasts.step_ns(moment.running | jobs) is not None:
+                yield jobs
+
+    def _candidate_subsets(self, moment: ScheduleMoment) -> Iterator[int]:
+        waiting = members(moment.waiting)
+        if len(waiting) <= _ALL_SUBSETS:
+            for size in range(len(waiting), -1, -1):
+                for chosen in combinations(waiting, size):
+                    yield sum(1 << k for k in chosen)
+            return
+        for size in range(min(len(waiting), _WIDEST), -1, -1):
+            for order in JOB_ORDERS:
+                yield sum(1 << k for k in order(self.demands, moment.waiting)[:size])
+            if size == 1:
+                yield from (1 << k for k in waiting)
+            if size == 2:
+                yield from (1 << j | 1 << k for j, k in combinations(waiting, 2))
+
+    def _skips_an_equal(self, moment: ScheduleMoment, jobs: int) -> bool:
+        left_behind = members(moment.waiting & ~jobs)
+        return any(other < k and self._are_equal(other, k) for k in members(jobs) for other in left_behind)
+
+    def _are_equal(self, one: int, other: int) -> bool:
+        first, second = self.demands[one], self.demands[other]
+        return (first.owner, first.priority, first.steps, first.steps_left, first.trade_offs) == (
+            second.owner,
+            second.priority,
+            second.steps,
+            second.steps_left,
+            second.trade_offs,
+        )
+
+    def _may_improve(self, moment: ScheduleMoment) -> bool:
+        """Return whether a schedule through this moment can have a lower makespan, or a lower ANTT in the band."""
+        left = members(moment.running | moment.waiting)
+        alone_ns = [moment.steps_left[k] * self.demands[k].alone_ns for k in left]
+        makespan_ns = moment.now_ns + max(max(alone_ns, default=0.0), sum(alone_ns) / self._most_throughput)
+        if makespan_ns > self._least_ns * (1 + _BAND):
+            return False
+        if makespan_ns < self._least_ns:
+            return True
+        ends = zip(left, alone_ns, strict=True)
+        turnaround = moment.turnaround + sum((moment.now_ns + ns) / total_ns(self.demands[k]) for k, ns in ends)
+        return turnaround / len(self.demands) < self._least_antt
+
+    def _bound_of_size(self, jobs: int) -> float:
+        """Return a bound on the throughput of sets of this many jobs: that of the best if memory had no limit."""
+        slowdown = self.forecasts.device.contention.slowdown(jobs)
+        speeds = (demand.alone_ns / demand.trade_offs[0].beside_others_ns(slowdown) for demand in self.demands)
+        return sum(sorted(speeds, reverse=True)[:jobs])
+
+    def _keep(self, moment: ScheduleMoment, starts: int) -> None:
+        antt = moment.turnaround / len(self.demands)
+        self.schedules.append(_Schedule(starts=starts, makespan_ns=moment.now_ns, antt=antt, ends_ns=moment.ends_ns))
+        if moment.now_ns < self._least_ns:
+            self._least_ns = moment.now_ns
+            near = [s.antt for s in self.schedules if s.makespan_ns <= moment.now_ns * (1 + _BAND)]
+            self._least_antt = min(near)
+        elif moment.now_ns <= self._least_ns * (1 + _BAND):
+            self._least_antt = min(self._least_antt, antt)

@@ -1,0 +1,66 @@
+"""What a job needs of the device until it is done: its remaining training steps, and a step's time for any memory.
+
+The times are those of the job alone on the device. contention.py says how much other jobs slow the job down.
+"""
+
+from dataclasses import dataclass
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.job import JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TradeOff:
+    """One plan of a job: the memory that the plan needs, and the mean time of a training step alone on the device.
+
+    `iteration_ns` is the sum of `compute_ns`, `stall_ns` (waits for copies of swapped tensors) and the upload of the
+    batch. In each step, copies of swapped tensors occupy the lane to the host for `out_ns` and the lane to the device
+    for `in_ns`.
+    """
+
+    peak_bytes: int
+    iteration_ns: int
+    compute_ns: int
+    stall_ns: int = 0
+    out_ns: int = 0
+    in_ns: int = 0
+
+    def beside_others_ns(self, slowdown: float) -> float:
+        """Return the time of a step whose operators take `slowdown` times as long as alone.
+
+        Copies go on while operators run, so longer operators hide more of the waits for copies.
+        """
+        added_ns = (slowdown - 1) * self.compute_ns
+        return self.iteration_ns + added_ns - min(self.stall_ns, added_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDemand:
+    """What one job needs of the device until it is done.
+
+    `trade_offs` start with the plan that needs most memory and least time. Each of the others needs less memory and
+    more time than the one before it. `steps_left` and `steps` (all of the training) count training steps. Validation
+    counts as the fraction of a training step that it takes. `owner` is the role's oid.
+    """
+
+    job: JobId
+    owner: int
+    priority: int
+    steps: float
+    steps_left: float
+    trade_offs: tuple[TradeOff, ...]
+
+    def __post_init__(self) -> None:
+        if not self.trade_offs:
+            raise InvariantError(f"job {self.job}: a demand without a plan")
+        peaks = [point.peak_bytes for point in self.trade_offs]
+        times = [point.iteration_ns for point in self.trade_offs]
+        if peaks != sorted(peaks, reverse=True) or times != sorted(times) or times[0] <= 0:
+            raise InvariantError(f"job {self.job}: trade-offs are not in order: {self.trade_offs}")
+        if not 0 < self.steps_left <= self.steps:
+            raise InvariantError(f"job {self.job}: {self.steps_left} of {self.steps} steps are left")
+
+    @property
+    def alone_ns(self) -> int:
+        """The time of a step alone on the device with as much memory as the job can use."""
+        return self.trade_offs[0].iteration_ns

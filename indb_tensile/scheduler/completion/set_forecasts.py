@@ -1,0 +1,117 @@
+"""Foretell the time of a training step of each job of a set that runs side by side, from the jobs' trade-offs.
+
+A set is tried before any job of the set is planned, so this has to be fast. The memory is divided along the jobs'
+trade-offs for the least sum of slowdowns, operators are slowed down by contention (contention.py), and copies that
+need more than the lanes can carry slow down the jobs that copy. The planner later makes real plans for the chosen
+set, whose forecasts then replace the estimate (`corrections`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedDevice:
+    """What the jobs of a set share."""
+
+    budget_bytes: int
+    region_bytes: int
+    contention: Contention
+    max_slowdown: float  # the most that a job of a set may be slowed down, against alone with all the memory
+
+
+class SetForecasts:
+    """The forecasts of sets of these jobs. A set is a bit mask: bit k stands for `demands[k]`. Remembers its results.
+
+    `corrections` are the known step times of some sets, by position in the set, in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        demands: Sequence[JobDemand],
+        device: SharedDevice,
+        corrections: Mapping[int, tuple[float, ...]] | None = None,
+    ) -> None:
+        self.demands = tuple(demands)
+        self.device = device
+        self._known: dict[int, tuple[float, ...] | None] = dict(corrections or {})
+        self._alone_ns = [demand.alone_ns for demand in demands]
+
+    def step_ns(self, jobs: int) -> tuple[float, ...] | None:
+        """Return the time of a step of each job of the set, in the order of the bits; None if the set cannot run.
+
+        A set cannot run if the jobs do not fit, or if a job would be slower than `max_slowdown` allows.
+        """
+        if jobs not in self._known:
+            self._known[jobs] = self._forecast(jobs)
+        return self._known[jobs]
+
+    def throughput(self, jobs: int) -> float:
+        """Return the system throughput (STP) of the set: the sum of the jobs' speeds relative to alone."""
+        times = self.step_ns(jobs)
+        if times is None:
+            return 0.0
+        return sum(self._alone_ns[k] / ns for k, ns in zip(members(jobs), times, strict=True))
+
+    def fit_unplanned(self, jobs: int) -> bool:
+        """Return whether the jobs fit side by side without plans."""
+        return sum(self._rounded(self.demands[k].trade_offs[0]) for k in members(jobs)) <= self.device.budget_bytes
+
+    def _forecast(self, jobs: int) -> tuple[float, ...] | None:
+        numbers = members(jobs)
+        points = self._divided([self.demands[k].trade_offs for k in numbers])
+        if points is None:
+            return None
+        slowdown = self.device.contention.slowdown(len(numbers))
+        times = _with_lanes(points, [point.beside_others_ns(slowdown) for point in points])
+        if len(numbers) > 1:
+            rows = zip(numbers, times, strict=True)
+            if any(ns > self.device.max_slowdown * self._alone_ns[k] for k, ns in rows):
+                return None
+        return tuple(times)
+
+    def _divided(self, curves: Sequence[tuple[TradeOff, ...]]) -> list[TradeOff] | None:
+        """Return one plan for each job so that all fit: the step down with the least slowdown for each byte is taken
+        until they do.
+        """
+        at = [0] * len(curves)
+        used_bytes = sum(self._rounded(curve[0]) for curve in curves)
+        while used_bytes > self.device.budget_bytes:
+            steps = [
+                (
+                    (point.iteration_ns - curve[at[k]].iteration_ns) / curve[0].iteration_ns / saved_bytes,
+                    k,
+                    to,
+                    saved_bytes,
+                )
+                for k, curve in enumerate(curves)
+                for to, point in enumerate(curve[at[k] + 1 :], start=at[k] + 1)
+                if (saved_bytes := self._rounded(curve[at[k]]) - self._rounded(point)) > 0
+            ]
+            if not steps:
+                return None
+            _, k, to, saved_bytes = min(steps)
+            at[k] = to
+            used_bytes -= saved_bytes
+        return [curve[k] for curve, k in zip(curves, at, strict=True)]
+
+    def _rounded(self, point: TradeOff) -> int:
+        return -(-point.peak_bytes // self.device.region_bytes) * self.device.region_bytes
+
+
+@lru_cache(maxsize=4096)
+def members(jobs: int) -> tuple[int, ...]:
+    """Return the numbers of the bits that are set, in increasing order."""
+    return tuple(k for k in range(jobs.bit_length()) if jobs >> k & 1)
+
+
+def _with_lanes(points: Sequence[TradeOff], times: Sequence[float]) -> list[float]:
+    """Return the times of the steps when the copies of all jobs have to share the lanes."""
+    pairs = list(zip(points, times, strict=True))
+    out_use = sum(point.out_ns / ns for point, ns in pairs)
+    in_use = sum(point.in_ns / ns for point, ns in pairs)
+    return [ns * max(1.0, out_use if point.out_ns else 0.0, in_use if point.in_ns else 0.0) for point, ns in pairs]

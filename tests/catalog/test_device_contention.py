@@ -1,0 +1,49 @@
+"""Check that the catalog keeps the first measured contention of a kind of device, and that doctor shows it."""
+
+import pytest
+from psycopg.rows import dict_row
+
+from indb_tensile.catalog import device_contention
+from indb_tensile.catalog.device_contention import MeasuredContention
+from indb_tensile.cli import doctor
+from tests.conftest import Database
+
+pytestmark = pytest.mark.postgres
+
+_ALONE = MeasuredContention(jobs=1, arithmetic=1.0, memory=1.0, mixed=1.0)
+
+
+def _pair(factor: float) -> MeasuredContention:
+    return MeasuredContention(jobs=2, arithmetic=factor, memory=factor, mixed=factor)
+
+
+def test_first_measured_contention_of_a_device_is_kept(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        assert device_contention.load_contention(connection, "cpu") == ()
+        device_contention.save_contention(connection, "cpu", (_ALONE, _pair(1.5)))
+        device_contention.save_contention(connection, "cpu", (_ALONE, _pair(9.0)))
+        device_contention.save_contention(connection, "cuda:A", (_ALONE,))
+        assert device_contention.load_contention(connection, "cpu") == (_ALONE, _pair(1.5))
+        assert device_contention.load_contention(connection, "cuda:A") == (_ALONE,)
+
+
+def test_doctor_says_what_jobs_share(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        device_contention.save_contention(connection, "cpu:x", (_ALONE, _pair(1.5)))
+        device_contention.save_contention(connection, "cuda:A", (_ALONE, _pair(1.25)))
+        with connection.cursor(row_factory=dict_row) as cursor:
+            assert [(row["check"], row["found"]) for row in doctor._contention(cursor)] == [
+                (
+                    "sharing of cpu:x",
+                    "jobs share this machine's processor cores; "
+                    "beside each other, 2 jobs take 1.50 times as long as alone",
+                ),
+                (
+                    "sharing of cuda:A",
+                    "jobs share the GPU; beside each other, 2 jobs take 1.25 times as long as alone",
+                ),
+            ]
+
+
+def test_the_factor_of_unknown_jobs_is_the_mean_of_all_kinds() -> None:
+    assert MeasuredContention(jobs=2, arithmetic=1.0, memory=2.0, mixed=1.5).factor == 1.5

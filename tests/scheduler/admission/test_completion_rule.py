@@ -1,0 +1,189 @@
+"""Jobs are let in by foretold completion: beside others only if all jobs then end earlier."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from indb_tensile.job import ClaimedJob, ClaimToken, JobId
+from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
+from indb_tensile.scheduler.admission.events import Capture, Finish, StepsLeft
+from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.plan import Infeasible
+from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.scheduler.workload import Workload
+
+from .fake_controller import FakeController, HalvingPlanner, graph, job, measurement, orders_of_type
+
+_NO_CONTENTION = Contention(points=((1, 1.0), (8, 1.0)))
+
+
+@dataclass(frozen=True)
+class TimedPlanner(HalvingPlanner):
+    """A planner whose plans have forecasts: `planned_slowdown` for a job that is planned for less than it can use."""
+
+    planned_slowdown: float = 4.0
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        plans = super().plan(workloads, budget_bytes=budget_bytes)
+        if isinstance(plans, Infeasible):
+            return plans
+        return tuple(
+            replace(plan, forecast=self._forecast(workload, plan))
+            for workload, plan in zip(workloads, plans, strict=True)
+        )
+
+    def _forecast(self, workload: Workload, plan: JobPlan) -> Forecast:
+        compute_ns = sum(workload.latency_ns[0])
+        squeezed = plan.peak_bytes < self.whole_bytes(workload)
+        stall_ns = round((self.planned_slowdown - 1) * compute_ns) if squeezed else 0
+        return Forecast(
+            iteration_ns=compute_ns + stall_ns,
+            compute_ns=compute_ns,
+            stall_out_ns=0,
+            stall_in_ns=stall_ns,
+            upload_ns=0,
+            peak_bytes=plan.peak_bytes,
+            out_bytes=0,
+            in_bytes=0,
+        )
+
+
+def _controller(budget: int, planner: TimedPlanner | None = None, **rules: Any) -> FakeController:
+    defaults: dict[str, Any] = {"sharing": Sharing.COMPLETION, "contention": _NO_CONTENTION, "entering_jobs": 8}
+    return FakeController(budget, planner or TimedPlanner(), **(defaults | rules))
+
+
+def _capture(controller: FakeController, claimed: ClaimedJob, regions: int, steps: float = 100.0) -> TrainerId:
+    trainer = controller.claim(claimed)
+    controller.send(Capture(trainer=trainer, graphs=(graph(regions),), latency_ns=((1000,),), unknown=0, steps=steps))
+    controller.adopt_all()
+    return trainer
+
+
+def _stages(controller: FakeController) -> dict[int, JobStage]:
+    return {m.job.job: m.stage for m in controller.pool.members}
+
+
+def test_jobs_that_fit_run_side_by_side() -> None:
+    controller = _controller(8)
+    for number in (1, 2):
+        _capture(controller, job(number), 4)
+    assert controller.grants() == {1: 4, 2: 4}
+
+
+def test_a_job_that_would_slow_all_down_waits_and_says_why() -> None:
+    controller = _controller(4)
+    first = _capture(controller, job(1), 4)
+    second = _capture(controller, job(2), 4)
+    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+    assert controller.pool.of_trainer(second) is not None
+    waits_for = controller.pool.members[1].waits_for
+    assert waits_for is not None
+    assert waits_for.startswith("job 1 to end, the first in about ")
+    controller.finish(first)
+    controller.adopt_all()
+    assert _stages(controller) == {2: JobStage.RUNNING}
+    assert controller.pool.members[0].waits_for is None
+
+
+def test_any_price_lets_the_same_job_in() -> None:
+    controller = _controller(4, sharing=Sharing.ANY_PRICE)
+    for number in (1, 2):
+        _capture(controller, job(number), 4)
+    assert controller.grants() == {1: 2, 2: 2}
+
+
+def test_real_plans_that_are_slower_than_foretold_keep_a_job_out() -> None:
+    hopeful = TimedPlanner(slowdown=1.1, planned_slowdown=4.0)
+    controller = _controller(4, hopeful)
+    for number in (1, 2):
+        _capture(controller, job(number), 4)
+    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+
+
+def test_a_job_that_is_squeezed_at_little_cost_is_let_in() -> None:
+    controller = _controller(4, TimedPlanner(slowdown=1.1, planned_slowdown=1.1))
+    for number in (1, 2):
+        _capture(controller, job(number), 4)
+    assert controller.grants() == {1: 2, 2: 2}
+
+
+def test_the_shorter_of_an_owners_jobs_starts_first_when_the_device_is_free() -> None:
+    controller = _controller(4)
+    first = _capture(controller, job(1), 4)
+    _capture(controller, job(2), 4, steps=500.0)
+    _capture(controller, job(3), 4, steps=5.0)
+    controller.finish(first)
+    assert [plan.trainer for plan in orders_of_type(controller.orders, SendPlans)] == [
+        m.trainer for m in controller.pool.members if m.job.job == 3
+    ]
+
+
+def test_a_job_that_no_plan_can_fit_ends_at_once() -> None:
+    controller = _controller(4)
+    _capture(controller, job(1), 4)
+    _capture(controller, job(2), 16)
+    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.ENDING}
+
+
+def test_steps_that_are_left_are_known_to_the_decision() -> None:
+    controller = _controller(4)
+    trainer = _capture(controller, job(1), 4, steps=100.0)
+    controller.send(StepsLeft(trainer=trainer, steps_left=40.0))
+    assert controller.pool.members[0].steps_left == 40.0
+    controller.send(StepsLeft(trainer=trainer, steps_left=float("nan")))
+    assert controller.pool.members[0].steps_left == 40.0
+
+
+def test_measurements_beside_others_correct_the_contention() -> None:
+    controller = _controller(8)
+    first, second = (_capture(controller, job(number), 4) for number in (1, 2))
+    for _ in range(40):
+        controller.send(measurement(first, 1500))
+        controller.send(measurement(second, 1500))
+        controller.adopt_all()
+    assert 1.45 < controller.pool.contention.slowdown(2) <= 1.5
+
+
+def test_measurements_alone_are_the_jobs_time_alone() -> None:
+    controller = _controller(8)
+    trainer = _capture(controller, job(1), 4)
+    controller.send(measurement(trainer, 2000))
+    assert controller.pool.members[0].alone_ns == 2000
+    assert controller.pool.contention == _NO_CONTENTION
+
+
+def test_a_job_is_told_once_what_it_waits_for() -> None:
+    controller = _controller(4)
+    for number in (1, 2):
+        _capture(controller, job(number), 4)
+    controller.send(measurement(TrainerId(1), 1000))
+    assert orders_of_type(controller.orders, SetWaitsFor) == []
+
+
+def test_jobs_that_come_to_run_side_by_side_are_recorded_with_their_throughput() -> None:
+    controller = _controller(8, contention=Contention(points=((1, 1.0), (2, 1.25))))
+    _capture(controller, job(1), 4)
+    trainer = controller.claim(job(2))
+    orders = controller.send(
+        Capture(trainer=trainer, graphs=(graph(4),), latency_ns=((1000,),), unknown=0, steps=100.0)
+    )
+    assert orders_of_type(orders, RecordSet) == [
+        RecordSet(job=JobId(1), claim=ClaimToken(1001), beside=(JobId(2),), foretold_throughput=1.6),
+        RecordSet(job=JobId(2), claim=ClaimToken(1002), beside=(JobId(1),), foretold_throughput=1.6),
+    ]
+    controller.adopt_all()
+    assert controller.pool.members[0].trainer is not None
+    (alone,) = orders_of_type(controller.send(Finish(trainer=controller.pool.members[0].trainer)), RecordSet)
+    assert alone == RecordSet(job=JobId(2), claim=ClaimToken(1002), beside=(), foretold_throughput=1.0)
+
+
+def test_throughput_is_measured_when_all_jobs_of_a_set_are() -> None:
+    controller = _controller(8)
+    first, second = (_capture(controller, job(number), 4) for number in (1, 2))
+    slow = replace(measurement(first, 1000), iteration_ns=2000)
+    (recorded,) = orders_of_type(controller.send(slow), RecordMeasurement)
+    assert recorded.throughput is None
+    (recorded,) = orders_of_type(controller.send(replace(slow, trainer=second)), RecordMeasurement)
+    assert recorded.throughput == 1.0

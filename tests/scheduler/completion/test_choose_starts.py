@@ -1,0 +1,191 @@
+"""The jobs of the foretold schedule that ends first start now. No simple rule has both a lower makespan and ANTT."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_starts
+from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
+from tests.nightly import FEW_EXAMPLES
+
+from .job_demands import MIB, MS, first_fit, in_turns, left_over, set_forecasts
+
+_NO_CONTENTION = Contention(points=((1, 1.0), (8, 1.0)))
+
+
+@given(forecasts=set_forecasts(7))
+def test_neither_turns_nor_first_fit_end_earlier_and_have_a_lower_antt(forecasts: SetForecasts) -> None:
+    chosen = _run(forecasts)
+    for rival in (in_turns(forecasts), first_fit(forecasts)):
+        both = rival.now_ns < 0.999 * chosen.now_ns and rival.turnaround < 0.999 * chosen.turnaround
+        assert not both
+
+
+@given(forecasts=set_forecasts(5))
+def test_the_makespan_is_at_most_5_percent_above_the_exhaustive_best(forecasts: SetForecasts) -> None:
+    assert _run(forecasts).now_ns <= 1.05 * _exhaustive_best_ns(forecasts)
+
+
+@pytest.mark.nightly
+@FEW_EXAMPLES
+@given(forecasts=set_forecasts(6))
+def test_the_makespan_of_six_jobs_is_at_most_5_percent_above_the_exhaustive_best(forecasts: SetForecasts) -> None:
+    assert _run(forecasts).now_ns <= 1.05 * _exhaustive_best_ns(forecasts)
+
+
+@given(forecasts=set_forecasts(7, owners=3, priorities=2), data=st.data())
+def test_a_choice_is_feasible_and_somebody_always_runs(forecasts: SetForecasts, data: st.DataObject) -> None:
+    running = 0
+    for k in range(len(forecasts.demands)):
+        if data.draw(st.booleans()) and forecasts.step_ns(running | 1 << k) is not None:
+            running |= 1 << k
+    choice = choose_starts(forecasts, running)
+    started = sum(1 << k for k, demand in enumerate(forecasts.demands) if demand.job in choice.starts)
+    assert not started & running
+    assert running | started
+    assert forecasts.step_ns(running | started) is not None
+
+
+@given(forecasts=set_forecasts(6, owners=3, priorities=2))
+def test_equal_questions_have_equal_answers(forecasts: SetForecasts) -> None:
+    again = SetForecasts(forecasts.demands, forecasts.device)
+    assert choose_starts(forecasts, 0) == choose_starts(again, 0)
+
+
+@given(forecasts=set_forecasts(6, owners=3))
+def test_the_first_owners_jobs_are_not_delayed_by_a_later_owners_choice(forecasts: SetForecasts) -> None:
+    choice = choose_starts(forecasts, 0)
+    first = forecasts.demands[0]
+    started = [demand for demand in forecasts.demands if demand.job in choice.starts]
+    assert any(demand.owner == first.owner for demand in started)
+
+
+def test_two_jobs_that_fit_run_side_by_side() -> None:
+    choice = _choice([_demand(1, 100), _demand(2, 100)], budget=200)
+    assert choice == StartChoice(
+        starts=(JobId(1), JobId(2)),
+        makespan_ns=1000 * MS,
+        antt=1.0,
+        ends_ns={JobId(1): 1000 * MS, JobId(2): 1000 * MS},
+        waiting_ns=None,
+    )
+
+
+def test_two_jobs_that_would_be_squeezed_to_a_crawl_take_turns() -> None:
+    pair = [_demand(1, 100, squeezed=9.0), _demand(2, 100, squeezed=9.0)]
+    assert _choice(pair, budget=130).starts == (JobId(1),)
+
+
+def test_two_jobs_that_are_squeezed_at_little_cost_run_side_by_side() -> None:
+    pair = [_demand(1, 100, squeezed=1.1), _demand(2, 100, squeezed=1.1)]
+    assert _choice(pair, budget=130).starts == (JobId(1), JobId(2))
+
+
+def test_jobs_that_only_share_the_arithmetic_take_turns_shortest_first() -> None:
+    turns = Contention(points=((1, 1.0), (2, 2.0)))
+    jobs = [_demand(1, 10, steps=50), _demand(2, 10, steps=10)]
+    assert _choice(jobs, budget=100, contention=turns).starts == (JobId(2),)
+
+
+def test_a_job_with_a_higher_priority_starts_before_a_shorter_job() -> None:
+    jobs = [_demand(1, 100, steps=50, priority=1), _demand(2, 100, steps=10)]
+    assert _choice(jobs, budget=130).starts == (JobId(1),)
+
+
+def test_no_job_becomes_slower_than_max_slowdown() -> None:
+    pair = [_demand(1, 100, squeezed=1.8), _demand(2, 100, squeezed=1.8)]
+    assert _choice(pair, budget=130, max_slowdown=3.0).starts == (JobId(1), JobId(2))
+    assert _choice(pair, budget=130, max_slowdown=1.5).starts == (JobId(1),)
+
+
+def test_a_short_job_of_another_owner_fills_a_gap_that_delays_nobody() -> None:
+    jobs = [_demand(1, 100), _demand(2, 150), _demand(3, 50, steps=20, owner=2)]
+    assert _choice(jobs, budget=150, running=0b001).starts == (JobId(3),)
+
+
+def test_a_long_job_of_another_owner_does_not_overtake() -> None:
+    jobs = [_demand(1, 100, steps=20), _demand(2, 150), _demand(3, 50, steps=200, owner=2)]
+    assert _choice(jobs, budget=150, running=0b001).starts == ()
+
+
+def test_no_job_starts_if_none_can_run() -> None:
+    assert _choice([_demand(1, 100)], budget=50) == StartChoice(
+        starts=(), makespan_ns=0.0, antt=0.0, ends_ns={}, waiting_ns=None
+    )
+
+
+def test_small_errors_of_the_estimates_start_no_job() -> None:
+    jobs = [_demand(1, 100, squeezed=1.96), _demand(2, 100, squeezed=1.96)]
+    assert _choice(jobs, budget=130, running=0b01).starts == ()
+
+
+def _demand(
+    number: int, peak: int, *, squeezed: float | None = None, steps: int = 100, owner: int = 1, priority: int = 0
+) -> JobDemand:
+    """Return a job of steps of 10 ms that needs `peak` MiB, or half of that at `squeezed` times the time."""
+    points = [TradeOff(peak_bytes=peak * MIB, iteration_ns=10 * MS, compute_ns=10 * MS)]
+    if squeezed is not None:
+        time_ns = int(10 * MS * squeezed)
+        points.append(
+            TradeOff(peak_bytes=peak // 2 * MIB, iteration_ns=time_ns, compute_ns=10 * MS, stall_ns=time_ns - 10 * MS)
+        )
+    return JobDemand(
+        job=JobId(number), owner=owner, priority=priority, steps=steps, steps_left=steps, trade_offs=tuple(points)
+    )
+
+
+def _choice(
+    demands: list[JobDemand],
+    *,
+    budget: int,
+    running: int = 0,
+    contention: Contention = _NO_CONTENTION,
+    max_slowdown: float = 3.0,
+) -> StartChoice:
+    device = SharedDevice(
+        budget_bytes=budget * MIB, region_bytes=MIB, contention=contention, max_slowdown=max_slowdown
+    )
+    return choose_starts(SetForecasts(demands, device), running)
+
+
+def _run(forecasts: SetForecasts) -> ScheduleMoment:
+    """Return the end of the schedule in which the choice is made anew whenever a job ends."""
+    moment = first_moment(forecasts.demands, 0)
+    while not moment.is_over:
+        numbers, demands = left_over(forecasts.demands, moment)
+        running = sum(1 << at for at, k in enumerate(numbers) if moment.running >> k & 1)
+        choice = choose_starts(SetForecasts(demands, forecasts.device), running)
+        chosen = sum(1 << k for k in numbers if forecasts.demands[k].job in choice.starts)
+        following = until_next_end(start(moment, chosen), forecasts)
+        assert following is not None
+        moment = following
+    return moment
+
+
+def _exhaustive_best_ns(forecasts: SetForecasts) -> float:
+    """Return the least makespan of all schedules that start any set of jobs whenever a job ends."""
+    best_ns = float("inf")
+
+    def visit(moment: ScheduleMoment) -> None:
+        nonlocal best_ns
+        if moment.now_ns >= best_ns:
+            return
+        if moment.is_over:
+            best_ns = moment.now_ns
+            return
+        waiting = members(moment.waiting)
+        for size in range(len(waiting) + 1):
+            for jobs in combinations(waiting, size):
+                started = start(moment, sum(1 << k for k in jobs))
+                following = until_next_end(started, forecasts)
+                if following is not None:
+                    visit(following)
+
+    visit(first_moment(forecasts.demands, 0))
+    return best_ns

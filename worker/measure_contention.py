@@ -1,0 +1,115 @@
+"""A process that measures once how much jobs side by side slow each other down on this kind of device, and then ends.
+
+The controller starts it before its first job if the catalog has no measurement. 1, 2, 4 and 8 processes, as many as
+jobs, run reference steps at the same time: all bound by arithmetic, all bound by memory, and half of each. The mode
+of a GPU that is set, with or without MPS, is what is measured. On a processor, what is measured is the processor time
+of a step, which grows as jobs share caches and the memory bus; it is multiplied by the share of the cores. Exit codes
+are those of the controller.
+"""
+
+import logging
+import multiprocessing
+import os
+from multiprocessing.synchronize import Barrier
+from queue import Empty
+from typing import Any
+
+import psycopg
+import torch
+
+from indb_tensile import settings_loader
+from indb_tensile.catalog import device_contention
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
+from indb_tensile.catalog.device_contention import MeasuredContention
+from indb_tensile.controller.parent_death import die_with_parent
+from indb_tensile.device.backend import kind_of
+from indb_tensile.device.hardware import cores
+from indb_tensile.errors import DeviceError, TensileError
+from indb_tensile.executor.latency.contention_step import BoundBy, contention_step, steps_per_second
+from indb_tensile.executor.run.open_device import torch_device
+from indb_tensile.log import start_log
+from indb_tensile.scheduler.completion.contention import of_cores
+
+log = logging.getLogger("contention")
+
+JOBS = (1, 2, 4, 8)
+_SPAN_S = 0.25  # of one measurement. Shorter ones vary by more than 10 % on a machine with other work.
+_PATIENCE_S = 60.0  # for the slowest process of a measurement
+_ARITHMETIC, _MEMORY = BoundBy.ARITHMETIC, BoundBy.MEMORY
+
+
+def main() -> int:
+    """Measure the contention and store it. Returns the exit code."""
+    settings = settings_loader.load(os.environ)
+    start_log("contention", settings.log_level.upper())
+    try:
+        die_with_parent()
+        most = max(2, min(max(JOBS), settings.max_jobs))
+        rows = measure(settings.device, settings.threads, tuple(jobs for jobs in JOBS if jobs <= most))
+        kind = kind_of(settings.device, settings.threads)
+        with Session(
+            settings.dsn, application_name="tensile contention", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
+        ) as session:
+            session.run(lambda c: device_contention.save_contention(c, kind, rows))
+    except (TensileError, psycopg.Error) as error:
+        log.error("contention was not measured: %s", error)  # noqa: TRY400 - no traceback needed
+        return error.exit_code if isinstance(error, TensileError) else 1
+    for row in rows:
+        log.info("%d jobs: %.2f, %.2f and %.2f times as long", row.jobs, row.arithmetic, row.memory, row.mixed)
+    return 0
+
+
+def measure(device: str, threads: int, numbers: tuple[int, ...]) -> tuple[MeasuredContention, ...]:
+    """Return the contention of these numbers of jobs, of which the first is 1. Raises DeviceError."""
+    alone = {bound_by: _rates(device, threads, (bound_by,))[0] for bound_by in BoundBy}
+    shared = None if device.startswith("cuda") else of_cores(cores(), threads)
+
+    def factor(*kinds: BoundBy) -> float:
+        """Return the mean factor by which steps of these kinds side by side take longer than alone."""
+        rates = _rates(device, threads, kinds)
+        measured = sum(alone[kind] / rate for kind, rate in zip(kinds, rates, strict=True)) / len(kinds)
+        return measured if shared is None else measured * shared.slowdown(len(kinds))
+
+    return tuple(
+        MeasuredContention(
+            jobs=jobs,
+            arithmetic=factor(*(_ARITHMETIC,) * jobs) if jobs > 1 else 1.0,
+            memory=factor(*(_MEMORY,) * jobs) if jobs > 1 else 1.0,
+            mixed=factor(*(_ARITHMETIC, _MEMORY) * (jobs // 2)) if jobs > 1 else 1.0,
+        )
+        for jobs in numbers
+    )
+
+
+def _rates(device: str, threads: int, kinds: tuple[BoundBy, ...]) -> list[float]:
+    """Return the steps a second of each of these steps, when all run at the same time in processes of their own."""
+    context = multiprocessing.get_context("fork")  # this process runs nothing on the device, so a fork is safe
+    barrier, results = context.Barrier(len(kinds)), context.Queue()
+    processes = [
+        context.Process(target=_run, args=(device, threads, kind, number, barrier, results), daemon=True)
+        for number, kind in enumerate(kinds)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        rates = dict(results.get(timeout=_PATIENCE_S) for _ in processes)
+    except Empty:
+        raise DeviceError(f"{len(kinds)} processes on {device} did not answer within {_PATIENCE_S:.0f} s") from None
+    finally:
+        for process in processes:
+            process.join(timeout=1)
+            process.kill()
+    return [rates[number] for number in range(len(kinds))]
+
+
+def _run(device: str, threads: int, kind: BoundBy, number: int, barrier: Barrier, results: Any) -> None:
+    die_with_parent()
+    torch.set_num_threads(threads)
+    place = torch_device(device)
+    step = contention_step(kind, place)
+    barrier.wait(timeout=_PATIENCE_S)
+    results.put((number, steps_per_second(step, place, _SPAN_S)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
