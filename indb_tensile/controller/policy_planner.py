@@ -29,11 +29,22 @@ class PolicyPlanner:
     cache: PlanCache = field(default_factory=PlanCache, compare=False, repr=False)
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-        """Plan all jobs together. If the host pool is too small for the plans, plan again with fewer swaps."""
+        """Plan all jobs together. If the host pool is too small for the plans, plan again with fewer swaps.
+
+        Several jobs are planned with little effort, because a job waits for the plans: some hundredths of a second
+        in place of several seconds, for iterations that take a few per cent longer. `renew` improves them.
+        """
 
         def plan_at(link: Link) -> tuple[JobPlan, ...] | Infeasible:
             jobs = _without_host_bytes(workloads)
-            return plan_jobs(jobs, budget_bytes=budget_bytes, link=link, policy=self.policy, cache=self.cache)
+            return plan_jobs(
+                jobs,
+                budget_bytes=budget_bytes,
+                link=link,
+                policy=self.policy,
+                effort=Effort.QUICK if len(jobs) > 1 else Effort.USUAL,
+                cache=self.cache,
+            )
 
         limit_bytes = self._left_host_bytes(workloads)
         if limit_bytes is None:
@@ -45,14 +56,14 @@ class PolicyPlanner:
         return trade_offs(replace(workload, host_bytes=0), link=self.link, policy=self.policy, cache=self.cache)
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
         """Return the plans adjusted to new latencies, or None.
 
         The result is None if the policy must plan again, or if the adjusted plans exceed the host pool. The plans of
-        small jobs are improved with full effort, because no job waits for the result.
+        small jobs are improved with full effort if `thorough`, because no job waits for the result.
         """
-        small = sum(len(graph.operators) for w in workloads for graph in w.graphs) <= _SMALL_OPERATORS
+        small = thorough and sum(len(graph.operators) for w in workloads for graph in w.graphs) <= _SMALL_OPERATORS
         renewed = renew(
             _without_host_bytes(workloads),
             plans,

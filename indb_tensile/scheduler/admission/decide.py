@@ -87,7 +87,7 @@ from indb_tensile.scheduler.admission.pool import (
     TrainerId,
 )
 from indb_tensile.scheduler.admission.running_set import measured_throughput, watch
-from indb_tensile.scheduler.admission.sharing import advance, divide, least_limit, renew_forecasts
+from indb_tensile.scheduler.admission.sharing import advance, divide, improve, least_limit, renew_forecasts
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.timing.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -108,6 +108,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
         park(decision)
         divide(decision)
         advance(decision)
+        improve(decision)
         watch(decision)
         staff(decision)
     return decision.pool, tuple(decision.orders)

@@ -224,6 +224,7 @@ class Pool:
     claim_pause_ticks: int = 0
     due: PlanReason | None = None  # if set, all jobs have to be planned anew
     asked: bool = False  # the planner owes an answer
+    improvable: bool = False  # the present plans were made in little time, and were not improved since
     stopping: bool = False
 
     @property
@@ -311,9 +312,17 @@ class Planner(Protocol):
         ...
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self,
+        workloads: tuple[Workload, ...],
+        plans: tuple[JobPlan, ...],
+        *,
+        budget_bytes: int,
+        thorough: bool = True,
     ) -> tuple[JobPlan, ...] | None:
-        """Return plans for the same jobs after their latencies have drifted; None if planning anew is better."""
+        """Return better plans for the same jobs, or plans for drifted latencies; None if planning anew is better.
+
+        With `thorough` the planner may spend seconds of processor time on better plans.
+        """
         ...
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
