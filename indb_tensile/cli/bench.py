@@ -22,6 +22,7 @@ NOUNS = {
     "exact": "Run all networks under all policies, and compare results bit for bit with unplanned ones.",
     "forecast": "Compare predicted and measured iteration times on the emulated device.",
     "together": "Compare predicted and measured iteration times of several jobs on the emulated device.",
+    "trace": "Simulate admission on jobs of a published trace, against known schedulers of deep learning.",
     "predictor": "Measure the errors of predicted operator latencies on networks outside the training data.",
     "defaults": "Train on known tables with defaults; compare quality and time with boosting and a linear model.",
     "enqueue": "Measure the time of tensile_train, and of a job from its commit to its first step.",

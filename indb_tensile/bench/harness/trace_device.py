@@ -1,9 +1,10 @@
 """The device of `bench trace` in virtual time: how fast jobs really train side by side, and what changes cost.
 
-A set of jobs trains by the formula by which admission foretells it (scheduler/completion/set_forecasts.py), with other
-numbers, which admission has to learn: contention is larger than assumed, each job's operators take `TraceJob.pace`
-times as long as foretold, and each job of each set is faster or slower by a factor that is drawn for this set. So the
-benchmark judges decisions under wrong numbers. It does not judge the formula; `bench share` does.
+A set of jobs trains by the formula by which admission foretells it (scheduler/completion/set_forecasts.py), with
+other numbers, which admission has to learn: contention is larger than assumed, each job's operators take `TraceJob.pace`
+times as long as foretold, and the slowdown of each job of each set is multiplied by a factor that is drawn for this
+set (no job becomes faster than alone). So the benchmark judges decisions under wrong numbers. It does not judge the
+formula; `bench share` does.
 """
 
 import random
@@ -37,20 +38,18 @@ class TraceDevice:
     hand_over_ns: int = 100_000_000
     error: float = 0.0
     seed: int = 0
-    _factors: dict[tuple[int, ...], tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
+    _drawn: dict[tuple[int, ...], tuple[float, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def steps_ns(self, jobs: Sequence[tuple[TraceJob, TradeOff]]) -> list[float]:
         """Return the true time of a step of each of these jobs side by side, under these plans with true times."""
-        slowdown = self.contention.slowdown(len(jobs))
-        factors = self._factors_of([job for job, _ in jobs])
-        times = [p.beside_others_ns(slowdown * factor) for (_, p), factor in zip(jobs, factors, strict=True)]
+        slowdowns = self._slowdowns([job for job, _ in jobs])
+        times = [point.beside_others_ns(slowdown) for (_, point), slowdown in zip(jobs, slowdowns, strict=True)]
         return _with_lanes([point for _, point in jobs], times)
 
     def compute_ns(self, jobs: Sequence[tuple[TraceJob, TradeOff]]) -> list[float]:
         """Return the time that each job's operators take of a step, which a trainer measures."""
-        slowdown = self.contention.slowdown(len(jobs))
-        factors = self._factors_of([job for job, _ in jobs])
-        return [point.compute_ns * slowdown * factor for (_, point), factor in zip(jobs, factors, strict=True)]
+        slowdowns = self._slowdowns([job for job, _ in jobs])
+        return [point.compute_ns * slowdown for (_, point), slowdown in zip(jobs, slowdowns, strict=True)]
 
     def move_ns(self, job: TraceJob) -> float:
         """Return the time to copy the job's state to the host or back."""
@@ -60,16 +59,18 @@ class TraceDevice:
         """Round up to whole regions, in bytes."""
         return -(-size_bytes // self.region_bytes) * self.region_bytes
 
-    def _factors_of(self, jobs: Sequence[TraceJob]) -> tuple[float, ...]:
-        """Return by how much each job of this set is slower than contention alone explains. Alone it is not."""
+    def _slowdowns(self, jobs: Sequence[TraceJob]) -> tuple[float, ...]:
+        """Return by how much longer the operators of each job of this set take than alone."""
         numbers = tuple(job.number for job in jobs)
-        if len(numbers) < 2 or not self.error:
+        if len(numbers) < 2:
             return (1.0,) * len(numbers)
-        if numbers not in self._factors:
-            self._factors[numbers] = tuple(self._factor(job, numbers) for job in numbers)
-        return self._factors[numbers]
+        if numbers not in self._drawn:
+            slowdown = self.contention.slowdown(len(numbers))
+            self._drawn[numbers] = tuple(max(1.0, slowdown * self._factor(job, numbers)) for job in numbers)
+        return self._drawn[numbers]
 
     def _factor(self, job: int, numbers: tuple[int, ...]) -> float:
+        """Return the part of a job's slowdown in this set that contention alone does not explain."""
         chance = random.Random(f"{self.seed} {job} {sorted(numbers)}")  # noqa: S311 - a fixed number is wanted
         return exp(chance.gauss(0.0, self.error))
 

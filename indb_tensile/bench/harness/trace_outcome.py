@@ -4,8 +4,8 @@
 - *ANTT*: the mean over the jobs of completion divided by the job's time alone on the device.
 - *Jain's index* (Jain, Chiu and Hawe 1984) between owners: (sum x)^2 / (n sum x^2). x is an owner's mean of its jobs'
   time alone divided by completion, which is 1 if the owner never waits. Service attained until the end would show
-  nothing, since every job ends: it is what the owner asked for. The index is 1 if all owners are delayed alike, however
-  much.
+  nothing, since every job ends: it is what the owner asked for. The index is 1 if all owners are delayed alike,
+  however much.
 - *Changes*: how often a job that trained was stopped, or got another plan.
 """
 
@@ -94,7 +94,7 @@ def over_seeds(rows: Sequence[Row]) -> Row:
 
 def ratio(rows: Mapping[str, Sequence[Row]], ours: str, rival: str, figure: str) -> float:
     """Return the median over the seeds of our figure divided by the rival's, for the same jobs."""
-    return median(a[figure] / b[figure] for a, b in zip(rows[ours], rows[rival], strict=True))
+    return median(float(a[figure]) / float(b[figure]) for a, b in zip(rows[ours], rows[rival], strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +114,14 @@ class Bar:
     def line(self) -> str:
         """Return the line that is printed."""
         sign = "<=" if self.at_most else ">="
-        return f"{'met    ' if self.met else 'NOT MET'}  {self.text}: {self.value:.3f} {sign} {self.limit:.3f}"
+        return f"{'met    ' if self.met else 'NOT MET'}  {self.text}: {self.value:.4g} {sign} {self.limit:g}"
 
 
 def bars(rows: Mapping[str, Sequence[Row]]) -> tuple[Bar, ...]:
-    """Return the targets for one number of jobs on one device. `rows` has the figures by method, one for each seed."""
+    """Return the targets for one number of jobs on one device.
+
+    `rows` has the figures of each method, one for each seed.
+    """
     return (
         Bar(
             text="mean completion over shortest remaining first's",

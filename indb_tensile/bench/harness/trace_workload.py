@@ -3,13 +3,14 @@
 Run times follow Microsoft's Philly trace (Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN
 Training Workloads", USENIX ATC 2019, section 2.4 and figure 2). `PERCENTILES` were read off the run times of about
 83,300 jobs of that trace, which Weng et al. ("MLaaS in the Wild", NSDI 2022) published beside their own trace
-(alibaba/clusterdata, cluster-trace-gpu-v2020/analysis/philly_runtime.csv). They are rounded to half a percent. Between
-two percentiles the logarithm of the run time is interpolated.
+(alibaba/clusterdata, cluster-trace-gpu-v2020/analysis/philly_runtime.csv). The run times are values of that file. The
+shares belong to their places in the file, which were computed from positions in it and err by about one percent.
+Between two percentiles the logarithm of the run time is interpolated.
 
-Three things are ours. Run times are multiplied by `time_scale`, because tables in a database are trained on for minutes
-rather than hours. The trace counts the hours of jobs with several GPUs, and here each job has the one device. Arrivals
-are uniform over the time in which a device that takes turns does the whole work at `load` (a Poisson process, given
-the number of jobs); the trace's days and nights are left out.
+Three things are ours. Run times are multiplied by `time_scale`, because tables in a database are trained on for
+minutes rather than hours. The trace counts the hours of jobs with several GPUs, and here each job has the one device.
+Arrivals are uniform over the time in which a device that takes turns does the whole work at `load` (a Poisson
+process, given the number of jobs); the trace's days and nights are left out.
 
 Owners have unequal shares of the jobs: the k-th owner has a share in proportion to 1 / k (Zipf). Some jobs have a
 higher priority.
