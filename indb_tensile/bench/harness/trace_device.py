@@ -1,10 +1,10 @@
 """The device of `bench trace` in virtual time: how fast jobs really train side by side, and what changes cost.
 
 A set of jobs trains by the formula by which admission foretells it (scheduler/completion/set_forecasts.py), with
-other numbers, which admission has to learn: contention is larger than assumed, each job's operators take `TraceJob.pace`
-times as long as foretold, and the slowdown of each job of each set is multiplied by a factor that is drawn for this
-set (no job becomes faster than alone). So the benchmark judges decisions under wrong numbers. It does not judge the
-formula; `bench share` does.
+other numbers, which admission has to learn: contention is larger than assumed, each job's operators take
+`TraceJob.pace` times as long as foretold, and the slowdown of each job of each set is multiplied by a factor that is
+drawn for this set (no job becomes faster than alone). So the benchmark judges decisions under wrong numbers. It does
+not judge the formula; `bench share` does.
 """
 
 import random

@@ -15,7 +15,7 @@ from indb_tensile.bench.harness.trace_workload import TraceJob
 
 WITHOUT_PLAN = 0  # the number of the plan that saves nothing
 _SECOND_NS = 1_000_000_000
-_QUEUES = 15  # the last threshold is longer than the longest job of the trace but a few
+_QUEUES = 15  # the last threshold is 819 hours; few jobs of the trace run for longer
 _NEAR_NS = 1_000  # sums of times in floating-point numbers err by less
 
 
@@ -111,8 +111,9 @@ class LeastAttained(_Unplanned):
 
     The authors use two queues, and their simulator's examples are thresholds of 3,600 s, and of 3,600, 7,200 and
     18,000 s (SymbioticLab/Tiresias). On this trace both let long jobs block shorter ones in the last queue. Of six
-    settings that we tried (three seeds, 10, 100 and 1,000 jobs), `rivals` takes the one with the lowest mean completion
-    at 10 and 1,000 jobs and the highest Jain's index at 10 and 100: thresholds that double from a tenth of an hour on.
+    settings that we tried (three seeds, 10, 100 and 1,000 jobs), `rivals` takes the one with the lowest mean
+    completion at 10 and 1,000 jobs and the highest Jain's index at 10 and 100: thresholds that double from a tenth of
+    an hour on.
     """
 
     thresholds_ns: tuple[float, ...]
