@@ -306,9 +306,11 @@ def test_jains_index_is_one_for_equals_and_one_over_n_where_one_has_everything()
 
 
 def test_a_target_says_whether_it_is_met() -> None:
-    assert Bar(text="a", value=1.05, limit=1.05).met
-    assert not Bar(text="a", value=0.9, limit=1.0, at_most=False).met
-    assert Bar(text="a", value=1.5, limit=1.0).line() == "NOT MET  a: 1.5 <= 1"
+    assert Bar(text="a", values=(1.05,), limit=1.05).met
+    assert not Bar(text="a", values=(0.9,), limit=1.0, at_most=False).met
+    assert Bar(text="a", values=(1.5,), limit=1.0).line() == "NOT MET  a: 1.5 <= 1"
+    spread = Bar(text="a", values=(0.5, 0.9, 1.5), limit=1.0)
+    assert spread.line() == "met      a: 0.9 <= 1 (seeds from 0.5 to 1.5)"
 
 
 def test_targets_compare_the_same_seeds() -> None:

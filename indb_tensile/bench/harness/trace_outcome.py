@@ -92,19 +92,25 @@ def over_seeds(rows: Sequence[Row]) -> Row:
     return {**figured, "peak_bytes": max(row["peak_bytes"] for row in rows)}
 
 
-def ratio(rows: Mapping[str, Sequence[Row]], ours: str, rival: str, figure: str) -> float:
-    """Return the median over the seeds of our figure divided by the rival's, for the same jobs."""
-    return median(float(a[figure]) / float(b[figure]) for a, b in zip(rows[ours], rows[rival], strict=True))
+def ratios(rows: Mapping[str, Sequence[Row]], rival: str, figure: str) -> tuple[float, ...]:
+    """Return our figure divided by the rival's for the same jobs, one ratio for each seed."""
+    pairs = zip(rows[COMPLETION], rows[rival], strict=True)
+    return tuple(float(ours[figure]) / float(theirs[figure]) for ours, theirs in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One target: a value, its limit, and whether the value has to be at most or at least the limit."""
+    """One target: the median of the values, its limit, and whether it has to be at most or at least the limit."""
 
     text: str
-    value: float
+    values: tuple[float, ...]  # one for each seed
     limit: float
     at_most: bool = True
+
+    @property
+    def value(self) -> float:
+        """The median over the seeds."""
+        return median(self.values)
 
     @property
     def met(self) -> bool:
@@ -114,7 +120,9 @@ class Bar:
     def line(self) -> str:
         """Return the line that is printed."""
         sign = "<=" if self.at_most else ">="
-        return f"{'met    ' if self.met else 'NOT MET'}  {self.text}: {self.value:.4g} {sign} {self.limit:g}"
+        verdict = "met    " if self.met else "NOT MET"
+        spread = f" (seeds from {min(self.values):.4g} to {max(self.values):.4g})" if len(self.values) > 1 else ""
+        return f"{verdict}  {self.text}: {self.value:.4g} {sign} {self.limit:g}{spread}"
 
 
 def bars(rows: Mapping[str, Sequence[Row]]) -> tuple[Bar, ...]:
@@ -125,17 +133,17 @@ def bars(rows: Mapping[str, Sequence[Row]]) -> tuple[Bar, ...]:
     return (
         Bar(
             text="mean completion over shortest remaining first's",
-            value=ratio(rows, COMPLETION, SHORTEST_REMAINING, "mean_s"),
+            values=ratios(rows, SHORTEST_REMAINING, "mean_s"),
             limit=MEAN_BAR,
         ),
         Bar(
             text="99th percentile over first in first out's",
-            value=ratio(rows, COMPLETION, FIRST_IN_FIRST_OUT, "p99_s"),
+            values=ratios(rows, FIRST_IN_FIRST_OUT, "p99_s"),
             limit=1.0,
         ),
         Bar(
             text="Jain's index over least attained service's",
-            value=ratio(rows, COMPLETION, LEAST_ATTAINED, "jain"),
+            values=ratios(rows, LEAST_ATTAINED, "jain"),
             limit=1.0,
             at_most=False,
         ),
