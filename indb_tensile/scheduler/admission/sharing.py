@@ -148,7 +148,7 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     """
     limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
-    rule = _start_rule(decision, waiting)
+    rule = _start_rule(decision, _up_to_holder(waiting))
     for place, head in enumerate(waiting):
         if head.stage is JobStage.UNMEASURED:
             if _make_room(decision, head, reason):
@@ -194,6 +194,14 @@ def _start_rule(decision: Decision, waiting: list[Member]) -> StartRule | None:
     if decision.pool.sharing is not Sharing.COMPLETION or not heads:
         return None
     return StartRule(decision, heads, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
+
+
+def _up_to_holder(waiting: list[Member]) -> list[Member]:
+    """Return the jobs up to the first that lets no other past. If the rule could prefer a later job, each of the two
+    would wait for the other, and nothing would run.
+    """
+    holder = next((place for place, member in enumerate(waiting) if holds_queue(member)), len(waiting))
+    return waiting[: holder + 1]
 
 
 def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
