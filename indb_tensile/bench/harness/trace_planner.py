@@ -58,7 +58,7 @@ class TracePlanner:
         return tuple(self._point(workload, number) for number in range(len(self.jobs[workload.job].kind.trade_offs)))
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
         """Return None: all jobs are planned anew, which takes no time here."""
         del workloads, plans, budget_bytes
