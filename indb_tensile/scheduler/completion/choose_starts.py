@@ -33,7 +33,8 @@ from indb_tensile.scheduler.completion.start_rules import JOB_ORDERS, JobOrder, 
 _BAND = 0.02
 _MARGIN = 0.03  # larger than the usual error of the forecasts of one set relative to another
 # Moments of the depth-first search. With 600, random sets of two to six jobs were at most 4 % above the exhaustive
-# best, mostly because of the band, and a choice took 10 ms of a processor on the median and at most 40. 2,000 were no better.
+# best, mostly because of the band. A choice took 10 ms of a processor on the median and 40 ms at most. 2,000 were no
+# better.
 _NODES = 600
 _HORIZON = 8  # The next choice is made when a job ends. More jobs rarely change the first choice.
 # How many jobs lists run side by side at most. A list of width 5 or 7 rarely differs from its neighbours.
