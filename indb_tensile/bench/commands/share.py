@@ -114,7 +114,7 @@ def print_bars(bars: Sequence[ShareBar], methods: Sequence[str]) -> None:
 
 def _print_rows(outcome: MixOutcome, *, as_json: bool) -> None:
     if not as_json:
-        print(f"{outcome.mix.name}: {outcome.mix.text}; {outcome.budget_bytes / MIB:,.0f} MB")
+        print(f"{outcome.mix.name}: {outcome.mix.text}; {outcome.budget_bytes / MIB:,.0f} MB", flush=True)
     for row in outcome.rows():
         print(stamped(row) if as_json else _line(row), flush=True)
 

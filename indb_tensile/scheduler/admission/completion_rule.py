@@ -128,13 +128,15 @@ def demand_of(member: Member) -> JobDemand:
 def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
     """Return pool and member after a training step of this job computed for `compute_ns`.
 
-    Alone, this is the new time of the job's operators alone, and its trade-offs are scaled to it. Beside other jobs,
-    it corrects the contention. A slowdown beyond the number of jobs has other causes, and is not counted.
+    Alone, this is the new time of the job's operators alone, and its trade-offs are scaled to it. So it is beside other
+    jobs if it is less than the time alone, which a calibration overestimates by up to a third: no job is faster beside
+    others. Otherwise it corrects the contention. A slowdown beyond the number of jobs has other causes, and is not
+    counted.
     """
     if pool.sharing is not Sharing.COMPLETION or member.alone_ns <= 0 or compute_ns <= 0:
         return pool, member
     jobs = len(pool.at(JobStage.RUNNING))
-    if jobs < 2:
+    if jobs < 2 or compute_ns < member.alone_ns:
         ratio = compute_ns / member.alone_ns
         scaled = tuple(scaled_by(point, ratio) for point in member.trade_offs)
         return pool, replace(member, alone_ns=compute_ns, trade_offs=scaled)

@@ -155,6 +155,15 @@ def test_measurements_alone_are_the_jobs_time_alone() -> None:
     assert controller.pool.contention == _NO_CONTENTION
 
 
+def test_a_job_that_is_faster_beside_others_is_at_least_as_fast_alone() -> None:
+    controller = _controller(8)
+    first, _ = (_capture(controller, job(number), 4) for number in (1, 2))
+    controller.send(measurement(first, 800))
+    assert controller.pool.members[0].alone_ns == 800
+    assert controller.pool.members[0].trade_offs[0].iteration_ns == 800
+    assert controller.pool.contention == _NO_CONTENTION
+
+
 def test_a_job_is_told_once_what_it_waits_for() -> None:
     controller = _controller(4)
     for number in (1, 2):
