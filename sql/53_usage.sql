@@ -1,0 +1,174 @@
+-- Usage: how much each owner uses the devices, and the order of owners in the queue that follows from it.
+--
+-- Owners share the devices by weighted fair queueing on device-seconds, with the larger of two shares of a device
+-- counted: compute and memory (dominant resource fairness, Ghodsi et al. 2011). That paper looks at present shares only.
+-- Here past use counts too, because a job runs until it ends and cannot be taken back: use counts half after each
+-- period of the setting usage_half_life. Present jobs count as if they kept their shares for ever, so an owner who
+-- fills the devices at this moment comes after the others although its use has yet to be recorded.
+
+create function tensile.usage_day() returns date
+  language sql stable parallel safe
+  return (pg_catalog.now() at time zone 'UTC')::date;
+comment on function tensile.usage_day() is 'the present day in UTC, by which device-seconds are counted';
+
+create function tensile.usage_half_life_s() returns double precision
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select least(greatest(extract(epoch from (tensile.setting('usage_half_life') #>> '{}')::interval)::double precision, 1), 1e9)
+$$;
+comment on function tensile.usage_half_life_s() is 'the setting usage_half_life in seconds';
+
+-- Ends at zero before the numbers become too small for double precision, which would be an error.
+create function tensile.decayed_usage(usage_s double precision, until timestamptz, half_life_s double precision)
+  returns double precision
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select case when usage_s < 1e-6 or age.half_lives > 60 then 0 else usage_s * 2 ^ (-greatest(age.half_lives, 0)) end
+    from (select extract(epoch from now() - until)::double precision / half_life_s as half_lives) as age
+$$;
+comment on function tensile.decayed_usage(double precision, timestamptz, double precision) is
+  'returns what device-seconds that were counted until this time count now: half after each half-life';
+
+create function tensile.owners_spent() returns table (owner_oid oid, day_s double precision, most_s bigint)
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select u.owner_oid, u.day_s, coalesce(own.device_seconds, everybody.device_seconds)
+    from tensile.owner_usage as u
+    left join tensile.role_quotas as own on own.role_oid = u.owner_oid and own.installation = u.installation
+    left join tensile.role_quotas as everybody on everybody.role_oid = 0 and everybody.installation = u.installation
+   where u.installation = (select tensile.installation()) and u.day = tensile.usage_day()
+     and u.day_s >= coalesce(own.device_seconds, everybody.device_seconds)
+$$;
+comment on function tensile.owners_spent() is
+  'returns the owners that have used their device-seconds of the present day, whose queued jobs wait for the next day; '
+  'only owners whose use the caller may see';
+
+-- The settings make the planner read active jobs through the index that holds only them, as in owners_at_limit.
+create function tensile.owner_standings(owners oid[])
+  returns table (owner_oid oid, idle boolean, usage_s double precision, next_s double precision, spent boolean)
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+  set enable_sort = off
+  set enable_incremental_sort = off
+  set enable_bitmapscan = off
+  set enable_seqscan = off
+  set jit = off
+as $$
+  with active as (
+    select j.owner_oid, sum(greatest(1.0 / w.slots, least(1, d.granted_bytes::double precision / nullif(v.budget_bytes, 0)))) as share
+      from (select o.job_id, o.owner_oid, o.worker_id from tensile.jobs as o
+             where o.state in ('starting', 'running') and o.worker_id is not null order by o.worker_id) as j
+      join tensile.workers as w on w.worker_id = j.worker_id
+      left join tensile.device_jobs as d on d.worker_id = j.worker_id and d.job_id = j.job_id
+      left join tensile.devices as v on v.worker_id = j.worker_id
+     group by j.owner_oid
+  ), scale as (
+    -- A share of 1 that lasts for ever is worth `steady_s` device-seconds: the sum of all that decays.
+    select h.half_life_s, h.half_life_s / ln(2) as steady_s,
+           coalesce((select avg(w.slots)::double precision from tensile.workers as w where w.stopped_at is null), 8) as slots
+      from (select tensile.usage_half_life_s() as half_life_s) as h
+  )
+  select o.owner_oid, active.share is null,
+         (coalesce(tensile.decayed_usage(u.recent_s, u.updated_at, scale.half_life_s), 0)
+            + coalesce(active.share, 0) * scale.steady_s) / weight.value,
+         scale.steady_s / scale.slots / weight.value,
+         o.owner_oid in (select s.owner_oid from tensile.owners_spent() as s)
+    from unnest(owner_standings.owners) as o (owner_oid)
+   cross join scale
+    left join active on active.owner_oid = o.owner_oid
+    left join tensile.owner_usage as u
+      on u.owner_oid = o.owner_oid and u.installation = (select tensile.installation())
+    left join tensile.role_quotas as own
+      on own.role_oid = o.owner_oid and own.installation = (select tensile.installation())
+    left join tensile.role_quotas as everybody
+      on everybody.role_oid = 0 and everybody.installation = (select tensile.installation())
+   cross join lateral (select coalesce(own.weight, everybody.weight, 1) as value) as weight
+$$;
+comment on function tensile.owner_standings(oid[]) is
+  'returns for each of these owners what decides its turn: whether it has no active job, its recent and present use '
+  'divided by its weight, what one more job adds to that, and whether its device-seconds of the day are used';
+
+-- Counting -----------------------------------------------------------------------------------------------------
+
+-- Only jobs that a worker had are counted, so only workers' sessions write here: a user who cancels a queued job in an
+-- open transaction would lock the row that controllers add to once a second. Security definer for the same reason.
+create function tensile.count_ended_jobs() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into tensile.usage as u (owner_oid, installation, day, model_name, owner_name, jobs_ended)
+  select n.owner_oid, n.installation, tensile.usage_day(), n.model_name, min(n.owner_name::text), count(*)
+    from before_change as o join after_change as n using (job_id)
+   where o.state in ('starting', 'running') and n.state in ('succeeded', 'failed', 'cancelled')
+   group by n.owner_oid, n.installation, n.model_name
+   order by n.owner_oid, n.model_name
+      on conflict on constraint usage_pkey do update set jobs_ended = u.jobs_ended + excluded.jobs_ended;
+  return null;
+end
+$$;
+comment on function tensile.count_ended_jobs() is 'trigger: counts jobs that end after a worker has claimed them';
+
+create trigger jobs_count_ended after update on tensile.jobs
+  referencing old table as before_change new table as after_change
+  for each statement execute function tensile.count_ended_jobs();
+
+-- The view -----------------------------------------------------------------------------------------------------
+
+create view tensile.stat_usage with (security_invoker) as
+select coalesce(r.rolname, u.owner_name) as owner, u.model, u.device_seconds, u.byte_seconds, u.running_seconds,
+       u.jobs_ended, u.slowdown, u.device_seconds_today, u.first_day, u.last_day
+  from (select t.owner_oid, t.installation, (array_agg(t.owner_name order by t.day desc))[1] as owner_name,
+               t.model_name as model, sum(t.device_s) as device_seconds, sum(t.byte_s) as byte_seconds,
+               sum(t.running_s) as running_seconds, sum(t.jobs_ended)::bigint as jobs_ended,
+               sum(t.measured_s) / nullif(sum(t.alone_s), 0) as slowdown,
+               coalesce(sum(t.device_s) filter (where t.day = tensile.usage_day()), 0) as device_seconds_today,
+               min(t.day) as first_day, max(t.day) as last_day
+          from tensile.usage as t
+         group by t.owner_oid, t.installation, t.model_name) as u
+  left join pg_catalog.pg_roles as r on r.oid = u.owner_oid and u.installation = (select tensile.installation())
+ order by u.device_seconds desc, owner, u.model;
+comment on view tensile.stat_usage is
+  'use of the devices by owner and model, as long as the setting retain_usage keeps it; a role sees its own use, and '
+  'only tensile_monitor sees that of others';
+comment on column tensile.stat_usage.owner is 'owner of the jobs';
+comment on column tensile.stat_usage.model is 'model of the jobs, by the name that it had then';
+comment on column tensile.stat_usage.device_seconds is
+  'the larger of the jobs'' shares of a device''s compute and memory, summed over time; jobs side by side divide the '
+  'compute equally';
+comment on column tensile.stat_usage.byte_seconds is 'device memory that was granted to the jobs, summed over time';
+comment on column tensile.stat_usage.running_seconds is
+  'time in which the jobs had device memory, in seconds, summed over the jobs';
+comment on column tensile.stat_usage.jobs_ended is 'jobs that ended after a worker had claimed them';
+comment on column tensile.stat_usage.slowdown is
+  'how many times longer the jobs'' iterations took than alone on the device with all the memory, on average; null if '
+  'that was not measured';
+comment on column tensile.stat_usage.device_seconds_today is 'device-seconds of the present day in UTC';
+comment on column tensile.stat_usage.first_day is 'first day of the use, in UTC';
+comment on column tensile.stat_usage.last_day is 'last day of the use, in UTC';
+
+-- Privileges ---------------------------------------------------------------------------------------------------
+
+alter table tensile.usage enable row level security;
+alter table tensile.owner_usage enable row level security;
+create policy usage_of_owner on tensile.usage for select to tensile_user
+  using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
+create policy usage_monitored on tensile.usage for select to tensile_monitor using (true);
+create policy usage_worked on tensile.usage to tensile_worker using (true) with check (true);
+create policy owner_usage_of_owner on tensile.owner_usage for select to tensile_user
+  using (owner_oid = (select tensile.current_role_oid()) and installation = (select tensile.installation()));
+create policy owner_usage_monitored on tensile.owner_usage for select to tensile_monitor using (true);
+create policy owner_usage_worked on tensile.owner_usage to tensile_worker using (true) with check (true);
+grant select on tensile.usage, tensile.owner_usage, tensile.stat_usage to tensile_user, tensile_monitor, tensile_worker;
+grant insert, update on tensile.usage, tensile.owner_usage to tensile_worker;
+
+revoke execute on function tensile.usage_day(), tensile.usage_half_life_s(),
+  tensile.decayed_usage(double precision, timestamptz, double precision), tensile.owners_spent(),
+  tensile.owner_standings(oid[]), tensile.count_ended_jobs() from public;
+grant execute on function tensile.usage_day(), tensile.owners_spent() to tensile_user, tensile_monitor, tensile_worker;
+grant execute on function tensile.usage_half_life_s(),
+  tensile.decayed_usage(double precision, timestamptz, double precision), tensile.owner_standings(oid[])
+  to tensile_worker;
