@@ -13,8 +13,8 @@ class JobUsage:
     """What one job has used since its use was last stored.
 
     `device_s` is the larger of its shares of the device's compute and memory, and `byte_s` its granted bytes, both
-    summed over time. `running_s` is the time in which it had device memory. In `measured_s` of that time its speed was
-    known, and the work done then takes `alone_s` alone on the device.
+    summed over time. `running_s` is the time in which it had device memory. In `measured_s` of that time its speed
+    was known, and the work done then takes `alone_s` alone on the device.
     """
 
     job: JobId

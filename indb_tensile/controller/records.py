@@ -106,7 +106,7 @@ class Records(Protocol):
     def record_device(
         self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...], usages: tuple[JobUsage, ...]
     ) -> None:
-        """Record the use of the device as a whole and by each job, and add what jobs have used since the last time."""
+        """Record the use of the device as a whole and by each job, and add what jobs have used since then."""
         ...
 
     def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:

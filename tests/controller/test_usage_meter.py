@@ -51,7 +51,9 @@ def test_work_done_is_counted_as_time_alone_while_the_speed_is_known() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 10), st.lists(st.integers(0, 2 * _BUDGET_BYTES), max_size=6)), min_size=1, max_size=20
+        st.tuples(st.integers(0, 10), st.lists(st.integers(0, 2 * _BUDGET_BYTES), max_size=6)),
+        min_size=1,
+        max_size=20,
     )
 )
 def test_no_job_uses_more_than_its_time_and_compute_is_never_left_out(spans: list[tuple[int, list[int]]]) -> None:

@@ -195,9 +195,9 @@ def test_job_of_a_second_owner_is_next_behind_a_flood_of_10000(database: Databas
     ):
         worker = _register(connection)
         postgres.execute(
-            "insert into tensile.jobs (model_name, owner_oid, owner_name, relation_oid, relation_schema, relation_name,"
-            " spec, priority) select 'm', 'alice'::regrole, 'alice', 1, 'public', 't', %s, 1000"
-            " from generate_series(1, 10000)",
+            "insert into tensile.jobs"
+            " (model_name, owner_oid, owner_name, relation_oid, relation_schema, relation_name, spec, priority)"
+            " select 'm', 'alice'::regrole, 'alice', 1, 'public', 't', %s, 1000 from generate_series(1, 10000)",
             (Jsonb(specification("m")),),
         )
         for _ in range(1 + more_than_usual):
@@ -267,7 +267,12 @@ def _register(connection: psycopg.Connection[Any], *, slots: int = 8) -> WorkerI
 
 def _usage(job: JobId, device_s: float) -> JobUsage:
     return JobUsage(
-        job=job, device_s=device_s, byte_s=4 * device_s, running_s=2 * device_s, measured_s=device_s, alone_s=device_s / 2
+        job=job,
+        device_s=device_s,
+        byte_s=4 * device_s,
+        running_s=2 * device_s,
+        measured_s=device_s,
+        alone_s=device_s / 2,
     )
 
 
@@ -279,7 +284,7 @@ def _use(
     *,
     model: str = "earlier",
 ) -> None:
-    """Let the owner use the device with a job that has ended since. The owner has no queued job of higher priority."""
+    """Let the owner use the device with a job that has ended since."""
     job = enqueue(owner, model, priority=900)
     while (claimed := claim(connection, worker)).job != job:
         jobs.requeue(connection, claimed.job, claimed.claim, "another job is meant")
