@@ -77,6 +77,27 @@ def test_places_are_shared_by_weight_before_any_use_is_recorded(database: Databa
         assert row[0][:8] == claimed
 
 
+def test_device_seconds_follow_the_weights_when_jobs_take_turns(database: Database) -> None:
+    with (
+        database.connect("admin") as admin,
+        database.connect("alice") as alice,
+        database.connect("bob") as bob,
+        database.connect("tensile_worker") as connection,
+    ):
+        worker = _register(connection, slots=1)
+        admin.execute("select tensile_set_quota('alice', weight => 3)")
+        owners = {enqueue(alice, "a", priority=-7): "alice" for _ in range(40)}
+        owners |= {enqueue(bob, "b", priority=7): "bob" for _ in range(40)}
+        served = []
+        for _ in range(40):
+            claimed = claim(connection, worker)
+            served.append(owners[claimed.job])
+            record_usage(connection, [_usage(claimed.job, 5.0)])
+            jobs.cancelled(connection, claimed.job, claimed.claim)
+        assert served.count("alice") == 30
+        assert "bob" in served[:2]
+
+
 def test_use_counts_less_as_time_passes(database: Database) -> None:
     with (
         database.connect() as postgres,
