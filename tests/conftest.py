@@ -1,6 +1,7 @@
 """Fixtures of the whole suite: one private PostgreSQL cluster, and a new database for each test that needs one."""
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from psycopg import sql
 
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, temporary_cluster
+from tests.open_directory import open_directory
 
 # The daily suite draws the same few examples each time, so a new failure has a new cause in the code. The nightly
 # suite draws many other examples, to search for unknown failures:
@@ -23,6 +25,11 @@ settings.load_profile("suite")
 ROLES = ("postgres", "tensile_worker", "tensile_reader", "demo", "alice", "bob", "monitor", "admin")
 _TEMPLATE = "template_tensile"
 _numbers = itertools.count(1)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt imported modules and collected tests, a million objects, from every later garbage collection."""
+    gc.freeze()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +55,10 @@ class Database:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Yield a running private cluster below a temporary directory."""
-    with temporary_cluster(ROLES, "max_connections = 60\n") as created:
+    with (
+        open_directory("suite-") as directory,
+        temporary_cluster(ROLES, "max_connections = 60\nmax_wal_size = 128MB\n", within=directory) as created,
+    ):
         yield created
 
 

@@ -26,6 +26,8 @@ $bin/lint-imports >.cache/imports.log || { cat .cache/imports.log; exit 1; }
 say "suite"
 processes=$((2 * $(nproc)))  # half of the time tests wait for PostgreSQL and other processes
 [ "$processes" -le 4 ] || processes=4
+# Hundreds of processes import the package and torch. Without stored bytecode each of them compiles the sources again.
+unset PYTHONDONTWRITEBYTECODE
 # Several test processes share the cores. Idle threads of numpy's OpenBLAS and of OpenMP spin, and took half of the time.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 code=0

@@ -22,6 +22,7 @@ NOUNS = {
     "exact": "Run all networks under all policies, and compare results bit for bit with unplanned ones.",
     "forecast": "Compare predicted and measured iteration times on the emulated device.",
     "together": "Compare predicted and measured iteration times of several jobs on the emulated device.",
+    "share": "Compare ways to share a device between jobs: turns, first fit, plans. Checks peaks and results.",
     "predictor": "Measure the errors of predicted operator latencies on networks outside the training data.",
     "defaults": "Train on known tables with defaults; compare quality and time with boosting and a linear model.",
     "enqueue": "Measure the time of tensile_train, and of a job from its commit to its first step.",
@@ -36,7 +37,7 @@ NOUNS = {
 }
 
 # These benchmarks need a server: the one that --dsn names, or else a private one that is created for the run.
-SERVED = ("queue", "checkpoints", "reading", "start", "cpu")
+SERVED = ("queue", "checkpoints", "reading", "start", "cpu", "share")
 _WITHOUT_SERVER = ("--dsn", "-h", "--help")  # with these options no server is created
 
 

@@ -198,6 +198,9 @@ SETTINGS: dict[str, str] = {
     "policy": "The policy that plans memory: `tensile+` is this project's, `tensile` the published one; `liveness` "
     "and `vanilla` do not plan, and are for comparison.",
     "drift_threshold": "The relative change of measured latencies at which memory is planned again.",
+    "sharing": "When a waiting job starts beside running jobs: `completion` if all jobs then end sooner; `any_price` "
+    "as soon as any plan fits, however slow the jobs become, which is for comparison.",
+    "max_slowdown": "With `completion`: the most that sharing may slow a job down, against alone with all memory.",
     "checkpoint_s": "The least time between two checkpoints. Checkpoints take at most a tenth of the training time.",
     "checkpoint_store": "Where checkpoints are stored: `local` in files below `state_dir`; `catalog` in the "
     "database; `auto` in files, and also in the catalog while a controller of another host is alive or files "

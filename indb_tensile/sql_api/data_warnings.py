@@ -16,7 +16,7 @@ from typing import Any
 from ..request.split_rules import SPLIT, deciding_column
 from .feature_columns import used_columns
 from .spi import Json, Plpy, literal, qualified
-from .training_table import Column, Table
+from .training_table import Table, TableColumn
 
 KEY, COUNTER = "key", "counter"
 EQUAL, ORDERING, DETERMINING, MISSING_WITH = "equal", "ordering", "determining", "missing with"
@@ -68,7 +68,7 @@ def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
 
 
 def _suspicions_by_feature(
-    features: Sequence[Column], target: Column, values: Mapping[str, list[Any]], task: str
+    features: Sequence[TableColumn], target: TableColumn, values: Mapping[str, list[Any]], task: str
 ) -> dict[str, set[str]]:
     """Return the suspicious properties of each feature in the rows whose target is known."""
     rows = [row for row, value in enumerate(values[target.name]) if value is not None]
@@ -79,7 +79,7 @@ def _suspicions_by_feature(
     }
 
 
-def _notice_order(plpy: Plpy, spec: Json, ordering: Sequence[Column]) -> None:
+def _notice_order(plpy: Plpy, spec: Json, ordering: Sequence[TableColumn]) -> None:
     """Warn that a random split tests on rows that lie in time between training rows."""
     if not ordering:
         return
@@ -91,7 +91,9 @@ def _notice_order(plpy: Plpy, spec: Json, ordering: Sequence[Column]) -> None:
     )
 
 
-def suspicions(column: Column, values: Sequence[Any], target: Column, goal: Sequence[Any], task: str) -> list[str]:
+def suspicions(
+    column: TableColumn, values: Sequence[Any], target: TableColumn, goal: Sequence[Any], task: str
+) -> list[str]:
     """Return the suspicious properties of a column. All values of the target must be known."""
     if len(values) < _FEWEST_ROWS:
         return []
@@ -114,7 +116,7 @@ def suspicions(column: Column, values: Sequence[Any], target: Column, goal: Sequ
     return [*kinds, DETERMINING] if _determines(present, ranks) else kinds
 
 
-def orders_rows(column: Column, values: Sequence[Any]) -> bool:
+def orders_rows(column: TableColumn, values: Sequence[Any]) -> bool:
     """Return whether a date or timestamp increases with the rows, or a timestamp differs in nearly every row."""
     known = [value for value in values if _is_finite(value)]
     if len(known) < _FEWEST_ROWS:
@@ -127,7 +129,7 @@ def orders_rows(column: Column, values: Sequence[Any]) -> bool:
     return changes and rising and sum(step > 0 for step in steps) >= _FEWEST_STEPS
 
 
-def _first_rows(plpy: Plpy, table: Table, columns: Sequence[Column]) -> tuple[dict[str, list[Any]], int]:
+def _first_rows(plpy: Plpy, table: Table, columns: Sequence[TableColumn]) -> tuple[dict[str, list[Any]], int]:
     """Return the columns' values in the first rows, and the most rows that were requested."""
     limit = max(2 * _FEWEST_ROWS, min(_MOST_ROWS, _VALUES // len(columns)))
     expressions = ", ".join(
@@ -156,7 +158,7 @@ def _ranks(goal: Sequence[Any]) -> list[int]:
     return [known[value] for value in goal]
 
 
-def _key_kinds(column: Column, values: Sequence[Any]) -> list[str]:
+def _key_kinds(column: TableColumn, values: Sequence[Any]) -> list[str]:
     whole = column.kind in ("integer", "text") or (
         column.kind == "float" and all(value.is_integer() for value in values)
     )

@@ -6,11 +6,11 @@ from ..request.feature_rules import check_features
 from ..request.request_fields import read_names
 from ..request.split_rules import deciding_column
 from .spi import Json, Plpy
-from .training_table import Column, Table, require_learnable
+from .training_table import Table, TableColumn, require_learnable
 
 
 def choose_features(
-    plpy: Plpy, request: Json, before: Json, table: Table, target: Column
+    plpy: Plpy, request: Json, before: Json, table: Table, target: TableColumn
 ) -> tuple[list[str] | None, list[str]]:
     """Return `features` and `exclude` of the specification.
 
@@ -29,7 +29,7 @@ def choose_features(
     return features if features is None else [column.name for column in used], exclude
 
 
-def used_columns(table: Table, spec: Json) -> list[Column]:
+def used_columns(table: Table, spec: Json) -> list[TableColumn]:
     """Return the feature columns of a specification.
 
     The column that decides about the split is a feature only if `features` names it.
@@ -55,11 +55,11 @@ def _requested_or_inherited(request: Json, before: Json, table: Table) -> tuple[
     return features, exclude
 
 
-def _all_but(table: Table, target: str, exclude: Sequence[str]) -> list[Column]:
+def _all_but(table: Table, target: str, exclude: Sequence[str]) -> list[TableColumn]:
     return [column for column in table.columns if column.name != target and column.name not in exclude]
 
 
-def _exclude_keys(plpy: Plpy, table: Table, target: Column, exclude: Sequence[str]) -> list[str]:
+def _exclude_keys(plpy: Plpy, table: Table, target: TableColumn, exclude: Sequence[str]) -> list[str]:
     """Return the key columns, which are excluded, and notify the client of them."""
     keys = [column.name for column in _all_but(table, target.name, exclude) if column.key]
     if keys:

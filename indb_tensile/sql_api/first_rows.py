@@ -13,7 +13,7 @@ from typing import Any
 from .feature_columns import used_columns
 from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal, qualified
-from .training_table import Column, Table
+from .training_table import Table, TableColumn
 
 _ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
 _ARRAY_ROWS = 1000  # arrays are wide
@@ -44,7 +44,7 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
         _check_shape(table, column, summary[f"least_{place}"], summary[f"most_{place}"])
 
 
-def count_values(plpy: Plpy, table: Table, target: Column) -> int:
+def count_values(plpy: Plpy, table: Table, target: TableColumn) -> int:
     """Return the number of distinct values of an integer target in the first rows."""
     column, source = plpy.quote_ident(target.name), qualified(plpy, table.schema, table.name)
     statement = (
@@ -80,14 +80,14 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
     return columns, rows
 
 
-def _statistic(column: Column, value: Any) -> Json:
+def _statistic(column: TableColumn, value: Any) -> Json:
     shape = [int(size) for size in re.findall(r":(\d+)\]", value or "")] if column.kind == "array" else []
     distinct = None if column.kind == "array" else value
     statistic = {"name": column.name, "type": column.type, "kind": column.kind, "distinct": distinct}
     return statistic | {"ndims": len(shape), "shape": shape}
 
 
-def _summarize(plpy: Plpy, table: Table, target: Column, arrays: Sequence[Column], limit: int) -> Row:
+def _summarize(plpy: Plpy, table: Table, target: TableColumn, arrays: Sequence[TableColumn], limit: int) -> Row:
     """Compute counts and extremes of the first rows in one statement."""
     source = qualified(plpy, table.schema, table.name)
     columns = [plpy.quote_ident(target.name), *(plpy.quote_ident(column.name) for column in arrays)]
@@ -107,7 +107,7 @@ def _summarize(plpy: Plpy, table: Table, target: Column, arrays: Sequence[Column
     return next(iter(plpy.execute(statement)))
 
 
-def _extremes(target: Column) -> tuple[str, str]:
+def _extremes(target: TableColumn) -> tuple[str, str]:
     """Return the expressions for the least and the greatest value of c0 as text.
 
     Numbers are compared as numbers and converted afterwards, because their text may lose digits.
@@ -127,7 +127,7 @@ def _refuse_one_value(subject: str, task: str, summary: Row) -> None:
     raise RefusalError(DATA, f"{subject} is {summary['value']} in every row", hint=hint)
 
 
-def _check_shape(table: Table, column: Column, least: str | None, most: str | None) -> None:
+def _check_shape(table: Table, column: TableColumn, least: str | None, most: str | None) -> None:
     """Refuse an array feature whose arrays differ in shape or do not start at subscript 1."""
     if least is None or most is None:  # the first rows contain no array with elements
         return

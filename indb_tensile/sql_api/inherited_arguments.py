@@ -13,7 +13,7 @@ from ..request.abbreviation import shown
 from ..request.early_stop_rules import EARLY_STOP
 from ..request.task_rules import METRICS
 from .spi import Json, Plpy
-from .training_table import Column, Table
+from .training_table import Table, TableColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def read_last_run(spec: str | None, job: int | None, target_kind: str | None, de
     return LastRun(arguments=_well_formed(spec), ran=True, job=job, target_kind=target_kind)
 
 
-def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: Column) -> LastRun:
+def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: TableColumn) -> LastRun:
     """Return the run without its task if the task does not fit the target.
 
     The task does not fit if it was the task of another target, or if the target's type was of another kind.
@@ -66,7 +66,7 @@ def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: Column) -> La
     return last.without("task")
 
 
-def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Column, task: str) -> LastRun:
+def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: TableColumn, task: str) -> LastRun:
     """Return the run without the arguments that do not fit this relation, target and task.
 
     A NOTICE names each of them.
@@ -111,7 +111,7 @@ def _short_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if len(json.dumps(value)) <= _LONGEST_NOTICED else shown(value)
 
 
-def _misfit_columns(names: Any, table: Table, target: Column, task: str) -> str:
+def _misfit_columns(names: Any, table: Table, target: TableColumn, task: str) -> str:
     """Return why the inherited columns do not fit, or an empty text if they do."""
     known = {column.name for column in table.columns}
     absent = [name for name in names if name not in known]
@@ -120,16 +120,16 @@ def _misfit_columns(names: Any, table: Table, target: Column, task: str) -> str:
     return f'"{target.name}" is the target now' if target.name in names else ""
 
 
-def _misfit_preprocess(options: Any, table: Table, target: Column, task: str) -> str:
+def _misfit_preprocess(options: Any, table: Table, target: TableColumn, task: str) -> str:
     names = [name for part in options.values() if isinstance(part, dict) for name in part]
     return _misfit_columns(names, table, target, task)
 
 
-def _misfit_metric(metric: Any, table: Table, target: Column, task: str) -> str:
+def _misfit_metric(metric: Any, table: Table, target: TableColumn, task: str) -> str:
     return "" if metric in METRICS[task] else f"{task} has no such metric"
 
 
-def _misfit_early_stop(options: Any, table: Table, target: Column, task: str) -> str:
+def _misfit_early_stop(options: Any, table: Table, target: TableColumn, task: str) -> str:
     metric = options.get("metric", EARLY_STOP["metric"]["default"])
     other_task = next((name for name in METRICS if name != task and metric in METRICS[name]), None)
     # A metric that no task has is refused later, like one of the request.
@@ -174,7 +174,7 @@ _VALIDATORS: dict[str, Callable[[Any], bool]] = {
     "metric": _is_text,
     "early_stop": _is_object,
 }
-_MISFITS: dict[str, Callable[[Any, Table, Column, str], str]] = {
+_MISFITS: dict[str, Callable[[Any, Table, TableColumn, str], str]] = {
     "features": _misfit_columns,
     "preprocess": _misfit_preprocess,
     "metric": _misfit_metric,

@@ -14,7 +14,7 @@ from ..request.split_rules import (
 from .feature_columns import used_columns
 from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row, qualified
-from .training_table import Column, Table
+from .training_table import Table, TableColumn
 
 _ROWS = 10_000  # rows that are checked; the worker checks all rows
 
@@ -93,7 +93,7 @@ def _only_time_column(plpy: Plpy, table: Table, spec: Json) -> str:
     return names[0]
 
 
-def _find_column(table: Table, name: str, *, inherited: bool) -> Column:
+def _find_column(table: Table, name: str, *, inherited: bool) -> TableColumn:
     """Return the column. If the split was inherited, the error for a missing column says so."""
     try:
         return table.column(name, "split")

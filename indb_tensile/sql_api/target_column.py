@@ -6,13 +6,13 @@ from ..request.task_rules import TASKS, check_target
 from .first_rows import count_values
 from .refusals import MISSING_COLUMN, RefusalError
 from .spi import Json, Plpy
-from .training_table import Column, Table, learnable_target
+from .training_table import Table, TableColumn, learnable_target
 
 _CLASSES_OF_AN_INTEGER = 20  # an integer target with more distinct values is a quantity
 _USUAL_NAMES = ("target", "label", "class", "y")
 
 
-def choose_target(request: Json, before: Json, table: Table) -> Column:
+def choose_target(request: Json, before: Json, table: Table) -> TableColumn:
     """Return the column to predict: the requested one, that of the last run, or the only one with a usual name."""
     named = read_text(request, "target")
     if named is not None:
@@ -30,7 +30,7 @@ def choose_target(request: Json, before: Json, table: Table) -> Column:
     return learnable_target(table, usual[0])
 
 
-def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: Column) -> str:
+def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: TableColumn) -> str:
     """Return the task: the requested one, that of the last run, or one that suits the target's type and values."""
     task: str | None = read_choice(request, "task", TASKS, before.get("task"))
     if task is None:
@@ -40,7 +40,7 @@ def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: C
     return task
 
 
-def _inherited_target(table: Table, name: str) -> Column:
+def _inherited_target(table: Table, name: str) -> TableColumn:
     for column in table.columns:
         if column.name == name:
             return column
@@ -52,7 +52,7 @@ def _inherited_target(table: Table, name: str) -> Column:
     )
 
 
-def _task_by_type(plpy: Plpy, table: Table, target: Column) -> tuple[str, str]:
+def _task_by_type(plpy: Plpy, table: Table, target: TableColumn) -> tuple[str, str]:
     if target.kind != "integer":
         return "regression" if target.kind == "float" else "classification", f"has type {target.type}"
     values = count_values(plpy, table, target)

@@ -17,7 +17,7 @@ from ..request.split_rules import check_split
 from ..request.task_rules import METRICS, check_metric
 from .refusals import database_error_fields
 from .spi import Json, Plpy, fetch
-from .training_table import Column, Table
+from .training_table import Table, TableColumn
 
 
 def architecture(request: Json, before: Json) -> Json:
@@ -37,7 +37,7 @@ def hyperparams(request: Json, before: Json) -> Json:
     return check_hyperparams(_inherited_object(request, "hyperparams", before))
 
 
-def preprocess(request: Json, before: Json, table: Table, features: Sequence[Column]) -> Json:
+def preprocess(request: Json, before: Json, table: Table, features: Sequence[TableColumn]) -> Json:
     """Return the options of preprocessing of the request, or else those of the last run."""
     options = check_preprocess(_inherited_object(request, "preprocess", before))
     types = {column.name: (column.type, column.kind) for column in features}

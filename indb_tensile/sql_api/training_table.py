@@ -13,7 +13,7 @@ from .table_grants import check_caller, check_reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """One column of a table."""
 
     name: str
@@ -30,7 +30,7 @@ class Table:
     oid: int
     schema: str
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     reasons: tuple[Reason, ...] = ()
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Table:
         """Return the columns' names for a hint."""
         return ", ".join(self.column_names) or "none"
 
-    def column(self, name: str, role: str) -> Column:
+    def column(self, name: str, role: str) -> TableColumn:
         """Return the column of this name. `role` is the argument that names it, for the error message."""
         for column in self.columns:
             if column.name == name:
@@ -75,7 +75,9 @@ def find_table(plpy: Plpy, request: Json) -> Table:
         schema=facts["schema"],
         name=facts["name"],
         columns=tuple(
-            Column(name=row["name"], type=row["type"], kind=_kind(row), key=row["key"], primary=row["primary_key"])
+            TableColumn(
+                name=row["name"], type=row["type"], kind=_kind(row), key=row["key"], primary=row["primary_key"]
+            )
             for row in described
         ),
         reasons=table_reasons,
@@ -107,7 +109,7 @@ def no_table(oid: int) -> RefusalError:
     return RefusalError(MISSING_TABLE, f"there is no table with oid {oid}", hint="It may have been dropped.")
 
 
-def learnable_target(table: Table, column: Column) -> Column:
+def learnable_target(table: Table, column: TableColumn) -> TableColumn:
     """Return the column. Refuses a column whose type a model cannot learn from."""
     if not column.kind:
         message = f'target "{column.name}" of {table} has type {column.type}, which cannot be learned from'
@@ -115,7 +117,7 @@ def learnable_target(table: Table, column: Column) -> Column:
     return column
 
 
-def require_learnable(table: Table, features: Sequence[Column]) -> None:
+def require_learnable(table: Table, features: Sequence[TableColumn]) -> None:
     """Refuse all columns together whose types a model cannot learn from."""
     unsupported = [column for column in features if not column.kind]
     if not unsupported:

@@ -14,7 +14,7 @@ from indb_tensile.scheduler.document import Document, write_document
 @pytest.fixture
 def document(tmp_path: Path) -> str:
     path = tmp_path / "graph.json"
-    path.write_text(write_document(Document(name="residual", graph=residual(100))), encoding="utf-8")
+    path.write_text(write_document(Document(name="residual", graph=residual(50))), encoding="utf-8")
     return str(path)
 
 
@@ -22,7 +22,7 @@ def test_each_overhead_has_a_row_and_more_time_takes_less_memory(
     document: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--documents", document, "--overheads", "1.02", "1.2", "--halvings", "4", "--json"])
+        main(["--documents", document, "--overheads", "1.02", "1.2", "--halvings", "3", "--json"])
     assert ended.value.code == 0
     less, more = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (less["model"], less["overhead"], more["overhead"]) == ("residual", 1.02, 1.2)

@@ -7,6 +7,7 @@ import pytest
 from indb_tensile.bench.commands import capture
 
 
+@pytest.mark.nightly
 def test_a_row_has_the_operators_and_both_times(capsys: pytest.CaptureFixture[str]) -> None:
     capture.main(["--cells", "1", "--rounds", "1", "--json"])
     (row,) = map(json.loads, capsys.readouterr().out.splitlines())
@@ -16,6 +17,7 @@ def test_a_row_has_the_operators_and_both_times(capsys: pytest.CaptureFixture[st
     assert row["traced_s"] > 0
 
 
+@pytest.mark.nightly
 def test_a_row_is_one_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:
     capture.main(["--cells", "1", "--rounds", "1"])
     assert "1 cells     228 operators" in capsys.readouterr().out

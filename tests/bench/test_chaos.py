@@ -39,6 +39,7 @@ def test_no_job_is_lost_or_changed_by_a_short_chaos_run(tmp_path: Path) -> None:
     assert min(report["peak_rss_mb"][name] for name in ("controller", "trainer", "service", "backend")) > 0
 
 
+@pytest.mark.nightly
 def test_a_chaos_run_ended_by_sigterm_stops_its_processes_and_deletes_its_files() -> None:
     before = directories()
     with subprocess.Popen([*COMMAND, "--controllers", "1"], stderr=subprocess.PIPE, text=True) as process:

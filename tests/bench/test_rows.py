@@ -65,7 +65,7 @@ def test_the_best_saving_and_time_are_the_best_within_the_limit() -> None:
 
 @pytest.fixture(scope="module")
 def case() -> PlanningCase:
-    return make_case([residual(60)], REFERENCE, 25.0, labels={"model": "net"})
+    return make_case([residual(25)], REFERENCE, 25.0, labels={"model": "net"})
 
 
 def test_a_plan_that_was_found_before_has_no_point(case: PlanningCase) -> None:
@@ -76,8 +76,8 @@ def test_a_plan_that_was_found_before_has_no_point(case: PlanningCase) -> None:
 
 
 def test_rows_have_the_required_fields_and_no_fault(case: PlanningCase) -> None:
-    rows = list(sweep(case, ("autoswap", "liveness", "vanilla"), budgets=3, refine=1))
-    assert {row["policy"] for row in rows} == {"autoswap", "liveness", "vanilla"}
+    rows = list(sweep(case, ("capuchin", "liveness", "vanilla"), budgets=3, refine=1))
+    assert {row["policy"] for row in rows} == {"capuchin", "liveness", "vanilla"}
     for row in rows:
         assert set(row) >= REQUIRED
         assert row["faults"] == []
@@ -86,7 +86,7 @@ def test_rows_have_the_required_fields_and_no_fault(case: PlanningCase) -> None:
 
 
 def test_our_own_policy_is_planned_last_and_at_each_peak_of_a_rival(case: PlanningCase) -> None:
-    rows = list(sweep(case, ("tensile+", "vanilla", "liveness", "autoswap"), budgets=2, refine=0))
+    rows = list(sweep(case, ("tensile+", "vanilla", "liveness", "capuchin"), budgets=2, refine=0))
     policies = [row["policy"] for row in rows]
     assert policies == sorted(policies, key=lambda name: (name == "tensile+", name))
     ours = [row for row in rows if row["policy"] == "tensile+"]
@@ -95,7 +95,7 @@ def test_our_own_policy_is_planned_last_and_at_each_peak_of_a_rival(case: Planni
 
 
 def test_the_search_reduces_the_memory_at_an_overhead(case: PlanningCase) -> None:
-    trial = PolicyTrial(case, "autoswap")
+    trial = PolicyTrial(case, "capuchin")
     for budget_bytes in (case.liveness_peak_bytes, case.floor_bytes):
         list(trial.ask(budget_bytes))
     before = best_msr(trial.rows, 1.10)
@@ -107,7 +107,7 @@ def test_the_search_reduces_the_memory_at_an_overhead(case: PlanningCase) -> Non
 
 
 def test_several_jobs_add_up_and_their_overhead_is_the_devices() -> None:
-    graphs = [residual(60), residual(200)]
+    graphs = [residual(60), residual(100)]
     pair = make_case(graphs, REFERENCE, 25.0, labels={"model": "two"}, compute=Compute.TURNS)
     plans = POLICIES["autoswap"].plan(pair.workloads, budget_bytes=pair.floor_bytes * 2, link=pair.link)
     scores = score(pair.workloads, plans, pair.link, compute=Compute.TURNS)
@@ -134,7 +134,7 @@ def test_only_known_policies_are_compared_and_all_by_default() -> None:
 
 def test_equal_jobs_are_planned_once_by_policies_that_plan_each_job_alone() -> None:
     """The plan of one job is reused for any number of equal jobs, with its planning time."""
-    graph = residual(60)
+    graph = residual(25)
     single, triple = (make_case([graph] * jobs, REFERENCE, 25.0, labels={}) for jobs in (1, 3))
     for policy in ("autoswap", "capuchin"):
         budget_bytes = (single.floor_bytes + single.liveness_peak_bytes) // 2
@@ -146,6 +146,6 @@ def test_equal_jobs_are_planned_once_by_policies_that_plan_each_job_alone() -> N
 
 
 def test_equal_jobs_have_the_same_share_of_every_budget() -> None:
-    graph = residual(60)
+    graph = residual(25)
     single, triple = (make_case([graph] * jobs, REFERENCE, 25.0, labels={}) for jobs in (1, 3))
     assert budgets_of(triple, 7) == tuple(3 * budget_bytes for budget_bytes in budgets_of(single, 7))

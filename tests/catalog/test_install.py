@@ -1,8 +1,6 @@
 """Check that the extension and the script install the same catalog, and what a dump of the catalog contains."""
 
 import ast
-import shutil
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.catalog.enqueue import claim, enqueue, publication, register
 from tests.catalog.listing import list_catalog, without_members
 from tests.catalog.own_server import own_server
 from tests.conftest import ROLES, Database
+from tests.open_directory import open_directory
 
 ROOT = Path(install.__file__).parents[2]
 
@@ -149,17 +148,15 @@ def test_only_a_superuser_installs(database: Database, cluster: Cluster) -> None
 @pytest.fixture(scope="module")
 def extension_server() -> Iterator[Cluster]:
     """A server of the test's own, with the extension's files."""
-    directory = Path(tempfile.mkdtemp(prefix="tensile-own-"))
-    directory.chmod(0o755)
-    cluster, extensions = own_server(directory)
-    install.write_extension(extensions)
-    cluster.create(roles=ROLES)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop(mode="immediate")
-        shutil.rmtree(directory)
+    with open_directory("suite-own-") as directory:
+        cluster, extensions = own_server(directory)
+        install.write_extension(extensions)
+        cluster.create(roles=ROLES)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop(mode="immediate")
 
 
 @pytest.mark.postgres

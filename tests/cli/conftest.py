@@ -3,11 +3,9 @@
 import contextlib
 import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import pytest
 from indb_tensile.cli.main import main
 from indb_tensile.cluster import Cluster, find_programs, system_user
 from tests.conftest import Database
+from tests.open_directory import open_directory
 
 DEADLINE_S = 180.0
 COMMAND = (sys.executable, "-c", "from indb_tensile.cli.main import main; main()")
@@ -121,21 +120,20 @@ def demo(database: Database) -> Tensile:
     return Tensile({"TENSILE_DSN": database.dsn("demo")})
 
 
-@pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that every system user may enter. pytest's own are closed to other users and have long paths."""
-    directory = Path(tempfile.mkdtemp(prefix="tensile-cli-"))
-    directory.chmod(0o755)
-    yield directory
-    shutil.rmtree(directory)
+@pytest.fixture(name="open_directory")
+def _open_directory() -> Iterator[Path]:
+    """A directory that every system user may enter. It is on a disk: `tensile doctor` warns of a state in memory."""
+    with open_directory("suite-cli-", in_memory=False) as directory:
+        yield directory
 
 
 @pytest.fixture
-def private_cluster(open_directory: Path) -> Iterator[Cluster]:
+def private_cluster() -> Iterator[Cluster]:
     """A cluster of the test's own, which is not created yet and is stopped afterwards. Its path contains blanks."""
-    cluster = Cluster(directory=open_directory / "a b; c", programs=find_programs(), system_user=system_user())
-    yield cluster
-    cluster.stop(mode="immediate")
+    with open_directory("suite-own-") as directory:
+        cluster = Cluster(directory=directory / "a b; c", programs=find_programs(), system_user=system_user())
+        yield cluster
+        cluster.stop(mode="immediate")
 
 
 def until(condition: Callable[[], object], event: str) -> None:

@@ -4,9 +4,7 @@ crashes.
 
 import json
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from indb_tensile.errors import RequestError
 from tests.catalog import released
 from tests.cli.conftest import Tensile, ended, until
 from tests.cli.mps_program import install_control_program
+from tests.open_directory import open_directory
 
 pytestmark = pytest.mark.postgres
 
@@ -36,18 +35,16 @@ def service() -> Iterator[Tensile]:
 
     The fixture kills the first start while initdb runs. The first test works with the remaining files.
     """
-    directory = Path(tempfile.mkdtemp(prefix="tensile-up-"))
-    directory.chmod(0o755)
-    command = Tensile({"TENSILE_STATE_DIR": str(directory / "state")})
-    with command.start("up", *OPTIONS) as process:
-        until(lambda: list(directory.glob("state/new-*/base")), "initdb to be under way")
-        process.kill()
-    assert not (directory / "state" / "data").exists()
-    yield command
-    done = command("down", "--purge")
-    assert done.code == 0, done.err
-    assert list(directory.iterdir()) == []
-    shutil.rmtree(directory)
+    with open_directory("suite-up-") as directory:
+        command = Tensile({"TENSILE_STATE_DIR": str(directory / "state")})
+        with command.start("up", *OPTIONS) as process:
+            until(lambda: list(directory.glob("state/new-*/base")), "initdb to be under way")
+            process.kill()
+        assert not (directory / "state" / "data").exists()
+        yield command
+        done = command("down", "--purge")
+        assert done.code == 0, done.err
+        assert list(directory.iterdir()) == []
 
 
 def start_embedded(service: Tensile, *options: str) -> dict[str, Any]:
@@ -114,6 +111,7 @@ def test_changed_settings_restart_the_controller_and_are_kept(service: Tensile) 
     assert start_embedded(service) == other
 
 
+@pytest.mark.nightly
 def test_environment_variable_changes_the_controller_while_it_is_set(service: Tensile) -> None:
     first = start_embedded(service)
     done = service.with_variables(TENSILE_MAX_JOBS="1")("up", *OPTIONS, "--json")
@@ -131,6 +129,7 @@ def test_environment_variable_changes_the_controller_while_it_is_set(service: Te
     assert "the settings differ: max_jobs is 8 and was 1; restarting the controller" in without_variable.err
 
 
+@pytest.mark.nightly
 def test_option_takes_precedence_over_the_variable_of_the_same_setting(service: Tensile) -> None:
     done = service.with_variables(TENSILE_POLICY="vanilla")("up", *OPTIONS, "--policy", "liveness", "--json")
     assert done.code == 0, done.err
@@ -175,6 +174,7 @@ def test_mps_is_refused_without_a_gpu_or_the_program_and_changes_nothing(service
     assert start_embedded(service) == first
 
 
+@pytest.mark.nightly
 def test_up_and_down_start_and_end_the_mps_daemon(service: Tensile, tmp_path: Path) -> None:
     control, with_mps = state_of(service).mps / "control", service.with_variables(**install_control_program(tmp_path))
     options = ("up", "--device", "auto", "--capacity", "64MB", "--spare-trainers", "1", "--json")
@@ -234,6 +234,7 @@ def test_killed_server_is_started_again(service: Tensile) -> None:
     assert service("jobs").code == 0
 
 
+@pytest.mark.nightly
 def test_controller_that_ends_at_its_start_is_reported_with_its_log(service: Tensile) -> None:
     start_embedded(service)
     with connect_as_superuser(service) as connection:
@@ -313,6 +314,7 @@ def test_down_stops_everything_and_concurrent_ups_start_it_once(service: Tensile
         connection.execute("select from kept")
 
 
+@pytest.mark.nightly
 def test_long_logs_are_rotated_at_the_next_start(service: Tensile) -> None:
     first = start_embedded(service)
     os.kill(first["controller"], signal.SIGKILL)

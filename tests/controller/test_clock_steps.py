@@ -20,6 +20,7 @@ from indb_tensile.cluster import temporary_cluster
 from tests.conftest import ROLES, Database
 from tests.controller.real_controller import controller, count_adoptions, enqueue, scalar
 from tests.controller.waiting import until
+from tests.open_directory import open_directory
 
 pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
@@ -106,7 +107,7 @@ def test_step_of_a_controllers_clock_ends_no_lease(database: Database, clock: Fa
 
 
 def test_step_of_the_databases_clock_ends_no_lease_and_hides_no_death(clock: FakeRealTimeClock) -> None:
-    with temporary_cluster(ROLES) as cluster:
+    with open_directory("suite-steps-") as directory, temporary_cluster(ROLES, within=directory) as cluster:
         cluster.stop()
         with variables(clock.variables):
             cluster.start()

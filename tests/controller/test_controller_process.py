@@ -79,6 +79,7 @@ def test_locks_of_one_user_delay_no_start_and_no_cancel_of_another_users_job(dat
         assert scalar(alice, state, blocked_jobs[-1]) == "queued"
 
 
+@pytest.mark.nightly
 def test_new_device_is_measured_before_jobs_start(database: Database) -> None:
     with database.connect() as connection:
         with controller(database, emulate="h200", link_out_bytes_per_s=0, link_in_bytes_per_s=0):

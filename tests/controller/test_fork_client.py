@@ -216,10 +216,3 @@ def test_trainer_whose_fork_server_dies_before_it_starts_is_reported_as_gone() -
     with fork_server() as forks, running_trainers(forks, "tests.controller.absent") as trainers:
         trainers.spawn(FIRST)
         poll_until(trainers, TrainerGone(trainer=FIRST, code=UNSTARTED, ending=ExitCause.STOPPED))
-
-
-def test_process_from_which_trainers_and_service_are_forked_has_one_thread() -> None:
-    """A lock that another thread holds at the fork is held for ever in the forked process."""
-    program = "import os; from indb_tensile.worker import service, trainer; print(len(os.listdir('/proc/self/task')))"
-    environment = ENVIRONMENT | {"OPENBLAS_NUM_THREADS": "1"}
-    assert subprocess.check_output([sys.executable, "-c", program], env=environment, text=True) == "1\n"

@@ -13,11 +13,15 @@ from indb_tensile.device.allocator_shim import LIBRARY, ArenaServing
 Answers = dict[str, Any]
 
 
-def ask(module: str, *, preload: bool = True) -> Answers:
-    """Return what `answer` printed in a process that ran `module`."""
+def ask(module: str, *arguments: str, preload: bool = True) -> Answers:
+    """Return what `answer` printed in a process that ran `module` with these arguments."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"LD_PRELOAD": str(LIBRARY)} if preload else {})
     done = subprocess.run(
-        (sys.executable, "-W", "error", "-m", module), env=environment, capture_output=True, text=True, check=False
+        (sys.executable, "-W", "error", "-m", module, *arguments),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     answers: Answers = json.loads(done.stdout.splitlines()[-1])

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.conftest import Database
+from tests.open_directory import open_directory
 
 DEADLINE_S = 400.0  # enough on a busy machine, and below the suite's own limit
 MIB = 1024 * 1024
@@ -118,8 +117,12 @@ def service(database: Database) -> Iterator[Service]:
 @contextlib.contextmanager
 def service_on(database: Database) -> Iterator[Service]:
     """Yield the same as the fixture `service`, on any database."""
-    directory = Path(tempfile.mkdtemp(prefix="tensile-e2e-"))
-    directory.chmod(0o755)
+    with open_directory("suite-e2e-") as directory, _service_in(directory, database) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def _service_in(directory: Path, database: Database) -> Iterator[Service]:
     (directory / "service").mkdir()
     settings = {
         "TENSILE_DSN": database.dsn("tensile_worker"),
@@ -146,4 +149,3 @@ def service_on(database: Database) -> Iterator[Service]:
             if service.process.poll() is None:
                 service.kill()
         service.connection.close()
-        shutil.rmtree(directory)

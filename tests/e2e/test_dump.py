@@ -2,11 +2,8 @@
 does not run.
 """
 
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,6 +11,7 @@ import pytest
 from indb_tensile.cluster import Cluster, find_programs, system_user
 from tests.conftest import ROLES, Database
 from tests.e2e.conftest import Service, service_on
+from tests.open_directory import open_directory
 
 pytestmark = pytest.mark.postgres
 
@@ -28,16 +26,14 @@ select tensile_train(%s, 'iris', target => %s, architecture => '{"type": "mlp", 
 @pytest.fixture
 def other_cluster() -> Iterator[Cluster]:
     """Another running cluster, with initdb's settings."""
-    directory = Path(tempfile.mkdtemp(prefix="tensile-copy-"))
-    directory.chmod(0o755)  # the cluster's system user must be able to enter
-    cluster = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
-    cluster.create(roles=ROLES)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop(mode="immediate")
-        shutil.rmtree(directory)
+    with open_directory("suite-copy-") as directory:
+        cluster = Cluster(directory=directory, programs=find_programs(), system_user=system_user())
+        cluster.create(roles=ROLES)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop(mode="immediate")
 
 
 @pytest.mark.nightly

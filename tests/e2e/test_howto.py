@@ -14,6 +14,7 @@ from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import temporary_cluster
 from tests.docs.pages import ROOT, Page
 from tests.e2e.conftest import Service
+from tests.open_directory import open_directory
 
 pytestmark = pytest.mark.postgres
 
@@ -77,7 +78,7 @@ def test_commands_of_the_how_to_page_work_as_written(service: Service, tmp_path:
 
 
 def test_uninstallation_leaves_only_the_users_own_objects() -> None:
-    with temporary_cluster() as cluster:
+    with open_directory("suite-howto-") as directory, temporary_cluster(within=directory) as cluster:
         with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as maintenance:
             maintenance.execute("create database tensile")
         with connect(cluster.dsn(), application_name="test") as connection:

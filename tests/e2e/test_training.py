@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ from tests.e2e.trainings import (
     wait_until_training,
     weights,
 )
+from tests.nightly import nightly_unless
 
 pytestmark = pytest.mark.postgres
 
@@ -127,7 +129,10 @@ def test_three_jobs_do_not_run_together_without_planning(database: Database) -> 
         assert unplanned.value("select max(swaps) from tensile.plans") == 0
 
 
-@pytest.mark.parametrize("victim", ["trainer", "controller", "service", "database"])
+# By day tests/controller/test_controller_process.py kills controllers, with trainers that need no torch.
+@pytest.mark.parametrize(
+    "victim", nightly_unless(lambda victim: victim != "controller", ["trainer", "controller", "service", "database"])
+)
 def test_job_survives_a_kill_and_publishes_the_same_bits(
     service: Service, demo: psycopg.Connection, undisturbed: str, victim: str
 ) -> None:
@@ -200,6 +205,12 @@ def test_training_without_settings_keeps_its_derived_settings_after_a_kill(
     assert progress == (trained["epochs_trained"], trained["hyperparams"]["epochs"])
 
 
+def test_process_from_which_trainers_and_service_are_forked_has_one_thread(service: Service) -> None:
+    """A lock that another thread holds at the fork is held for ever in the forked process."""
+    (fork_server,) = child_pids(service, "tensile forks")
+    assert len(list(Path(f"/proc/{fork_server}/task").iterdir())) == 1
+
+
 def test_cancelled_job_leaves_no_memory_and_no_version(service: Service, demo: psycopg.Connection) -> None:
     job = train(demo, "endless", "digits", epochs=ENDLESS_EPOCHS)
     wait_until_training(service, job)
@@ -225,11 +236,10 @@ def test_job_that_can_never_fit_fails_with_the_memory_that_it_needs(
 
 def test_dropped_table_fails_its_own_job_only(service: Service, demo: psycopg.Connection) -> None:
     load(demo, "iris")
-    service.stop()
-    lost_job = train(demo, "lost", "iris")
-    kept_job = train(demo, "kept", "digits")
-    demo.execute("drop table iris")
-    service.start()
+    with demo.transaction():  # no controller sees the job before the table is gone
+        lost_job = train(demo, "lost", "iris")
+        kept_job = train(demo, "kept", "digits")
+        demo.execute("drop table iris")
     assert service.until_ended(lost_job, kept_job) == ["failed", "succeeded"]
     message = service.value("select error_message from tensile.jobs where job_id = %s", lost_job)
     assert "iris" in message

@@ -26,11 +26,30 @@ def _exact() -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(fused)
 
 
+DEFAULTS = OptimizerSettings()
+
+
 @cache
+def job_of(kind: str, seed: int = 0, settings: OptimizerSettings = DEFAULTS, passes: Passes = WHOLE) -> Job:
+    """Return a job that other tests of this process use too."""
+    return make_job(kind, seed, settings, passes=passes)
+
+
+@cache
+def captured(kind: str, settings: OptimizerSettings = DEFAULTS, passes: Passes = WHOLE) -> tuple[CapturedStep, ...]:
+    """Return the steps of a job, captured once in this process, because a capture takes up to two seconds."""
+    return job_of(kind, 0, settings, passes).steps
+
+
+@cache
+def calibrated(kind: str, settings: OptimizerSettings = DEFAULTS, passes: Passes = WHOLE) -> tuple[CapturedStep, ...]:
+    """Return the steps of a job, captured and calibrated once in this process."""
+    steps = captured(kind, settings, passes)
+    return calibrate(steps, unknown_signatures(steps, {}), {}, GRANT_BYTES).steps
+
+
 def prepared(
-    kind: str, seed: int = 0, settings: OptimizerSettings | None = None, passes: Passes = WHOLE
+    kind: str, seed: int = 0, settings: OptimizerSettings = DEFAULTS, passes: Passes = WHOLE
 ) -> tuple[Job, tuple[CapturedStep, ...]]:
-    """Return a job and its calibrated steps."""
-    job = make_job(kind, seed, settings, passes=passes)
-    captured = job.steps
-    return job, calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).steps
+    """Return a job and its calibrated steps, which are the same for every seed: they depend on shapes only."""
+    return job_of(kind, seed, settings, passes), calibrated(kind, settings, passes)

@@ -29,7 +29,7 @@ from tests.nightly import nightly_unless
 from tests.scheduler.large import FAMILIES, busy_plan, lines_run
 
 _LINK = Link(out_bytes_per_s=25 * 10**9, in_bytes_per_s=25 * 10**9, per_copy_ns=1_000)
-_FEW = 300  # operators
+_FEW = 150  # operators
 _GROWTH = 1.1  # the largest accepted growth of the steps for each operator when the operators are doubled
 
 

@@ -21,7 +21,7 @@ SPEC = JobSpec(
     relation=Relation(oid=1, schema="public", name="t"),
     target="label",
     task=Task.CLASSIFICATION,
-    architecture={"type": "mlp", "hidden": [1024, 1024, 1024, 1024]},
+    architecture={"type": "mlp", "hidden": [1024, 1024]},
     hyperparams={"batch_size": 2048},
 )
 COLUMNS = [
@@ -59,8 +59,23 @@ def explain(
     return explainer.explain(request)
 
 
-def test_each_policy_has_a_row_and_planning_needs_at_most_the_memory_of_liveness() -> None:
-    rows = explain()
+@pytest.fixture(scope="module")
+def estimated() -> list[dict[str, Any]]:
+    """The rows without a measurement and with the whole budget free."""
+    return explain()
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[list[dict[str, Any]], FakeCatalog]:
+    """The rows with a measurement of every operator, and the catalog that was asked."""
+    catalog = FakeCatalog(latency_ns=7_000_000)
+    return explain(catalog=catalog), catalog
+
+
+def test_each_policy_has_a_row_and_planning_needs_at_most_the_memory_of_liveness(
+    estimated: list[dict[str, Any]],
+) -> None:
+    rows = estimated
     assert [row["policy"] for row in rows] == ["vanilla", "liveness", "tensile+"]
     vanilla, liveness, tensile = (row["peak_bytes"] for row in rows)
     assert vanilla > liveness >= tensile
@@ -71,8 +86,10 @@ def test_each_policy_has_a_row_and_planning_needs_at_most_the_memory_of_liveness
     assert all(row["iteration_ms"] > 0 for row in rows)
 
 
-def test_plan_swaps_and_starts_now_if_liveness_does_not_fit_the_free_memory() -> None:
-    liveness_bytes = explain()[1]["peak_bytes"]
+def test_plan_swaps_and_starts_now_if_liveness_does_not_fit_the_free_memory(
+    estimated: list[dict[str, Any]],
+) -> None:
+    liveness_bytes = estimated[1]["peak_bytes"]
     free_bytes = int(liveness_bytes * 0.85) // MIB * MIB
     _, liveness, tensile = explain(budget_bytes=free_bytes)
     assert (liveness["starts_now"], tensile["starts_now"]) == (False, True)
@@ -86,10 +103,12 @@ def test_plan_swaps_and_starts_now_if_liveness_does_not_fit_the_free_memory() ->
     assert "waits" in liveness["note"]
 
 
-def test_training_waits_and_is_planned_for_the_whole_device_if_no_plan_fits_the_free_memory() -> None:
+def test_training_waits_and_is_planned_for_the_whole_device_if_no_plan_fits_the_free_memory(
+    estimated: list[dict[str, Any]],
+) -> None:
     tensile = explain(budget_bytes=MIB)[-1]
     assert tensile["starts_now"] is False
-    assert tensile["peak_bytes"] == explain()[-1]["peak_bytes"]
+    assert tensile["peak_bytes"] == estimated[-1]["peak_bytes"]
     assert "1.0 MB are free now" in tensile["note"]
 
 
@@ -106,16 +125,19 @@ def test_start_is_unknown_if_the_free_memory_is_unknown() -> None:
     assert [row["starts_now"] for row in explain(budget_bytes=None)] == [None, None, None]
 
 
-def test_measured_operators_replace_the_estimate() -> None:
-    catalog = FakeCatalog(latency_ns=7_000_000)
-    rows = explain(catalog=catalog)
+def test_measured_operators_replace_the_estimate(
+    estimated: list[dict[str, Any]], measured: tuple[list[dict[str, Any]], FakeCatalog]
+) -> None:
+    rows, catalog = measured
     assert len(catalog.signatures) > 10
     assert rows[-1]["note"] == "operator times as measured on this kind of device"
     assert rows[1]["iteration_ms"] > 7 * len(catalog.signatures) / 2
-    assert "the others estimated" in explain()[-1]["note"]
+    assert "the others estimated" in estimated[-1]["note"]
 
 
-def test_trained_predictor_predicts_operators_without_a_measurement() -> None:
+def test_trained_predictor_predicts_operators_without_a_measurement(
+    estimated: list[dict[str, Any]], measured: tuple[list[dict[str, Any]], FakeCatalog]
+) -> None:
     slow = train(
         [
             MeasuredOperator(description=elementwise(1 << k, name), latency_ns=1_000_000 << k)
@@ -126,11 +148,9 @@ def test_trained_predictor_predicts_operators_without_a_measurement() -> None:
     )
     rows = explain(predictor=slow)
     assert rows[-1]["note"].endswith("measured on this kind of device, the others predicted")
-    assert rows[1]["iteration_ms"] > 100 * explain()[1]["iteration_ms"]
+    assert rows[1]["iteration_ms"] > 100 * estimated[1]["iteration_ms"]
     catalog = FakeCatalog(latency_ns=7_000_000)
-    assert _without_planning_time(explain(catalog=catalog, predictor=slow)) == _without_planning_time(
-        explain(catalog=catalog)
-    )
+    assert _without_planning_time(explain(catalog=catalog, predictor=slow)) == _without_planning_time(measured[0])
 
 
 def _without_planning_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 from indb_tensile.catalog.queries import query
 from indb_tensile.cli.statements import statement
 from indb_tensile.sql_api import data_warnings, evaluations, spi, split_column, split_listing
-from indb_tensile.sql_api.training_table import Column, Table
+from indb_tensile.sql_api.training_table import Table, TableColumn
 from tests.conftest import Database
 from tests.sql_api.fakes import FakePlpy
 
@@ -92,7 +92,7 @@ def test_statements_of_the_bridge_under_the_callers_path_are_qualified() -> None
 
 def test_statements_on_a_callers_relation_are_qualified() -> None:
     columns = [
-        Column(name=name, type="t", kind=kind, key=False)
+        TableColumn(name=name, type="t", kind=kind, key=False)
         for name, kind in (("a", "integer"), ("b", "float"), ("c", "boolean"), ("d", "text"), ("e", "time"))
     ]
     table = Table(oid=1, schema="public", name="t", columns=tuple(columns))

@@ -12,7 +12,7 @@ from indb_tensile.learning import leakage
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.sql_api import data_warnings
-from indb_tensile.sql_api.training_table import Column
+from indb_tensile.sql_api.training_table import TableColumn
 
 _ROWS = st.integers(1, 60)
 _VALUES: dict[ColumnKind, Callable[[int, int], Any]] = {
@@ -47,7 +47,7 @@ def test_suspicions_equal_the_findings_of_the_report(
 
     findings = leakage.findings(columns, ["x"], "y", task, np.arange(rows))
 
-    feature = Column(name="x", type="", kind=kind.value, key=False)
-    target = Column(name="y", type="", kind=target_kind.value, key=False)
+    feature = TableColumn(name="x", type="", kind=kind.value, key=False)
+    target = TableColumn(name="y", type="", kind=target_kind.value, key=False)
     suspicions = data_warnings.suspicions(feature, values, target, target_values, task.value)
     assert suspicions == [finding.kind for finding in findings]

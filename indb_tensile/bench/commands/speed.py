@@ -154,6 +154,9 @@ def _simulated(case: PlanningCase, plans: Sequence[tuple[Plan, ...]]) -> tuple[f
 
 def _compared(case: PlanningCase, row: Row, rivals: Sequence[str], options: argparse.Namespace) -> Row:
     """Return the result of the best rival within its time, and that of our own policy with more work."""
+    # The rival autoswap imports it. An import that the limit interrupts leaves half a module, and later ones fail.
+    import sklearn.gaussian_process  # noqa: F401
+
     eor_of: dict[str, float] = {}
     stopped: list[str] = []
     for policy in rivals:

@@ -46,5 +46,11 @@ def _foretold_speed(decision: Decision, member: Member, jobs: int) -> float:
 
 
 def _alone_ns(member: Member) -> float:
-    """Return the time of an iteration alone with all the memory."""
-    return member.trade_offs[0].iteration_ns if member.trade_offs else member.alone_ns
+    """Return the time of an iteration alone with all the memory.
+
+    Without trade-offs, which only foretold completion needs, it is the time of the operators and of the upload.
+    """
+    plan = member.target.plan if member.target is not None else member.plan
+    if member.trade_offs:
+        return member.trade_offs[0].iteration_ns
+    return member.alone_ns + (plan.forecast.upload_ns if plan is not None else 0)

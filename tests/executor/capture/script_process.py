@@ -1,4 +1,6 @@
-"""A process that answers test_allocation_script.py: it calibrates the suite's models in an arena of their own."""
+"""A process that answers test_allocation_script.py: it calibrates the models that its arguments name, in an arena of
+their own.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -14,13 +16,11 @@ from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, ca
 from tests.device.preloaded import answer, private
 from tests.executor.models import make_job
 
-KINDS = ("mlp", "cnn", "transformer", "lstm", "regression")
-
 
 def models() -> dict[str, Any]:
     """Return for each model and step what was measured, and whether a second calibration gives the same."""
     torch.set_num_threads(1)
-    return {kind: _calibrated(make_job(kind).steps) for kind in KINDS}
+    return {kind: _calibrated(make_job(kind).steps) for kind in sys.argv[1:]}
 
 
 def _calibrated(captured: tuple[CapturedStep, ...]) -> list[dict[str, Any]]:

@@ -10,17 +10,28 @@ from hypothesis import strategies as st
 
 from indb_tensile.executor.capture.allocation_script import Allocation, AllocationScript
 from tests.device.preloaded import ask
-from tests.executor.capture.script_process import KINDS
 from tests.executor.conftest import prepared
+from tests.nightly import nightly_unless
+
+DAILY_KINDS = ("cnn", "lstm")
+NIGHTLY_KINDS = ("mlp", "transformer", "regression")
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Any]:
-    return ask("tests.executor.capture.script_process")
+    return ask("tests.executor.capture.script_process", *DAILY_KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_operator_repeats_exactly_and_its_workspace_is_its_scripts(answers: dict[str, Any], kind: str) -> None:
+@pytest.fixture(scope="module")
+def nightly_answers() -> dict[str, Any]:
+    return ask("tests.executor.capture.script_process", *NIGHTLY_KINDS)
+
+
+@pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind in DAILY_KINDS, (*DAILY_KINDS, *NIGHTLY_KINDS)))
+def test_every_operator_repeats_exactly_and_its_workspace_is_its_scripts(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    answers = request.getfixturevalue("answers" if kind in DAILY_KINDS else "nightly_answers")
     _, steps = prepared(kind)  # calibrated in this process, by torch's own count of its allocations
     models = answers["models"][kind]
     assert len(models) == len(steps)

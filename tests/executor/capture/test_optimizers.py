@@ -53,7 +53,7 @@ def test_every_plan_gives_the_bits_of_torchs_own_optimizer(kind: str, name: str)
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_job_resumes_from_its_checkpoint_with_equal_bits(name: str) -> None:
-    job, steps = prepared("wide", settings=SETTINGS[name])
+    job, steps = prepared("cnn", settings=SETTINGS[name])
     eager = Eager(job)
     drive(eager, job, 2)
     first = job.state()

@@ -13,7 +13,7 @@ _STEPS = 10
 
 
 def test_equal_seeds_draw_equal_steps_and_different_seeds_different_steps() -> None:
-    first, again, other = ([s.graph.signature for s in islice(draw_steps(seed), 4)] for seed in (3, 3, 4))
+    first, again, other = ([s.graph.signature for s in islice(draw_steps(seed), 2)] for seed in (3, 3, 4))
     assert first == again
     assert set(first).isdisjoint(other)
 
@@ -40,7 +40,7 @@ def test_drawn_steps_cover_every_family_and_stage_and_are_small() -> None:
 
 
 def test_every_operator_of_a_step_is_described_under_its_signature() -> None:
-    for step in islice(draw_steps(1), 3):
+    for step in islice(draw_steps(1), 2):
         described = step.descriptions
         assert set(described) == {operator.signature for operator in step.graph.operators}
         assert [(described[o.signature].name, described[o.signature].flops) for o in step.graph.operators] == [

@@ -10,7 +10,7 @@ import torch
 from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.executor.latency.calibrate import add_scripts, calibrate, unknown_signatures
 from indb_tensile.executor.latency.calibration_site import CalibrationSite, calibrate_on
-from tests.executor.models import make_job
+from tests.executor.conftest import captured
 
 GRANT_BYTES = 10 << 20
 
@@ -72,7 +72,7 @@ def measured_on(serving: FakeServing) -> Iterator[None]:
 
 
 def _calibrated(serving: FakeServing) -> Any:
-    steps = make_job("mlp").steps
+    steps = captured("mlp")
     with measured_on(serving):
         return calibrate(steps, unknown_signatures(steps, {}), {}, GRANT_BYTES)
 
@@ -106,7 +106,7 @@ def test_a_failure_for_another_reason_is_raised() -> None:
 
 
 def test_an_operator_that_cannot_be_recorded_beside_others_has_no_script() -> None:
-    steps = make_job("mlp").steps
+    steps = captured("mlp")
     whole, short = FakeServing(fails=False), FakeServing(1, 5, 5, fails=True)
     with measured_on(whole):
         everything = {key for step in add_scripts(steps) for key in step.scripts}
@@ -115,7 +115,7 @@ def test_an_operator_that_cannot_be_recorded_beside_others_has_no_script() -> No
 
 
 def test_scratch_on_a_gpu_has_the_alignment_of_torchs_own_allocator() -> None:
-    steps = make_job("mlp").steps
+    steps = captured("mlp")
     with measured_on(FakeServing(fails=False)):
         scripts = [script for step in add_scripts(steps) for script in step.scripts.values()]
     assert {script.alignment_bytes for script in scripts} == {512}

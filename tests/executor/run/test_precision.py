@@ -9,7 +9,7 @@ import torch
 from indb_tensile.executor.capture.passes import PRECISIONS
 from indb_tensile.executor.run.precision import FORMS, settle_precision, with_precision
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
-from tests.executor.models import make_job
+from tests.executor.conftest import captured
 
 GPU = torch.device("cuda")
 PROCESSOR = torch.device("cpu")
@@ -50,7 +50,7 @@ def test_capture_and_gpu_know_every_precision_that_a_job_may_request() -> None:
 
 @pytest.mark.parametrize("precision", FORMS)
 def test_a_precision_changes_neither_results_nor_signatures_on_a_processor(precision: str) -> None:
-    step = make_job("mlp").steps[0]
+    step = captured("mlp")[0]
     with flags_put_back():
         before = _flags()
         settle_precision(precision, PROCESSOR)
@@ -59,7 +59,7 @@ def test_a_precision_changes_neither_results_nor_signatures_on_a_processor(preci
 
 
 def test_signatures_on_a_gpu_name_the_precision_unless_it_is_torchs_own() -> None:
-    step = make_job("mlp").steps[0]
+    step = captured("mlp")[0]
     made = {precision: with_precision(step, precision, GPU) for precision in FORMS}
     assert made["torch"] is made["bfloat16"] is step
     signatures = {(step.graph.signature, *sorted(step.signatures)) for step in made.values()}

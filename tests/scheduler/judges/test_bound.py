@@ -25,7 +25,7 @@ from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
-from tests.nightly import FEW_EXAMPLES
+from tests.nightly import FEW_EXAMPLES, SOME_EXAMPLES
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.plan_parts import execution_order
 from tests.scheduler.strategies import graphs, latencies, links
@@ -158,6 +158,7 @@ def test_bound_does_not_cover_plans_that_reorder_other_operators() -> None:
     assert not covers(graph, Plan(policy="test", executions=execution_order(1, 0, 2)))
 
 
+@SOME_EXAMPLES
 @given(st.data())
 def test_no_plan_of_a_small_graph_is_below_the_bound(data: st.DataObject) -> None:
     graph = data.draw(_small_graphs())
@@ -176,6 +177,7 @@ def test_no_plan_of_a_small_graph_is_below_the_bound(data: st.DataObject) -> Non
             assert bound_bytes(graph, latency_ns, link, time_ns) <= peak_bytes
 
 
+@SOME_EXAMPLES
 @given(graphs(), links(), st.data())
 def test_no_policy_and_no_search_is_below_the_bound(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     stages = data.draw(st.sampled_from((Stage.FORWARD, Stage.OPTIMIZER)))

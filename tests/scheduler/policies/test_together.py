@@ -18,7 +18,7 @@ from indb_tensile.scheduler.policies.tensile_plus import slowdown, tensile_plus
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
 from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from tests.nightly import nightly_unless
+from tests.nightly import SOME_EXAMPLES, nightly_unless
 from tests.scheduler.large import unrolled
 from tests.scheduler.strategies import links, several_workloads
 
@@ -26,6 +26,7 @@ _LINK = REFERENCE.link
 _UNFAIR = 1.25  # the largest accepted ratio of a job's slowdown to the mean slowdown
 
 
+@SOME_EXAMPLES
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(list(Compute)))
 def test_jobs_planned_together_are_never_slower_than_with_equal_parts(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute
@@ -99,6 +100,7 @@ def _job(number: int, graph: StepGraph) -> Workload:
     return Workload(job=JobId(number), graphs=(graph,), latency_ns=(latencies(graph, REFERENCE),))
 
 
+@pytest.mark.nightly
 def test_division_between_equal_parts_and_curves_helps_all_jobs_if_curves_starve_one() -> None:
     """Four equal networks share 40 % of their peaks. Divided along the curves, one job takes 6 times as long as
     without a plan.

@@ -17,6 +17,7 @@ from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.copy_flow import Flow, Lane
 from indb_tensile.scheduler.timing.simulate import Compute, EventKind, Forecast, JobRun, simulate, timeline
+from tests.nightly import SOME_EXAMPLES
 from tests.scheduler.strategies import graphs, latencies, links, several_workloads
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
@@ -157,6 +158,7 @@ def test_simulation_of_jobs_of_very_different_length_ends() -> None:
     assert (short.iteration_ns, slow.iteration_ns) == (400, 4 * 10**9)
 
 
+@SOME_EXAMPLES
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(Compute))
 def test_iteration_time_is_the_sum_of_its_parts_and_bounded_below(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute

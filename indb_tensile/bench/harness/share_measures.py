@@ -1,0 +1,125 @@
+"""What `bench share` measures of a set of jobs that ran together, from the times of their events.
+
+- `makespan_s`: from the first job's submission to the last job's end.
+- `antt`, the average normalised turnaround (Eyerman and Eeckhout 2008): the mean over the jobs of the time from
+  submission to end, over the same time of the same training alone on an idle device with all of the memory.
+- `worst_slowdown`: the largest of these ratios.
+- `stp_measured`, the system throughput: the times that the jobs train alone, summed, over the time in which at least
+  one of them trained. Each moment counts with the jobs' progress, in units of their speed alone, so this is the mean
+  over that time of the sum of relative speeds. A job trains from its first plan to its end, so waiting, reading and
+  capturing count neither here nor there. Jobs in turns have 1.
+- `stp_foretold`: the mean over time of the throughputs that the controller foretold for the sets of jobs that it ran;
+  null where the catalog does not store them.
+- `first_step_s`: the longest time from a job's submission to the end of its first iteration.
+- `peak_bytes`: the most that the device's ledger has counted in use at one moment.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from indb_tensile.bench.harness.share_mixes import MixTraining
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTimes:
+    """When a job was enqueued, began to train, finished its first iteration, and ended; its parameters' digest."""
+
+    job_id: int
+    training: MixTraining
+    enqueued_s: float
+    trains_s: float
+    stepped_s: float
+    ended_s: float
+    needed_bytes: int  # its peak if nothing is saved
+    digest: str
+
+    @property
+    def turnaround_s(self) -> float:
+        """Return the time from submission to end."""
+        return self.ended_s - self.enqueued_s
+
+    @property
+    def trained_s(self) -> float:
+        """Return the time from the first plan to the end."""
+        return self.ended_s - self.trains_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMeasures:
+    """The measures of one run of a mix. Without the times of the jobs alone there are no ratios to them."""
+
+    makespan_s: float
+    antt: float | None
+    stp_measured: float | None
+    worst_slowdown: float | None
+    first_step_s: float
+    peak_bytes: int
+    stp_foretold: float | None = None
+
+
+def measure_run(
+    jobs: Sequence[JobTimes],
+    peak_bytes: int,
+    alone: Mapping[MixTraining, JobTimes] | None = None,
+    stp_foretold: float | None = None,
+) -> RunMeasures:
+    """Return the measures of a run. `alone` has the same trainings, each run alone with all of the memory."""
+    slowdowns: list[float] = []
+    stp_measured = None
+    if alone is not None:
+        slowdowns = [job.turnaround_s / alone[job.training].turnaround_s for job in jobs]
+        spans = [(job.trains_s, job.ended_s) for job in jobs]
+        stp_measured = sum(alone[job.training].trained_s for job in jobs) / covered_s(spans)
+    return RunMeasures(
+        makespan_s=max(job.ended_s for job in jobs) - min(job.enqueued_s for job in jobs),
+        antt=sum(slowdowns) / len(slowdowns) if slowdowns else None,
+        stp_foretold=stp_foretold,
+        stp_measured=stp_measured,
+        worst_slowdown=max(slowdowns, default=None),
+        first_step_s=max(job.stepped_s - job.enqueued_s for job in jobs),
+        peak_bytes=peak_bytes,
+    )
+
+
+def covered_s(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the length of the union of these half-open spans."""
+    total_s, covered_to_s = 0.0, float("-inf")
+    for start_s, end_s in sorted(spans):
+        total_s += max(0.0, end_s - max(start_s, covered_to_s))
+        covered_to_s = max(covered_to_s, end_s)
+    return total_s
+
+
+def mean_foretold(sets: Sequence[tuple[float, float, int]]) -> float | None:
+    """Return the mean over time of the throughputs foretold for sets of jobs; None if there are none.
+
+    An element has a throughput, the seconds of its set, and the number of jobs in the set. Each job of a set has an
+    element of its own, so an element weighs its part of the set's time.
+    """
+    weights = [seconds / jobs for _, seconds, jobs in sets]
+    if not sum(weights):
+        return None
+    return sum(weight * stp for weight, (stp, _, _) in zip(weights, sets, strict=True)) / sum(weights)
+
+
+def share_row(mix: str, method: str, threads: int, runs: Sequence[RunMeasures]) -> dict[str, Any]:
+    """Return one row: medians over the rounds, and the largest peak."""
+    return {
+        "mix": mix,
+        "method": method,
+        "threads": threads,
+        "makespan_s": _middle([run.makespan_s for run in runs], 2),
+        "antt": _middle([run.antt for run in runs], 3),
+        "stp_foretold": _middle([run.stp_foretold for run in runs], 3),
+        "stp_measured": _middle([run.stp_measured for run in runs], 3),
+        "worst_slowdown": _middle([run.worst_slowdown for run in runs], 3),
+        "first_step_s": _middle([run.first_step_s for run in runs], 2),
+        "peak_bytes": max(run.peak_bytes for run in runs),
+    }
+
+
+def _middle(values: Sequence[float | None], digits: int) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(median(known), digits) if known else None

@@ -1,0 +1,305 @@
+"""The databases, roles and controllers with which `bench share` runs sets of jobs.
+
+All controllers of one mix start from copies of one warm database: it has the tables to train on, the latencies of the
+mix's operators, and the pace of the emulated device. Each controller has a copy of its own, since it would otherwise
+claim jobs that another method is to run. A controller without jobs waits, so several are ready at the same time.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from indb_tensile import config
+from indb_tensile.bench.harness.bench_database import temporary_database
+from indb_tensile.bench.harness.chaos_processes import all_processes
+from indb_tensile.bench.harness.share_measures import JobTimes, mean_foretold
+from indb_tensile.bench.harness.share_mixes import MixJob, MixTraining
+from indb_tensile.catalog.connection import Connection, connect
+from indb_tensile.catalog.queries import parse
+from indb_tensile.errors import TensileError, UnavailableError
+from indb_tensile.learning import datasets
+
+PURPOSE = "tensile bench share"
+TABLES = ("digits", "breast_cancer", "diabetes")
+MOST_OWNERS = 2
+_SQL = parse(Path(__file__).with_name("share_site.sql").read_text(encoding="utf-8"))
+_READY_S = 300.0
+_POLL_S = 0.05
+_END_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSite:
+    """A warm database, and the roles that own jobs. `run_s` is the time limit of one run."""
+
+    dsn: str
+    directory: Path
+    device: str
+    owners: Sequence[str]
+    run_s: float
+
+    @contextmanager
+    def controller(self, name: str, threads: int, settings: Mapping[str, object]) -> Iterator["ShareController"]:
+        """Yield a controller that starts with a copy of the warm database. Both are gone after the block."""
+        own = f"{self._name}_{name}"
+        drop = sql.SQL(_SQL["drop_clone"]).format(sql.Identifier(own))
+        create = sql.SQL(_SQL["create_clone"]).format(sql.Identifier(own), sql.Identifier(self._name))
+        with connect(make_conninfo(self.dsn, dbname="postgres"), application_name=PURPOSE) as server:
+            _wait_for_sessions(server, self._name)
+            try:
+                server.execute(create)
+                with self._started(make_conninfo(self.dsn, dbname=own), name, threads, settings) as controller:
+                    yield controller
+            finally:
+                server.execute(drop)
+
+    @contextmanager
+    def warm_controller(self, threads: int, settings: Mapping[str, object]) -> Iterator["ShareController"]:
+        """Yield a controller of the warm database itself, which knows no latencies when the block begins."""
+        with connect(self.dsn, application_name=PURPOSE) as connection:
+            connection.execute(_SQL["forget_latencies"])
+        with self._started(self.dsn, "warm", threads, settings) as controller:
+            yield controller
+
+    @contextmanager
+    def _started(
+        self, dsn: str, name: str, threads: int, settings: Mapping[str, object]
+    ) -> Iterator["ShareController"]:
+        with ExitStack() as stack:
+            directory = Path(
+                stack.enter_context(
+                    TemporaryDirectory(prefix=f"{name}-", dir=self.directory, ignore_cleanup_errors=True)
+                )
+            )
+            directory.chmod(0o755)
+            log = directory / "controller.log"
+            environment = _environment(dsn, self.device, directory, threads, settings)
+            with log.open("wb") as output:
+                command = [sys.executable, "-m", "indb_tensile.worker.controller"]
+                process = subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                )
+            stack.callback(_end, process)
+            connection = stack.enter_context(connect(dsn, application_name=PURPOSE, callers_path=True))
+            yield ShareController(
+                name=name, process=process, connection=connection, log=log, owners=self.owners, run_s=self.run_s
+            )
+
+    @property
+    def _name(self) -> str:
+        return str(conninfo_to_dict(self.dsn)["dbname"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareController:
+    """A running controller, its log, and a superuser's connection to its database."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    connection: Connection
+    log: Path
+    owners: Sequence[str]
+    run_s: float
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def wait_until_ready(self) -> None:
+        """Wait until the controller has registered and has a trainer. Raises UnavailableError."""
+        pid = self.process.pid
+        self._wait(lambda: self._fetch("ready", pid=pid)[0][0] > 0, "the controller to register", _READY_S)
+        self._wait(lambda: bool(_trainers(pid)), "a trainer to be ready", _READY_S)
+
+    def run(self, jobs: Sequence[MixJob]) -> list[JobTimes]:
+        """Enqueue the jobs at their times and wait for their ends. Returns their times, in the order of `jobs`.
+
+        Raises TensileError for a job that does not succeed, UnavailableError for jobs that do not end in time.
+        """
+        began_s, ids = time.monotonic(), dict[int, int]()
+        for place, job in sorted(enumerate(jobs), key=lambda item: (item[1].after_s, item[0])):
+            time.sleep(max(0.0, began_s + job.after_s - time.monotonic()))
+            ids[place] = self._enqueue(job)
+        listed = [ids[place] for place in range(len(jobs))]
+        self._wait(lambda: self._fetch("unended", jobs=listed)[0][0] == 0, "jobs to end", self.run_s, listed)
+        if states := self._fetch("states", jobs=listed):
+            job_id, state, message = states[0]
+            raise TensileError(
+                f"{self.name}: job {job_id} {state}: {message}", detail=self._tail(), hint=f"See {self.log}."
+            )
+        times = {row[0]: row[1:] for row in self._fetch("times", jobs=listed)}
+        return [_job_times(job.training, job_id, *times[job_id]) for job, job_id in zip(jobs, listed, strict=True)]
+
+    def foretold_stp(self, jobs: Sequence[JobTimes]) -> float | None:
+        """Return the throughput that the controller foretold for a run; None if its catalog does not store it."""
+        if not self._fetch("stores_foretold")[0][0]:
+            return None
+        rows = self._fetch("foretold", jobs=[job.job_id for job in jobs])
+        return mean_foretold([(stp, seconds, together) for stp, seconds, together in rows])
+
+    def run_alone(self, training: MixTraining) -> JobTimes:
+        """Run one training and return its times."""
+        return self.run([MixJob(training=training)])[0]
+
+    def peak_bytes(self) -> int:
+        """Return the most bytes in use since the controller started. Waits until no job uses any.
+
+        The parameters that were published are deleted.
+        """
+        ((since,),) = self._fetch("now")
+        rows: list[tuple[int, int]] = []
+
+        def idle() -> bool:
+            rows[:] = self._fetch("device", pid=self.process.pid, since=since)
+            return bool(rows) and rows[0][0] == 0
+
+        self._wait(idle, "the device to be free", _READY_S)
+        self.connection.execute(_SQL["drop_models"])
+        return rows[0][1]
+
+    def _enqueue(self, job: MixJob) -> int:
+        training = job.training
+        with self.connection.transaction():
+            self.connection.execute(sql.SQL(_SQL["set_role"]).format(sql.Identifier(self.owners[job.owner])))
+            values = {
+                "model": f"share_{next(self._numbers)}",
+                "relation": f"public.{training.table}",
+                "architecture": training.architecture,
+                "hyperparams": training.hyperparams,
+                "priority": job.priority,
+            }
+            return int(self._fetch("train", **values)[0][0])
+
+    def _fetch(self, name: str, **values: object) -> list[tuple[Any, ...]]:
+        return self.connection.execute(_SQL[name].encode(), values).fetchall()
+
+    def _wait(self, condition: Callable[[], bool], awaited: str, limit_s: float, jobs: Sequence[int] = ()) -> None:
+        """Poll until the condition holds. Raises UnavailableError on timeout, or if the controller has ended."""
+        end_s = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > end_s or self.process.poll() is not None:
+                states = "; ".join(
+                    f"job {job} {state}: {text}" for job, state, text in self._fetch("states", jobs=list(jobs))
+                )
+                raise UnavailableError(
+                    f"{self.name}: waited {limit_s:g} s for {awaited}"
+                    if self.process.poll() is None
+                    else f"{self.name}: the controller ended with code {self.process.returncode}",
+                    detail="\n".join(filter(None, (states, self._tail()))),
+                    hint="Run the benchmark while this machine has less to do, or give it more time with --limit.",
+                )
+            time.sleep(_POLL_S)
+
+    def _tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+
+
+@contextmanager
+def share_site(dsn: str, device: str, run_s: float, within: str | None = None) -> Iterator[ShareSite]:
+    """Yield a site whose warm database has the tables and knows no latencies. `dsn` is a superuser's.
+
+    The controllers' files, also those that they swap to, are below `within`, or else where temporary files are.
+    """
+    owners = [f"tensile_bench_share_{os.getpid()}_{number}" for number in range(MOST_OWNERS)]
+    with ExitStack() as stack:
+        server = stack.enter_context(connect(dsn, application_name=PURPOSE))
+        for owner in owners:  # dropped after the databases in which they own rows
+            server.execute(sql.SQL(_SQL["create_role"]).format(sql.Identifier(owner)))
+            stack.callback(server.execute, sql.SQL(_SQL["drop_role"]).format(sql.Identifier(owner)))
+        own = stack.enter_context(temporary_database(dsn, "share"))
+        with connect(own, application_name=PURPOSE) as connection:
+            _fill(connection, owners)
+        directory = Path(
+            stack.enter_context(TemporaryDirectory(prefix="tensile-share-", dir=within, ignore_cleanup_errors=True))
+        )
+        directory.chmod(0o755)
+        yield ShareSite(dsn=own, directory=directory, device=device, owners=owners, run_s=run_s)
+
+
+def _fill(connection: Connection, owners: Sequence[str]) -> None:
+    """Create the tables, let the roles use them, and record when each job has finished its first iteration."""
+    for role in ("tensile_worker", "tensile_reader"):
+        connection.execute(sql.SQL(_SQL["allow_login"]).format(sql.Identifier(role)))
+    for owner in owners:
+        connection.execute(sql.SQL(_SQL["grant_use"]).format(sql.Identifier(owner)))
+    for name in TABLES:
+        table, columns = sql.Identifier("public", name), datasets.columns(name)
+        declared = [sql.SQL(f"{{}} {kind}").format(sql.Identifier(column)) for column, kind in columns]
+        create = sql.SQL(_SQL["create_table"])
+        key = sql.Identifier(columns[0][0])
+        connection.execute(create.format(table=table, columns=sql.SQL(", ").join(declared), key=key))
+        with connection.cursor().copy(sql.SQL(_SQL["copy_table"]).format(table)) as copy:
+            for row in datasets.rows(name):
+                copy.write_row(row)
+        for statement in ("analyze_table", "grant_table"):
+            connection.execute(sql.SQL(_SQL[statement]).format(table))
+    for name in ("create_first_steps", "create_first_step_function", "create_first_step_trigger"):
+        connection.execute(_SQL[name])
+
+
+def _environment(
+    dsn: str, device: str, directory: Path, threads: int, settings: Mapping[str, object]
+) -> dict[str, str]:
+    values: dict[str, object] = {
+        "dsn": make_conninfo(dsn, user="tensile_worker"),
+        "reader_dsn": make_conninfo(dsn, user="tensile_reader"),
+        "device": device,
+        "torch_threads": threads,
+        "survey_s": 0.0,  # latencies are measured, and no predictor may start to learn in the middle of a run
+        "state_dir": directory,
+        **settings,
+    }
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(config.PREFIX)}
+    return kept | {config.variable(name): str(value) for name, value in values.items()}
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _trainers(controller: int) -> list[int]:
+    return [p.pid for p in all_processes() if p.parent == controller and p.name == "tensile trainer"]
+
+
+def _wait_for_sessions(server: Connection, name: str) -> None:
+    """Wait until a database has no sessions, because it cannot be copied while it has any."""
+    end_s = time.monotonic() + _END_S
+    while (server.execute(_SQL["sessions"], {"name": name}).fetchone() or (0,))[0]:
+        if time.monotonic() > end_s:
+            raise UnavailableError(f"the database {name} still has sessions after {_END_S:g} s")
+        time.sleep(_POLL_S)
+
+
+def _job_times(
+    training: MixTraining,
+    job_id: int,
+    enqueued_s: float,
+    trains_s: float,
+    stepped_s: float,
+    ended_s: float,
+    needed_bytes: int,
+    digest: str,
+) -> JobTimes:
+    return JobTimes(
+        job_id=job_id,
+        training=training,
+        enqueued_s=enqueued_s,
+        trains_s=trains_s,
+        stepped_s=stepped_s,
+        ended_s=ended_s,
+        needed_bytes=needed_bytes,
+        digest=digest,
+    )
