@@ -11,23 +11,25 @@ create function tensile.usage_day() returns date
   return (pg_catalog.now() at time zone 'UTC')::date;
 comment on function tensile.usage_day() is 'the present day in UTC, by which device-seconds are counted';
 
+-- PL/pgSQL keeps the plan for the session; a claim calls the function.
 create function tensile.usage_half_life_s() returns double precision
-  language sql stable
+  language plpgsql stable
   set search_path = pg_catalog, pg_temp
 as $$
-  select least(greatest(extract(epoch from (tensile.setting('usage_half_life') #>> '{}')::interval)::double precision, 1), 1e9)
+begin
+  return least(greatest(extract(epoch from (tensile.setting('usage_half_life') #>> '{}')::interval), 1), 1e9);
+end
 $$;
 comment on function tensile.usage_half_life_s() is 'the setting usage_half_life in seconds';
 
--- Ends at zero before the numbers become too small for double precision, which would be an error.
+-- Ends at zero before the numbers become too small for double precision, which would be an error. The planner inlines
+-- the expression, because the function has no settings of its own.
 create function tensile.decayed_usage(usage_s double precision, until timestamptz, half_life_s double precision)
   returns double precision
-  language sql stable
-  set search_path = pg_catalog, pg_temp
-as $$
-  select case when usage_s < 1e-6 or age.half_lives > 60 then 0 else usage_s * 2 ^ (-greatest(age.half_lives, 0)) end
-    from (select extract(epoch from now() - until)::double precision / half_life_s as half_lives) as age
-$$;
+  language sql stable parallel safe
+  return case when usage_s < 1e-6 or extract(epoch from pg_catalog.now() - until) > 60 * half_life_s then 0
+              else usage_s * 2 ^ (-greatest(extract(epoch from pg_catalog.now() - until)::double precision, 0) / half_life_s)
+         end;
 comment on function tensile.decayed_usage(double precision, timestamptz, double precision) is
   'returns what device-seconds that were counted until this time count now: half after each half-life';
 
@@ -46,10 +48,11 @@ comment on function tensile.owners_spent() is
   'returns the owners that have used their device-seconds of the present day, whose queued jobs wait for the next day; '
   'only owners whose use the caller may see';
 
--- The settings make the planner read active jobs through the index that holds only them, as in owners_at_limit.
+-- The settings make the planner read active jobs through the index that holds only them, as in owners_at_limit. PL/pgSQL
+-- keeps the plans for the session: planning takes longer than running them.
 create function tensile.owner_standings(owners oid[])
   returns table (owner_oid oid, idle boolean, usage_s double precision, next_s double precision, spent boolean)
-  language sql stable
+  language plpgsql stable
   set search_path = pg_catalog, pg_temp
   set enable_sort = off
   set enable_incremental_sort = off
@@ -57,35 +60,36 @@ create function tensile.owner_standings(owners oid[])
   set enable_seqscan = off
   set jit = off
 as $$
+#variable_conflict use_column
+declare
+  half_life_s constant double precision := tensile.usage_half_life_s();
+  steady_s constant double precision := half_life_s / ln(2);  -- a share of 1 that lasts for ever: the sum of all that decays
+  today constant date := tensile.usage_day();
+  here constant uuid := tensile.installation();
+  slots constant double precision := coalesce((select avg(w.slots) from tensile.workers as w where w.stopped_at is null), 8);
+begin
+  return query
   with active as (
-    select j.owner_oid, sum(greatest(1.0 / w.slots, least(1, d.granted_bytes::double precision / nullif(v.budget_bytes, 0)))) as share
+    select j.owner_oid,
+           sum(greatest(1.0 / w.slots, least(1, d.granted_bytes::double precision / nullif(v.budget_bytes, 0)))) as share
       from (select o.job_id, o.owner_oid, o.worker_id from tensile.jobs as o
              where o.state in ('starting', 'running') and o.worker_id is not null order by o.worker_id) as j
       join tensile.workers as w on w.worker_id = j.worker_id
       left join tensile.device_jobs as d on d.worker_id = j.worker_id and d.job_id = j.job_id
       left join tensile.devices as v on v.worker_id = j.worker_id
      group by j.owner_oid
-  ), scale as (
-    -- A share of 1 that lasts for ever is worth `steady_s` device-seconds: the sum of all that decays.
-    select h.half_life_s, h.half_life_s / ln(2) as steady_s,
-           coalesce((select avg(w.slots)::double precision from tensile.workers as w where w.stopped_at is null), 8) as slots
-      from (select tensile.usage_half_life_s() as half_life_s) as h
   )
   select o.owner_oid, active.share is null,
-         (coalesce(tensile.decayed_usage(u.recent_s, u.updated_at, scale.half_life_s), 0)
-            + coalesce(active.share, 0) * scale.steady_s) / weight.value,
-         scale.steady_s / scale.slots / weight.value,
-         o.owner_oid in (select s.owner_oid from tensile.owners_spent() as s)
+         (coalesce(tensile.decayed_usage(u.recent_s, u.updated_at, half_life_s), 0) + coalesce(active.share, 0) * steady_s)
+           / coalesce(own.weight, everybody.weight, 1),
+         steady_s / slots / coalesce(own.weight, everybody.weight, 1),
+         coalesce(u.day = today and u.day_s >= coalesce(own.device_seconds, everybody.device_seconds), false)
     from unnest(owner_standings.owners) as o (owner_oid)
-   cross join scale
     left join active on active.owner_oid = o.owner_oid
-    left join tensile.owner_usage as u
-      on u.owner_oid = o.owner_oid and u.installation = (select tensile.installation())
-    left join tensile.role_quotas as own
-      on own.role_oid = o.owner_oid and own.installation = (select tensile.installation())
-    left join tensile.role_quotas as everybody
-      on everybody.role_oid = 0 and everybody.installation = (select tensile.installation())
-   cross join lateral (select coalesce(own.weight, everybody.weight, 1) as value) as weight
+    left join tensile.owner_usage as u on u.owner_oid = o.owner_oid and u.installation = here
+    left join tensile.role_quotas as own on own.role_oid = o.owner_oid and own.installation = here
+    left join tensile.role_quotas as everybody on everybody.role_oid = 0 and everybody.installation = here;
+end
 $$;
 comment on function tensile.owner_standings(oid[]) is
   'returns for each of these owners what decides its turn: whether it has no active job, its recent and present use '
