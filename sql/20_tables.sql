@@ -283,7 +283,6 @@ create table tensile.jobs (
   constraint jobs_that_fail_say_why check (state <> 'failed' or error_message is not null),
   constraint jobs_that_do_not_succeed_publish_nothing check (version_id is null or state = 'succeeded')
 ) with (fillfactor = 80);
-create index jobs_queued on tensile.jobs (priority desc, job_id) where state = 'queued';
 -- Only active jobs have a worker_id, by a constraint. The index does not name the state, because the check of the
 -- foreign key searches by worker_id only.
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;

@@ -18,7 +18,7 @@ as $$
     ('retain_links', 'interval or null', '"90 days"', 'how long measurements of a link are kept without a worker'),
     ('retain_usage', 'interval or null', '"400 days"', 'how long the use of devices by owner and model is kept'),
     ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one'),
-    ('usage_half_life', 'interval', '"1 hour"', 'time after which an owner''s use of devices counts half in the order of the queue'),
+    ('usage_half_life', 'interval', '"1 hour"', 'time after which an owner''s use of devices counts half in the queue'),
     ('snapshot_max_bytes', 'bytes', '2147483648', 'largest size of one snapshot'),
     ('role_snapshots_max_bytes', 'bytes', '8589934592', 'largest total size of one role''s snapshots'),
     ('all_snapshots_max_bytes', 'bytes', '34359738368', 'largest total size of all snapshots')

@@ -28,7 +28,7 @@ create function tensile.decayed_usage(usage_s double precision, until timestampt
   returns double precision
   language sql stable parallel safe
   return case when usage_s < 1e-6 or extract(epoch from pg_catalog.now() - until) > 60 * half_life_s then 0
-              else usage_s * 2 ^ (-greatest(extract(epoch from pg_catalog.now() - until)::double precision, 0) / half_life_s)
+              else usage_s * 2 ^ (-greatest(extract(epoch from pg_catalog.now() - until), 0)::double precision / half_life_s)
          end;
 comment on function tensile.decayed_usage(double precision, timestamptz, double precision) is
   'returns what device-seconds that were counted until this time count now: half after each half-life';
@@ -63,15 +63,17 @@ as $$
 #variable_conflict use_column
 declare
   half_life_s constant double precision := tensile.usage_half_life_s();
-  steady_s constant double precision := half_life_s / ln(2);  -- a share of 1 that lasts for ever: the sum of all that decays
+  steady_s constant double precision := half_life_s / ln(2);  -- what a share of 1 that lasts for ever comes to
   today constant date := tensile.usage_day();
   here constant uuid := tensile.installation();
-  slots constant double precision := coalesce((select avg(w.slots) from tensile.workers as w where w.stopped_at is null), 8);
+  slots constant double precision :=
+    coalesce((select avg(w.slots) from tensile.workers as w where w.stopped_at is null), 8);
 begin
   return query
   with active as (
     select j.owner_oid,
-           sum(greatest(1.0 / w.slots, least(1, d.granted_bytes::double precision / nullif(v.budget_bytes, 0)))) as share
+           sum(greatest(1.0 / w.slots,
+                        least(1, d.granted_bytes::double precision / nullif(v.budget_bytes, 0)))) as share
       from (select o.job_id, o.owner_oid, o.worker_id from tensile.jobs as o
              where o.state in ('starting', 'running') and o.worker_id is not null order by o.worker_id) as j
       join tensile.workers as w on w.worker_id = j.worker_id
@@ -80,7 +82,8 @@ begin
      group by j.owner_oid
   )
   select o.owner_oid, active.share is null,
-         (coalesce(tensile.decayed_usage(u.recent_s, u.updated_at, half_life_s), 0) + coalesce(active.share, 0) * steady_s)
+         (coalesce(tensile.decayed_usage(u.recent_s, u.updated_at, half_life_s), 0)
+            + coalesce(active.share, 0) * steady_s)
            / coalesce(own.weight, everybody.weight, 1),
          steady_s / slots / coalesce(own.weight, everybody.weight, 1),
          coalesce(u.day = today and u.day_s >= coalesce(own.device_seconds, everybody.device_seconds), false)

@@ -265,8 +265,8 @@ select r.rolname as role, coalesce(u.jobs_running, 0) as jobs_running, q.jobs_ru
        coalesce(u.bytes, 0)::bigint as bytes, q.bytes as most_bytes, q.highest_priority,
        exists (select from tensile.role_quotas as o
                 where o.role_oid = r.oid and o.installation = (select tensile.installation())
-                  and num_nonnulls(o.jobs_running, o.jobs_queued, o.bytes, o.highest_priority, o.device_seconds, o.weight)
-                      > 0) as is_set,
+                  and num_nonnulls(o.jobs_running, o.jobs_queued, o.bytes, o.highest_priority, o.device_seconds,
+                                   o.weight) > 0) as is_set,
        coalesce(day.day_s, 0) as device_seconds_today, q.device_seconds as most_device_seconds, q.weight
   from pg_catalog.pg_roles as r
   left join tensile.quota_use() as u on u.role_oid = r.oid
@@ -276,8 +276,8 @@ select r.rolname as role, coalesce(u.jobs_running, 0) as jobs_running, q.jobs_ru
  where (u.role_oid is not null or day.owner_oid is not null
         or exists (select from tensile.role_quotas as o
                     where o.role_oid = r.oid and o.installation = (select tensile.installation())
-                      and num_nonnulls(o.jobs_running, o.jobs_queued, o.bytes, o.highest_priority, o.device_seconds, o.weight)
-                          > 0))
+                      and num_nonnulls(o.jobs_running, o.jobs_queued, o.bytes, o.highest_priority, o.device_seconds,
+                                       o.weight) > 0))
    and (pg_catalog.pg_has_role(r.oid, 'usage') or pg_catalog.pg_has_role('tensile_monitor', 'usage'))
  order by r.rolname;
 comment on view tensile.stat_quotas is
@@ -313,7 +313,8 @@ grant insert (role_oid, role_name, jobs_running, jobs_queued, bytes, highest_pri
   on tensile.role_quotas to tensile_admin;
 
 revoke execute on function tensile.quota_of(oid), tensile.owners_at_limit(integer, oid), tensile.queue_heads(oid[]),
-  tensile.check_enqueued(), tensile.check_device_seconds(oid, text), tensile.check_raised_priority(), tensile.check_priority(text, integer, integer),
+  tensile.check_enqueued(), tensile.check_device_seconds(oid, text), tensile.check_raised_priority(),
+  tensile.check_priority(text, integer, integer),
   tensile.quota_use() from public;
 grant execute on function tensile.queue_heads(oid[]) to tensile_worker;
 grant execute on function tensile.quota_of(oid), tensile.quota_use(), tensile.owners_at_limit(integer, oid)

@@ -12,8 +12,8 @@ as $$
             from (select o.job_id, o.owner_oid,
                          row_number() over (partition by o.owner_oid order by o.priority desc, o.job_id) as place
                     from tensile.jobs as o where o.state = 'queued') as j
-            join tensile.owner_standings(array(select distinct o.owner_oid from tensile.jobs as o where o.state = 'queued'))
-              as s on s.owner_oid = j.owner_oid) as q
+            join tensile.owner_standings(array(select distinct o.owner_oid from tensile.jobs as o
+                                                where o.state = 'queued')) as s on s.owner_oid = j.owner_oid) as q
    where q.job_id = any (jobs)
 $$;
 comment on function tensile.queue_positions(bigint[]) is

@@ -145,6 +145,7 @@ alter table tensile.jobs
   add constraint jobs_have_threads check (threads > 0),
   add constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0');
 
+drop index tensile.jobs_queued;
 drop index tensile.jobs_active;
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;

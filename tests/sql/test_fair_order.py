@@ -13,6 +13,8 @@ from indb_tensile.job import ClaimedJob, JobId, WorkerId
 from tests.catalog.enqueue import claim, enqueue, rows_read, specification
 from tests.conftest import Database
 
+from .conftest import Connection, Refused, refused, value
+
 pytestmark = pytest.mark.postgres
 
 
@@ -160,6 +162,23 @@ def test_owner_that_has_used_its_device_seconds_is_refused_and_its_queued_jobs_w
             postgres.execute("update tensile.owner_usage set day = day - 1 where owner_oid = 'alice'::regrole")
         enqueue(alice, "a")
         assert claim(connection, worker).job == queued
+
+
+def test_refusal_of_a_training_reaches_the_user_whole(alice: Connection, admin: Connection) -> None:
+    admin.execute("select tensile_set_quota('alice', device_seconds => 3600)")
+    admin.execute(
+        "insert into tensile.owner_usage (owner_oid, day, day_s)"
+        " values ('alice'::regrole, tensile.usage_day(), 3612.5)"
+    )
+    error = refused(alice, "select tensile_train('flowers', 'iris', target => 'species')")
+    tomorrow = value(admin, "select tensile.usage_day() + 1")
+    assert error == Refused(
+        "53400",
+        'role "alice" has used 3612.5 device-seconds today, and its quota is 3600 a day',
+        f"Days are those of UTC. The next day begins at {tomorrow} 00:00 UTC; jobs that are in the queue start then.",
+        "Enqueue the job then. A member of tensile_admin can allow more: "
+        "select tensile_set_quota('alice', device_seconds => …);",
+    )
 
 
 def test_quota_of_every_role_bounds_the_device_seconds_of_a_role_without_its_own(database: Database) -> None:
