@@ -817,7 +817,7 @@ create table tensile.usage (
   running_s double precision not null default 0,
   measured_s double precision not null default 0,
   alone_s double precision not null default 0,
-  jobs_ended bigint not null default 0,
+  jobs_deleted bigint not null default 0,
   primary key (owner_oid, installation, day, model_name)
 ) with (fillfactor = 50);
 create index usage_day on tensile.usage (day);
@@ -838,7 +838,9 @@ comment on column tensile.usage.measured_s is 'the part of running_s in which th
 comment on column tensile.usage.alone_s is
   'seconds that the work done in measured_s takes alone on the device with all the memory; measured_s / alone_s is the '
   'mean slowdown';
-comment on column tensile.usage.jobs_ended is 'jobs that ended on that day after a worker had claimed them';
+comment on column tensile.usage.jobs_deleted is
+  'jobs that ended after a worker had claimed them and are deleted since; jobs deleted on the day of their end count for '
+  'the day before';
 
 create table tensile.owner_usage (
   owner_oid oid not null,

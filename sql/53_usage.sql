@@ -98,43 +98,51 @@ comment on function tensile.owner_standings(oid[]) is
   'returns for each of these owners what decides its turn: whether it has no active job, its recent and present use '
   'divided by its weight, what one more job adds to that, and whether its device-seconds of the day are used';
 
--- Counting -----------------------------------------------------------------------------------------------------
+-- Jobs that have ended --------------------------------------------------------------------------------------------
 
--- Only jobs that a worker had are counted, so only workers' sessions write here: a user who cancels a queued job in an
--- open transaction would lock the row that controllers add to once a second. Security definer for the same reason.
-create function tensile.count_ended_jobs() returns trigger
+-- Jobs are counted from their own rows as long as these exist, and not when they end: one row for each owner and model
+-- would make the ends of jobs wait for each other. Security definer, because administrators delete jobs too. The rows of
+-- the present day are left to the controllers, which add to them once a second and must not wait for an administrator.
+create function tensile.count_deleted_jobs() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
 as $$
 begin
-  insert into tensile.usage as u (owner_oid, installation, day, model_name, owner_name, jobs_ended)
-  select n.owner_oid, n.installation, tensile.usage_day(), n.model_name, min(n.owner_name::text), count(*)
-    from before_change as o join after_change as n using (job_id)
-   where o.state in ('starting', 'running') and n.state in ('succeeded', 'failed', 'cancelled')
-   group by n.owner_oid, n.installation, n.model_name
-   order by n.owner_oid, n.model_name
-      on conflict on constraint usage_pkey do update set jobs_ended = u.jobs_ended + excluded.jobs_ended;
+  insert into tensile.usage as u (owner_oid, installation, day, model_name, owner_name, jobs_deleted)
+  select j.owner_oid, j.installation, least((j.finished_at at time zone 'UTC')::date, tensile.usage_day() - 1) as day,
+         j.model_name, min(j.owner_name::text), count(*)
+    from deleted as j
+   where j.finished_at is not null and j.started_at is not null
+   group by j.owner_oid, j.installation, 3, j.model_name
+   order by j.owner_oid, j.installation, 3, j.model_name
+      on conflict on constraint usage_pkey do update set jobs_deleted = u.jobs_deleted + excluded.jobs_deleted;
   return null;
 end
 $$;
-comment on function tensile.count_ended_jobs() is 'trigger: counts jobs that end after a worker has claimed them';
+comment on function tensile.count_deleted_jobs() is
+  'trigger: keeps the number of deleted jobs that had ended, by owner and model';
 
-create trigger jobs_count_ended after update on tensile.jobs
-  referencing old table as before_change new table as after_change
-  for each statement execute function tensile.count_ended_jobs();
+create trigger jobs_count_deleted after delete on tensile.jobs
+  referencing old table as deleted
+  for each statement execute function tensile.count_deleted_jobs();
 
 -- The view -----------------------------------------------------------------------------------------------------
 
 create view tensile.stat_usage with (security_invoker) as
-select coalesce(r.rolname, u.owner_name) as owner, u.model, u.device_seconds, u.byte_seconds, u.running_seconds,
+select coalesce(r.rolname, u.owner_name::name) as owner, u.model, u.device_seconds, u.byte_seconds, u.running_seconds,
        u.jobs_ended, u.slowdown, u.device_seconds_today, u.first_day, u.last_day
-  from (select t.owner_oid, t.installation, (array_agg(t.owner_name order by t.day desc))[1] as owner_name,
-               t.model_name as model, sum(t.device_s) as device_seconds, sum(t.byte_s) as byte_seconds,
-               sum(t.running_s) as running_seconds, sum(t.jobs_ended)::bigint as jobs_ended,
-               sum(t.measured_s) / nullif(sum(t.alone_s), 0) as slowdown,
+  from (select t.owner_oid, t.installation, max(t.owner_name::text) as owner_name, t.model_name as model,
+               sum(t.device_s) as device_seconds, sum(t.byte_s) as byte_seconds, sum(t.running_s) as running_seconds,
+               sum(t.jobs)::bigint as jobs_ended, sum(t.measured_s) / nullif(sum(t.alone_s), 0) as slowdown,
                coalesce(sum(t.device_s) filter (where t.day = tensile.usage_day()), 0) as device_seconds_today,
                min(t.day) as first_day, max(t.day) as last_day
-          from tensile.usage as t
+          from (select k.owner_oid, k.installation, k.model_name, k.owner_name, k.day, k.device_s, k.byte_s,
+                       k.running_s, k.measured_s, k.alone_s, k.jobs_deleted as jobs
+                  from tensile.usage as k
+                union all
+                select j.owner_oid, j.installation, j.model_name, j.owner_name,
+                       (j.finished_at at time zone 'UTC')::date, 0, 0, 0, 0, 0, 1
+                  from tensile.jobs as j where j.finished_at is not null and j.started_at is not null) as t
          group by t.owner_oid, t.installation, t.model_name) as u
   left join pg_catalog.pg_roles as r on r.oid = u.owner_oid and u.installation = (select tensile.installation())
  order by u.device_seconds desc, owner, u.model;
@@ -174,7 +182,7 @@ grant insert, update on tensile.usage, tensile.owner_usage to tensile_worker;
 
 revoke execute on function tensile.usage_day(), tensile.usage_half_life_s(),
   tensile.decayed_usage(double precision, timestamptz, double precision), tensile.owners_spent(),
-  tensile.owner_standings(oid[]), tensile.count_ended_jobs() from public;
+  tensile.owner_standings(oid[]), tensile.count_deleted_jobs() from public;
 grant execute on function tensile.usage_day(), tensile.owners_spent() to tensile_user, tensile_monitor, tensile_worker;
 grant execute on function tensile.usage_half_life_s(),
   tensile.decayed_usage(double precision, timestamptz, double precision), tensile.owner_standings(oid[])

@@ -273,7 +273,7 @@ create table tensile.usage (
   running_s double precision not null default 0,
   measured_s double precision not null default 0,
   alone_s double precision not null default 0,
-  jobs_ended bigint not null default 0,
+  jobs_deleted bigint not null default 0,
   primary key (owner_oid, installation, day, model_name)
 ) with (fillfactor = 50);
 create index usage_day on tensile.usage (day);

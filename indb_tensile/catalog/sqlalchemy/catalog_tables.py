@@ -415,7 +415,7 @@ usage = Table(
     Column("running_s", Double, nullable=False),
     Column("measured_s", Double, nullable=False),
     Column("alone_s", Double, nullable=False),
-    Column("jobs_ended", BigInteger, nullable=False),
+    Column("jobs_deleted", BigInteger, nullable=False),
 )
 
 owner_usage = Table(
