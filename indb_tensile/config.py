@@ -109,6 +109,7 @@ class Settings:
     spare_trainers: int = 2  # started in advance, so that no claimed job waits for a process
     max_jobs: int = 8
     entering_jobs: int = 0  # of one owner; 0: as many as this machine has cores, at least 2
+    parked_jobs: int = 4  # each keeps a process, and on a GPU its context
     policy: str = "tensile+"
     drift_threshold: float = 0.2
     sharing: str = "completion"
@@ -249,6 +250,7 @@ _KINDS: dict[str, str] = {
     "spare_trainers": "a whole number",
     "max_jobs": "a whole number",
     "entering_jobs": "a whole number",
+    "parked_jobs": "a whole number",
     "policy": "a policy",
     "drift_threshold": "a number",
     "sharing": "a way of sharing",
@@ -286,6 +288,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "spare_trainers": (1, 64),
     "max_jobs": (1, 64),  # the ledger of the device's memory has 64 slots
     "entering_jobs": (0, 64),
+    "parked_jobs": (0, 64),
     "drift_threshold": (0.01, 100),
     "max_slowdown": (1, 1000),
     "checkpoint_s": (0, 86400),

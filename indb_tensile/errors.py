@@ -118,6 +118,13 @@ class DeviceLostError(DeviceError):
     """The device, or this process's context on the device, is lost. The job runs again in another process."""
 
 
+class NoRoomToParkError(TensileError):
+    """The job has to leave the device, and cannot wait in the host pool. It continues later from its checkpoint."""
+
+    sqlstate = "53200"
+    exit_code = 71
+
+
 class ComputationError(DeviceError):
     """A computation of the job failed on the device and destroyed this process's context: the attempt has failed."""
 

@@ -34,6 +34,8 @@ class Phase(StrEnum):
     TRAINING = "training"
     VALIDATING = "validating"
     PUBLISHING = "publishing"
+    PAUSED = "paused"  # on request of its owner: its state is in host memory, and it has no device memory
+    PARKED = "parked"  # the same, decided by its controller
 
 
 class Blame(StrEnum):

@@ -52,6 +52,18 @@ class Adopt(Message, frozen=True, kw_only=True):
     plans: tuple[Plan, ...]
 
 
+class Park(Message, frozen=True, kw_only=True):
+    """Tell the trainer to give up all device memory at the end of its iteration, and to wait for the next `Adopt`.
+
+    The trainer moves its state to the host pool and answers `Parked`; the controller then lowers its grant to 0. With
+    `in_memory` False, or if the pool has no room, the trainer saves a checkpoint, answers `Failed` and ends. `number`
+    counts the orders of this kind, from 1.
+    """
+
+    number: int
+    in_memory: bool = True
+
+
 # --- trainer to controller -------------------------------------------------------------------------------------
 
 
@@ -94,6 +106,14 @@ class Adopted(Message, frozen=True, kw_only=True):
 
     job: JobId
     generation: int
+
+
+class Parked(Message, frozen=True, kw_only=True):
+    """Nothing of the job is on the device any more. Its state takes `host_bytes` of the host pool."""
+
+    job: JobId
+    number: int
+    host_bytes: int
 
 
 class Measured(Message, frozen=True, kw_only=True):
@@ -147,7 +167,19 @@ class Failed(Message, frozen=True, kw_only=True):
 
 
 AnyMessage = (
-    Assign | Calibrate | Adopt | Ready | Captured | Calibrated | Adopted | Measured | Progressed | Finished | Failed
+    Assign
+    | Calibrate
+    | Adopt
+    | Park
+    | Ready
+    | Captured
+    | Calibrated
+    | Adopted
+    | Parked
+    | Measured
+    | Progressed
+    | Finished
+    | Failed
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -77,6 +77,12 @@ void bind_ledger(nb::module_& module) {
       .def("revoke_slot", &Ledger::revoke_slot, "slot"_a)
       .def("release_slot", &Ledger::release_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
+          "withdraw", [](Ledger& ledger, std::uint64_t count) { return ledger.regions().withdraw(count); }, "count"_a)
+      .def(
+          "restore",
+          [](Ledger& ledger, const std::vector<std::uint64_t>& regions) { ledger.regions().restore(regions); },
+          "regions"_a)
+      .def(
           "slot", [](const Ledger& ledger, std::uint32_t slot) { return as_tuple(ledger.usage(slot)); }, "slot"_a)
       .def("slots",
            [](const Ledger& ledger) {
@@ -96,7 +102,7 @@ void bind_ledger(nb::module_& module) {
            [](const Ledger& ledger) {
              const PoolUsage u = ledger.usage();
              return std::make_tuple(u.capacity_bytes, u.region_bytes, u.granted_bytes, u.used_bytes,
-                                    u.high_water_bytes, u.host_bytes, u.host_limit_bytes);
+                                    u.high_water_bytes, u.host_bytes, u.host_limit_bytes, u.absent_bytes);
            })
       .def("out_lane", [](const Ledger& ledger) { return as_tuple(ledger.words().out); })
       .def("in_lane", [](const Ledger& ledger) { return as_tuple(ledger.words().in); });

@@ -1,4 +1,4 @@
-// The layout of the device's shared file, version 3. Every process that maps the file uses exactly this layout.
+// The layout of the device's shared file, version 4. Every process that maps the file uses exactly this layout.
 //
 //   offset  bytes  record
 //        0     64  Header   magic, version, slots, capacity, region, regions, memory, host pool
@@ -20,17 +20,20 @@
 // `wiping` to `free`: no other process changes a region in `wiping`, so the controller stores the word plainly.
 //
 //   free ──controller: hand out──► empty ──owner: engage──► used ──owner: disengage──► empty
-//     ▲                              │ controller: take back   │ controller, when the owner's process is gone
-//     └──────────────────────────── wiping ◄───────────────────┘
+//   │  ▲                           │ controller: take back   │ controller, when the owner's process is gone
+//   │  └───────────────────────── wiping ◄───────────────────┘
+//   └──controller: withdraw──► absent ──controller: restore──► free
 //
 // An owner marks an empty region `used` before it places an allocation there, and marks the region `empty` after the
 // last use of the last allocation. Nothing else is needed to hand the region back: the controller takes empty regions
 // when it lowers a grant, and an owner notices the loss when it tries to engage the region. Only the controller sets
 // `wiping`: it gives the region's bytes back to the operating system before the region becomes free, so the next
-// owner reads zeros. `backed` means that the operating system has set memory aside for the whole region, so that
-// touching it can neither fail nor wait. A region whose epoch is over is in quarantine: its owner is dead, but a
-// process that maps the region may still run. The total grant is derived from the number of words that are not free,
-// so a process killed between two instructions leaves no second count to repair.
+// owner reads zeros. An `absent` region has no memory: the controller has returned the memory to the driver because
+// other programs need it, and no claim is given the region. `backed` means that the operating system has set memory
+// aside for the whole region, so that touching it can neither fail nor wait. A region whose epoch is over is in
+// quarantine: its owner is dead, but a process that maps the region may still run. The total grant is derived from
+// the number of words that are not free, so a process killed between two instructions leaves no second count to
+// repair.
 //
 // ## Bytes
 //
@@ -58,7 +61,7 @@ namespace tensile::layout {
 using Word = std::atomic<std::uint64_t>;
 
 inline constexpr std::uint64_t magic = 0x31454c49534e4554;  // "TENSILE1" as bytes in memory
-inline constexpr std::uint32_t version = 3;
+inline constexpr std::uint32_t version = 4;
 inline constexpr std::uint32_t slot_count = 64;
 inline constexpr std::size_t line_bytes = 64;
 
@@ -163,9 +166,9 @@ struct HostShare {
   static constexpr HostShare unpacked(std::uint64_t word) { return {word >> used_bits, word & max_bytes}; }
 };
 
-enum class RegionState : std::uint64_t { free = 0, empty = 1, used = 2, wiping = 3 };
+enum class RegionState : std::uint64_t { free = 0, empty = 1, used = 2, wiping = 3, absent = 4 };
 
-// The owner of a region: 2 bits, 1 bit, 6 bits, 55 bits. The word of a free region is 0, as in a new file.
+// The owner of a region: 3 bits, 1 bit, 6 bits, 54 bits. The word of a free region is 0, as in a new file.
 struct Owner {
   RegionState state = RegionState::free;
   bool backed = false;
@@ -173,11 +176,11 @@ struct Owner {
   std::uint64_t epoch = 0;
 
   constexpr std::uint64_t packed() const {
-    return static_cast<std::uint64_t>(state) << 62 | std::uint64_t{backed} << 61 | slot << 55 | epoch;
+    return static_cast<std::uint64_t>(state) << 61 | std::uint64_t{backed} << 60 | slot << 54 | epoch;
   }
   static constexpr Owner unpacked(std::uint64_t word) {
-    return {static_cast<RegionState>(word >> 62), (word >> 61 & 1) != 0, word >> 55 & (slot_count - 1),
-            word & ((std::uint64_t{1} << 55) - 1)};
+    return {static_cast<RegionState>(word >> 61), (word >> 60 & 1) != 0, word >> 54 & (slot_count - 1),
+            word & ((std::uint64_t{1} << 54) - 1)};
   }
   friend constexpr bool operator==(const Owner&, const Owner&) = default;
 };
@@ -185,6 +188,7 @@ struct Owner {
 static_assert(Owner{}.packed() == 0);
 static_assert(Owner::unpacked(Owner{RegionState::used, true, 63, 5}.packed()) ==
               Owner{RegionState::used, true, 63, 5});
+static_assert(Owner::unpacked(Owner{RegionState::absent}.packed()) == Owner{RegionState::absent});
 static_assert(sequence_bits + 6 + used_bits == 64 && slot_count == 1U << 6);
 static_assert(Intent::unpacked(Intent{sequence_mask, -5}.packed()).change_bytes == -5);
 static_assert(Tally::unpacked(Tally{7, 63, max_bytes}.packed()).slot == 63);

@@ -26,11 +26,13 @@ comment on type tensile.job_state is
   'request';
 
 create type tensile.job_phase as enum (
-  'reading', 'capturing', 'calibrating', 'waiting for memory', 'training', 'validating', 'publishing');
+  'reading', 'capturing', 'calibrating', 'waiting for memory', 'training', 'validating', 'publishing',
+  'paused', 'parked');
 comment on type tensile.job_phase is
   'reading: reads the table into tensors; capturing: records one training step as a graph; calibrating: measures '
   'operators without a known latency; waiting for memory: to calibrate or to train; training; validating; publishing: '
-  'stores the version';
+  'stores the version; paused: on request, with its state in host memory and without device memory; parked: the same, '
+  'decided by the controller';
 
 create type tensile.task as enum ('classification', 'regression');
 comment on type tensile.task is 'classification: predicts a label out of a set; regression: predicts a number';

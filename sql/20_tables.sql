@@ -246,6 +246,7 @@ create table tensile.jobs (
   worker_id bigint references tensile.workers,
   installation uuid not null default tensile.installation(),
   cancel_requested boolean not null default false,
+  pause_requested boolean not null default false,
   waits_for text,
   error_sqlstate text,
   error_message text,
@@ -287,7 +288,8 @@ create table tensile.jobs (
 -- foreign key searches by worker_id only.
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
-create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id) where state = 'queued';
+create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id)
+  where state = 'queued' and not pause_requested;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
@@ -335,6 +337,9 @@ comment on column tensile.jobs.installation is
   'database that the job was enqueued in; workers of another database never claim it: see tensile.adopt_jobs()';
 comment on column tensile.jobs.cancel_requested is
   'true if the job is to be stopped; a queued job is cancelled at once';
+comment on column tensile.jobs.pause_requested is
+  'true if the job must not train until it is resumed: no worker claims a queued job, and an active job leaves the '
+  'device';
 comment on column tensile.jobs.waits_for is 'what the job waits for, in words, as written by the controller';
 comment on column tensile.jobs.error_sqlstate is 'SQLSTATE of the last error';
 comment on column tensile.jobs.error_message is 'message of the last error that ended an attempt';
@@ -741,7 +746,7 @@ comment on column tensile.plans.job_id is 'job of the plan';
 comment on column tensile.plans.attempt is 'attempt of the job that the plan was made for';
 comment on column tensile.plans.generation is
   'number of the plan within the attempt; each new plan has the next number';
-comment on column tensile.plans.reason is 'reason for planning: start, another job''s start or end, drift';
+comment on column tensile.plans.reason is 'reason for planning: start, another job''s start or end, parking or drift';
 comment on column tensile.plans.policy is 'policy that made the plan';
 comment on column tensile.plans.vanilla_peak_bytes is 'peak if no tensor were freed before the end of the iteration';
 comment on column tensile.plans.liveness_peak_bytes is 'peak if every tensor were freed after its last access';

@@ -48,7 +48,7 @@ begin
     for next_owner in select h.owner_oid from tensile.queue_heads(skipped_owners) as h loop
       select q.job_id into next_job from tensile.jobs as q
        where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
-         and q.state = 'queued' and (q.not_before is null or q.not_before <= now())
+         and q.state = 'queued' and not q.pause_requested and (q.not_before is null or q.not_before <= now())
          and q.installation = (select tensile.installation())
        order by q.owner_oid, q.priority desc, q.job_id
          for update skip locked limit 1;
@@ -101,8 +101,8 @@ end
 $$;
 comment on function tensile.claim_job(bigint, oid[]) is
   'claims a job for a worker: that of the owner whose turn it is, among the owners whose quotas allow another job and '
-  'that are not passed over, and of that owner''s queued jobs the oldest of the highest priority; workers never wait for '
-  'each other''s jobs';
+  'that are not passed over, and of that owner''s queued jobs the oldest of the highest priority that is not paused; '
+  'workers never wait for each other''s jobs';
 
 -- Interruptions -----------------------------------------------------------------------------------------------
 
@@ -281,6 +281,12 @@ begin
     from before_change as o join after_change as n using (job_id)
    where o.state <> n.state;
 
+  insert into tensile.job_events (job_id, kind, detail)
+  select n.job_id, case when n.pause_requested then 'pause_requested' else 'resume_requested' end,
+         jsonb_build_object('state', n.state, 'attempt', n.attempt)
+    from before_change as o join after_change as n using (job_id)
+   where o.pause_requested <> n.pause_requested;
+
   with ended as (
     select n.job_id from after_change as n where n.state in ('succeeded', 'failed', 'cancelled')
   ), chunks as (
@@ -314,11 +320,13 @@ begin
 
   for change in
     select c.kind, count(*) as jobs, min(c.job_id) as first_job
-      from (select n.job_id, case when o.state = n.state then 'cancel'
-                                  when n.state = 'queued' then 'queued'
+      from (select n.job_id, case when o.state = n.state and n.cancel_requested and not o.cancel_requested then 'cancel'
+                                  when o.state = n.state and n.state in ('starting', 'running') then 'pause'
+                                  when n.state = 'queued' and not n.pause_requested then 'queued'
                                   else 'changed' end as kind
               from before_change as o join after_change as n using (job_id)
-             where o.state <> n.state or (n.cancel_requested and not o.cancel_requested)) as c
+             where o.state <> n.state or (n.cancel_requested and not o.cancel_requested)
+                or o.pause_requested <> n.pause_requested) as c
      group by c.kind
   loop
     perform pg_notify('tensile', change.kind || case change.jobs when 1 then ' ' || change.first_job else '' end);
@@ -327,7 +335,7 @@ begin
 end
 $$;
 comment on function tensile.record_job_changes() is
-  'trigger: writes an event for each change of state, deletes the checkpoints of ended jobs, frees the names of models '
+  'trigger: writes an event for each change of state and each pause, deletes the checkpoints of ended jobs, frees the names of models '
   'without a version, and notifies the controllers';
 
 create trigger jobs_changed after update on tensile.jobs

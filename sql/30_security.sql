@@ -63,7 +63,7 @@ grant select on tensile.settings, tensile.models, tensile.model_versions, tensil
 -- The columns of the owner are never granted: their defaults are the current role.
 grant insert (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
   idempotency_key) on tensile.jobs to tensile_user;
-grant update (cancel_requested, priority) on tensile.jobs to tensile_user;
+grant update (cancel_requested, pause_requested, priority) on tensile.jobs to tensile_user;
 grant insert (name, definition) on tensile.models to tensile_user;
 grant update (name, definition, last_spec, dropped_at) on tensile.models to tensile_user;
 grant update (deployed) on tensile.model_versions to tensile_user;

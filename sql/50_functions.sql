@@ -197,6 +197,80 @@ $$;
 comment on function public.tensile_cancel(bigint) is
   'cancels a job: a queued job at once, an active job within a heartbeat; returns false if the job had ended already';
 
+create function public.tensile_pause(job bigint) returns void
+  language plpgsql volatile parallel unsafe
+as $$
+begin
+  perform public.tensile_require_role('tensile_user');
+  update tensile.jobs as j set pause_requested = true
+   where j.job_id = job and j.state in ('queued', 'starting', 'running')
+     and not j.pause_requested and not j.cancel_requested;
+  if not found then
+    perform tensile.raise_no_change(job, 'pause');
+  end if;
+end
+$$;
+comment on function public.tensile_pause(bigint) is
+  'pauses a job until tensile_resume: no controller starts a queued job, and a job that trains gives up its device '
+  'memory at the end of its iteration and waits in host memory, or in its checkpoint where host memory is full. The '
+  'result of the training does not change. A job that is about to publish its version may end first';
+
+create function public.tensile_resume(job bigint) returns void
+  language plpgsql volatile parallel unsafe
+as $$
+begin
+  perform public.tensile_require_role('tensile_user');
+  update tensile.jobs as j set pause_requested = false
+   where j.job_id = job and j.state in ('queued', 'starting', 'running')
+     and j.pause_requested and not j.cancel_requested;
+  if not found then
+    perform tensile.raise_no_change(job, 'resume');
+  end if;
+end
+$$;
+comment on function public.tensile_resume(bigint) is
+  'resumes a job that tensile_pause has paused: it continues where it was as soon as it has device memory again';
+
+create function tensile.raise_no_change(job bigint, verb text) returns void
+  language plpgsql stable
+as $$
+declare
+  found_job record;
+begin
+  select j.state, j.finished_at, j.pause_requested, j.cancel_requested into found_job
+    from tensile.jobs as j where j.job_id = job;
+  if not found then
+    perform tensile.raise_no_job(job);
+  elsif found_job.finished_at is not null then
+    raise exception 'job % has ended: %', job, found_job.state
+      using errcode = 'object_not_in_prerequisite_state',
+            detail = format('It ended at %s. Only queued and active jobs can be paused and resumed.', found_job.finished_at),
+            hint = 'Train again: select tensile_train(…);';
+  elsif found_job.cancel_requested then
+    raise exception 'job % is being cancelled', job
+      using errcode = 'object_not_in_prerequisite_state',
+            detail = 'Its cancellation was requested before, and cannot be withdrawn.',
+            hint = 'Train again: select tensile_train(…);';
+  elsif verb = 'pause' and found_job.pause_requested then
+    raise exception 'job % is paused already', job
+      using errcode = 'object_not_in_prerequisite_state',
+            detail = format('The job is %s, and stays paused until it is resumed.', found_job.state),
+            hint = format('To let it continue: select tensile_resume(%s);', job);
+  elsif verb = 'resume' and not found_job.pause_requested then
+    raise exception 'job % is not paused', job
+      using errcode = 'object_not_in_prerequisite_state', detail = format('The job is %s.', found_job.state),
+            hint = 'To see what it waits for: select * from tensile.stat_queue;';
+  else
+    raise exception 'job % belongs to another role', job
+      using errcode = 'insufficient_privilege',
+            detail = format('Role "%s" may see the job, and may not %s it.', current_user, verb),
+            hint = format('Its owner, or a member of tensile_admin, can %s it.', verb);
+  end if;
+end
+$$;
+comment on function tensile.raise_no_change(bigint, text) is
+  'raises the error that says why the caller cannot pause or resume this job';
+
 create function tensile.raise_no_job(job bigint) returns void
   language plpgsql stable
 as $$
@@ -865,7 +939,7 @@ begin
            and p.proname in ('training_request', 'train', 'follow_job', 'prediction', 'prediction_part',
                              'predictions', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size',
                              'numbers_of', 'evaluation', 'split_parts', 'checks', 'raise_no_job',
-                             'raise_no_model')
+                             'raise_no_change', 'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);
     execute format('grant execute on routine %s to tensile_user', routine);

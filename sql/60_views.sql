@@ -11,14 +11,15 @@ as $$
                                                        s.usage_s + (j.place - 1) * s.next_s, j.job_id) as place
             from (select o.job_id, o.owner_oid,
                          row_number() over (partition by o.owner_oid order by o.priority desc, o.job_id) as place
-                    from tensile.jobs as o where o.state = 'queued') as j
+                    from tensile.jobs as o where o.state = 'queued' and not o.pause_requested) as j
             join tensile.owner_standings(array(select distinct o.owner_oid from tensile.jobs as o
                                                 where o.state = 'queued')) as s on s.owner_oid = j.owner_oid) as q
    where q.job_id = any (jobs)
 $$;
 comment on function tensile.queue_positions(bigint[]) is
   'returns the place of each of these jobs among the queued jobs of all owners, from 1, if no job ended until then: the '
-  'owners take turns by their use and weight, as tensile.queue_heads() hands out jobs one by one';
+  'owners take turns by their use and weight, as tensile.queue_heads() hands out jobs one by one; '
+  'paused jobs have none';
 
 create function tensile.active_jobs() returns table (worker_id bigint, jobs bigint, waiting bigint)
   language sql stable security definer
@@ -43,7 +44,8 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
                                   * (p.epoch - 1 + coalesce(p.step::numeric / nullif(p.steps, 0), 0)))
                   else 0 end, 1) as percent,
        p.loss, p.valid_loss, p.metric_name, p.metric, p.samples_per_s, p.eta,
-       d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at, p.eta_earliest
+       d.used_bytes, d.granted_bytes, v.budget_bytes as device_budget_bytes, j.worker_id, p.updated_at, p.eta_earliest,
+       j.pause_requested as paused
   from tensile.jobs as j
   left join tensile.job_progress as p on p.job_id = j.job_id
   left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
@@ -59,7 +61,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
        j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions, v.not_deployed,
-       j.threads
+       j.threads, j.pause_requested and j.finished_at is null as paused
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
@@ -104,10 +106,12 @@ grant execute on function tensile.intake(), tensile.owners_entering()
 create view tensile.stat_queue with (security_invoker) as
 select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        j.priority, j.state, j.phase,
-       case when j.state = 'queued' and j.not_before > now()
+       case when j.pause_requested then format('its resumption: select tensile_resume(%s);', j.job_id)
+            when j.phase::text = 'parked' then 'its turn: its state is in host memory while other jobs train'
+            when j.state = 'queued' and j.not_before > now()
               then concat_ws('; ', nullif(j.waits_for, ''), format('not before %s', j.not_before))
             when j.waits_for <> '' then j.waits_for
-            when j.state = 'starting' then 'memory'
+            when j.state <> 'queued' then 'memory'
             when intake.alive = 0 then 'a controller: none is alive'
             when j.installation <> (select tensile.installation())
               then 'nothing: it came with a copy of another database, and no controller of this database claims it'
@@ -129,7 +133,7 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
                                 when q.place + ahead.jobs <= 1
                                 then 'a controller to look at the queue: each does so at least every poll_s seconds'
                                 end) end as waits_for,
-       j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting
+       j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting, j.pause_requested as paused
   from tensile.jobs as j
   left join tensile.queue_positions(array(select o.job_id from tensile.jobs as o where o.state = 'queued')) as q
     on q.job_id = j.job_id
@@ -138,10 +142,12 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  cross join tensile.intake() as intake
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
- where j.state = 'queued' or j.state = 'starting' and j.phase = 'waiting for memory'
- order by q.place nulls first, j.job_id;
+ where j.state = 'queued' or j.phase = 'waiting for memory'
+    or j.phase::text in ('paused', 'parked')  -- as text: an upgrade that adds these labels cannot use them
+ order by j.pause_requested, q.place nulls first, j.job_id;
 comment on view tensile.stat_queue is
-  'waiting jobs in the order in which they will about start, with what each one waits for';
+  'waiting jobs in the order in which they will about start, with what each one waits for; paused jobs '
+  'come last';
 
 -- Devices ------------------------------------------------------------------------------------------------------
 
@@ -300,12 +306,17 @@ comment on column tensile.stat_queue.job_id is 'number of the job';
 comment on column tensile.stat_queue.model is 'model that the job trains';
 comment on column tensile.stat_queue.owner is 'owner of the job';
 comment on column tensile.stat_queue.priority is 'among the jobs of one owner, those of higher priority start first';
-comment on column tensile.stat_queue.state is 'queued or starting';
-comment on column tensile.stat_queue.phase is 'waiting for memory, for a job that a worker has claimed';
+comment on column tensile.stat_queue.state is 'queued, starting or running';
+comment on column tensile.stat_queue.phase is
+  'for a job that a worker has claimed: waiting for memory, paused or parked';
+comment on column tensile.stat_queue.paused is 'true if the job waits for tensile_resume';
 comment on column tensile.stat_queue.waits_for is 'what the job waits for, in words';
 comment on column tensile.stat_queue.not_before is 'earliest time of the start';
 comment on column tensile.stat_queue.enqueued_at is 'time when the job was enqueued';
 comment on column tensile.stat_queue.waiting is 'time since the job was enqueued';
+comment on column tensile.stat_progress_train.paused is
+  'true if the job is to be paused; once it has left the device, its phase is paused';
+comment on column tensile.stat_jobs.paused is 'true if the job must not train until tensile_resume';
 comment on column tensile.stat_device.worker_id is 'worker of the device';
 comment on column tensile.stat_device.host is 'host of the device';
 comment on column tensile.stat_device.device is 'kind of the device';
@@ -373,7 +384,7 @@ comment on column tensile.stat_plan.model is 'model that the job trains';
 comment on column tensile.stat_plan.owner is 'owner of the job';
 comment on column tensile.stat_plan.attempt is 'attempt of the job that the plan was made for';
 comment on column tensile.stat_plan.generation is 'number of the plan within the attempt';
-comment on column tensile.stat_plan.reason is 'reason for planning: start, another job''s start or end, drift';
+comment on column tensile.stat_plan.reason is 'reason for planning: start, another job''s start or end, parking or drift';
 comment on column tensile.stat_plan.policy is 'policy that made the plan';
 comment on column tensile.stat_plan.vanilla_peak_bytes is
   'peak if no tensor were freed before the end of the iteration';

@@ -52,6 +52,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         sharing="any_price",
         max_slowdown=4.0,
         entering_jobs=3,
+        parked_jobs=2,
         policy="liveness",
         drift_threshold=0.5,
         checkpoint_s=5.0,

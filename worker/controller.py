@@ -36,6 +36,7 @@ from indb_tensile.controller.mps import Mps
 from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.service_process import NoService, ServiceProcess
+from indb_tensile.controller.shared_regions import SharedRegions
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.device.allocator_shim import preload_environment
 from indb_tensile.device.backend import (
@@ -121,11 +122,14 @@ def _run(settings: Settings) -> None:
             settings, link_out_bytes_per_s=link.out_bytes_per_s, link_in_bytes_per_s=link.in_bytes_per_s
         )
         regions: GpuRegions | None = None
+        shared: SharedRegions | None = None
         gauge: Gauge = NoGauge()
         headroom: Headroom | None = None
         if isinstance(chosen, Gpu):
-            regions, gauge, settings = _prepare_gpu(chosen, settings, stack, fixed="capacity_bytes" in set_names)
-            headroom = _make_headroom(settings, kind, shared=regions.handed_over)
+            regions, shared, gauge, settings = _prepare_gpu(
+                chosen, settings, stack, fixed="capacity_bytes" in set_names
+            )
+            headroom = _make_headroom(settings, kind, shared=shared is not None)
         ledger = stack.enter_context(_create_ledger(settings))
         if isinstance(chosen, Emulated):
             link = _measure_emulated_link(ledger, link, records)
@@ -148,7 +152,7 @@ def _run(settings: Settings) -> None:
             planner=planner,
             records=records,
             trainers=trainers,
-            memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom),
+            memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom, regions=shared),
             mailbox=mailbox,
             service=_ServiceAndLearner(service, learner),
             poll_s=settings.poll_s,
@@ -215,8 +219,11 @@ def _start_housekeeping(settings: Settings, stack: ExitStack) -> None:
 
 def _prepare_gpu(
     gpu: Gpu, settings: Settings, stack: ExitStack, *, fixed: bool
-) -> tuple[GpuRegions, Gauge, Settings]:
-    """Prepare a GPU. Returns its regions, a gauge of its load that ends with the stack, and the adjusted settings.
+) -> tuple[GpuRegions, SharedRegions | None, Gauge, Settings]:
+    """Prepare a GPU.
+
+    Returns its regions, those that the controller has made for all trainers, a gauge of its load, and the adjusted
+    settings. The regions and the gauge end with the stack.
 
     If the capacity is not `fixed` by a setting, there are as many regions as the device really gives.
     """
@@ -228,7 +235,7 @@ def _prepare_gpu(
             hint="Use tensile up --mps, start the daemon (nvidia-cuda-mps-control -d) first, or turn mps off.",
         )
     log.info("jobs %s", "run at the same time, by MPS" if mps else "share the device by time slices, without MPS")
-    shared, capacity_bytes = broker(
+    made, capacity_bytes = broker(
         gpu,
         region_bytes=settings.region_bytes,
         capacity_bytes=settings.capacity_bytes,
@@ -239,11 +246,11 @@ def _prepare_gpu(
     settings = replace(
         settings, capacity_bytes=capacity_bytes, budget_bytes=min(settings.budget_bytes, capacity_bytes)
     )
+    shared = None if made is None else stack.enter_context(closing(SharedRegions(made, settings.region_bytes)))
     gauge: Gauge = NoGauge()
     if isinstance(nvml, Nvml):
-        made_bytes = None if shared is None else capacity_bytes
-        gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions_bytes=made_bytes)
-    return GpuRegions(gpu, nvml, shared, mps), gauge, settings
+        gauge = GpuGauge(stack.enter_context(nvml), gpu.uuid, regions=shared)
+    return GpuRegions(gpu, nvml, shared, mps), shared, gauge, settings
 
 
 def _make_headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
@@ -415,6 +422,7 @@ def _make_pool(settings: Settings, contention: Contention) -> Pool:
         spare_trainers=settings.spare_trainers,
         max_jobs=settings.max_jobs,
         entering_jobs=_entering_jobs(settings),
+        parked_jobs=settings.parked_jobs,
         drift_threshold=settings.drift_threshold,
         sharing=Sharing(settings.sharing),
         max_slowdown=settings.max_slowdown,

@@ -17,7 +17,14 @@ from indb_tensile import config, settings_loader
 from indb_tensile.catalog.fault_origin import is_database_fault
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.cuda import CudaRegions, ordinal
-from indb_tensile.errors import DeviceLostError, LostClaimError, RequestError, StorageError, TensileError
+from indb_tensile.errors import (
+    DeviceLostError,
+    LostClaimError,
+    NoRoomToParkError,
+    RequestError,
+    StorageError,
+    TensileError,
+)
 from indb_tensile.job import Blame, JobId
 from indb_tensile.log import start_log
 from indb_tensile.messages import Assign, Failed, Finished, Ready, TrainerLink
@@ -109,7 +116,9 @@ def _report(link: TrainerLink, job: JobId, error: TensileError, blame: Blame = B
 
 
 def blame_of(error: Exception) -> Blame:
-    """Return whether the job itself caused the error, or the database, the device or a full disk did."""
+    """Return whether the job itself caused the error, or the database, the device or a full disk did, or nobody."""
+    if isinstance(error, NoRoomToParkError):
+        return Blame.NOBODY
     if isinstance(error, DeviceLostError | StorageError) or is_database_fault(error):
         return Blame.OTHERS
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRORS:

@@ -28,7 +28,8 @@ class HeartbeatReply:
     `alive` False: other workers have declared this worker dead, so it has lost all its jobs and must register again.
     `cancelled` are the worker's jobs that are to be stopped. `lost` are the jobs that the worker sent and that no
     longer belong to it. `strays` are jobs that the worker has claimed and did not send: a connection that breaks
-    between a commit and its answer leaves such claims. `version` is the catalog's version, which an upgrade may have
+    between a commit and its answer leaves such claims. `paused` are the worker's jobs that their owners have paused;
+    None if that could not be read. `version` is the catalog's version, which an upgrade may have
     changed since the worker started.
     """
 
@@ -36,6 +37,7 @@ class HeartbeatReply:
     lost: tuple[JobId, ...]
     alive: bool
     strays: tuple[tuple[JobId, ClaimToken], ...] = ()
+    paused: tuple[JobId, ...] | None = ()
     version: str = VERSION
 
 
@@ -154,11 +156,18 @@ def beat(
         row = connection.execute(query("beat"), parameters).fetchone()
     except psycopg.errors.LockNotAvailable:
         alive = connection.execute(query("renew_lease"), {"worker": worker}).fetchone() is not None
-        return HeartbeatReply(alive=alive, cancelled=(), lost=())
+        return HeartbeatReply(alive=alive, cancelled=(), lost=(), paused=None)
     assert row is not None
-    alive, cancelled, lost, stray_jobs, stray_claims, version = row
+    alive, cancelled, lost, stray_jobs, stray_claims, version, paused = row
     strays = () if claims is None else tuple(zip(stray_jobs, stray_claims, strict=True))
-    return HeartbeatReply(alive=alive, cancelled=tuple(cancelled), lost=tuple(lost), strays=strays, version=version)
+    return HeartbeatReply(
+        alive=alive,
+        cancelled=tuple(cancelled),
+        lost=tuple(lost),
+        strays=strays,
+        paused=tuple(paused),
+        version=version,
+    )
 
 
 def record_holdup(connection: Connection, worker: WorkerId, holdup: str | None) -> None:

@@ -67,7 +67,7 @@ with renewed as (
 ), held as (
   select h.job_id, h.claim from unnest(%(jobs)s::bigint[], %(claims)s::bigint[]) as h (job_id, claim)
 ), mine as (
-  select j.job_id, j.claim, j.cancel_requested, not tensile.may_train(j.owner_oid) as unentitled
+  select j.job_id, j.claim, j.cancel_requested, j.pause_requested, not tensile.may_train(j.owner_oid) as unentitled
     from tensile.jobs as j
    where j.worker_id = %(worker)s and j.state in ('starting', 'running')
 ), stopped as (
@@ -88,7 +88,8 @@ select exists (select from renewed),
               order by h.job_id),
        array(select m.job_id from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
        array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
-       tensile.catalog_version()
+       tensile.catalog_version(),
+       array(select m.job_id from mine as m where m.pause_requested order by m.job_id)
 
 -- renew_lease --
 update tensile.workers set heartbeat_at = now(), beats = beats + 1

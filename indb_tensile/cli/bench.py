@@ -23,6 +23,7 @@ NOUNS = {
     "forecast": "Compare predicted and measured iteration times on the emulated device.",
     "together": "Compare predicted and measured iteration times of several jobs on the emulated device.",
     "share": "Compare ways to share a device between jobs: turns, first fit, plans. Checks peaks and results.",
+    "trace": "Simulate admission on jobs of a published trace, against known schedulers of deep learning.",
     "predictor": "Measure the errors of predicted operator latencies on networks outside the training data.",
     "defaults": "Train on known tables with defaults; compare quality and time with boosting and a linear model.",
     "enqueue": "Measure the time of tensile_train, and of a job from its commit to its first step.",

@@ -1,4 +1,4 @@
-"""The commands `tensile job`, `train`, `wait`, `watch` and `cancel`, which show and control jobs."""
+"""The commands `tensile job`, `train`, `wait`, `watch`, `cancel`, `pause` and `resume`, for single jobs."""
 
 import sys
 import time
@@ -135,6 +135,36 @@ def cancel(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
                 warn(f"job {number} had ended already: {state}")
             else:
                 warn(f"job {number} " + ("is cancelled" if state == JobState.CANCELLED else "is being stopped"))
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_ids", type=int, nargs=-1, required=True)
+def pause(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
+    """Pause jobs: they give up their device memory, and train no further until `tensile resume`."""
+    _change(dsn, job_ids, "pause", "is paused", as_json=as_json)
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_ids", type=int, nargs=-1, required=True)
+def resume(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
+    """Resume paused jobs: they continue where they were, as soon as they have device memory again."""
+    _change(dsn, job_ids, "resume", "is resumed", as_json=as_json)
+
+
+def _change(dsn: str | None, job_ids: Sequence[int], name: str, outcome: str, *, as_json: bool) -> None:
+    with open_connection(dsn) as connection:
+        for number in job_ids:
+            with pinned(connection):
+                connection.execute(statement(name), {"job": number})
+            state = _read_job(connection, number)["state"]
+            if as_json:
+                show_one({"job_id": number, "paused": name == "pause", "state": state}, as_json=True)
+            else:
+                warn(f"job {number} {outcome}")
 
 
 def _watch(dsn: str | None, job_ids: Sequence[int], *, as_json: bool) -> int:

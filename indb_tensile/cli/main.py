@@ -91,6 +91,14 @@ COMMANDS = {
     "cancel": LazyCommand(
         "job_commands:cancel", "Cancel jobs: a queued job at once, a running job within a heartbeat."
     ),
+    "pause": LazyCommand(
+        "job_commands:pause",
+        "Pause jobs: they give up their device memory, and train no further until `tensile resume`.",
+    ),
+    "resume": LazyCommand(
+        "job_commands:resume",
+        "Resume paused jobs: they continue where they were, as soon as they have device memory again.",
+    ),
     "models": LazyCommand("listing_commands:models", "List models and the version that is deployed."),
     "predict": LazyCommand(
         "predict_command:predict",

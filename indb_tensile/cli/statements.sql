@@ -170,6 +170,12 @@ select tensile.train(tensile.training_request(
 -- cancel --
 select public.tensile_cancel(%(job)s::pg_catalog.int8);
 
+-- pause --
+select public.tensile_pause(%(job)s::pg_catalog.int8);
+
+-- resume --
+select public.tensile_resume(%(job)s::pg_catalog.int8);
+
 -- watched_jobs --
 select j.job_id, j.model_name as model, j.state, j.phase, q.waits_for, j.error_message as error,
        p.epoch, p.epochs, p.loss,

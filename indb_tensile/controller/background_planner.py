@@ -9,6 +9,7 @@ at a lower priority than the loop, and is cancelled as soon as something else is
 cancelled improvement is not stored, so plans depend on the questions alone.
 """
 
+import logging
 import os
 import queue
 import threading
@@ -34,6 +35,8 @@ from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
+
+log = logging.getLogger("controller")
 
 NICENESS = 5  # of the thread that improves plans: that of trainers, which would otherwise have this time
 
@@ -130,10 +133,12 @@ class BackgroundPlanner:
         return cast(tuple[JobPlan, ...] | Infeasible, plans)
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
         """Answer as `Planner.renew`. Raises Unanswered if the answer is not stored."""
-        renewed = self._look_up(RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes))
+        renewed = self._look_up(
+            RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes, thorough=thorough)
+        )
         return cast(tuple[JobPlan, ...] | None, renewed)
 
     def least_bytes(self, workload: Workload) -> int:
@@ -172,7 +177,17 @@ class BackgroundPlanner:
                 continue
             except Exception as error:  # noqa: BLE001 - stored, and raised when the answer is looked up
                 answer_or_error = error
+            took_ns = time.monotonic_ns() - started_ns
+            log.debug("planning took %.0f ms: %s", took_ns / 1e6, _described(question))
             with self._lock:
-                self._planning_ns += time.monotonic_ns() - started_ns
+                self._planning_ns += took_ns
                 self._answers = (*self._answers, _StoredAnswer(question=question, answer_or_error=answer_or_error))
             self._tell(Answered())
+
+
+def _described(question: Question) -> str:
+    """Describe the question for the log: its kind, its jobs, and its budget."""
+    workloads = question.workloads if isinstance(question, PlanFor | RenewFor) else (question.workload,)
+    jobs = ", ".join(str(workload.job) for workload in workloads)
+    budget = f" within {question.budget_bytes} bytes" if isinstance(question, PlanFor | RenewFor) else ""
+    return f"{type(question).__name__} jobs {jobs}{budget}"

@@ -37,6 +37,7 @@ from indb_tensile.messages import (
     Calibrate,
     Failed,
     Message,
+    Park,
     Progressed,
 )
 from indb_tensile.scheduler.admission.admission_orders import (
@@ -47,6 +48,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     EndTrainer,
     GrantCalibration,
     Order,
+    ParkJob,
     ReleaseTrainer,
     SendPlans,
     SetGrant,
@@ -64,6 +66,8 @@ from indb_tensile.scheduler.admission.events import (
     Failure,
     Holding,
     Overrun,
+    Parking,
+    PauseChange,
     PlacesChange,
     QueueChange,
     Silence,
@@ -144,6 +148,7 @@ class Controller:
         self._device_at_s = 0.0
         self._stop_at_s: float | None = None
         self._max_runtime_at_s: dict[TrainerId, float] = {}
+        self._runtime_left_s: dict[TrainerId, float] = {}  # of parked jobs
         self._planning_ns = 0  # of the latest plans
         self._unanswered_since_s: dict[tuple[TrainerId, int], float] = {}
 
@@ -200,8 +205,16 @@ class Controller:
     def _adjust_to_room(self) -> None:
         """Tell decide() if the memory that other programs leave on the device has changed.
 
-        Jobs then shrink, or wait, while other programs use more of it.
+        Jobs then shrink, or wait, while other programs use more of it. Regions that no job may have any more are
+        released for other programs, and are created again before jobs may have more.
         """
+        for trainer in sorted(self._memory.take_refusing()):
+            if self._trainers.pid(trainer):
+                self._fail_trainer(
+                    trainer, DeviceError("the trainer does not follow a change of the device's regions")
+                )
+                self._fold_events()
+        self._memory.restore_regions()
         room = self._memory.room()
         if room is None or self._stop_at_s is not None:
             return
@@ -211,6 +224,7 @@ class Controller:
         if room.budget_bytes != self._pool.budget_bytes:
             log.warning("other programs' memory leaves jobs a budget of %d bytes now", room.budget_bytes)
             self.fold(BudgetChange(budget_bytes=room.budget_bytes))
+        self._memory.fit_regions(room.regions_bytes)
 
     def fold(self, event: Event) -> None:
         """Pass the event to decide() and carry out its orders; repeat for the events that the orders cause."""
@@ -257,6 +271,8 @@ class Controller:
             self.fold(Failure(trainer=trainer, fault=Fault.of(error), retry=True))
             self._trainers.end(trainer, EndMethod.KILL)
             return
+        if isinstance(event, Parking):
+            self._stop_clock(trainer)
         if event is not None:
             self._events.append(event)
         self._reclaim()
@@ -274,7 +290,7 @@ class Controller:
                 budget_bytes = self._memory.allow(budget_bytes)
                 log.info("the budget is %s bytes now", budget_bytes)
                 self.fold(BudgetChange(budget_bytes=budget_bytes))
-            case Notification(kind=notify.CANCEL):
+            case Notification(kind=notify.CANCEL | notify.PAUSE):
                 heartbeat.nudge()
             case Notification(kind=notify.QUEUED):
                 self.fold(QueueChange())
@@ -288,6 +304,9 @@ class Controller:
                 pass
 
     def _handle_beat(self, answer: BeatAnswered) -> None:
+        paused = answer.beat.paused
+        if paused is not None and set(paused) != {m.job.job for m in self._pool.members if m.paused}:
+            self.fold(PauseChange(paused=frozenset(paused)))
         for job in answer.beat.cancelled:
             self.fold(CancelRequest(job=job))
         for job in answer.beat.lost:
@@ -352,7 +371,9 @@ class Controller:
                 self.fold(Silence(trainer=trainer))
 
     def _stop_stalled(self) -> None:
-        training = [m.trainer for m in self._pool.at(JobStage.RUNNING) if m.trainer is not None and m.adopted]
+        training = [
+            m.trainer for m in self._pool.at(JobStage.RUNNING) if m.trainer is not None and m.adopted and not m.parked
+        ]
         for trainer, silent_s in self._signs.stalled(training, self._clock_s()):
             log.error("trainer %s has made no progress for %.0f s and is killed", trainer, silent_s)
             self.fold(Stall(trainer=trainer, silent_s=silent_s))
@@ -370,7 +391,7 @@ class Controller:
 
     # --- orders ------------------------------------------------------------------------------------------------
 
-    def _perform(self, order: Order) -> None:
+    def _perform(self, order: Order) -> None:  # noqa: C901 - a table: one line per kind of order
         match order:
             case AskPlanner(question=question):
                 self._planner.ask(question)
@@ -385,14 +406,18 @@ class Controller:
             case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
                 self._trainers.send(trainer, Calibrate(grant_bytes=grant_bytes))
             case SendPlans():
+                self._run_clock(order.trainer)
                 self._trainers.send(
                     order.trainer,
                     Adopt(generation=order.generation, grant_bytes=order.grant_bytes, plans=order.plans),
                 )
+            case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
+                self._trainers.send(trainer, Park(number=number, in_memory=in_memory))
             case EndTrainer(trainer=trainer, method=method):
                 self._trainers.end(trainer, method)
             case ReleaseTrainer(trainer=trainer):
                 self._max_runtime_at_s.pop(trainer, None)
+                self._runtime_left_s.pop(trainer, None)
                 self._release(trainer)
             case _:
                 self._membership.write(order, planning_ns=self._planning_ns)
@@ -406,6 +431,17 @@ class Controller:
         if job.spec.max_runtime_s is not None:
             self._max_runtime_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s
         self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
+
+    def _stop_clock(self, trainer: TrainerId) -> None:
+        """Let no max_runtime run out while the trainer is parked."""
+        at_s = self._max_runtime_at_s.pop(trainer, None)
+        if at_s is not None:
+            self._runtime_left_s[trainer] = at_s - self._clock_s()
+
+    def _run_clock(self, trainer: TrainerId) -> None:
+        left_s = self._runtime_left_s.pop(trainer, None)
+        if left_s is not None:
+            self._max_runtime_at_s[trainer] = self._clock_s() + left_s
 
     def _grant(self, trainer: TrainerId, grant_bytes: int) -> None:
         try:

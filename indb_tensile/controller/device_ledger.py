@@ -4,6 +4,8 @@ The memory of a dead trainer is freed in two steps. `revoke`, when its process h
 and its regions stay reserved. `release`, when no process that could write to them is left: they are wiped and free.
 """
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,6 +16,37 @@ from indb_tensile.device.ledger import DeviceUsage, SlotUsage
 from indb_tensile.errors import DeviceError
 from indb_tensile.job import JobId, Slot
 from indb_tensile.scheduler.admission.pool import Pool, TrainerId
+
+log = logging.getLogger("controller")
+
+_RETRY_LOOKS = 10  # between two attempts to create regions for which the device had no memory
+
+
+class ChangingRegions(Protocol):
+    """The methods of a GPU's shared regions (shared_regions.py) that the controller uses."""
+
+    made_bytes: int
+
+    @property
+    def changing(self) -> bool:
+        """True until `take_created` has returned the result of a change."""
+        ...
+
+    def release(self, regions: Sequence[int]) -> None:
+        """Begin to release the memory of these regions."""
+        ...
+
+    def create(self, regions: Sequence[int]) -> None:
+        """Begin to allocate these regions."""
+        ...
+
+    def take_created(self) -> tuple[int, ...]:
+        """Return the regions that a complete change has created, once."""
+        ...
+
+    def take_refusing(self) -> frozenset[TrainerId]:
+        """Return the trainers that have not followed a change, each once."""
+        ...
 
 
 class Account(Protocol):
@@ -40,6 +73,14 @@ class Account(Protocol):
         """Free the slot and its regions."""
         ...
 
+    def withdraw(self, count: int) -> tuple[int, ...]:
+        """Make at most this many free regions absent, and return them."""
+        ...
+
+    def restore(self, regions: Sequence[int]) -> None:
+        """Make absent regions free, after they have got memory again."""
+        ...
+
     def usage(self, slot: Slot) -> SlotUsage:
         """Return the use of the slot."""
         ...
@@ -53,9 +94,18 @@ class DeviceMemory:
     """Stores the slot of each trainer. Trainers inherit `fd`."""
 
     def __init__(
-        self, account: Account, *, kind: str, gauge: Gauge | None = None, headroom: Headroom | None = None
+        self,
+        account: Account,
+        *,
+        kind: str,
+        gauge: Gauge | None = None,
+        headroom: Headroom | None = None,
+        regions: ChangingRegions | None = None,
     ) -> None:
-        """`headroom` is given for a GPU that other programs use too."""
+        """`headroom` is given for a GPU that other programs use too, `regions` if the controller makes them."""
+        self._regions = regions
+        self._absent: set[int] = set()  # the regions without memory, or about to have none
+        self._pause_looks = 0  # before regions are created again
         self._headroom = headroom
         self._account = account
         self._gauge = gauge or NoGauge()
@@ -111,12 +161,53 @@ class DeviceMemory:
         return budget_bytes if room is None else room.budget_bytes
 
     def room(self) -> DeviceRoom | None:
-        """Return the room on the device at the last call of `use`; None if it is unknown."""
+        """Return the room on the device at the last call of `use`; None if it is unknown.
+
+        The budget never exceeds the memory of the regions that exist.
+        """
         if self._headroom is None or self._gauge.reading is None:
             return None
         slots = [self._account.usage(slot) for slot in (*self._slots.values(), *self._revoked.values())]
         trainers = frozenset(slot.pid for slot in slots if slot.pid)
-        return self._headroom.look(self._gauge.reading, trainers, sum(slot.held_bytes for slot in slots))
+        held_bytes = sum(slot.held_bytes for slot in slots)
+        if self._regions is None:
+            return self._headroom.look(self._gauge.reading, trainers, held_bytes)
+        room = self._headroom.look(self._gauge.reading, trainers, held_bytes, self._regions.made_bytes)
+        usage = self._account.device_usage()
+        present_bytes = usage.capacity_bytes - usage.absent_bytes
+        return replace(room, budget_bytes=min(room.budget_bytes, present_bytes))
+
+    def take_refusing(self) -> frozenset[TrainerId]:
+        """Return the trainers that have not followed a change of regions, each once: they must end."""
+        return frozenset() if self._regions is None else self._regions.take_refusing()
+
+    def restore_regions(self) -> None:
+        """Let jobs use the regions that have been created since the last call."""
+        if self._regions is None:
+            return
+        created = self._regions.take_created()
+        self._account.restore(created)
+        self._absent.difference_update(created)
+
+    def fit_regions(self, regions_bytes: int) -> None:
+        """Begin to release or create regions, until this much of the device's memory is in regions.
+
+        Only free regions are released, so call this again as jobs shrink. Jobs' budget must not exceed
+        `regions_bytes`.
+        """
+        if self._regions is None or self._regions.changing:
+            return
+        usage = self._account.device_usage()
+        missing = (regions_bytes - usage.capacity_bytes + usage.absent_bytes) // usage.region_bytes
+        self._pause_looks = max(0, self._pause_looks - 1)
+        if missing < 0:
+            withdrawn = self._account.withdraw(-missing)
+            if withdrawn:
+                self._absent.update(withdrawn)
+                self._regions.release(withdrawn)
+        elif missing and self._absent and not self._pause_looks:
+            self._pause_looks = _RETRY_LOOKS
+            self._regions.create(sorted(self._absent)[:missing])
 
     def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
         """Return the use of the device as a whole and by each job, for the catalog."""

@@ -2,12 +2,21 @@
 
 Beside the memory of its job, every trainer needs its footprint: a CUDA context, kernels, and memory of torch
 (device/trainer_footprint.py). The memory that NVML counts as used is that of jobs, the footprints, and the rest:
-other programs and the driver. The rest varies. If each trainer allocates its own regions, the jobs' budget shrinks
-while other programs use more. If the controller holds all regions, a smaller budget would free no memory; instead,
-new jobs wait while the memory outside the regions is too small for another trainer. No running job ends for this.
+other programs and the driver. The rest varies, and while other programs use more the jobs' budget shrinks. If the
+controller has made all regions, it also releases those beyond the budget, and creates them again when the other
+programs use less. Until they are released, new jobs wait if the memory outside the regions is too small for another
+trainer. No running job ends for this.
+
+A program can only allocate memory that is free. So the footprints' memory stays free for other programs too: as they
+use it, regions are released until the same amount is free again.
+
+Each change of the budget makes all jobs change plans. So the budget falls at once, and rises only after the rest has
+been lower for several looks: programs that take and return memory every second do not change plans every second.
 """
 
 import logging
+import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,24 +25,33 @@ from indb_tensile.device.nvml import Process, Reading
 log = logging.getLogger("controller")
 
 # A place for a trainer still counts if it lacks up to 1/4 of a footprint, because the driver's own use varies too.
+# For the same reason, regions are not released for so little memory.
 _TOLERATED_PART = 4
 # A smaller rise of the budget is ignored unless it reaches the limit, because the use of other programs varies.
 _LEAST_RISE_REGIONS = 4
+# The looks, one a second, for which a lower use of other programs must last before the budget rises. More looks
+# change plans less often, and leave memory unused for longer.
+_RISE_LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRoom:
-    """The room on a device: bytes for jobs, and how many jobs may run at the same time."""
+    """The room on a device: bytes for jobs, and how many jobs may run at the same time.
+
+    `regions_bytes` is the size of the regions that may have memory.
+    """
 
     budget_bytes: int
     max_jobs: int
+    regions_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomLimits:
     """The limits that the settings allow.
 
-    `shared` is true if the controller has made all regions, `capacity_bytes` in total; otherwise trainers make them.
+    `shared` is true if the controller makes all regions, at most `capacity_bytes` in total; otherwise trainers make
+    them. `rise_looks` is the number of looks for which a lower use of other programs must last.
     """
 
     budget_bytes: int
@@ -41,6 +59,7 @@ class RoomLimits:
     region_bytes: int
     max_jobs: int
     shared: bool
+    rise_looks: int = _RISE_LOOKS
 
 
 class Headroom:
@@ -52,15 +71,27 @@ class Headroom:
         self._keep = keep
         self._measured_bytes = 0
         self._idle_bytes: int | None = None  # the part of the rest that belongs to no process: the driver's
-        self._allowed_bytes = limits.budget_bytes
+        self._rest_bytes: deque[int] = deque(maxlen=limits.rise_looks)  # at the last looks
+        self._least_rest_bytes = sys.maxsize
+        self._allowed_bytes = limits.capacity_bytes if limits.shared else limits.budget_bytes
+        self._made_bytes: int | None = None  # of shared regions, at the last look
 
-    def look(self, reading: Reading, trainers: frozenset[int], held_bytes: int) -> DeviceRoom:
+    def look(
+        self, reading: Reading, trainers: frozenset[int], held_bytes: int, regions_bytes: int | None = None
+    ) -> DeviceRoom:
         """Return the room on the device.
 
-        `trainers` are the processes with a job; `held_bytes` is the memory that jobs have allocated.
+        `trainers` are the processes with a job; `held_bytes` is the memory that jobs have allocated. `regions_bytes`
+        is the memory of shared regions; without it all of them have memory.
         """
         limits = self.limits
-        made_bytes = limits.capacity_bytes if limits.shared else held_bytes
+        made_bytes = held_bytes
+        if limits.shared:
+            made_bytes = limits.capacity_bytes if regions_bytes is None else regions_bytes
+        # The driver may still count memory that was released a moment ago: measure footprints only with all regions.
+        is_whole = made_bytes > limits.capacity_bytes - limits.region_bytes
+        settled = not limits.shared or (is_whole and self._made_bytes in (None, made_bytes))
+        self._made_bytes = made_bytes
         beside_bytes = max(0, reading.used_bytes - made_bytes)
         others_bytes = _other_bytes(reading.processes, trainers)
         if others_bytes is None:  # the owners are unknown: the footprint keeps its last value
@@ -68,25 +99,50 @@ class Headroom:
         else:
             if not trainers:
                 self._idle_bytes = max(0, beside_bytes - others_bytes)
-            elif self._idle_bytes is not None:
+            elif self._idle_bytes is not None and settled:
                 self._record_footprint((beside_bytes - others_bytes - self._idle_bytes) // len(trainers))
             rest_bytes = others_bytes + (self._idle_bytes or 0)
-        return self._room(reading, rest_bytes)
-
-    def _room(self, reading: Reading, rest_bytes: int) -> DeviceRoom:
-        limits = self.limits
-        free_bytes = reading.total_bytes - rest_bytes
+        self._rest_bytes.append(rest_bytes)
+        free_bytes = reading.total_bytes - max(self._rest_bytes)
         if limits.shared:
-            beside_bytes = max(0, free_bytes - limits.capacity_bytes)
-            places = (beside_bytes + self.footprint_bytes // _TOLERATED_PART) // max(1, self.footprint_bytes)
-            return DeviceRoom(budget_bytes=limits.budget_bytes, max_jobs=max(1, min(limits.max_jobs, places)))
-        budget_bytes = min(limits.budget_bytes, free_bytes - limits.max_jobs * self.footprint_bytes)
-        if budget_bytes < limits.budget_bytes:
-            budget_bytes = max(limits.region_bytes, budget_bytes - budget_bytes % limits.region_bytes)
-            if 0 < budget_bytes - self._allowed_bytes < _LEAST_RISE_REGIONS * limits.region_bytes:
-                budget_bytes = self._allowed_bytes
-        self._allowed_bytes = budget_bytes
-        return DeviceRoom(budget_bytes=budget_bytes, max_jobs=limits.max_jobs)
+            return self._shared_room(reading.total_bytes, free_bytes, rest_bytes, made_bytes)
+        budget_bytes = self._allow(
+            free_bytes - limits.max_jobs * self.footprint_bytes, most_bytes=limits.budget_bytes
+        )
+        return DeviceRoom(budget_bytes=budget_bytes, max_jobs=limits.max_jobs, regions_bytes=limits.capacity_bytes)
+
+    def _shared_room(self, total_bytes: int, free_bytes: int, rest_bytes: int, made_bytes: int) -> DeviceRoom:
+        """Return the room if the controller makes the regions.
+
+        The footprints keep as much memory free beside the regions as the capacity left when other programs used
+        least, so regions are released only for what those use beyond that.
+        """
+        limits, tolerated_bytes = self.limits, self.footprint_bytes // _TOLERATED_PART
+        self._least_rest_bytes = min(rest_bytes, self._least_rest_bytes)
+        beside_bytes = max(0, total_bytes - self._least_rest_bytes - limits.capacity_bytes)
+        reserved_bytes = min(limits.max_jobs * self.footprint_bytes, beside_bytes)
+        wanted_bytes = free_bytes - reserved_bytes
+        if wanted_bytes + tolerated_bytes >= limits.capacity_bytes:
+            wanted_bytes = limits.capacity_bytes
+        regions_bytes = self._allow(wanted_bytes, most_bytes=limits.capacity_bytes)
+        places = (max(0, free_bytes - made_bytes) + tolerated_bytes) // max(1, self.footprint_bytes)
+        return DeviceRoom(
+            budget_bytes=min(limits.budget_bytes, regions_bytes),
+            max_jobs=max(1, min(limits.max_jobs, places)),
+            regions_bytes=regions_bytes,
+        )
+
+    def _allow(self, size_bytes: int, *, most_bytes: int) -> int:
+        """Return the bytes allowed from now on: at most these, in whole regions. A small rise is ignored."""
+        limits = self.limits
+        if size_bytes >= most_bytes:
+            allowed_bytes = most_bytes
+        else:
+            allowed_bytes = max(limits.region_bytes, size_bytes - size_bytes % limits.region_bytes)
+            if 0 < allowed_bytes - self._allowed_bytes < _LEAST_RISE_REGIONS * limits.region_bytes:
+                allowed_bytes = self._allowed_bytes
+        self._allowed_bytes = allowed_bytes
+        return allowed_bytes
 
     def _record_footprint(self, size_bytes: int) -> None:
         """Keep the largest footprint: a trainer that has just attached has not loaded all its kernels."""

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Sequence
 
 from indb_tensile.controller.mps import Mps
+from indb_tensile.controller.shared_regions import SharedRegions
 from indb_tensile.device.cuda import CudaBroker, Gpu
 from indb_tensile.device.nvml import NoNvml, Nvml
 from indb_tensile.errors import DeviceError, DeviceLostError, DeviceMemoryError
@@ -111,11 +112,11 @@ def _make_broker(gpu: Gpu, region_bytes: int, capacity_bytes: int, least_bytes: 
 class GpuRegions:
     """A GPU's regions. Either one broker shares all of them, or each trainer makes its own."""
 
-    def __init__(self, gpu: Gpu, nvml: Nvml | NoNvml, broker: CudaBroker | None, mps: Mps | None = None) -> None:
+    def __init__(self, gpu: Gpu, nvml: Nvml | NoNvml, shared: SharedRegions | None, mps: Mps | None = None) -> None:
         self._gpu = gpu
         self._mps = mps
-        self._broker = broker
-        self.handed_over = broker is not None
+        self._shared = shared
+        self.handed_over = shared is not None
         self._nvml = nvml
         if isinstance(nvml, NoNvml):
             log.warning(
@@ -123,11 +124,16 @@ class GpuRegions:
             )
 
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
-        """Send all regions to a trainer, from a thread.
+        """Send all regions to a trainer, from a thread. The trainer follows their changes until `forget`.
 
         A trainer receives them only after it has started, and the caller must not wait for that.
         """
         threading.Thread(target=self._send, args=(trainer, taker), name=f"regions {trainer}", daemon=True).start()
+
+    def forget(self, trainer: TrainerId) -> None:
+        """End the connection to a trainer that has ended."""
+        if self._shared is not None:
+            self._shared.forget(trainer)
 
     def in_use_by(self, pid: int) -> bool:
         """Return whether the driver still lists this process on the device."""
@@ -146,11 +152,10 @@ class GpuRegions:
             self._mps.let_go(pid)
 
     def _send(self, trainer: TrainerId, taker: socket.socket) -> None:
-        with taker:
-            try:
-                assert self._broker is not None
-                self._broker.send(taker.fileno())
-            except DeviceError as error:
-                # A spare trainer may end before it has received the regions. The end of any trainer is reported
-                # by its pidfd (trainers.py).
-                log.info("trainer %s did not receive its regions: %s", trainer, error.message)
+        assert self._shared is not None
+        try:
+            self._shared.send(trainer, taker)
+        except DeviceError as error:
+            # A spare trainer may end before it has received the regions. The end of any trainer is reported by its
+            # pidfd (trainers.py).
+            log.info("trainer %s did not receive its regions: %s", trainer, error.message)

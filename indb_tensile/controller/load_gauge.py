@@ -23,6 +23,17 @@ class DeviceLoad:
     outside_bytes: int | None = None  # memory in use outside the regions of jobs
 
 
+class MadeRegions(Protocol):
+    """The regions that the controller has made for all trainers."""
+
+    made_bytes: int
+
+    @property
+    def changing(self) -> bool:
+        """True while regions are released or created. `made_bytes` may be wrong then."""
+        ...
+
+
 class Gauge(Protocol):
     """A source of a device's load. It answers at once."""
 
@@ -46,13 +57,13 @@ class NoGauge:
 class GpuGauge:
     """Reads the load from NVML. A failure is logged as a warning once, until NVML answers again."""
 
-    def __init__(self, nvml: Nvml, uuid: str, *, regions_bytes: int | None) -> None:
-        """`regions_bytes` is the size of the shared regions; None if each trainer allocates its own."""
+    def __init__(self, nvml: Nvml, uuid: str, *, regions: MadeRegions | None) -> None:
+        """`regions` are the shared regions; None if each trainer allocates its own."""
         self._nvml = nvml
         self._uuid = uuid
-        self._regions_bytes = regions_bytes
+        self._regions = regions
         self._failing = False
-        self.reading: Reading | None = None  # the latest; None if NVML did not answer
+        self.reading: Reading | None = None  # the latest; None if NVML did not answer or regions were changing
 
     def read(self) -> DeviceLoad:
         """Return the load at this moment, of all processes together."""
@@ -66,9 +77,12 @@ class GpuGauge:
             self._failing = True
             return DeviceLoad()
         self._failing = False
-        self.reading = reading
+        outside_bytes = None
+        if self._regions is None or not self._regions.changing:
+            self.reading = reading
+            outside_bytes = None if self._regions is None else max(0, reading.used_bytes - self._regions.made_bytes)
         return DeviceLoad(
             busy_percent=reading.busy_percent,
             memory_busy_percent=reading.memory_busy_percent,
-            outside_bytes=None if self._regions_bytes is None else max(0, reading.used_bytes - self._regions_bytes),
+            outside_bytes=outside_bytes,
         )

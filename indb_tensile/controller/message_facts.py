@@ -9,6 +9,7 @@ from indb_tensile.messages import (
     Finished,
     Measured,
     Message,
+    Parked,
     Progressed,
     Ready,
 )
@@ -20,6 +21,7 @@ from indb_tensile.scheduler.admission.events import (
     Failure,
     Finish,
     Measurement,
+    Parking,
     SpareReady,
     StepsLeft,
 )
@@ -51,6 +53,8 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:
             )
         case Adopted(generation=generation):
             return Adoption(trainer=trainer, generation=generation)
+        case Parked():
+            return Parking(trainer=trainer, number=message.number, host_bytes=message.host_bytes)
         case Measured():
             return Measurement(
                 trainer=trainer,

@@ -29,29 +29,41 @@ class PolicyPlanner:
     cache: PlanCache = field(default_factory=PlanCache, compare=False, repr=False)
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-        """Plan all jobs together. If the host pool is too small for the plans, plan again with fewer swaps."""
+        """Plan all jobs together. If the host pool is too small for the plans, plan again with fewer swaps.
+
+        Several jobs are planned with little effort, because a job waits for the plans: some hundredths of a second
+        in place of several seconds, for iterations that take a few per cent longer. `renew` improves them.
+        """
 
         def plan_at(link: Link) -> tuple[JobPlan, ...] | Infeasible:
             jobs = _without_host_bytes(workloads)
-            return plan_jobs(jobs, budget_bytes=budget_bytes, link=link, policy=self.policy, cache=self.cache)
+            return plan_jobs(
+                jobs,
+                budget_bytes=budget_bytes,
+                link=link,
+                policy=self.policy,
+                effort=Effort.QUICK if len(jobs) > 1 else Effort.USUAL,
+                cache=self.cache,
+            )
 
-        if self.host_bytes is None:
+        limit_bytes = self._left_host_bytes(workloads)
+        if limit_bytes is None:
             return plan_at(self.link)
-        return within_host(workloads, plan_at, link=self.link, limit_bytes=self.host_bytes, cache=self.cache)
+        return within_host(workloads, plan_at, link=self.link, limit_bytes=limit_bytes, cache=self.cache)
 
     def trade_offs(self, workload: Workload) -> tuple[TradeOff, ...]:
         """Return the memory and time of the job's plans alone on the device."""
         return trade_offs(replace(workload, host_bytes=0), link=self.link, policy=self.policy, cache=self.cache)
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
         """Return the plans adjusted to new latencies, or None.
 
         The result is None if the policy must plan again, or if the adjusted plans exceed the host pool. The plans of
-        small jobs are improved with full effort, because no job waits for the result.
+        small jobs are improved with full effort if `thorough`, because no job waits for the result.
         """
-        small = sum(len(graph.operators) for w in workloads for graph in w.graphs) <= _SMALL_OPERATORS
+        small = thorough and sum(len(graph.operators) for w in workloads for graph in w.graphs) <= _SMALL_OPERATORS
         renewed = renew(
             _without_host_bytes(workloads),
             plans,
@@ -62,9 +74,10 @@ class PolicyPlanner:
             cancellation_check=self.cancellation_check,
             cache=self.cache,
         )
-        if renewed is None or self.host_bytes is None:
+        limit_bytes = self._left_host_bytes(workloads)
+        if renewed is None or limit_bytes is None:
             return renewed
-        return renewed if passing_bytes(workloads, renewed, self.cache) <= self.host_bytes else None
+        return renewed if passing_bytes(workloads, renewed, self.cache) <= limit_bytes else None
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """Return the plans with new forecasts."""
@@ -82,7 +95,17 @@ class PolicyPlanner:
         """Return the smallest peak memory with which the policy can run the job."""
         return policy_named(self.policy).least_bytes(workload, link=self.link, cache=self.cache)
 
+    def _left_host_bytes(self, workloads: tuple[Workload, ...]) -> int | None:
+        """Return the bytes of the host pool that parked jobs leave to these jobs; None if there is no limit.
+
+        A job that is planned because it may return is parked too, and counts with its own bytes only. The others'
+        workloads contain its bytes, so the least share is that of the jobs that stay parked.
+        """
+        if self.host_bytes is None:
+            return None
+        return max(0, self.host_bytes - min((w.parked_host_bytes for w in workloads), default=0))
+
 
 def _without_host_bytes(workloads: tuple[Workload, ...]) -> tuple[Workload, ...]:
     """Return the workloads without host memory, which policies do not plan."""
-    return tuple(replace(w, host_bytes=0) for w in workloads)
+    return tuple(replace(w, host_bytes=0, parked_host_bytes=0) for w in workloads)

@@ -37,6 +37,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordAdoption,
     RecordForecast,
     RecordMeasurement,
+    RecordPhase,
     RecordPlan,
     RecordSet,
     RequeueJob,
@@ -52,6 +53,7 @@ Writing = (
     | RequeueJob
     | CancelJob
     | SetWaitsFor
+    | RecordPhase
     | RecordPlan
     | RecordForecast
     | RecordAdoption
@@ -266,6 +268,8 @@ class CatalogRecords:
                 jobs.cancelled(connection, job, claim)
             case SetWaitsFor(text=text):
                 jobs.set_waits_for(connection, job, claim, text)
+            case RecordPhase(phase=phase):
+                jobs.set_phase(connection, job, claim, phase)
             case RecordPlan():
                 record, plan = _plan_record(writing, self._policy, planning_ns)
                 plans.record_plan(connection, job, claim, record, plan)

@@ -76,7 +76,11 @@ class Regions(Protocol):
     handed_over: bool  # true if every trainer receives all regions; false if each trainer allocates its own
 
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
-        """Send all regions and return at once. The socket is closed when they have been sent."""
+        """Send all regions and return at once. The trainer follows their changes until `forget`."""
+        ...
+
+    def forget(self, trainer: TrainerId) -> None:
+        """End the connection to a trainer that has ended."""
         ...
 
     def in_use_by(self, pid: int) -> bool:
@@ -217,6 +221,7 @@ class Trainers:
         """Kill the rest of an ended trainer's group and reap it. `poll` reports when no process of it is left."""
         process = self._trainers[trainer]
         self._signal(process, signal.SIGKILL)
+        self._forget_regions(trainer)
         with self._reaping:
             assert process.pid is not None
             _, status, usage = os.wait4(process.pid, 0)
@@ -277,9 +282,14 @@ class Trainers:
     def _abandon(self, trainer: TrainerId) -> None:
         process = self._trainers.pop(trainer)
         process.copy.abandon()
+        self._forget_regions(trainer)
         process.frames.close()
         os.close(process.pipe)
         self._unstarted.append(TrainerGone(trainer=trainer, code=UNSTARTED, ending=ExitCause.STOPPED))
+
+    def _forget_regions(self, trainer: TrainerId) -> None:
+        if self._regions is not None:
+            self._regions.forget(trainer)
 
     def _read_events(self, trainer: TrainerId) -> list[MessageReceived | ProcessEnded | TrainerGone]:
         process = self._trainers[trainer]

@@ -97,13 +97,19 @@ class CudaBroker(_native.CudaBroker):
     """All regions of a device, held by the controller without a context.
 
     `send(socket)` passes the regions to a trainer at the other end of a Unix stream socket, which receives them as
-    `CudaRegions`. Raises DeviceError if the region size does not suit the device, DeviceMemoryError if the device has
-    too little memory.
+    `CudaRegions`. It consists of `greet(socket)`, which waits until the trainer is ready, and `add(socket,
+    present())`. `release(regions)` gives up the memory of regions, after `remove(socket, regions)` has made each
+    trainer unmap them. `create(regions)` allocates them again and returns those for which the device has memory;
+    `add` then makes each trainer map them. Except for `greet`, one thread at a time may call. Raises DeviceError if
+    the region size does not suit the device, DeviceMemoryError if the device has too little memory.
     """
 
 
 class CudaRegions(_native.CudaRegions):
     """All regions of the broker, mapped into this process. The process gets the device's primary context for them.
+
+    A thread follows the broker's changes of regions until the broker or this object, or the device that has taken
+    the regions, ends.
 
     `socket` is connected to the broker; the caller keeps ownership. `touch()` writes to each region and waits for the
     device. Raises DeviceError if the broker ends before it has sent all regions, or if the driver cannot map them.

@@ -4,6 +4,7 @@ The controller creates the ledger, claims a slot for each job and sets its grant
 bound to one claim.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
@@ -20,6 +21,7 @@ class RegionState(IntEnum):
     EMPTY = 1  # the region has an owner but holds nothing, so the controller may take the region back
     USED = 2
     WIPING = 3  # the controller is returning the region's memory to the machine
+    ABSENT = 4  # the region has no memory, because other programs need it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class DeviceUsage:
     high_water_bytes: int  # of all jobs together at one moment, since the ledger was made
     host_bytes: int  # pinned host memory of all jobs
     host_limit_bytes: int
+    absent_bytes: int  # of regions without memory
     out_lane: LaneUsage
     in_lane: LaneUsage
 
@@ -160,6 +163,14 @@ class Ledger:
             for state, backed, slot, epoch in self._open.regions()
         )
 
+    def withdraw(self, count: int) -> tuple[int, ...]:
+        """Make at most `count` free regions absent, and return their numbers. No slot is granted an absent region."""
+        return tuple(self._open.withdraw(count))
+
+    def restore(self, regions: Sequence[int]) -> None:
+        """Make absent regions free, after they have got memory again. Raise InvariantError if one is not absent."""
+        self._open.restore(list(regions))
+
     def usage(self, slot: Slot) -> SlotUsage:
         """Return the figures of one claimed slot. Raise InvariantError if the slot is not claimed."""
         return _slot_usage(self._open.slot(slot))
@@ -170,9 +181,16 @@ class Ledger:
 
     def device_usage(self) -> DeviceUsage:
         """Return the figures of the whole device. While jobs move bytes, the figures may be of different moments."""
-        capacity_bytes, region_bytes, granted_bytes, used_bytes, high_water_bytes, host_bytes, host_limit_bytes = (
-            self._open.pool()
-        )
+        (
+            capacity_bytes,
+            region_bytes,
+            granted_bytes,
+            used_bytes,
+            high_water_bytes,
+            host_bytes,
+            host_limit_bytes,
+            absent_bytes,
+        ) = self._open.pool()
         return DeviceUsage(
             capacity_bytes=capacity_bytes,
             region_bytes=region_bytes,
@@ -181,6 +199,7 @@ class Ledger:
             high_water_bytes=high_water_bytes,
             host_bytes=host_bytes,
             host_limit_bytes=host_limit_bytes,
+            absent_bytes=absent_bytes,
             out_lane=_lane_usage(self._open.out_lane()),
             in_lane=_lane_usage(self._open.in_lane()),
         )

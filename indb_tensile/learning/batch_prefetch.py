@@ -1,16 +1,19 @@
 """Gathers the rows of the next batch on a second thread while the device works on the current batch.
 
 Batches come in the requested order, with the bits of the parts' rows. The second thread is at most one batch ahead
-and writes to the other of two buffers. It copies with numpy on its own thread only, so it affects neither the number
-of the job's compute threads nor torch's allocator, which a memory plan observes.
+and writes to the other of two sets of buffers. It copies with numpy on its own thread only, so it affects neither the
+number of the job's compute threads nor torch's allocator, which a memory plan observes.
+
+The buffers may be those from which the device uploads batches. A row is then copied once on the host, from its table
+to pinned memory, on the second thread, and a set is written again only after the upload that reads it has ended.
 """
 
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -37,6 +40,30 @@ class BatchWaitTime:
         self.batches += 1
 
 
+class UploadMemory(Protocol):
+    """Memory from which batches are uploaded: two sets of tensors, of which uploads read one."""
+
+    def rooms(self, parts: Batch, rows: int) -> Sequence[Sequence[Tensor | None]]:
+        """Return two sets of tensors of `rows` rows of each part; None for a part that is not uploaded."""
+        ...
+
+    def wait_until_read(self, number: int) -> None:
+        """Wait until no upload reads this set."""
+        ...
+
+
+class OrdinaryMemory:
+    """The memory of batches that are not uploaded: no set is read after its batch is given back."""
+
+    def rooms(self, parts: Batch, rows: int) -> Sequence[Sequence[Tensor | None]]:
+        """Return no tensors."""
+        del rows
+        return ((None,) * len(parts),) * 2
+
+    def wait_until_read(self, number: int) -> None:
+        """Return at once."""
+
+
 @dataclass(slots=True)
 class _Buffers:
     """The memory of one batch: as numpy arrays for the gathering thread, as tensors for the training thread."""
@@ -53,9 +80,13 @@ class _Buffers:
 
 
 class BatchPrefetcher:
-    """The gathering thread, and two buffers for each set of parts. `close` ends the thread."""
+    """The gathering thread, and two buffers for each set of parts. `close` ends the thread.
 
-    def __init__(self) -> None:
+    Passes over different parts may share their memory, so a pass begins after the previous one has ended.
+    """
+
+    def __init__(self, memory: UploadMemory | None = None) -> None:
+        self._memory = memory or OrdinaryMemory()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._buffers: dict[tuple[int, ...], tuple[_Buffers, _Buffers]] = {}
         self.waiting = BatchWaitTime()
@@ -99,6 +130,7 @@ class BatchPrefetcher:
 
     def _submit(self, parts: Batch, sources: Arrays, order: Tensor, number: int) -> "Future[Batch]":
         buffers = self._buffers_for(parts, len(order))[number % 2]
+        self._memory.wait_until_read(number % 2)
         return self._thread.submit(_gather, sources, order.numpy(), buffers)
 
     def _buffers_for(self, parts: Batch, rows: int) -> tuple[_Buffers, _Buffers]:
@@ -109,7 +141,8 @@ class BatchPrefetcher:
         key = tuple(part.data_ptr() for part in parts)
         buffers = self._buffers.get(key)
         if buffers is None or buffers[0].rows < rows:
-            buffers = self._buffers[key] = (_allocate(parts, rows), _allocate(parts, rows))
+            first, second = (_allocate(parts, rows, room) for room in self._memory.rooms(parts, rows))
+            buffers = self._buffers[key] = (first, second)
         return buffers
 
 
@@ -120,8 +153,15 @@ def _gather(sources: Arrays, order: np.ndarray[Any, Any], buffers: _Buffers) -> 
     return buffers.first(len(order))
 
 
-def _allocate(parts: Batch, rows: int) -> _Buffers:
-    return _Buffers(rows, tuple(_aligned_tensor(part, rows) for part in parts))
+def _allocate(parts: Batch, rows: int, room: Sequence[Tensor | None]) -> _Buffers:
+    """Return buffers in the room for uploads, and in ordinary memory for parts that have none there."""
+    return _Buffers(
+        rows,
+        tuple(
+            _aligned_tensor(part, rows) if tensor is None else tensor
+            for part, tensor in zip(parts, room, strict=True)
+        ),
+    )
 
 
 def _aligned_tensor(part: Tensor, rows: int) -> Tensor:

@@ -195,6 +195,8 @@ SETTINGS: dict[str, str] = {
     "max_jobs": "The most jobs that a controller runs at once.",
     "entering_jobs": "The most jobs of one owner that are read, captured and planned at once. 0: as many as the "
     "machine has cores, at least 2.",
+    "parked_jobs": "The most jobs that wait in host memory without device memory, because their owners paused them "
+    "or the controller parked them; at most `max_jobs` - 1. Any other job saves a checkpoint, and its trainer ends.",
     "policy": "The policy that plans memory: `tensile+` is this project's, `tensile` the published one; `liveness` "
     "and `vanilla` do not plan, and are for comparison.",
     "drift_threshold": "The relative change of measured latencies at which memory is planned again.",

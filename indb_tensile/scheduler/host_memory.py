@@ -28,20 +28,28 @@ def host_bytes(graphs: Sequence[StepGraph], plans: Sequence[Plan], cache: PlanCa
     """Return an upper bound of the host pool bytes that a job uses under these plans, one plan for each graph.
 
     A persistent tensor has one buffer, whichever of the job's graphs moves it. The bound includes one more tensor,
-    because the state moves between device and host one tensor at a time when another graph follows.
+    because the state moves between device and host one tensor at a time when another graph follows. All graphs upload
+    their batches from the same two sets of buffers, which fit the largest batch. A graph does not say which uploads
+    are constants, so the bound counts every graph's uploads, and the largest again for the second set.
     """
     kept = PlanCache() if cache is None else cache
     pairs = tuple(zip(graphs, plans, strict=True))
     state = [pooled_bytes(tensor.size_bytes) for tensor in graphs[0].tensors if tensor.persistent]
     persistent_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, kept, persistent=True))
     others_bytes = sum(size for graph, plan in pairs for size in _moved(graph, plan, kept, persistent=False))
-    needed_bytes = min(sum(state), persistent_bytes) + others_bytes + sum(map(_uploaded_bytes, graphs))
+    needed_bytes = min(sum(state), persistent_bytes) + others_bytes + _all_uploaded_bytes(graphs)
     return -(-(needed_bytes + max(state, default=0)) // _PAGE_BYTES) * _PAGE_BYTES
 
 
 def pooled_bytes(size_bytes: int) -> int:
     """Return how many bytes of the pool a buffer of this size occupies."""
     return -(-size_bytes // _POOLED_BYTES) * _POOLED_BYTES
+
+
+def parked_bytes(graphs: Sequence[StepGraph]) -> int:
+    """Return an upper bound of the host pool bytes that a job uses while it is parked: its state and its batches."""
+    state_bytes = sum(pooled_bytes(tensor.size_bytes) for tensor in graphs[0].tensors if tensor.persistent)
+    return -(-(state_bytes + _all_uploaded_bytes(graphs)) // _PAGE_BYTES) * _PAGE_BYTES
 
 
 def passing_bytes(workloads: Sequence[Workload], plans: Sequence[JobPlan], cache: PlanCache | None = None) -> int:
@@ -89,6 +97,11 @@ def _moved(graph: StepGraph, plan: Plan, cache: PlanCache, *, persistent: bool) 
     for tensor in {*(swap.tensor for swap in plan.swaps), *plan.away}:
         if tensors[tensor].persistent == persistent:
             yield pooled_bytes(tensors[tensor].size_bytes)
+
+
+def _all_uploaded_bytes(graphs: Sequence[StepGraph]) -> int:
+    uploaded = [_uploaded_bytes(graph) for graph in graphs]
+    return sum(uploaded) + max(uploaded, default=0)
 
 
 def _uploaded_bytes(graph: StepGraph) -> int:

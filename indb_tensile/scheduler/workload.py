@@ -16,7 +16,8 @@ class Workload:
     `limit_bytes` is the most that this job's peak may be, whatever the budget. `max_swapping_rate` is TENSILE's
     priority (section IV-C): if the job's share of all swapped tensors exceeds this rate, other jobs are asked to swap
     first. A lower rate means a higher priority. `host_bytes` is the job's share of the pinned host pool until the job
-    follows another plan.
+    follows another plan. `parked_host_bytes` is the share of other jobs, which wait there until they return to the
+    device; it is the same for all jobs that are planned together.
     """
 
     job: JobId
@@ -25,6 +26,7 @@ class Workload:
     limit_bytes: int | None = None
     max_swapping_rate: float = 1.0
     host_bytes: int = 0
+    parked_host_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) != len(self.latency_ns):

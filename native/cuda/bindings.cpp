@@ -78,7 +78,13 @@ void bind_broker(nb::module_& module) {
             new (place) RegionBroker(cuda::required_driver(), {device, region_bytes, count});
           },
           "device"_a, "region_bytes"_a, "count"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("send", &RegionBroker::send, "socket"_a, nb::call_guard<nb::gil_scoped_release>());
+      .def("send", &RegionBroker::send, "socket"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("greet", &RegionBroker::greet, "socket"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("add", &RegionBroker::add, "socket"_a, "regions"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_static("remove", &RegionBroker::remove, "socket"_a, "regions"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("create", &RegionBroker::create, "regions"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("release", &RegionBroker::release, "regions"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("present", &RegionBroker::present);
 }
 
 // The regions that a trainer has received, until a device takes them. Keeps the context, so that the device does not
@@ -133,6 +139,8 @@ void bind_cuda_device(nb::module_& module) {
   bound.def("compute_on", &CudaDevice::compute_on, "stream"_a)
       .def("_compute_after", &CudaDevice::compute_after, "ticket"_a)
       .def("host_prepare", &CudaDevice::host_prepare, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("hold_regions", &CudaDevice::hold_regions, nb::call_guard<nb::gil_scoped_release>())
+      .def("let_regions_change", &CudaDevice::let_regions_change)
       .def("begin_recording", &CudaDevice::begin_recording)
       .def("end_recording",
            [](CudaDevice& device) {

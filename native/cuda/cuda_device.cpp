@@ -194,9 +194,20 @@ void CudaDevice::map_and_clear(Range bytes) {
   forbid_recording("a new region must be cleared");
   const Address address = map_.base() + bytes.offset;
   const Current current(context_);
-  if (!map_.holds(address, bytes.size_bytes)) map_.add(bytes.offset / map_.shape().region_bytes, 1);
+  if (!map_.holds(address, bytes.size_bytes)) {
+    const std::uint64_t region = bytes.offset / map_.shape().region_bytes;
+    if (!map_.is_own()) {
+      throw Fault(Fault::Kind::device, text("region ", region, " is granted to this job and not mapped here"),
+                  "This process could not map the region when the controller created it; its log has the reason.");
+    }
+    map_.add(region, 1);
+  }
   driver_.cuMemsetD8Async("clearing a region", address, 0, bytes.size_bytes, pointer(compute_));
 }
+
+void CudaDevice::hold_regions() { held_ = map_.hold_changes(); }
+
+void CudaDevice::let_regions_change() noexcept { held_ = {}; }
 
 void CudaDevice::begin_recording() {
   const std::lock_guard lock(mutex_);

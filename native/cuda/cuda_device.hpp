@@ -69,6 +69,11 @@ class CudaDevice final : public Device {
     std::uint64_t in_bytes;
   };
 
+  // Let the broker's changes of regions wait while the driver records: call this before the driver begins, and
+  // `let_regions_change` in the same thread after the driver has ended.
+  void hold_regions();
+  void let_regions_change() noexcept;
+
   // Record copies into the graph that the driver has begun to record on the computing stream. All copies must have
   // ended (`drain_for`). Until `end_recording`, operations whose driver calls are refused during recording raise a
   // fault, and memory outside the regions that is freed is given back afterwards.
@@ -162,7 +167,8 @@ class CudaDevice final : public Device {
   std::map<DeviceAddress, std::uint64_t> outside_;
   std::uint64_t outside_bytes_ = 0;
   std::uint64_t outside_limit_bytes_ = 0;
-  std::vector<DeviceAddress> freed_;  // memory outside the regions that was freed during recording, to be given back
+  std::vector<DeviceAddress> freed_;   // memory outside the regions that was freed during recording, to be given back
+  std::unique_lock<std::mutex> held_;  // of the broker's changes; released before the maps that it belongs to
   bool recording_ = false;
   bool closed_ = false;
   std::function<void()> at_end_;

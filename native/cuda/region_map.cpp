@@ -6,25 +6,12 @@
 #include <span>
 #include <utility>
 
+#include "cuda/resources.hpp"
 #include "descriptors.hpp"
 #include "ledger_layout.hpp"
 
 namespace tensile::cuda {
 namespace {
-
-constexpr std::size_t batch = 64;  // descriptors open at a time on either side; the usual limit of a process is 1,024
-
-// The broker's first message. Its version prevents processes of different versions from misreading each other.
-struct Greeting {
-  std::uint64_t magic;
-  std::uint64_t version;
-  std::uint64_t region_bytes;
-  std::uint64_t count;
-};
-
-constexpr std::uint64_t greeting_magic = 0x534e4f4947455254;  // "TREGIONS" as bytes in memory
-constexpr std::uint64_t greeting_version = 2;
-constexpr std::byte taken{'t'};
 
 AllocationProperties properties(int device, bool shared) {
   AllocationProperties made{};
@@ -112,78 +99,228 @@ RegionBroker::RegionBroker(const Driver& driver, const RegionShape& shape) : dri
   check_shape(driver_, shape_);
   regions_.reserve(shape_.count);
   for (std::uint64_t index = 0; index < shape_.count; ++index) {
-    regions_.push_back(Region::create(driver_, shape_, index, true));
+    regions_.emplace_back(Region::create(driver_, shape_, index, true));
   }
-  regions_.front().descriptor(0);  // raises a fault now if the driver cannot export handles on this machine
+  region(0).descriptor(0);  // raises a fault now if the driver cannot export handles on this machine
+}
+
+std::vector<std::uint64_t> RegionBroker::present() const {
+  std::vector<std::uint64_t> numbers;
+  for (std::uint64_t index = 0; index < shape_.count; ++index) {
+    if (regions_[index]) numbers.push_back(index);
+  }
+  return numbers;
+}
+
+const Region& RegionBroker::region(std::uint64_t index) const {
+  if (index >= shape_.count || !regions_[index]) {
+    throw Fault(Fault::Kind::invariant, text(named(index), " of ", shape_.count, " has no memory"));
+  }
+  return *regions_[index];
 }
 
 void RegionBroker::send(int socket) const {
+  greet(socket);
+  add(socket, present());
+}
+
+void RegionBroker::greet(int socket) const {
   const Greeting greeting{greeting_magic, greeting_version, shape_.region_bytes, shape_.count};
   send_bytes(socket, std::as_bytes(std::span(&greeting, 1)));
-  std::byte answer{};
   // A spare process may connect long before it maps the regions: export nothing until it is ready.
-  receive_bytes(socket, std::span(&answer, 1));
-  for (std::uint64_t first = 0; first < shape_.count; first += batch) {
-    const std::uint64_t end = std::min<std::uint64_t>(first + batch, shape_.count);
+  receive_answer(socket);
+}
+
+void RegionBroker::add(int socket, const std::vector<std::uint64_t>& regions) const {
+  send_change(socket, {ChangeKind::add, regions});
+  for (std::size_t first = 0; first < regions.size(); first += batch_regions) {
+    const std::size_t end = std::min(first + batch_regions, regions.size());
     std::vector<FileDescriptor> exported;
     std::vector<int> numbers;
-    for (std::uint64_t index = first; index < end; ++index) {
-      exported.push_back(regions_[index].descriptor(index));
+    for (std::size_t i = first; i < end; ++i) {
+      exported.push_back(region(regions[i]).descriptor(regions[i]));
       numbers.push_back(exported.back().number());
     }
     send_descriptors(socket, numbers);
     // Descriptors in transit count against the sender's limit, so wait until these have arrived.
-    receive_bytes(socket, std::span(&answer, 1));
+    receive_answer(socket);
+  }
+  receive_answer(socket);
+}
+
+void RegionBroker::remove(int socket, const std::vector<std::uint64_t>& regions) {
+  send_change(socket, {ChangeKind::remove, regions});
+  receive_answer(socket);
+}
+
+std::vector<std::uint64_t> RegionBroker::create(const std::vector<std::uint64_t>& regions) {
+  std::vector<std::uint64_t> created;
+  for (const std::uint64_t index : regions) {
+    if (index >= shape_.count || regions_[index]) {
+      throw Fault(Fault::Kind::invariant,
+                  text(named(index), " of ", shape_.count, " gets memory and has it already"));
+    }
+    try {
+      regions_[index].emplace(Region::create(driver_, shape_, index, true));
+    } catch (const Fault& fault) {
+      if (fault.kind() != Fault::Kind::memory) throw;
+      break;
+    }
+    created.push_back(index);
+  }
+  return created;
+}
+
+void RegionBroker::release(const std::vector<std::uint64_t>& regions) {
+  for (const std::uint64_t index : regions) {
+    region(index);  // raises a fault if it has no memory
+    regions_[index].reset();
   }
 }
 
-RegionMap::RegionMap(const Driver& driver, const RegionShape& shape) : driver_(driver), shape_(shape) {
-  check_shape(driver_, shape_);
-  mapped_.resize(shape_.count);
-  driver_.cuMemAddressReserve(text("reserving addresses for ", shape_.capacity_bytes(), " bytes"), &base_,
-                              shape_.capacity_bytes(), 0, 0, 0);
-}
+// The reserved addresses and the regions mapped there. All members are used under the lock, except those that never
+// change.
+class RegionMap::Mapped {
+ public:
+  Mapped(const Driver& driver, const RegionShape& shape, bool own) : driver_(driver), shape_(shape), own_(own) {
+    check_shape(driver_, shape_);
+    mapped_.resize(shape_.count);
+    driver_.cuMemAddressReserve(text("reserving addresses for ", shape_.capacity_bytes(), " bytes"), &base_,
+                                shape_.capacity_bytes(), 0, 0, 0);
+  }
 
-RegionMap RegionMap::reserve(const Driver& driver, const RegionShape& shape) { return {driver, shape}; }
+  // The handles were released as soon as the memory was mapped, because a mapping keeps the memory alive.
+  ~Mapped() {
+    for (std::uint64_t index = 0; index < shape_.count; ++index) {
+      if (mapped_[index]) driver_.cuMemUnmap.answer(at(index), shape_.region_bytes);
+    }
+    driver_.cuMemAddressFree.answer(base_, shape_.capacity_bytes());
+  }
+
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+
+  const RegionShape& shape() const noexcept { return shape_; }
+  const Driver& driver() const noexcept { return driver_; }
+  Address base() const noexcept { return base_; }
+  bool is_own() const noexcept { return own_; }
+  Address at(std::uint64_t index) const noexcept { return base_ + index * shape_.region_bytes; }
+  std::unique_lock<std::mutex> hold_changes() { return std::unique_lock(changes_); }
+
+  void map(std::uint64_t index, const Region& region) {
+    const std::lock_guard lock(mutex_);
+    if (index >= shape_.count || mapped_[index]) {
+      throw Fault(Fault::Kind::invariant,
+                  text(named(index), ": there are ", shape_.count, ", and none is mapped twice"));
+    }
+    driver_.cuMemMap(text("mapping ", named(index)), at(index), shape_.region_bytes, 0, region.handle(), 0);
+    mapped_[index] = true;
+  }
+
+  void unmap(std::uint64_t index) {
+    const std::lock_guard lock(mutex_);
+    if (!mapped_.at(index)) return;
+    mapped_[index] = false;
+    driver_.cuMemUnmap(text("taking ", named(index), " away"), at(index), shape_.region_bytes);
+  }
+
+  void allow(std::uint64_t first, std::uint64_t count) {
+    const AccessDescription access{{LocationType::device, shape_.device}, access_read_write};
+    driver_.cuMemSetAccess(text("getting access to regions ", first, " to ", first + count - 1), at(first),
+                           count * shape_.region_bytes, &access, 1);
+  }
+
+  bool is_mapped(std::uint64_t first, std::uint64_t last) const {
+    const std::lock_guard lock(mutex_);
+    for (std::uint64_t index = first; index <= last; ++index) {
+      if (!mapped_[index]) return false;
+    }
+    return true;
+  }
+
+  // Make one change of the broker's. Needs a current context.
+  void apply(int socket, const RegionChange& change) {
+    const std::lock_guard lock(changes_);
+    if (change.kind == ChangeKind::add) {
+      map_received(socket, change.regions);
+    } else {
+      // Jobs of this process may have freed these regions while the device still worked in them.
+      driver_.cuCtxSynchronize("waiting for the last use of regions");
+      for (const std::uint64_t index : change.regions) unmap(index);
+    }
+  }
+
+ private:
+  void map_received(int socket, const std::vector<std::uint64_t>& regions) {
+    for (std::size_t first = 0; first < regions.size(); first += batch_regions) {
+      const std::size_t in_batch = std::min(batch_regions, regions.size() - first);
+      const std::vector<FileDescriptor> descriptors = receive_descriptors(socket, in_batch);
+      for (std::size_t i = 0; i < in_batch; ++i) {
+        const std::uint64_t index = regions[first + i];
+        map(index, Region::import(driver_, index, descriptors[i].number()));
+      }
+      send_answer(socket, change_done);
+    }
+    allow_runs(regions);
+  }
+
+  // Get access to regions, with one call for each run of neighbours in the list.
+  void allow_runs(const std::vector<std::uint64_t>& regions) {
+    for (std::size_t first = 0, end = 0; first < regions.size(); first = end) {
+      for (end = first + 1; end < regions.size() && regions[end] == regions[end - 1] + 1;) ++end;
+      allow(regions[first], end - first);
+    }
+  }
+
+  const Driver& driver_;
+  const RegionShape shape_;
+  const bool own_;
+  Address base_ = 0;
+  mutable std::mutex mutex_;
+  std::vector<bool> mapped_;
+  std::mutex changes_;  // locked while a change of the broker's is made
+};
+
+RegionMap::RegionMap(std::unique_ptr<Mapped> mapped) : mapped_(std::move(mapped)) {}
+
+RegionMap::RegionMap(RegionMap&& other) noexcept = default;
+
+RegionMap::~RegionMap() { listener_.reset(); }
+
+RegionMap RegionMap::reserve(const Driver& driver, const RegionShape& shape) {
+  return RegionMap(std::make_unique<Mapped>(driver, shape, true));
+}
 
 RegionMap RegionMap::receive(const Driver& driver, int device, int socket) {
-  RegionMap map(driver, received_shape(device, socket));
-  map.own_ = false;
-  send_bytes(socket, std::span(&taken, 1));
-  const std::uint64_t count = map.shape_.count;
-  for (std::uint64_t first = 0; first < count; first += batch) {
-    const std::uint64_t in_batch = std::min<std::uint64_t>(batch, count - first);
-    const std::vector<FileDescriptor> descriptors = receive_descriptors(socket, in_batch);
-    for (std::uint64_t i = 0; i < in_batch; ++i) {
-      map.map(first + i, Region::import(driver, first + i, descriptors[i].number()));
-    }
-    send_bytes(socket, std::span(&taken, 1));
-  }
-  map.allow(0, count);
+  const RegionShape shape = received_shape(device, socket);
+  RegionMap map(std::make_unique<Mapped>(driver, shape, false));
+  Mapped* const mapped = map.mapped_.get();
+  send_answer(socket, change_done);
+  const std::optional<RegionChange> first = receive_change(socket, shape.count);
+  if (!first) throw Fault(Fault::Kind::device, "the broker of regions has closed the socket");
+  mapped->apply(socket, *first);
+  send_answer(socket, change_done);
+  const auto context = std::make_shared<const PrimaryContext>(driver, device);
+  map.listener_ = std::make_unique<RegionListener>(socket, shape.count,
+                                                   [mapped, context](int connection, const RegionChange& change) {
+                                                     const Current current(*context);
+                                                     mapped->apply(connection, change);
+                                                   });
   return map;
 }
 
-RegionMap::RegionMap(RegionMap&& other) noexcept
-    : driver_(other.driver_),
-      shape_(other.shape_),
-      own_(other.own_),
-      base_(std::exchange(other.base_, 0)),
-      mapped_(std::exchange(other.mapped_, {})) {}
-
-// The handles were released as soon as the memory was mapped, because a mapping keeps the memory alive.
-RegionMap::~RegionMap() {
-  if (base_ == 0) return;
-  for (std::uint64_t index = 0; index < shape_.count; ++index) {
-    if (mapped_[index]) driver_.cuMemUnmap.answer(at(index), shape_.region_bytes);
-  }
-  driver_.cuMemAddressFree.answer(base_, shape_.capacity_bytes());
-}
+const RegionShape& RegionMap::shape() const noexcept { return mapped_->shape(); }
+Address RegionMap::base() const noexcept { return mapped_->base(); }
+bool RegionMap::is_own() const noexcept { return mapped_->is_own(); }
+std::unique_lock<std::mutex> RegionMap::hold_changes() const { return mapped_->hold_changes(); }
 
 void RegionMap::add(std::uint64_t first, std::uint64_t count) {
   std::uint64_t index = first;
   try {
-    for (; index < first + count; ++index) map(index, Region::create(driver_, shape_, index, false));
-    allow(first, count);
+    for (; index < first + count; ++index) {
+      mapped_->map(index, Region::create(mapped_->driver(), mapped_->shape(), index, false));
+    }
+    mapped_->allow(first, count);
   } catch (const Fault&) {
     remove(first, index - first);
     throw;
@@ -191,17 +328,13 @@ void RegionMap::add(std::uint64_t first, std::uint64_t count) {
 }
 
 void RegionMap::remove(std::uint64_t first, std::uint64_t count) {
-  for (std::uint64_t index = first; index < first + count; ++index) {
-    if (!mapped_.at(index)) continue;
-    mapped_[index] = false;
-    driver_.cuMemUnmap(text("taking ", named(index), " away"), at(index), shape_.region_bytes);
-  }
+  for (std::uint64_t index = first; index < first + count; ++index) mapped_->unmap(index);
 }
 
 void RegionMap::show(std::uint64_t index, Address mapped) {
-  map(index, Region::behind(driver_, mapped));
+  mapped_->map(index, Region::behind(mapped_->driver(), mapped));
   try {
-    allow(index, 1);
+    mapped_->allow(index, 1);
   } catch (const Fault&) {
     remove(index, 1);
     throw;
@@ -209,38 +342,23 @@ void RegionMap::show(std::uint64_t index, Address mapped) {
 }
 
 void RegionMap::touch() const {
-  for (std::uint64_t index = 0; index < shape_.count; ++index) {
-    driver_.cuMemsetD8Async(text("writing to ", named(index)), at(index), 0, 1, nullptr);
+  const RegionShape& shape = mapped_->shape();
+  for (std::uint64_t index = 0; index < shape.count; ++index) {
+    if (!mapped_->is_mapped(index, index)) continue;
+    mapped_->driver().cuMemsetD8Async(text("writing to ", named(index)), mapped_->at(index), 0, 1, nullptr);
   }
-  driver_.cuCtxSynchronize("waiting for what was written");
+  mapped_->driver().cuCtxSynchronize("waiting for what was written");
 }
 
 bool RegionMap::holds(Address address, std::size_t size_bytes) const noexcept {
-  if (address < base_ || size_bytes == 0 || size_bytes > shape_.capacity_bytes() ||
-      address - base_ > shape_.capacity_bytes() - size_bytes) {
+  const RegionShape& shape = mapped_->shape();
+  const Address begin = mapped_->base();
+  if (address < begin || size_bytes == 0 || size_bytes > shape.capacity_bytes() ||
+      address - begin > shape.capacity_bytes() - size_bytes) {
     return false;
   }
-  const std::uint64_t first = (address - base_) / shape_.region_bytes;
-  const std::uint64_t last = (address - base_ + size_bytes - 1) / shape_.region_bytes;
-  for (std::uint64_t index = first; index <= last; ++index) {
-    if (!mapped_[index]) return false;
-  }
-  return true;
-}
-
-void RegionMap::map(std::uint64_t index, const Region& region) {
-  if (index >= shape_.count || mapped_[index]) {
-    throw Fault(Fault::Kind::invariant,
-                text(named(index), ": there are ", shape_.count, ", and none is mapped twice"));
-  }
-  driver_.cuMemMap(text("mapping ", named(index)), at(index), shape_.region_bytes, 0, region.handle(), 0);
-  mapped_[index] = true;
-}
-
-void RegionMap::allow(std::uint64_t first, std::uint64_t count) {
-  const AccessDescription access{{LocationType::device, shape_.device}, access_read_write};
-  driver_.cuMemSetAccess(text("getting access to regions ", first, " to ", first + count - 1), at(first),
-                         count * shape_.region_bytes, &access, 1);
+  return mapped_->is_mapped((address - begin) / shape.region_bytes,
+                            (address - begin + size_bytes - 1) / shape.region_bytes);
 }
 
 }  // namespace tensile::cuda

@@ -182,11 +182,14 @@ std::uint64_t Ledger::grant(std::uint32_t slot, std::uint64_t size_bytes) {
 }
 
 void Ledger::throw_full(const Claim& claim, std::uint64_t size_bytes) const {
-  const std::uint64_t others = regions_.count() - regions_.free_count() - regions_.held_count(claim);
+  const std::uint64_t absent = regions_.absent_count();
+  const std::uint64_t others = regions_.count() - regions_.free_count() - absent - regions_.held_count(claim);
+  const std::string outside =
+      absent == 0 ? "" : text(", of which other programs have ", absent * words_->header.region_bytes);
   throw Fault(Fault::Kind::memory,
               text("slot ", claim.slot, ": a grant of ", size_bytes, " bytes does not fit beside ",
                    others * words_->header.region_bytes, " bytes granted to others on a device of ",
-                   words_->header.capacity_bytes, " bytes"),
+                   words_->header.capacity_bytes, " bytes", outside),
               "Lower other grants first, or wait until a job ends.");
 }
 
@@ -342,14 +345,17 @@ SlotUsage Ledger::usage(std::uint32_t slot) const {
 }
 
 PoolUsage Ledger::usage() const {
+  const std::uint64_t region_bytes = words_->header.region_bytes;
+  const std::uint64_t absent_bytes = regions_.absent_count() * region_bytes;
   const std::uint64_t used_bytes = Tally::unpacked(words_->pool.tally.load()).used_bytes;
   return {.capacity_bytes = words_->header.capacity_bytes,
-          .region_bytes = words_->header.region_bytes,
-          .granted_bytes = (regions_.count() - regions_.free_count()) * words_->header.region_bytes,
+          .region_bytes = region_bytes,
+          .granted_bytes = (regions_.count() - regions_.free_count() - absent_bytes / region_bytes) * region_bytes,
           .used_bytes = used_bytes,
           .high_water_bytes = std::max(words_->pool.high_water_bytes.load(), used_bytes),
           .host_bytes = host_shares_.sum(),
-          .host_limit_bytes = host_shares_.limit_bytes()};
+          .host_limit_bytes = host_shares_.limit_bytes(),
+          .absent_bytes = absent_bytes};
 }
 
 std::vector<SlotUsage> Ledger::claimed_slots() const {

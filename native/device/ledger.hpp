@@ -45,11 +45,12 @@ struct SlotUsage {
 struct PoolUsage {
   std::uint64_t capacity_bytes;
   std::uint64_t region_bytes;
-  std::uint64_t granted_bytes;  // of all regions that are not free, including those in quarantine
+  std::uint64_t granted_bytes;  // of all regions with an owner, including those in quarantine
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
   std::uint64_t host_bytes;
   std::uint64_t host_limit_bytes;
+  std::uint64_t absent_bytes;  // of regions without memory
 };
 
 class Ledger {

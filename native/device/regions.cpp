@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fault.hpp"
+
 namespace tensile {
 
 using layout::Owner;
@@ -38,6 +40,10 @@ std::uint64_t Regions::count_if(Condition condition) const {
 
 std::uint64_t Regions::free_count() const {
   return count_if([](const Owner& owner) { return owner.state == RegionState::free; });
+}
+
+std::uint64_t Regions::absent_count() const {
+  return count_if([](const Owner& owner) { return owner.state == RegionState::absent; });
 }
 
 std::uint64_t Regions::held_count(const Claim& claim) const {
@@ -87,7 +93,7 @@ void Regions::take_all(std::uint32_t slot, const Wipe& wipe) {
   std::vector<Range> wiping;
   for (std::uint64_t region = 0; region < count_; ++region) {
     Owner now = owner(region);
-    while (now.state != RegionState::free && now.slot == slot) {
+    while (now.state != RegionState::free && now.state != RegionState::absent && now.slot == slot) {
       if (replace(region, now, {RegionState::wiping, now.backed, now.slot, now.epoch})) {
         append(wiping, region);
         break;
@@ -96,6 +102,22 @@ void Regions::take_all(std::uint32_t slot, const Wipe& wipe) {
     }
   }
   free(wiping, wipe);
+}
+
+std::vector<std::uint64_t> Regions::withdraw(std::uint64_t count) {
+  std::vector<std::uint64_t> withdrawn;
+  for (std::uint64_t region = count_; region-- > 0 && withdrawn.size() < count;) {
+    if (replace(region, Owner{}, {RegionState::absent, false, 0, 0})) withdrawn.push_back(region);
+  }
+  return withdrawn;
+}
+
+void Regions::restore(const std::vector<std::uint64_t>& regions) {
+  for (const std::uint64_t region : regions) {
+    if (region >= count_ || !replace(region, {RegionState::absent, false, 0, 0}, Owner{})) {
+      throw Fault(Fault::Kind::invariant, text("region ", region, " gets memory again and was not absent"));
+    }
+  }
 }
 
 std::optional<Owner> Regions::engage(const Claim& claim, std::uint64_t region) {

@@ -30,6 +30,7 @@ class Regions {
   layout::Owner owner(std::uint64_t region) const { return layout::Owner::unpacked(words_[region].load()); }
   bool is_of(const Claim& claim, std::uint64_t region) const;
   std::uint64_t free_count() const;
+  std::uint64_t absent_count() const;
 
   // The number of regions that a claim owns, and of those for which the operating system has set memory aside.
   std::uint64_t held_count(const Claim& claim) const;
@@ -48,6 +49,14 @@ class Regions {
 
   // Take back the regions of all epochs of a slot. No process may map them any more.
   void take_all(std::uint32_t slot, const Wipe& wipe);
+
+  // Make at most this many free regions absent, the highest first, and return them. Their memory may then be
+  // released.
+  std::vector<std::uint64_t> withdraw(std::uint64_t count);
+
+  // Make absent regions free again, after they have got new memory. Raises an invariant fault if a region is not
+  // absent.
+  void restore(const std::vector<std::uint64_t>& regions);
 
   // --- for the owner ---
 

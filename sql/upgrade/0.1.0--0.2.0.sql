@@ -114,7 +114,11 @@ alter table tensile.jobs
   add column interrupted interval not null default '0',
   add column progress_at timestamptz,
   add column last_death_phase text,
-  add column threads integer;
+  add column threads integer,
+  add column pause_requested boolean not null default false;
+
+alter type tensile.job_phase add value 'paused';
+alter type tensile.job_phase add value 'parked';
 
 alter table tensile.job_progress add column eta_earliest timestamptz;
 
@@ -145,11 +149,12 @@ alter table tensile.jobs
   add constraint jobs_have_threads check (threads > 0),
   add constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0');
 
-drop index tensile.jobs_queued;
 drop index tensile.jobs_active;
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
-create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id) where state = 'queued';
+drop index tensile.jobs_queued;
+create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id)
+  where state = 'queued' and not pause_requested;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 drop index tensile.jobs_idempotency;
 create unique index jobs_idempotency on tensile.jobs (owner_oid, installation, idempotency_key)

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from indb_tensile.bench.harness.argument_types import portion, whole
+from indb_tensile.bench.harness.argument_types import number, portion, whole
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -12,12 +12,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=whole())
     parser.add_argument("--kills", type=whole(0))
     parser.add_argument("--budgets", type=portion, nargs="+")
+    parser.add_argument("--load", type=number(0.5))
     return parser
 
 
 def test_arguments_in_range_become_numbers() -> None:
-    options = _parser().parse_args(["--batch", "3", "--kills", "0", "--budgets", "0", "0.25", "1"])
-    assert vars(options) == {"batch": 3, "kills": 0, "budgets": [0.0, 0.25, 1.0]}
+    options = _parser().parse_args(["--batch", "3", "--kills", "0", "--budgets", "0", "0.25", "1", "--load", "0.5"])
+    assert vars(options) == {"batch": 3, "kills": 0, "budgets": [0.0, 0.25, 1.0], "load": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,9 @@ def test_arguments_in_range_become_numbers() -> None:
         (("--batch=-3",), "argument --batch: '-3' is no whole number from 1 on"),
         (("--kills", "many"), "argument --kills: 'many' is no whole number from 0 on"),
         (("--budgets", "0.5", "nan"), "argument --budgets: 'nan' is no share: a number from 0 to 1 is needed"),
+        (("--load", "0.4"), "argument --load: '0.4' is no number from 0.5 on"),
+        (("--load", "inf"), "argument --load: 'inf' is no number from 0.5 on"),
+        (("--load", "much"), "argument --load: 'much' is no number from 0.5 on"),
         (("--budgets", "1.5"), "argument --budgets: '1.5' is no share: a number from 0 to 1 is needed"),
     ],
 )

@@ -141,6 +141,21 @@ def test_wait_ends_with_code_7_after_its_timeout_and_shows_the_states(demo: Tens
     assert done.err == f"after 0.1 s these jobs have not ended: {job}\n"
 
 
+def test_paused_job_is_listed_as_paused_until_it_is_resumed(demo: Tensile, database: Database) -> None:
+    (job,) = queue(database, "a")
+    assert demo("pause", str(job)).err == f"job {job} is paused\n"
+    (row,) = [json.loads(line) for line in demo("jobs", "--json").out.splitlines()]
+    assert (row["state"], row["phase"]) == ("queued", "paused")
+    assert row["note"] == f"waits for its resumption: select tensile_resume({job});"
+    assert "paused" in demo("jobs").out
+    twice = demo("pause", str(job))
+    assert twice.code != 0
+    assert twice.err.splitlines()[0] == f"tensile: job {job} is paused already"
+    resumed = demo("resume", str(job), "--json")
+    assert json.loads(resumed.out) == {"job_id": job, "paused": False, "state": "queued"}
+    assert json.loads(demo("jobs", "--json").out)["phase"] is None
+
+
 def test_cancel_prints_the_outcome_of_each_job(
     demo: Tensile, database: Database, worker: psycopg.Connection[Any]
 ) -> None:

@@ -10,7 +10,7 @@
 - `stubborn` ignores SIGTERM. `deaf` never adopts a plan.
 - `report` sends its measurement again at each SIGUSR1. `alive` reports progress while it trains.
 
-Like a real trainer, it allocates through the device ledger, within its grant.
+It leaves the device when it is told to. Like a real trainer, it allocates through the device ledger, in its grant.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from indb_tensile import config
 from indb_tensile.device.device import EmulatedDevice
-from indb_tensile.job import JobId, Phase
+from indb_tensile.job import Blame, JobId, Phase
 from indb_tensile.messages import (
     Adopt,
     Adopted,
@@ -37,6 +37,8 @@ from indb_tensile.messages import (
     Finished,
     Measured,
     Message,
+    Park,
+    Parked,
     Progressed,
     Ready,
     TrainerLink,
@@ -105,6 +107,7 @@ def absurd(job: JobId) -> dict[str, Message]:
         "with a negative latency": Captured(job=job, graphs=steps, latency_ns=((-1000,),), unknown=0),
         "of a calibration without a request": Calibrated(job=job, graphs=steps, latency_ns=latency_ns),
         "of an unknown plan": Adopted(job=job, generation=99),
+        "of a parking without an order": Parked(job=job, number=0, host_bytes=-1),
         "of a measurement without a plan": Measured(
             job=job, generation=7, latency_ns=(), iteration_ns=-1, stall_ns=-1, peak_bytes=-1
         ),
@@ -129,8 +132,15 @@ def hoard(link: TrainerLink, assigned: Assign, size_bytes: int) -> None:
 
 
 def follow(link: TrainerLink, job: JobId, behaviour: str, size_bytes: int) -> None:
-    while isinstance(message := link.receive(), Adopt):
+    while isinstance(message := link.receive(), Adopt | Park):
         if behaviour == "deaf":
+            continue
+        if isinstance(message, Park):
+            if not message.in_memory:
+                text = f"job {job} left the device"
+                link.send(Failed(job=job, sqlstate="53200", message=text, retry=True, blame=Blame.NOBODY))
+                return
+            link.send(Parked(job=job, number=message.number, host_bytes=4096))
             continue
         link.send(Adopted(job=job, generation=message.generation))
         measured = Measured(

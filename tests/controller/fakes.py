@@ -19,7 +19,7 @@ from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
 from indb_tensile.controller.controller_loop import Controller, Mail
-from indb_tensile.controller.device_ledger import DeviceMemory
+from indb_tensile.controller.device_ledger import ChangingRegions, DeviceMemory
 from indb_tensile.controller.device_room import Headroom
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.heartbeat import Heartbeat
@@ -83,6 +83,7 @@ class FakeRecords:
         self.claims: dict[JobId, ClaimToken] = {}
         self.workers_of: dict[JobId, WorkerId] = {}
         self.cancels: set[JobId] = set()
+        self.pauses: set[JobId] = set()
         self.workers: list[WorkerId] = []
         self.alive: set[WorkerId] = set()
         self.written: list[Writing] = []
@@ -193,6 +194,7 @@ class FakeRecords:
                 lost=lost,
                 alive=worker in self.alive,
                 strays=strays,
+                paused=tuple(sorted(self.pauses & set(held))),
             )
 
     def take_over(self, job: JobId) -> None:
@@ -230,6 +232,7 @@ class FakeLedger:
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
+        self.absent_bytes = 0
         self.grants: dict[Slot, int] = {}
         self.pids: dict[Slot, int] = {}
         self.epochs = 0
@@ -248,10 +251,21 @@ class FakeLedger:
         return slot, self.epochs
 
     def grant(self, slot: Slot, size_bytes: int) -> int:
-        if self.refuse or sum(self.grants.values()) - self.grants[slot] + size_bytes > self.capacity_bytes:
+        free_bytes = self.capacity_bytes - self.absent_bytes - sum(self.grants.values()) + self.grants[slot]
+        if self.refuse or size_bytes > free_bytes:
             raise DeviceMemoryError(f"no {size_bytes} bytes for slot {slot}")
         self.grants[slot] = size_bytes
         return size_bytes
+
+    def withdraw(self, count: int) -> tuple[int, ...]:
+        free = (self.capacity_bytes - self.absent_bytes - sum(self.grants.values())) // MIB
+        last = (self.capacity_bytes - self.absent_bytes) // MIB
+        withdrawn = tuple(range(last - 1, last - 1 - min(count, free), -1))
+        self.absent_bytes += len(withdrawn) * MIB
+        return withdrawn
+
+    def restore(self, regions: Sequence[int]) -> None:
+        self.absent_bytes -= len(regions) * MIB
 
     def revoke_slot(self, slot: Slot) -> None:
         self.revoked.append(slot)
@@ -285,6 +299,7 @@ class FakeLedger:
             high_water_bytes=granted_bytes,
             host_bytes=0,
             host_limit_bytes=0,
+            absent_bytes=self.absent_bytes,
             out_lane=lane,
             in_lane=lane,
         )
@@ -302,6 +317,7 @@ class FakeRegions:
         self.listed: set[int] = set()
         self.taken: list[TrainerId] = []
         self.let_gone: list[int] = []
+        self.forgotten: list[TrainerId] = []
 
     def let_go(self, pid: int) -> None:
         self.let_gone.append(pid)
@@ -309,6 +325,9 @@ class FakeRegions:
     def hand_to(self, trainer: TrainerId, taker: socket.socket) -> None:
         self.taken.append(trainer)
         taker.close()
+
+    def forget(self, trainer: TrainerId) -> None:
+        self.forgotten.append(trainer)
 
     def in_use_by(self, pid: int) -> bool:
         return pid in self.listed
@@ -332,6 +351,7 @@ class ControllerHarness:
         starvation: OomKills | None = None,
         gauge: Gauge | None = None,
         headroom: Headroom | None = None,
+        changing: ChangingRegions | None = None,
         **pool: Any,
     ) -> None:
         self.records = FakeRecords()
@@ -355,7 +375,7 @@ class ControllerHarness:
             planner=self.planner,
             records=self.records,
             trainers=self.trainers,
-            memory=DeviceMemory(self.ledger, kind="fake", gauge=gauge, headroom=headroom),
+            memory=DeviceMemory(self.ledger, kind="fake", gauge=gauge, headroom=headroom, regions=changing),
             mailbox=self.mailbox,
             service=NoService(),
             poll_s=0.05,
@@ -416,6 +436,7 @@ def controller_harness(
     starvation: OomKills | None = None,
     gauge: Gauge | None = None,
     headroom: Headroom | None = None,
+    changing: ChangingRegions | None = None,
     **pool: Any,
 ) -> Iterator[ControllerHarness]:
     harness = ControllerHarness(
@@ -431,6 +452,7 @@ def controller_harness(
         starvation=starvation,
         gauge=gauge,
         headroom=headroom,
+        changing=changing,
         **pool,
     )
     try:

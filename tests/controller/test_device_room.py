@@ -1,16 +1,19 @@
 """Check how many jobs and which budget a GPU has room for while trainers and other programs start and end."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.device_room import DeviceRoom, Headroom, RoomLimits
 from indb_tensile.controller.load_gauge import DeviceLoad
 from indb_tensile.device.nvml import Process, Reading
 from indb_tensile.scheduler.admission.admission_orders import RequeueJob
-from tests.controller.fakes import MIB, controller_harness
+from indb_tensile.scheduler.admission.pool import TrainerId
+from tests.controller.fakes import MIB, FakeLedger, controller_harness
 
-PRIVATE = RoomLimits(budget_bytes=800, capacity_bytes=800, region_bytes=10, max_jobs=4, shared=False)
+PRIVATE = RoomLimits(budget_bytes=800, capacity_bytes=800, region_bytes=10, max_jobs=4, shared=False, rise_looks=1)
 SHARED = replace(PRIVATE, shared=True)
 
 
@@ -49,12 +52,64 @@ def test_footprint_is_measured_and_stored_when_trainers_attach() -> None:
     assert headroom.footprint_bytes == 50
 
 
-def test_memory_beside_shared_regions_limits_the_number_of_jobs() -> None:
+def test_other_programs_lower_the_budget_of_shared_regions_and_new_jobs_wait_until_the_regions_are_released() -> None:
     headroom = StoredFootprints().headroom(SHARED)
-    assert headroom.look(reading(800, {}), frozenset(), 0) == DeviceRoom(budget_bytes=800, max_jobs=4)
-    assert headroom.look(reading(880, {9: 80}), frozenset(), 0) == DeviceRoom(budget_bytes=800, max_jobs=2)
-    assert headroom.look(reading(990, {9: 190}), frozenset(), 0).max_jobs == 1
-    assert headroom.look(reading(800, {}), frozenset(), 0).max_jobs == 4
+
+    def room(others_bytes: int, regions_bytes: int) -> DeviceRoom:
+        listed = reading(regions_bytes + others_bytes, {9: others_bytes} if others_bytes else {})
+        return headroom.look(listed, frozenset(), 0, regions_bytes)
+
+    assert room(0, 800) == DeviceRoom(budget_bytes=800, max_jobs=4, regions_bytes=800)
+    assert room(12, 800) == DeviceRoom(budget_bytes=800, max_jobs=4, regions_bytes=800)  # less than 1/4 footprint
+    assert room(80, 800) == DeviceRoom(budget_bytes=720, max_jobs=2, regions_bytes=720)
+    assert room(80, 720) == DeviceRoom(budget_bytes=720, max_jobs=4, regions_bytes=720)
+    assert room(125, 720) == DeviceRoom(budget_bytes=670, max_jobs=3, regions_bytes=670)
+    assert room(190, 800).max_jobs == 1
+    assert room(90, 610) == DeviceRoom(budget_bytes=710, max_jobs=4, regions_bytes=710)
+    assert room(0, 610) == DeviceRoom(budget_bytes=800, max_jobs=4, regions_bytes=800)
+
+
+def test_capacity_that_leaves_no_room_for_all_jobs_is_not_reduced_unless_other_programs_come() -> None:
+    headroom = StoredFootprints().headroom(replace(SHARED, capacity_bytes=900, budget_bytes=900))
+    assert headroom.look(reading(920, {}), frozenset(), 0, 900) == DeviceRoom(
+        budget_bytes=900, max_jobs=1, regions_bytes=900
+    )
+    assert headroom.look(reading(970, {9: 50}), frozenset(), 0, 900).regions_bytes == 850
+
+
+def test_lower_setting_of_the_budget_releases_no_region() -> None:
+    headroom = StoredFootprints().headroom(replace(SHARED, budget_bytes=300))
+    room = headroom.look(reading(800, {}), frozenset(), 0, 800)
+    assert (room.budget_bytes, room.regions_bytes) == (300, 800)
+    headroom.limits = replace(headroom.limits, budget_bytes=600)
+    assert headroom.look(reading(880, {9: 80}), frozenset(), 0, 800).budget_bytes == 600
+    assert headroom.look(reading(1000, {9: 300}), frozenset(), 0, 700).budget_bytes == 500
+
+
+@pytest.mark.parametrize("limits", [PRIVATE, SHARED])
+def test_program_that_takes_and_returns_memory_every_second_lowers_the_budget_once(limits: RoomLimits) -> None:
+    headroom = StoredFootprints().headroom(replace(limits, rise_looks=5))
+    made_bytes = 800 if limits.shared else 0
+    budgets = []
+    for others_bytes in (0, 200, 0, 200, 0, 200, 0, 0, 0, 0, 0, 0):
+        listed = reading(made_bytes + others_bytes, {9: others_bytes} if others_bytes else {}, 1200)
+        if not limits.shared:
+            listed = replace(listed, total_bytes=1000)
+        budgets.append(headroom.look(listed, frozenset(), 0, made_bytes).budget_bytes)
+    low = 600 if not limits.shared else 800
+    assert budgets == [800] + [low] * 9 + [800, 800]
+
+
+def test_footprint_is_not_measured_while_some_regions_have_no_memory() -> None:
+    footprints = StoredFootprints()
+    headroom = footprints.headroom(SHARED)
+    headroom.look(reading(800, {}), frozenset(), 0, 800)
+    # The driver still counts 100 bytes of regions that the controller has released.
+    headroom.look(reading(830, {7: None}), frozenset({7}), 100, 700)
+    headroom.look(reading(830, {7: None}), frozenset({7}), 100, 800)
+    assert footprints.sizes == []
+    headroom.look(reading(840, {7: None}), frozenset({7}), 100, 800)
+    assert footprints.sizes == [40]
 
 
 def test_memory_of_other_programs_lowers_the_budget_of_private_regions() -> None:
@@ -90,7 +145,14 @@ class FakeGauge:
 
 def test_program_that_takes_memory_lowers_the_budget_and_ends_no_job() -> None:
     gauge = FakeGauge(reading(0, {}, 20 * MIB))
-    limits = RoomLimits(budget_bytes=16 * MIB, capacity_bytes=16 * MIB, region_bytes=MIB, max_jobs=4, shared=False)
+    limits = RoomLimits(
+        budget_bytes=16 * MIB,
+        capacity_bytes=16 * MIB,
+        region_bytes=MIB,
+        max_jobs=4,
+        shared=False,
+        rise_looks=1,
+    )
     with controller_harness(gauge=gauge, headroom=StoredFootprints().headroom(limits, MIB), max_jobs=4) as s:
         job = s.records.enqueue("train", 10 * MIB)
         s.until_adopted(job)
@@ -99,3 +161,111 @@ def test_program_that_takes_memory_lowers_the_budget_and_ends_no_job() -> None:
         gauge.reading = reading(11 * MIB, None, 20 * MIB)
         s.until(lambda: s.controller.pool.budget_bytes == 16 * MIB)
         assert not [w for w in s.records.written if isinstance(w, RequeueJob)]
+
+
+@dataclass
+class FakeChanges:
+    """Shared regions whose changes are complete at once. `lacking` is the number of regions that find no memory."""
+
+    made_bytes: int
+    lacking: int = 0
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    created: tuple[int, ...] | None = None
+    refusing: frozenset[TrainerId] = frozenset()
+
+    @property
+    def changing(self) -> bool:
+        return self.created is not None
+
+    def release(self, regions: Sequence[int]) -> None:
+        self.asked.append(("release", len(regions)))
+        self.made_bytes -= len(regions) * MIB
+        self.created = ()
+
+    def create(self, regions: Sequence[int]) -> None:
+        self.asked.append(("create", len(regions)))
+        self.created = tuple(regions[: len(regions) - self.lacking])
+        self.made_bytes += len(self.created) * MIB
+
+    def take_created(self) -> tuple[int, ...]:
+        created, self.created = self.created or (), None
+        return created
+
+    def take_refusing(self) -> frozenset[TrainerId]:
+        refusing, self.refusing = self.refusing, frozenset()
+        return refusing
+
+
+@dataclass
+class SharedDevice:
+    """A device of 20 MiB with 16 MiB of shared regions, and the memory that other programs use."""
+
+    changes: FakeChanges = field(default_factory=lambda: FakeChanges(16 * MIB))
+    others_bytes: int = 0
+    reading: Reading | None = None
+
+    def read(self) -> DeviceLoad:
+        used_bytes = self.changes.made_bytes + self.others_bytes
+        self.reading = reading(used_bytes, {9: self.others_bytes}, 20 * MIB)
+        return DeviceLoad()
+
+    def headroom(self) -> Headroom:
+        limits = RoomLimits(
+            budget_bytes=16 * MIB,
+            capacity_bytes=16 * MIB,
+            region_bytes=MIB,
+            max_jobs=4,
+            shared=True,
+            rise_looks=1,
+        )
+        return StoredFootprints().headroom(limits, MIB)
+
+
+def test_regions_that_no_job_has_are_released_and_the_budget_rises_after_they_were_created_again() -> None:
+    device = SharedDevice()
+    with controller_harness(gauge=device, headroom=device.headroom(), changing=device.changes, max_jobs=4) as s:
+        job = s.records.enqueue("train", 6 * MIB)
+        s.until_adopted(job)
+        device.others_bytes = 9 * MIB
+        s.until(lambda: device.changes.made_bytes == 8 * MIB)
+        assert s.controller.pool.budget_bytes == 8 * MIB
+        assert s.ledger.absent_bytes == 8 * MIB
+        device.others_bytes = 0
+        s.until(lambda: s.controller.pool.budget_bytes == 16 * MIB)
+        assert (device.changes.made_bytes, s.ledger.absent_bytes) == (16 * MIB, 0)
+        assert sum(s.ledger.grants.values()) == 6 * MIB
+        assert not [w for w in s.records.written if isinstance(w, RequeueJob)]
+
+
+def test_regions_that_find_no_memory_are_granted_to_nobody_and_are_tried_again() -> None:
+    device = SharedDevice()
+    ledger = FakeLedger(16 * MIB)
+    memory = DeviceMemory(ledger, kind="fake", gauge=device, headroom=device.headroom(), regions=device.changes)
+    try:
+        memory.fit_regions(10 * MIB)
+        memory.restore_regions()
+        device.changes.lacking = 4
+        memory.fit_regions(16 * MIB)
+        memory.restore_regions()
+        device.read()
+        room = memory.room()
+        assert room is not None
+        assert (ledger.absent_bytes, room.budget_bytes) == (4 * MIB, 12 * MIB)
+        device.changes.lacking = 0
+        for _ in range(20):
+            memory.fit_regions(16 * MIB)
+            memory.restore_regions()
+        assert device.changes.asked == [("release", 6), ("create", 6), ("create", 4)]
+        assert ledger.absent_bytes == 0
+    finally:
+        ledger.close()
+
+
+def test_trainer_that_does_not_follow_a_change_ends_and_its_job_runs_again() -> None:
+    device = SharedDevice()
+    with controller_harness(gauge=device, headroom=device.headroom(), changing=device.changes, max_jobs=4) as s:
+        job = s.records.enqueue("train", 4 * MIB)
+        s.until_adopted(job)
+        device.changes.refusing = frozenset({s.trainer_of(job)})
+        requeue = s.until_requeued(job)
+        assert "does not follow a change of the device's regions" in str(requeue)

@@ -83,7 +83,7 @@ class EagerImprover(PolicyPlanner):
         return PolicyPlanner.plan(self, workloads, budget_bytes=budget_bytes)
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
         self.niceness["renew"] = os.getpriority(os.PRIO_PROCESS, 0)
         self.improving.set()

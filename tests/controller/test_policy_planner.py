@@ -67,6 +67,25 @@ def test_small_host_pool_limits_swaps_and_is_named_if_no_plan_fits() -> None:
     assert "host_pool_bytes" in refused.reason
 
 
+def test_plans_leave_the_host_memory_of_parked_jobs_alone() -> None:
+    workload = chain(8)
+    budget_bytes = liveness_peak(workload.graphs[0]) - 3 * MIB
+    unlimited = PolicyPlanner(link=SLOW, policy="tensile+").plan((workload,), budget_bytes=budget_bytes)
+    assert not isinstance(unlimited, Infeasible)
+    pool_bytes = host_bytes(workload.graphs, unlimited[0].plans)
+    planner = PolicyPlanner(link=SLOW, policy="tensile+", host_bytes=pool_bytes + MIB)
+    beside_parked = replace(workload, parked_host_bytes=MIB)
+    assert planner.plan((beside_parked,), budget_bytes=budget_bytes) == unlimited
+    plans = planner.plan((replace(workload, parked_host_bytes=2 * MIB),), budget_bytes=budget_bytes)
+    assert not isinstance(plans, Infeasible)
+    assert host_bytes(workload.graphs, plans[0].plans) < pool_bytes
+    # The job that returns counts with its own bytes, which only the other jobs' workloads contain.
+    returning = replace(chain(0), job=JobId(2), host_bytes=MIB, parked_host_bytes=0)
+    both = (replace(workload, parked_host_bytes=MIB), returning)
+    together = planner.plan(both, budget_bytes=budget_bytes + 2 * MIB)
+    assert together == planner.plan((workload, returning), budget_bytes=budget_bytes + 2 * MIB)
+
+
 def test_host_memory_of_the_old_plan_counts_until_the_job_follows_the_new_plan() -> None:
     workload = chain(8)
     budget_bytes = liveness_peak(workload.graphs[0]) - 3 * MIB

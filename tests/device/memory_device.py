@@ -20,6 +20,7 @@ class MemoryDevice:
         self.accounts = True
         self.loads: list[int] = []
         self.buffers: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._order: list[int] = []  # of all buffers since the last `host_pack`, also of those that were freed
         self.copied_bytes = 0
         self.pending: list[tuple[int, int, int, int]] = []
         self._tickets = 0
@@ -64,17 +65,21 @@ class MemoryDevice:
     def host_allocate(self, size_bytes: int) -> HostBuffer:
         buffer = ctypes.create_string_buffer(size_bytes)
         self.buffers[ctypes.addressof(buffer)] = buffer
+        self._order.append(ctypes.addressof(buffer))
         return HostBuffer(ctypes.addressof(buffer))
 
     def host_free(self, buffer: HostBuffer) -> None:
         del self.buffers[buffer]
 
     def host_pack(self) -> dict[HostBuffer, HostBuffer]:
-        """Move every buffer, so that any address stored elsewhere becomes invalid."""
+        """Move every buffer that follows a freed one, so that any address stored elsewhere becomes invalid."""
         assert not self.pending
-        old, self.buffers = self.buffers, {}
-        moved = {HostBuffer(place): self.host_allocate(len(buffer)) for place, buffer in old.items()}
-        for place, buffer in old.items():
+        old, order = self.buffers, self._order
+        kept = next((n for n, place in enumerate(order) if place not in old), len(order))
+        self.buffers, self._order = {place: old[place] for place in order[:kept]}, order[:kept]
+        leaving = {place: buffer for place, buffer in old.items() if place not in self.buffers}
+        moved = {HostBuffer(place): self.host_allocate(len(buffer)) for place, buffer in leaving.items()}
+        for place, buffer in leaving.items():
             ctypes.memmove(moved[HostBuffer(place)], buffer, len(buffer))
         return moved
 

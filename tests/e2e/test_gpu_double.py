@@ -5,6 +5,7 @@ device addresses. Everything else runs as on a machine with a GPU: the choice of
 passed over sockets, a job's regions mapped into one range, lanes on streams, and the crash protocol.
 """
 
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import pytest
 from tests.conftest import Database
 from tests.e2e.conftest import MIB, Service, service_on
 from tests.e2e.trainings import child_pids, device_is_free, load, train, wait_until_training, weights
-from tests.native.cuda_double import ROOT, build
+from tests.native.cuda_double import ROOT, build, physical_bytes
 
 pytestmark = pytest.mark.postgres
 
@@ -91,6 +92,71 @@ def test_job_on_a_gpu_double_survives_a_kill_with_the_bits_of_an_unplanned_job(s
     assert weights(service, killed) == weights(service, with_own_regions) == weights(service, unplanned)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("shared", [True, False], ids=["regions of the controller", "regions of its own"])
+def test_training_paused_on_a_gpu_double_gives_up_every_region_and_publishes_the_same_bits(
+    service: Service, shared: bool
+) -> None:
+    service.command = ["-c", CONTROLLER]
+    service.settings |= {"TENSILE_SHARE_MEMORY": "true" if shared else "false"}
+    service.start()
+    with service.database.connect("demo") as demo:
+        load(demo, "digits")
+        undisturbed = train_on_digits(demo, "undisturbed")
+        assert service.until_ended(undisturbed) == ["succeeded"]
+        paused = train_on_digits(demo, "paused")
+        wait_until_training(service, paused)
+        demo.execute("select tensile_pause(%s)", (paused,))
+        phase = "select phase = 'paused' from tensile.jobs where job_id = %s"
+        service.until(lambda: service.value(phase, paused), "the job to leave the device")
+        service.until(lambda: device_is_free(service), "the regions to come back")
+        other = train_on_digits(demo, "other")
+        assert service.until_ended(other) == ["succeeded"]
+        demo.execute("select tensile_resume(%s)", (paused,))
+        assert service.until_ended(paused) == ["succeeded"]
+    assert service.stop() == 0
+    log = service.log.read_text()
+    assert "unplanned=0" in log
+    assert "fake CUDA" not in log, "the driver's double reported a violated rule"
+    assert service.value("select max(attempt) from tensile.jobs") == 1
+    assert weights(service, paused) == weights(service, undisturbed) == weights(service, other)
+
+
+@pytest.mark.nightly
+def test_running_job_shrinks_for_another_program_whose_memory_is_really_free_and_keeps_its_bits(
+    service: Service, tmp_path: Path
+) -> None:
+    others = tmp_path / "others"
+    others.write_text("0")
+    (service.directory / "trainer-footprints.json").write_text(json.dumps({"cuda:Fake GPU 0": MIB}))
+    service.settings["OTHER_PROGRAMS"] = str(others)
+    service.command = ["-m", "tests.e2e.gpu_double_controller"]
+    service.start()
+    assert service.process is not None
+    controller = service.process.pid
+    with service.database.connect("demo") as demo:
+        load(demo, "digits")
+        squeezed = train_on_digits(demo, "squeezed", epochs=150)
+        wait_until_training(service, squeezed)
+        assert physical_bytes(controller) == CAPACITY_BYTES
+        others.write_text(str(14 * MIB))
+        service.until(lambda: physical_bytes(controller) <= 10 * MIB, "the driver to have memory back")
+        assert service.value("select state from tensile.jobs where job_id = %s", squeezed) == "running"
+        others.write_text("0")
+        service.until(lambda: physical_bytes(controller) == CAPACITY_BYTES, "the regions to have memory again")
+        assert service.until_ended(squeezed) == ["succeeded"]
+        assert service.value("select attempt from tensile.jobs where job_id = %s", squeezed) == 1
+        undisturbed = train_on_digits(demo, "undisturbed", epochs=150)
+        assert service.until_ended(undisturbed) == ["succeeded"]
+    assert weights(service, squeezed) == weights(service, undisturbed)
+    assert service.stop() == 0
+    log = service.log.read_text()
+    assert "other programs' memory leaves jobs a budget of 10485760 bytes now" in log
+    assert "2097152 bytes of the device's memory are returned for other programs" in log
+    assert "2097152 bytes of the device's memory are allocated again" in log
+    assert "fake CUDA" not in log, "the driver's double reported a violated rule"
+
+
 def test_controller_with_mps_does_not_start_without_a_daemon(service: Service, tmp_path: Path) -> None:
     completed = subprocess.run(
         [sys.executable, "-c", CONTROLLER],
@@ -103,5 +169,5 @@ def test_controller_with_mps_does_not_start_without_a_daemon(service: Service, t
     assert "mps (TENSILE_MPS) is on, but no daemon of NVIDIA's MPS answers" in completed.stderr
 
 
-def train_on_digits(demo: psycopg.Connection, model: str) -> int:
-    return train(demo, model, "digits", epochs=6, batch_size=512, optimizer="adam")
+def train_on_digits(demo: psycopg.Connection, model: str, epochs: int = 6) -> int:
+    return train(demo, model, "digits", epochs=epochs, batch_size=512, optimizer="adam")

@@ -1,13 +1,22 @@
 """Train a job as a trainer does, and collect every bit of its losses, outputs and state."""
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 
-from indb_tensile.executor.run.runner import Runner
-from tests.executor.eager import RATES, Eager
+from tests.executor.eager import RATES
 from tests.executor.models import Job
 
 
-def drive(trainer: Runner | Eager, job: Job, epochs: int = 2) -> list[torch.Tensor]:
+class Trains(Protocol):
+    """The methods of a runner that training uses."""
+
+    def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor: ...
+    def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]: ...
+
+
+def drive(trainer: Trains, job: Job, epochs: int = 2) -> list[torch.Tensor]:
     """Train some epochs with a tail batch and an evaluation in each. Return every loss and output, in order."""
     torch.manual_seed(99)
     results: list[torch.Tensor] = []

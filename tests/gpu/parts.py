@@ -68,8 +68,12 @@ PARTS = (
     ),
     Part(
         name="device",
-        about="broker, mapping, swapped tensors, both lanes of one and of two processes",
-        commands=(_suite("broker or mapped_at_once or maps_and_writes or swapped_over or lanes or every_device"),),
+        about="broker, mapping, released regions, swapped tensors, both lanes of one and of two processes",
+        commands=(
+            _suite(
+                "broker or mapped_at_once or released or maps_and_writes or swapped_over or lanes or every_device"
+            ),
+        ),
         limit_s=240,
         computes=False,
     ),

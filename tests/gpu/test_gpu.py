@@ -1,22 +1,26 @@
 """The device on a GPU: regions, lanes, torch's allocator, planned steps, and processes that are killed."""
 
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
 from indb_tensile.controller.gpu_regions import broker
+from indb_tensile.controller.shared_regions import SharedRegions
 from indb_tensile.device.backend import choose, torch_architectures, torch_cuda
 from indb_tensile.device.cuda import CudaBroker, Gpu, NoGpu, probe
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import NoNvml, Nvml
 from indb_tensile.device.torch_wheels import installation_hint
 from indb_tensile.device.trainer_footprint import FIRST_FOOTPRINT_BYTES
+from indb_tensile.scheduler.admission.pool import TrainerId
 from tests.gpu.conftest import ROOT, Bench, answer, report, resume
 
 RIVALS = ("eager", "checkpoint", "save_on_cpu", "compile")
@@ -94,6 +98,53 @@ def test_another_process_maps_and_writes_to_the_regions_of_this_process(gpu: Gpu
     report("capacity", shares=made is not None, of_bytes=gpu.memory_bytes, capacity_bytes=capacity_bytes)
     assert made is not None
     assert capacity_bytes > gpu.memory_bytes // 2
+
+
+def test_released_regions_are_free_for_other_programs_and_come_back(gpu: Gpu) -> None:
+    region_bytes, nvml = 64 << 20, Nvml.start()
+    count = gpu.memory_bytes // region_bytes // 2
+    made = CudaBroker(gpu.ordinal, region_bytes, count)
+    own_end, trainer_end = socket.socketpair()
+    settings = json.dumps({"socket": trainer_end.fileno()})
+    command = [sys.executable, "-m", "tests.gpu.trainer_process", "follow_regions", settings]
+    with (
+        closing(SharedRegions(made, region_bytes)) as shared,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            pass_fds=(trainer_end.fileno(),),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as trainer,
+    ):
+        trainer_end.close()
+        shared.send(TrainerId(1), own_end)
+        answer(trainer)
+        used = [_used_bytes(nvml, gpu)]
+        for change in (shared.release, shared.create):
+            start_s = time.perf_counter()
+            change(range(count // 2, count))
+            while shared.changing:
+                shared.take_created()
+            report(
+                "change of regions",
+                change=change.__name__,
+                regions=count - count // 2,
+                s=time.perf_counter() - start_s,
+            )
+            used.append(_used_bytes(nvml, gpu))
+        resume(trainer)
+        assert trainer.wait(60) == 0
+    report("memory that changes of regions free and take", used_bytes=used)
+    assert shared.made_bytes == count * region_bytes
+    if used[0] is not None and used[1] is not None and used[2] is not None:
+        assert used[0] - used[1] > (count - count // 2 - 1) * region_bytes
+        assert used[2] > used[1]
+
+
+def _used_bytes(nvml: Nvml | NoNvml, gpu: Gpu) -> int | None:
+    return None if isinstance(nvml, NoNvml) else nvml.read(gpu.uuid).used_bytes
 
 
 def test_too_small_a_grant_is_an_overflow_and_torchs_own_error(bench: Bench) -> None:

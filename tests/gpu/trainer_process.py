@@ -34,6 +34,15 @@ def map_regions(settings: dict[str, Any]) -> None:
     device.close()
 
 
+def follow_regions(settings: dict[str, Any]) -> None:
+    """Map the regions and follow their changes until the test sends a line."""
+    regions = CudaRegions(0, settings["socket"])
+    regions.touch()
+    write_figures(mapped=True)
+    sys.stdin.readline()
+    regions.touch()  # those that are mapped now
+
+
 def round_trip(settings: dict[str, Any]) -> None:
     """Copy a pattern in and out of memory that another tensor uses in between."""
     device, _ = open_device(settings)
@@ -186,7 +195,7 @@ def train(settings: dict[str, Any]) -> None:
 
 
 _ROLES = (
-    *(map_regions, round_trip, copy, spin),
+    *(map_regions, follow_regions, round_trip, copy, spin),
     *(attach, overflow, attention, precision, planned, recorded, train),
 )
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {role.__name__: role for role in _ROLES}

@@ -1,7 +1,7 @@
 """A second thread gathers the next batch while the present batch is used."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import pytest
@@ -98,3 +98,85 @@ def test_an_error_in_the_thread_is_raised_to_the_consumer_of_its_batch() -> None
         next(fed)
         with pytest.raises((TypeError, ValueError)):
             next(fed)
+
+
+class FakeUploads:
+    """Memory from which batches are uploaded: two sets, with no place for some of the parts."""
+
+    def __init__(self, without: frozenset[int] = frozenset()) -> None:
+        self.without = without
+        self.sets: list[list[torch.Tensor | None]] = []
+        self.waited: list[tuple[int, str]] = []  # the set, and the thread that waited
+
+    def rooms(self, parts: tuple[torch.Tensor, ...], rows: int) -> Sequence[Sequence[torch.Tensor | None]]:
+        self.sets = [
+            [
+                None if n in self.without else torch.empty(rows, *part.shape[1:], dtype=part.dtype)
+                for n, part in enumerate(parts)
+            ]
+            for _ in range(2)
+        ]
+        return self.sets
+
+    def wait_until_read(self, number: int) -> None:
+        self.waited.append((number, threading.current_thread().name))
+
+
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
+@given(
+    rows=st.integers(1, 40),
+    size=st.integers(1, 15),
+    parts=st.lists(
+        st.tuples(st.sampled_from([(), (1,), (3,), (2, 3), (0,)]), st.sampled_from(DTYPES)), min_size=1, max_size=4
+    ),
+    without=st.frozensets(st.integers(0, 3)),
+    seed=st.integers(0, 1000),
+)
+def test_batches_in_upload_memory_have_the_order_and_the_bits_of_batches_without_it(
+    rows: int,
+    size: int,
+    parts: list[tuple[tuple[int, ...], torch.dtype]],
+    without: frozenset[int],
+    seed: int,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    whole = tuple(torch.randint(0, 100, (rows, *shape), generator=generator).to(dtype) for shape, dtype in parts)
+    chosen = torch.randperm(rows, generator=generator)
+    orders = [chosen[first : first + size] for first in range(0, rows, size)]  # the last batch may be smaller
+    uploads = FakeUploads(without)
+    with BatchPrefetcher(uploads) as feed, closing(feed.batches(whole, iter(orders))) as fed:
+        for number, (order, (given_order, batch)) in enumerate(zip(orders, fed, strict=True)):
+            assert torch.equal(order, given_order)
+            for place, part, gathered in zip(uploads.sets[number % 2], whole, batch, strict=True):
+                assert (gathered.dtype, gathered.shape) == (part.dtype, part[order].shape)
+                assert torch.equal(gathered, part[order])
+                assert place is None or gathered.data_ptr() == place.data_ptr()
+    assert [number for number, _ in uploads.waited] == [n % 2 for n in range(len(orders))]
+
+
+def test_a_set_is_written_again_only_after_the_consumer_has_waited_for_the_upload_from_it() -> None:
+    whole, uploads = part(10, 4), FakeUploads()
+    with BatchPrefetcher(uploads) as feed, closing(feed.batches((whole.x,), recorded_orders([], 4))) as fed:
+        next(fed)
+        assert [number for number, _ in uploads.waited] == [0, 1]
+        next(fed)
+        assert [number for number, _ in uploads.waited] == [0, 1, 0]
+    assert {thread for _, thread in uploads.waited} == {threading.current_thread().name}
+
+
+def test_an_error_while_gathering_into_upload_memory_keeps_its_message() -> None:
+    class Unreadable(FakeUploads):
+        def rooms(self, parts: tuple[torch.Tensor, ...], rows: int) -> Sequence[Sequence[torch.Tensor | None]]:
+            made = super().rooms(parts, rows)
+            return [[torch.empty(rows, 9) for _ in tensors] for tensors in made]  # rows of another size
+
+    whole = part(10, 4)
+    with (
+        BatchPrefetcher(Unreadable()) as feed,
+        closing(feed.batches((whole.x,), recorded_orders([], 4))) as fed,
+        pytest.raises(ValueError, match="output array does not match"),
+    ):
+        next(fed)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]

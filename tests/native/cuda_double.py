@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,38 @@ def _digest() -> str:
     ):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def physical_bytes(root: int) -> int:
+    """Return the double's physical memory that this process and its descendants have open or mapped.
+
+    Physical memory is a file in memory, which exists until no process has it open or mapped. Each file counts once.
+    """
+    sizes: dict[str, int] = {}
+    for pid in _descendants(root):
+        with suppress(OSError):  # the process ends meanwhile
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                if _MEMORY in line:
+                    bounds, _, _, _, inode, *_ = line.split()
+                    begin, end = (int(bound, 16) for bound in bounds.split("-"))
+                    sizes[inode] = max(end - begin, sizes.get(inode, 0))
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    if _MEMORY in entry.readlink().name:
+                        facts = entry.stat()
+                        sizes[str(facts.st_ino)] = facts.st_size
+    return sum(sizes.values())
+
+
+_MEMORY = "memfd:fake-cuda-memory"
+
+
+def _descendants(root: int) -> Iterator[int]:
+    yield root
+    for task in Path(f"/proc/{root}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in task.read_text().split():
+                yield from _descendants(int(child))
 
 
 def environment(library: Path, **settings: str) -> Mapping[str, str]:

@@ -78,6 +78,11 @@ std::string violations() {
   return all;
 }
 
+std::size_t used_bytes() {
+  const std::lock_guard lock(state().mutex);
+  return physical_bytes();
+}
+
 void launch(StreamPointer stream, std::vector<Access> accesses, std::function<void()> body) {
   State& now = state();
   const std::lock_guard lock(now.mutex);

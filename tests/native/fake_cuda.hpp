@@ -47,6 +47,9 @@ void lose(Result result);
 std::string live();
 std::string violations();
 
+// The bytes of physical memory to which this process has a handle or a mapping.
+std::size_t used_bytes();
+
 // The flags that were set last before the primary context became active: how a thread waits for the device.
 unsigned int context_flags();
 

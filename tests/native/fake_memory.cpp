@@ -1,5 +1,6 @@
 // The fake driver's calls for virtual memory. A handle's physical memory is a file.
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -54,15 +55,7 @@ Result memory_create(AllocationHandle* handle, std::size_t size_bytes, const All
   if (size_bytes % granularity_bytes != 0 || properties->windows_only != nullptr || flags != 0) {
     return entry.refuse(Result::invalid_value, "size");
   }
-  std::size_t used_bytes = size_bytes;
-  std::set<const Physical*> counted;
-  for (const auto& [other, memory] : now.handles) {
-    if (counted.insert(memory.get()).second) used_bytes += memory->size_bytes;
-  }
-  for (const auto& [other, mapping] : now.mappings) {
-    if (counted.insert(mapping.memory.get()).second) used_bytes += mapping.memory->size_bytes;
-  }
-  if (used_bytes > memory_bytes()) return Result::out_of_memory;
+  if (physical_bytes() + size_bytes > memory_bytes()) return Result::out_of_memory;
   const int file = ::memfd_create("fake-cuda-memory", MFD_CLOEXEC);
   if (file < 0 || ::ftruncate(file, static_cast<off_t>(size_bytes)) != 0) return Result::operating_system;
   *handle = now.next_handle++;
@@ -166,6 +159,19 @@ Result memory_import(AllocationHandle* handle, void* descriptor, HandleType type
 }
 
 }  // namespace
+
+std::size_t physical_bytes() {
+  const State& now = state();
+  std::size_t used_bytes = 0;
+  std::set<ino_t> counted;
+  const auto count = [&](const Physical& memory) {
+    struct stat facts {};
+    if (::fstat(memory.file, &facts) == 0 && counted.insert(facts.st_ino).second) used_bytes += memory.size_bytes;
+  };
+  for (const auto& [handle, memory] : now.handles) count(*memory);
+  for (const auto& [address, mapping] : now.mappings) count(*mapping.memory);
+  return used_bytes;
+}
 
 bool accessible(Address address, std::size_t size_bytes) {
   const State& now = state();

@@ -160,6 +160,9 @@ inline std::size_t memory_bytes() { return static_cast<std::size_t>(setting("FAK
 
 inline bool is_device(DeviceNumber device) { return device >= 0 && device < setting("FAKE_CUDA_DEVICES", 1); }
 
+// Return the physical memory to which this process has handles or mappings, each allocation once.
+std::size_t physical_bytes();
+
 // Return whether all these bytes are mapped and access to them was granted.
 bool accessible(Address address, std::size_t size_bytes);
 

@@ -276,6 +276,68 @@ print(type(made).__name__)
     assert message in "".join(log)
 
 
+LISTENER = """
+import sys
+from indb_tensile.device.cuda import CudaRegions
+regions = CudaRegions(0, int(sys.argv[1]))
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_released_regions_leave_no_memory_in_any_process_and_come_back_also_if_a_trainer_crashes(
+    library: Path,
+) -> None:
+    source = """
+import os, signal, socket, subprocess, sys
+from contextlib import closing
+from indb_tensile.controller.shared_regions import SharedRegions
+from indb_tensile.device.cuda import CudaBroker
+from indb_tensile.scheduler.admission.pool import TrainerId
+from tests.native.cuda_double import physical_bytes
+from tests.native.ledger_trainers import wait_until
+
+def start(number):
+    own_end, trainer_end = socket.socketpair()
+    with trainer_end:
+        command = [sys.executable, "-c", sys.argv[1], str(trainer_end.fileno())]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        trainer = subprocess.Popen(command, pass_fds=(trainer_end.fileno(),), **pipes)
+    shared.send(TrainerId(number), own_end)
+    trainer.stdout.readline()
+    return trainer
+
+def change(begin, regions):
+    begin(regions)
+    wait_until(lambda: shared._change.done(), goal="the change")
+    return shared.take_created(), physical_bytes(os.getpid()) >> 20, shared.made_bytes >> 20
+
+with closing(SharedRegions(CudaBroker(0, 2 << 20, 16), 2 << 20)) as shared:
+    trainers = [start(number) for number in range(3)]
+    print(physical_bytes(os.getpid()) >> 20)
+    print(*change(shared.release, [12, 13, 14, 15]))
+    os.kill(trainers[1].pid, signal.SIGSTOP)  # it neither answers nor ends
+    shared.release([8, 9])
+    os.kill(trainers[1].pid, signal.SIGKILL)
+    trainers[1].wait()
+    wait_until(lambda: shared._change.done(), goal="the change")
+    print(shared.take_created(), physical_bytes(os.getpid()) >> 20)
+    print(*change(shared.create, [8, 9, 15]))
+    trainers.append(start(3))
+    print(*change(shared.create, [12]))
+    for trainer in (trainers[0], trainers[2], trainers[3]):
+        trainer.stdin.close()
+        assert trainer.wait() == 0
+"""
+    assert run(source, environment(library), LISTENER).splitlines() == [
+        "32",
+        "() 24 24",
+        "() 20",
+        "(8, 9, 15) 26 26",
+        "(12,) 28 28",
+    ]
+
+
 def test_no_region_is_exported_for_a_spare_trainer_without_a_job(library: Path) -> None:
     source = """
 import os, socket, threading
@@ -335,14 +397,17 @@ for name in ("psycopg", "sqlalchemy", "msgspec"):
 import pytest
 import tests.gpu.steps, tests.gpu.trainer_process  # need torch and must not need the packages above
 options = ["-q", "-p", "no:cacheprovider", "--confcutdir=tests/gpu", "tests/gpu"]
-sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker or maps"]))
+sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker or maps or released"]))
 """
     results = tmp_path / "results"
     settings = {"FAKE_CUDA_MEMORY_MB": "4096", "TENSILE_GPU_RESULTS": str(results)}
-    assert "4 passed" in run(source, environment(library, **settings))
+    assert "5 passed" in run(source, environment(library, **settings))
     assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [
         "mapping",
         "capacity",
+        "change of regions",
+        "change of regions",
+        "memory that changes of regions free and take",
         "whole device",
     ]
 

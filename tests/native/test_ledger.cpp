@@ -128,7 +128,7 @@ TEST(a_file_that_is_no_ledger_is_refused) {
   CHECK_FAULT(device, "Bad file descriptor", Ledger::attach(-1));
   Ledger newer = device_of(1);
   newer.words().header.version = layout::version + 1;
-  CHECK_FAULT(device, "layout 4, this process knows 3", Ledger::attach(newer.fd()));
+  CHECK_FAULT(device, "layout 5, this process knows 4", Ledger::attach(newer.fd()));
   CHECK_FAULT(invariant, "must hold a region", Ledger::create({999, 1000, 1, 1}));
   CHECK_FAULT(invariant, "must be above 0", Ledger::create({1000, 1000, 0, 1}));
 }
@@ -237,4 +237,48 @@ TEST(concurrent_grants_never_exceed_the_capacity) {
   for (std::thread& thread : threads) thread.join();
   CHECK(!passed);
   CHECK_EQUAL(ledger.usage().granted_bytes, 0U);
+}
+
+TEST(an_absent_region_is_granted_to_nobody_until_it_is_restored) {
+  Ledger ledger = device_of(10);
+  const Claim a = ledger.claim_slot(1);
+  const Claim b = ledger.claim_slot(2);
+  ledger.grant(a.slot, 4000);
+  CHECK(ledger.regions().withdraw(3) == (std::vector<std::uint64_t>{9, 8, 7}));
+  CHECK_EQUAL(ledger.usage().granted_bytes, 4000U);
+  CHECK_EQUAL(ledger.usage().absent_bytes, 3000U);
+  CHECK_FAULT(memory,
+              "a grant of 4000 bytes does not fit beside 4000 bytes granted to others on a device of 10000 bytes, of "
+              "which other programs have 3000",
+              ledger.grant(b.slot, 4000));
+  CHECK_EQUAL(ledger.grant(b.slot, 3000), 3000U);
+  CHECK(ledger.regions().withdraw(1).empty());  // every other region has an owner
+  ledger.regions().restore({8});
+  CHECK_EQUAL(ledger.grant(b.slot, 4000), 4000U);
+  CHECK_FAULT(invariant, "region 8 gets memory again and was not absent", ledger.regions().restore({8}));
+  CHECK_FAULT(invariant, "region 10 gets memory again", ledger.regions().restore({10}));
+}
+
+TEST(absent_regions_belong_to_no_slot_and_no_release_frees_them) {
+  Ledger ledger = device_of(4);
+  const Claim first = ledger.claim_slot(1);
+  CHECK_EQUAL(first.slot, 0U);
+  ledger.grant(first.slot, 1000);
+  CHECK_EQUAL(ledger.regions().withdraw(2).size(), 2U);
+  ledger.release_slot(first.slot);
+  CHECK_EQUAL(ledger.usage().absent_bytes, 2000U);
+  CHECK_EQUAL(ledger.usage().granted_bytes, 0U);
+}
+
+TEST(a_region_in_use_is_withdrawn_only_after_its_owner_has_given_it_back) {
+  Ledger ledger = device_of(4);
+  const Claim claim = ledger.claim_slot(1);
+  ledger.grant(claim.slot, 4000);
+  CHECK(ledger.regions().engage(claim, 3).has_value());
+  ledger.grant(claim.slot, 2000);
+  CHECK_EQUAL(ledger.usage(claim.slot).held_bytes, 2000U);
+  CHECK(ledger.regions().withdraw(4) == (std::vector<std::uint64_t>{2, 1}));
+  ledger.regions().disengage(claim, 3);
+  ledger.grant(claim.slot, 1000);
+  CHECK(ledger.regions().withdraw(4) == std::vector<std::uint64_t>{3});
 }

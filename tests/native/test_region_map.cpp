@@ -1,9 +1,13 @@
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cuda_scene.hpp"
 
@@ -89,11 +93,12 @@ TEST(a_broker_that_ends_while_regions_are_passed_leaves_no_resource) {
     std::array<std::byte, 32> greeting{};
     const RegionBroker few(driver(), {0, region_bytes, 1});
     const Sockets aside;
-    send_bytes(aside.trainer.number(), std::array{std::byte{1}, std::byte{1}});
-    few.send(aside.broker.number());
+    send_answer(aside.trainer.number(), change_done);
+    few.greet(aside.broker.number());
     receive_bytes(aside.trainer.number(), greeting);
-    send_bytes(sockets.broker.number(), greeting);  // announces regions and sends none
-    receive_bytes(sockets.broker.number(), std::span(greeting).first(1));
+    send_bytes(sockets.broker.number(), greeting);
+    receive_answer(sockets.broker.number());
+    send_change(sockets.broker.number(), {ChangeKind::add, {0}});  // announces a region and sends none
     sockets.broker = FileDescriptor();
   });
   CHECK_FAULT(device, "taking over 1 descriptors: the other process closed the socket",
@@ -105,7 +110,7 @@ TEST(a_peer_that_is_no_broker_is_refused) {
   const Checked checked;
   const Sockets sockets;
   send_bytes(sockets.broker.number(), std::array<std::byte, 32>{});
-  CHECK_FAULT(device, "is no broker of regions, version 2",
+  CHECK_FAULT(device, "is no broker of regions, version 3",
               RegionMap::receive(driver(), 0, sockets.trainer.number()));
 }
 
@@ -126,4 +131,118 @@ TEST(a_process_without_a_broker_maps_and_releases_its_own_memory) {
   CHECK(!map.holds(map.base() + region_bytes, 1) && map.holds(map.base() + 2 * region_bytes, 1));
   map.add(0, 2);
   CHECK(map.holds(map.base(), 3 * region_bytes));
+}
+
+namespace {
+
+// A broker and a trainer that follows its changes, in one process.
+struct Shared {
+  explicit Shared(std::uint64_t count) : broker(driver(), {0, region_bytes, count}) {
+    std::thread sender([&] { broker.send(sockets.broker.number()); });
+    map.emplace(RegionMap::receive(driver(), 0, sockets.trainer.number()));
+    sender.join();
+  }
+
+  void release(const std::vector<std::uint64_t>& regions) {
+    RegionBroker::remove(sockets.broker.number(), regions);
+    broker.release(regions);
+  }
+
+  void create(const std::vector<std::uint64_t>& regions) {
+    broker.add(sockets.broker.number(), broker.create(regions));
+  }
+
+  bool holds(std::uint64_t region) const { return map->holds(map->base() + region * region_bytes, region_bytes); }
+
+  const PrimaryContext context{driver(), 0};
+  const Current current{context};
+  Sockets sockets;
+  RegionBroker broker;
+  std::optional<RegionMap> map;
+};
+
+}  // namespace
+
+TEST(memory_of_released_regions_returns_to_the_device_and_can_be_allocated_by_others) {
+  const Checked checked;
+  Shared shared(100);
+  CHECK_EQUAL(fake_cuda::used_bytes(), 100 * region_bytes);
+  std::vector<std::uint64_t> most;
+  for (std::uint64_t region = 2; region < 99; ++region) most.push_back(region);
+  shared.release(most);
+  CHECK_EQUAL(fake_cuda::used_bytes(), 3 * region_bytes);
+  CHECK(shared.holds(0) && shared.holds(1) && !shared.holds(2) && !shared.holds(98) && shared.holds(99));
+  CHECK(shared.broker.present() == (std::vector<std::uint64_t>{0, 1, 99}));
+  {
+    RegionMap others = RegionMap::reserve(driver(), {0, region_bytes, 120});
+    others.add(0, 120);
+    // 5 of the 97 regions fit beside the other program.
+    CHECK(shared.broker.create(most) == (std::vector<std::uint64_t>{2, 3, 4, 5, 6}));
+  }
+  shared.broker.add(shared.sockets.broker.number(), {2, 3, 4, 5, 6});
+  CHECK(shared.holds(6) && !shared.holds(7));
+  *pointer(shared.map->base() + 6 * region_bytes) = std::byte{1};
+  shared.create({8, 10, 11});
+  std::memset(pointer(shared.map->base() + 10 * region_bytes), 1, 2 * region_bytes);
+  CHECK(shared.holds(8) && !shared.holds(9) && shared.holds(11));
+}
+
+TEST(a_trainer_that_starts_after_a_release_maps_the_regions_that_exist) {
+  const Checked checked;
+  Shared shared(4);
+  shared.release({1});
+  const RegionMap later = mapped(shared.broker);
+  CHECK(later.holds(later.base(), region_bytes) && !later.holds(later.base() + region_bytes, 1));
+  const PrimaryContext context(driver(), 0);
+  const Current current(context);
+  later.touch();
+}
+
+TEST(changes_of_regions_wait_while_the_driver_records) {
+  const Checked checked;
+  Shared shared(2);
+  std::unique_lock held = shared.map->hold_changes();
+  std::thread broker([&] { shared.release({1}); });
+  CHECK(shared.holds(1));
+  held.unlock();
+  broker.join();
+  CHECK(!shared.holds(1));
+}
+
+TEST(a_region_is_unmapped_only_after_the_work_that_uses_it) {
+  const Checked checked;
+  Shared shared(2);
+  const Address last = shared.map->base() + region_bytes;
+  fake_cuda::hold(true);
+  fake_cuda::launch(nullptr, {{last, 8, true}}, [last] { std::memset(pointer(last), 1, 8); });
+  shared.release({1});  // the double reports a violation if queued work still uses the memory
+  CHECK_EQUAL(fake_cuda::queued(nullptr), 0U);
+}
+
+TEST(a_trainer_that_cannot_map_a_region_refuses_and_the_broker_learns_of_it) {
+  const Checked checked;
+  Shared shared(2);
+  shared.release({1});
+  shared.broker.create({1});
+  ::setenv("FAKE_CUDA_IMPORT", "801", 1);
+  CHECK_FAULT(device, "the trainer cannot map or unmap regions",
+              shared.broker.add(shared.sockets.broker.number(), {1}));
+  ::unsetenv("FAKE_CUDA_IMPORT");
+  CHECK_FAULT(device, "", RegionBroker::remove(shared.sockets.broker.number(), {0}));
+}
+
+TEST(a_trainer_that_ends_during_a_change_is_a_fault_in_the_broker) {
+  const Checked checked;
+  Shared shared(2);
+  shared.map.reset();
+  CHECK_FAULT(device, "the other process closed the socket",
+              RegionBroker::remove(shared.sockets.broker.number(), {1}));
+}
+
+TEST(a_region_without_memory_is_neither_sent_nor_released_twice) {
+  const Checked checked;
+  Shared shared(2);
+  shared.release({1});
+  CHECK_FAULT(invariant, "region 1 of 2 has no memory", shared.broker.release({1}));
+  CHECK_FAULT(invariant, "region 0 of 2 gets memory and has it already", shared.broker.create({0}));
 }

@@ -123,6 +123,29 @@ def test_use_counts_less_as_time_passes(database: Database) -> None:
         assert postgres.execute("select min(recent_s) from tensile.owner_usage").fetchone() == (2.0,)
 
 
+def test_paused_jobs_are_passed_over_and_do_not_count_as_active(database: Database) -> None:
+    with (
+        database.connect("alice") as alice,
+        database.connect("bob") as bob,
+        database.connect("tensile_worker") as connection,
+    ):
+        worker = _register(connection)
+        paused_in_queue, active = enqueue(alice, "a", priority=9), enqueue(alice, "a")
+        alice.execute("select tensile_pause(%s)", (paused_in_queue,))
+        assert claim(connection, worker).job == active
+        assert _claim_of_two(alice, bob, connection, worker)[0] == "bob"
+        alice.execute("select tensile_pause(%s)", (active,))
+        assert _claim_of_two(alice, bob, connection, worker)[0] == "alice"
+
+
+def _claim_of_two(
+    alice: Connection, bob: Connection, connection: psycopg.Connection[Any], worker: WorkerId
+) -> list[str]:
+    """Enqueue a job of either owner, and return the owners in the order in which their jobs are claimed."""
+    owners = {enqueue(alice, "a2"): "alice", enqueue(bob, "b"): "bob"}
+    return [owners[claim(connection, worker).job] for _ in owners]
+
+
 def test_priority_orders_the_jobs_of_one_owner(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = _register(connection)

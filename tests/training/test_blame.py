@@ -10,6 +10,7 @@ from indb_tensile.errors import (
     DeviceLostError,
     DeviceMemoryError,
     InvariantError,
+    NoRoomToParkError,
     StorageError,
 )
 from indb_tensile.job import Blame
@@ -29,6 +30,7 @@ from worker.trainer import blame_of
         (DatabaseError("x"), Blame.OTHERS),
         (DeviceLostError("x"), Blame.OTHERS),
         (StorageError("x"), Blame.OTHERS),
+        (NoRoomToParkError("x"), Blame.NOBODY),
         (OSError(28, "No space left on device"), Blame.OTHERS),
         (psycopg.errors.NumericValueOutOfRange("x"), Blame.JOB),
         (psycopg.errors.RaiseException("of a function that the user wrote"), Blame.JOB),

@@ -49,16 +49,23 @@ class CheckpointRetry:
 
     def save(self, take: Callable[[], SaveableCheckpoint], epochs_done: int) -> None:
         """Save a checkpoint if one is due. Raises LostClaimError; no other error ends the training."""
-        if self._clock_s() < self._retry_s or not self._checkpointing.due():
-            return
+        if self._clock_s() >= self._retry_s and self._checkpointing.due():
+            self.save_now(take, epochs_done)
+
+    def save_now(self, take: Callable[[], SaveableCheckpoint], epochs_done: int) -> bool:
+        """Save a checkpoint, due or not, and return whether that succeeded.
+
+        Raises LostClaimError; no other error ends the training.
+        """
         try:
             self._checkpointing.save(take)
         except LostClaimError:
             raise
         except (TensileError, psycopg.Error, OSError) as error:
             self._put_off(error, epochs_done)
-        else:
-            self._backoff.succeed()
+            return False
+        self._backoff.succeed()
+        return True
 
     def _put_off(self, error: Exception, epochs_done: int) -> None:
         """Record the failure in the log and the job's history once, not at every attempt."""

@@ -80,7 +80,11 @@ class Checkpointing:
         stored = self._session.run(lambda c: stored_checkpoints.checkpoints(c, self._job.job))
         candidates = [candidate for candidate in stored if candidate.position.get("data_digest") == data_digest]
         candidates.sort(
-            key=lambda candidate: (-int(candidate.position.get("epochs_done", 0)), candidate.host != self._host)
+            key=lambda candidate: (
+                -int(candidate.position.get("epochs_done", 0)),
+                -int(candidate.position.get("steps_done", 0)),
+                candidate.host != self._host,
+            )
         )
         for candidate in candidates:
             try:
@@ -147,7 +151,8 @@ class Checkpointing:
         log.info(
             "job %s: %s: %s %s %s", self._job.job, kind, stored.store.value, stored.host, detail.get("reason", "")
         )
-        about = {"store": stored.store.value, "epochs_done": stored.position.get("epochs_done"), **detail}
+        position = {name: stored.position[name] for name in ("epochs_done", "steps_done") if name in stored.position}
+        about = {"store": stored.store.value, "epochs_done": None, **position, **detail}
         if stored.host:
             about["host"] = stored.host
         job, claim = self._job.job, self._job.claim

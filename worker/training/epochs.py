@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -13,8 +14,6 @@ import torch
 from indb_tensile.catalog import plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
-from indb_tensile.device.hardware import trim_heap
-from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import STEPS_NAME, State, restore_rng_state, rng_state
@@ -26,12 +25,13 @@ from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.preparation import Part, Prepared, batch_plan, batches, ordered_batches
 from indb_tensile.learning.tensorstream import TensorSpec
-from indb_tensile.messages import Adopt, Adopted, Measured, TrainerLink
+from indb_tensile.messages import Measured, TrainerLink
 
 from ..captured_steps import CapturedSteps
 from .best_weights import BestWeights
 from .checkpoint_retry import CheckpointRetry
 from .checkpointing import Checkpointing
+from .controller_orders import ControllerOrders
 from .inbox import Inbox
 from .losses import Losses
 from .progress_writer import PROGRESS_S, ProgressWriter
@@ -57,10 +57,13 @@ class EpochLoop:
     steps: CapturedSteps
     checkpointing: Checkpointing
     epochs_done: int = 0
+    steps_done: int = 0  # of the epoch that is being trained
     early_stop: EarlyStop = field(init=False)
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
-    _feed: BatchPrefetcher = field(default_factory=BatchPrefetcher)
+    _feed: BatchPrefetcher = field(init=False)
+    _losses: Losses = field(default_factory=Losses)  # of the epoch that is being trained
     _checkpoint_retry: CheckpointRetry = field(init=False)
+    _orders: ControllerOrders = field(init=False)
     _best: BestWeights = field(init=False)
     _measured_at: float = 0.0
     _recorded_at: float = field(default_factory=time.monotonic)
@@ -72,11 +75,15 @@ class EpochLoop:
     _done_at: float = 0.0  # when the last step, or the work after the last epoch, ended
 
     def __post_init__(self) -> None:
+        self._feed = BatchPrefetcher(self.runner)
         self.early_stop = self.prepared.early_stop
         self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
         self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)
         self._work = work_of(self.prepared, self.steps)
         self._remaining = Remaining(self._work)
+        self._orders = ControllerOrders(
+            self.runner, self.link, self.inbox, self.progress_writer, self._save_checkpoint_now
+        )
 
     def train(self) -> None:
         """Train all remaining epochs. Epochs before the checkpoint are not trained again."""
@@ -108,18 +115,19 @@ class EpochLoop:
         return Trained(weights=weights, epochs=self.epochs_done, best_epoch=best_epoch)
 
     def _train_epoch(self) -> float:
-        """Train on all training rows once. Returns the mean loss over them."""
+        """Train on all training rows once, or on the rest of them. Returns the mean loss over all of them."""
         prepared, epoch = self.prepared, self.epochs_done
         per_epoch = batch_plan(prepared.train.rows, prepared.settings).steps
         total_steps = per_epoch * prepared.settings.epochs
-        losses = Losses()
-        orders = batches(prepared.train, epoch, prepared.settings)
+        losses = self._losses
+        orders = islice(batches(prepared.train, epoch, prepared.settings), self.steps_done, None)
         with closing(self._feed.batches((prepared.train.x, prepared.train.y), orders)) as loaded:
-            for step, (rows, (x, y)) in enumerate(loaded):
-                self._adopt_plans()
+            for step, (rows, (x, y)) in enumerate(loaded, self.steps_done):
+                self._follow_orders()
                 started = time.monotonic() - self._feed.waiting.latest_s
                 rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
                 losses.add(self.runner.train(x, y, rate), len(rows))
+                self.steps_done = step + 1
                 self._rows_trained += len(rows)
                 self._seconds_trained += time.monotonic() - started
                 self._measure()
@@ -145,6 +153,7 @@ class EpochLoop:
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
             self._best.keep(self._weights)
         self.epochs_done += 1
+        self.steps_done, self._losses = 0, Losses()
         steps = batch_plan(self.prepared.train.rows, self.prepared.settings).steps
         progress = self._progress(steps, steps, loss, figures)
         self.progress_writer.report(progress, at_once=True)
@@ -182,20 +191,15 @@ class EpochLoop:
         parts = []
         with closing(self._feed.batches((part.x, part.y), padded)) as loaded:
             for rows, (_, (x, y)) in zip(orders, loaded, strict=True):
-                self._adopt_plans()
+                self._follow_orders()
                 _, outputs = self.runner.evaluate(x, y)
                 parts.append(outputs[: len(rows)])
                 self.progress_writer.signs.give()
         return torch.cat(parts)
 
-    def _adopt_plans(self) -> None:
-        """Adopt the plans that the controller has sent since the last iteration."""
-        while (message := self.inbox.poll()) is not None:
-            if not isinstance(message, Adopt):
-                raise InvariantError(f"the controller sent {type(message).__name__} to a job that trains")
-            self.runner.adopt(message.plans, message.generation, message.grant_bytes)
-            trim_heap()
-            self.link.send(Adopted(job=self.progress_writer.job.job, generation=message.generation))
+    def _follow_orders(self) -> None:
+        """Follow the controller's orders between two iterations. Time in which the job is parked does not count."""
+        self._done_at += self._orders.follow()
 
     def _measure(self) -> None:
         """Report the latencies of iterations to the controller, and less often those of operators to the catalog."""
@@ -281,6 +285,10 @@ class EpochLoop:
         if self.epochs_done < self.prepared.settings.epochs:
             self._checkpoint_retry.save(self._checkpoint, self.epochs_done)
 
+    def _save_checkpoint_now(self) -> bool:
+        """Save a checkpoint within the epoch, and return whether that succeeded."""
+        return self._checkpoint_retry.save_now(self._checkpoint, self.epochs_done)
+
     def _checkpoint(self) -> CheckpointView:
         """Return a view of the state and the best weights.
 
@@ -305,6 +313,8 @@ class EpochLoop:
             "early_stop": self.early_stop.to_json(),
             "data_digest": self.prepared.data_digest,
         }
+        if self.steps_done:
+            position |= {"steps_done": self.steps_done, "losses": self._losses.to_json()}
         return CheckpointView(specs=specs | {_RANDOM: TensorSpec.of(generator)}, read=read, position=position)
 
     def _resume(self) -> None:
@@ -324,6 +334,9 @@ class EpochLoop:
             self._best.keep(lambda names: {name: best[_BEST + name] for name in names})
         self.early_stop = EarlyStop.from_json(position["early_stop"])
         self.epochs_done = int(position["epochs_done"])
+        self.steps_done = int(position.get("steps_done", 0))
+        if self.steps_done:
+            self._losses = Losses.from_json(position["losses"])
 
 
 _RANDOM = "random/torch"

@@ -68,6 +68,12 @@ class ProgressWriter:
         self._phase = self.signs.phase = phase
         self._put("phase", lambda c: jobs.set_phase(c, self.job.job, self.job.claim, phase))
 
+    def enter_again(self) -> None:
+        """Record the present phase once more, after the controller has written another phase."""
+        phase, self._phase = self._phase, None
+        if phase is not None:
+            self.enter(phase)
+
     def start(self) -> None:
         """Record that the job runs from now on."""
         self._put("start", lambda c: jobs.start_running(c, self.job.job, self.job.claim))

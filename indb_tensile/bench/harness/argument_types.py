@@ -2,6 +2,7 @@
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from math import inf
 
 
 def whole(least: int = 1) -> Callable[[str], int]:
@@ -24,3 +25,18 @@ def portion(text: str) -> float:
     if not 0 <= value <= 1:
         raise ArgumentTypeError(f"{text!r} is no share: a number from 0 to 1 is needed")
     return value
+
+
+def number(least: float) -> Callable[[str], float]:
+    """Return a converter to a finite number of at least `least`."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -inf
+        if not least <= value < inf:
+            raise ArgumentTypeError(f"{text!r} is no number from {least:g} on")
+        return value
+
+    return convert

@@ -5,18 +5,24 @@ The views and row-level security decide which rows a role sees. A listing adds n
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Text, case, func
+from sqlalchemy import ColumnElement, FromClause, Text, and_, case, func
 
 from indb_tensile.catalog.sqlalchemy.catalog_tables import job_events, job_progress
 from indb_tensile.catalog.sqlalchemy.catalog_tables import jobs as job_rows
 from indb_tensile.catalog.sqlalchemy.catalog_views import model_list, stat_device, stat_jobs, stat_queue, stat_workers
 from indb_tensile.catalog.sqlalchemy.listing import Listing, is_any_of, is_equal, is_since, is_until
-from indb_tensile.job import JobState
+from indb_tensile.job import JobState, Phase
 
 _job_note = func.coalesce(
     case((stat_jobs.c.state != JobState.SUCCEEDED, stat_jobs.c.error_message)),
     "waits for " + stat_queue.c.waits_for,
     "not deployed: " + stat_jobs.c.not_deployed,
+)
+
+# A queued job has no phase, since no worker has it.
+_job_phase = case(
+    (and_(stat_jobs.c.paused, stat_jobs.c.state == JobState.QUEUED), Phase.PAUSED.value),
+    else_=stat_jobs.c.phase.cast(Text),
 )
 
 JOBS = Listing(
@@ -32,7 +38,7 @@ JOBS = Listing(
         "owner": stat_jobs.c.owner,
         "relation": job_rows.c.relation_name,
         "state": stat_jobs.c.state,
-        "phase": stat_jobs.c.phase,
+        "phase": _job_phase,
         "epoch": job_progress.c.epoch,
         "epochs": job_progress.c.epochs,
         "metric_name": stat_jobs.c.metric_name,

@@ -156,6 +156,7 @@ jobs = Table(
     Column("worker_id", BigInteger, ForeignKey("workers.worker_id")),
     Column("installation", Uuid, nullable=False),
     Column("cancel_requested", Boolean, nullable=False),
+    Column("pause_requested", Boolean, nullable=False),
     Column("waits_for", Text),
     Column("error_sqlstate", Text),
     Column("error_message", Text),

@@ -83,6 +83,7 @@ stat_progress_train = _view(
     Column("worker_id", BigInteger),
     Column("updated_at", TIME),
     Column("eta_earliest", TIME),
+    Column("paused", Boolean),
 )
 
 stat_jobs = _view(
@@ -111,6 +112,7 @@ stat_jobs = _view(
     Column("interruptions", Integer),
     Column("not_deployed", Text),
     Column("threads", Integer),
+    Column("paused", Boolean),
 )
 
 stat_queue = _view(
@@ -126,6 +128,7 @@ stat_queue = _view(
     Column("not_before", TIME),
     Column("enqueued_at", TIME),
     Column("waiting", INTERVAL),
+    Column("paused", Boolean),
 )
 
 stat_device = _view(

@@ -129,6 +129,7 @@ class CudaGraphs:
         gc.collect()  # otherwise garbage freed during the recording would appear to be the iteration's own frees
         words = None if self._serving is None else RecordingWords(self._device, self._serving)
         capture = self._make()
+        self._device.hold_regions()
         try:
             capture.begin()
             self._device.begin_recording()
@@ -144,6 +145,8 @@ class CudaGraphs:
             if words is not None:
                 words.close()
             raise
+        finally:
+            self._device.let_regions_change()
         return CudaGraph(capture, self._device, copied, words)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from indb_tensile.device.allocator_shim import AllocationCounters
-from indb_tensile.device.device import Clock, Device, Ticket
+from indb_tensile.device.device import Clock, Device, HostBuffer, Ticket
 from indb_tensile.errors import ComputationError, DeviceLostError, InvariantError, TensileError
 from indb_tensile.executor.capture.capture import StepKind
 from indb_tensile.executor.latency.operator_memory import let_go
@@ -38,6 +38,9 @@ _UNPLANNED = "its memory is not at planned addresses"
 _ENDS_COPIES = "waiting for copies into the next iteration makes it slower"
 
 
+_Key = tuple[int, tuple[tuple[str, HostBuffer], ...]]  # a program, and the buffers that its uploads read
+
+
 @dataclass(slots=True, kw_only=True)
 class _ProgramRecord:
     """The state of one program's recording.
@@ -59,7 +62,10 @@ class _ProgramRecord:
 
 
 class GraphCache:
-    """The graphs of one runner, at most one for each of its programs."""
+    """The graphs of one runner, at most one for each of its programs and each set of host buffers of a batch.
+
+    A graph uploads its batch from the addresses that it was recorded with.
+    """
 
     def __init__(
         self, graphs: Graphs, device: Device, lanes: Lanes, state: State, placer: Placer, clock: Clock
@@ -70,7 +76,7 @@ class GraphCache:
         self._lanes = lanes
         self._state = state
         self._placer = placer
-        self._known: dict[int, _ProgramRecord] = {}
+        self._known: dict[_Key, _ProgramRecord] = {}
         self._logged: set[str] = set()
         self.launched = 0  # iterations that ran as a graph, over all plans
 
@@ -96,10 +102,11 @@ class GraphCache:
 
         Call this after the state has moved to the program's home.
         """
-        entry = self._known.get(id(program))
-        if entry is None or entry.graph is None:
+        entries = [entry for entry in self._records_of(program) if entry.graph is not None]
+        if not entries:
             return
-        if entry.places != self._places() or not self._placer.places(program):
+        places = self._places()
+        if any(entry.places != places for entry in entries) or not self._placer.places(program):
             self._drop()
 
     def launch(
@@ -136,12 +143,14 @@ class GraphCache:
 
     def take_times(self, program: Program) -> tuple[int, ...]:
         """Return the durations of the latest iterations that ran as a graph, each once."""
-        entry = self._known.get(id(program))
-        if entry is None:
-            return ()
-        times = tuple(entry.lately_ns)
-        entry.lately_ns.clear()
+        entries = self._records_of(program)
+        times = tuple(taken_ns for entry in entries for taken_ns in entry.lately_ns)
+        for entry in entries:
+            entry.lately_ns.clear()
         return times
+
+    def _records_of(self, program: Program) -> list[_ProgramRecord]:
+        return [entry for (known, _), entry in self._known.items() if known == id(program)]
 
     def _compare(self, entry: _ProgramRecord, taken_ns: int) -> None:
         """Give up a graph that is slower than the iteration that it recorded."""
@@ -170,14 +179,15 @@ class GraphCache:
             self._refuse(entry, _UNPLANNED)
 
     def _known_program(self, program: Program) -> _ProgramRecord:
-        if id(program) not in self._known:
+        key = (id(program), tuple(sorted(program.sources.items())))
+        if key not in self._known:
             step = program.step
             entry = _ProgramRecord(subject=f"the {step.kind} step for {step.batch_size} rows")
-            self._known[id(program)] = entry
+            self._known[key] = entry
             obstacle = self._obstacle(program)
             if obstacle:
                 self._refuse(entry, obstacle)
-        return self._known[id(program)]
+        return self._known[key]
 
     def _refuse(self, entry: _ProgramRecord, reason: str) -> None:
         entry.refused = True

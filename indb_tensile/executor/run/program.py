@@ -7,8 +7,9 @@ lines with a clock reading at each boundary.
 
 import linecache
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -45,8 +46,9 @@ class Program:
 
     `idle` are persistent tensors of the plan's graph that the program never accesses. `validated` and `invalidated`
     are the host copies that an iteration makes valid and stale. `buffers` are the host buffers of tensors that do not
-    persist, `staging` those of the batch and constants. If the device's memory is the host's, the tensors in `ready`
-    replace `staging`, and an upload writes them to the device's memory.
+    persist, `staging` those of constants. `sources` are the buffers from which the next iteration uploads the batch
+    and constants. If the device's memory is the host's, the tensors in `ready` replace `sources`, and an upload
+    writes them to the device's memory.
     """
 
     step: CapturedStep
@@ -61,6 +63,7 @@ class Program:
     constants: tuple[Any, ...]
     buffers: dict[TensorId, HostBuffer] = field(default_factory=dict)
     staging: dict[str, HostBuffer] = field(default_factory=dict)
+    sources: dict[str, HostBuffer] = field(default_factory=dict)
     ready: dict[str, torch.Tensor] = field(default_factory=dict)
     plain: Iterate | None = None
     timed: Iterate | None = None
@@ -120,11 +123,12 @@ def bind(
     position: memoryview | None = None,
     *,
     rate_in_memory: bool = False,
+    note_read: Callable[[HostBuffer, Ticket], None] | None = None,
 ) -> None:
     """Give the program its tensors, its device, and the word to which it writes its position.
 
-    The state must be at the program's home. With `rate_in_memory` iterations take the learning rate as a tensor of
-    one number, which they read on the device.
+    `note_read` is called with each upload. The state must be at the program's home. With `rate_in_memory` iterations
+    take the learning rate as a tensor of one number, which they read on the device.
     """
     wiring = program.wiring
     scope: dict[str, Any] = {
@@ -132,6 +136,7 @@ def bind(
         "wait": device.compute_after,
         "copy_out": lanes.copy_out,
         "copy_in": lanes.copy_in,
+        "upload": partial(_upload, program.sources, lanes, note_read),
         "clock": clock,
         "at": position,
         "ready": program.ready,
@@ -150,7 +155,6 @@ def bind(
     scope |= {f"s{i}": state.storage(piece) for i, piece in wiring.pieces.items()}
     scope |= {f"h{i}": state.host[piece] for i, piece in wiring.pieces.items() if piece in state.host}
     scope |= {f"h{i}": buffer for i, buffer in program.buffers.items()}
-    scope |= {f"u_{name}": buffer for name, buffer in program.staging.items()}
     for line in wiring.hoisted:
         _hoist(line, scope)
     program.plain = _compiled(program.plain_lines, scope, "plain")
@@ -161,6 +165,21 @@ def _with_tensor_rate(call: Call) -> Any:
     """Return the operator, in the overload that takes the learning rate as a tensor if it takes a learning rate."""
     target: Any = call.target
     return target.overloadpacket.tensor_lr if Runtime.LEARNING_RATE in call.kwargs.values() else target
+
+
+def _upload(
+    sources: Mapping[str, HostBuffer],
+    lanes: Lanes,
+    note_read: Callable[[HostBuffer, Ticket], None] | None,
+    address: int,
+    name: str,
+    size_bytes: int,
+) -> Ticket:
+    """Queue the upload of a part of the batch, or of a constant, from the buffer that it lies in now."""
+    ticket = lanes.copy_in(address, sources[name], size_bytes)
+    if note_read is not None:
+        note_read(sources[name], ticket)
+    return ticket
 
 
 def _cut(value: torch.Tensor, start: int, stop: int) -> torch.Tensor:
@@ -335,7 +354,7 @@ class _Writer:
             if self._on_host:
                 self._emit(f"{local}.copy_(ready[{name!r}])")
                 continue
-            self._emit(f"stall += wait(copy_in({local}.data_ptr(), u_{name}, {self._size(tensor)}))")
+            self._emit(f"stall += wait(upload({local}.data_ptr(), {name!r}, {self._size(tensor)}))")
 
     def _call(self, function: str, line: ProgramLine) -> None:
         call = line.call

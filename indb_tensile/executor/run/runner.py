@@ -19,8 +19,9 @@ from indb_tensile.executor.run.host_results import HostResults, Results
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
 from indb_tensile.executor.run.state import State
-from indb_tensile.executor.run.state_moves import StateMover
+from indb_tensile.executor.run.state_moves import StateMover, uploaded_sizes
 from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.executor.run.upload_buffers import Room, UploadBuffers
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import captured_latency
 
@@ -28,7 +29,7 @@ _SAMPLES_KEPT = 64  # more samples change the result little and would accumulate
 
 
 class Runner:
-    """One job on one device. Nothing is on the device before `adopt` and after `close`."""
+    """One job on one device. Nothing is on the device before `adopt`, while the job is parked, and after `close`."""
 
     def __init__(
         self,
@@ -75,7 +76,8 @@ class Runner:
         self._repeats = (
             None if graphs is None else GraphCache(graphs, device, self._lanes, state, self._placer, clock)
         )
-        self._residency = StateMover(device, self._lanes, state, self._placer)
+        self._uploads = UploadBuffers(device, _batch_sizes(steps))
+        self._residency = StateMover(device, self._lanes, state, self._placer, self._uploads)
         self._programs: tuple[Program, ...] = ()
         self._current: Program | None = None
         self._carried: list[Ticket | None] = []
@@ -108,6 +110,25 @@ class Runner:
         self._device.trim()
         self._device.reset_high_water()  # the peak of the old plans does not count for the new ones
 
+    def park(self) -> int:
+        """Move everything on the device to the host pool, and return the bytes that the job then has in the pool.
+
+        Call this between iterations. Until the next `adopt` no step can run, and the controller may take all memory
+        of the device from this job. Raises DeviceMemoryError if the pool has no room. No step can run then either,
+        but the state is whole, so it can be exported or closed.
+        """
+        self._leave()
+        if self._repeats is not None:
+            self._repeats.forget()
+        left, self._programs = self._programs, ()
+        self._samples.clear()
+        self._carried = []
+        host_bytes = self._residency.park(left)
+        self._placer.close()
+        self._device.trim()
+        self._device.reset_high_water()
+        return host_bytes
+
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
         """Run one iteration of the training step for this batch size, and return the loss, on the host."""
         program = self._program(StepKind.TRAINING, x)
@@ -139,6 +160,17 @@ class Runner:
         self._device.reset_high_water()
         launched_ns = () if self._repeats is None else self._repeats.take_times(self._programs[0])
         return summarise(samples, launched_ns, peak_bytes, on_gpu=self._operator_clock is not None)
+
+    def rooms(self, parts: tuple[torch.Tensor, ...], rows: int) -> tuple[Room, ...]:
+        """Return two sets of tensors from which batches of this many rows of these parts are uploaded without a copy.
+
+        A part that is not uploaded is None. The tensors are valid from the first `adopt` until `close`.
+        """
+        return self._uploads.rooms(INPUTS, parts, rows)
+
+    def wait_until_read(self, number: int) -> None:
+        """Wait until no upload reads this set of `rooms`. Call this between iterations."""
+        self._uploads.wait_until_read(number)
 
     @property
     def launched(self) -> int:
@@ -272,6 +304,7 @@ class Runner:
                 clock,
                 self._placer.position,
                 rate_in_memory=self._rate is not None,
+                note_read=self._uploads.note_read,
             )
         self._carried = empty_carried(program)
         self._residency.start_outgoing(program, self._carried)
@@ -279,6 +312,16 @@ class Runner:
         self._current = program
         if self._repeats is not None:
             self._repeats.enter(program)
+
+
+def _batch_sizes(steps: tuple[CapturedStep, ...]) -> dict[str, int]:
+    """Return the largest size of each part of a batch in any step that uploads it."""
+    sizes: dict[str, int] = {}
+    for step in steps:
+        for name, size_bytes in uploaded_sizes(step):
+            if name in INPUTS:
+                sizes[name] = max(size_bytes, sizes.get(name, 0))
+    return sizes
 
 
 def _check_sized(steps: tuple[CapturedStep, ...]) -> None:

@@ -4,11 +4,13 @@ import torch
 
 from indb_tensile.device.device import Device, Ticket
 from indb_tensile.errors import DeviceMemoryError
+from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program
 from indb_tensile.executor.run.state import HOST, State, bytes_of
 from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.executor.run.upload_buffers import UploadBuffers
 from indb_tensile.scheduler.graph import Stage, TensorId
 from indb_tensile.scheduler.host_memory import pooled_bytes
 
@@ -19,12 +21,15 @@ class StateMover:
     A state's initial bytes reach the device through the host pool, or directly if the device's memory is the host's.
     """
 
-    def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer) -> None:
+    def __init__(self, device: Device, lanes: Lanes, state: State, placer: Placer, uploads: UploadBuffers) -> None:
         self._device = device
+        self._uploads = uploads
         self._placer = placer
         self._lanes = lanes
         self._state = state
         self._required: frozenset[Piece] = frozenset()  # the pieces whose host buffers the plans need
+        self._parked = False  # the whole state is in the host pool
+        self._returning: tuple[Program, ...] = ()  # programs that get their buffers when the state is at home
 
     def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
         """Allocate the host buffers of new programs, after freeing those that only the old programs needed.
@@ -33,9 +38,19 @@ class StateMover:
         come to the device. If the pool is pinned memory, it has room for the buffers of one set of programs, so these
         bytes wait in ordinary memory. If the pool is a file, they wait in the file, unless its limit leaves no room
         for both sets.
+
+        A parked state fills the pool, so its pieces go home first and leave their room to the new buffers, which
+        `go_home` then allocates. The pool never exceeds the larger of the parked state and the new buffers.
         """
         _free_buffers(self._device, old)
         self._required = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
+        parked, self._parked = self._parked, False
+        if parked and not self._device.is_host:
+            self._returning = new
+        else:
+            self._exchange_buffers(new)
+
+    def _exchange_buffers(self, new: tuple[Program, ...]) -> None:
         unwanted = sorted(set(self._state.host) - self._required)
         waiting = {piece for piece in unwanted if self._device.is_host and self._is_only_in_buffer(piece)}
         for piece in unwanted:
@@ -49,6 +64,7 @@ class StateMover:
             for piece in sorted(waiting):
                 self._save_to_host(piece)
             self._fit(new)
+        self._uploads.allocate()  # first: see upload_buffers.py
         for piece in sorted(self._required):
             self._buffer(piece)
         for program in new:
@@ -62,11 +78,40 @@ class StateMover:
         for tensor, pieces in recut.items():
             self._change_pieces(tensor, pieces)
         self._placer.arrange(program, state)
-        self._bring_in(sorted(home - state.resident))
+        coming, returning = sorted(home - state.resident), self._returning
+        if returning:
+            self._make_room_to_return(coming)
+        self._bring_in(coming)
+        if returning:
+            self._returning = ()
+            self._exchange_buffers(returning)
         self._seed_buffers()
         for piece in sorted((program.pieces(program.timeline.copied) & state.resident) - state.valid):
             self._copy_out(piece)
         self._lanes.drain()
+
+    def park(self, programs: tuple[Program, ...]) -> int:
+        """Move all resident pieces to the host pool, and return the bytes that the job then has in the pool.
+
+        The buffers of batches stay, because the next batch is in one of them already.
+
+        The programs' own buffers are freed first, so parking needs no more of the pool than the whole state. All
+        buffers are allocated before a piece leaves the device: if the pool has no room, DeviceMemoryError is raised
+        and every piece is still where it was.
+        """
+        state = self._state
+        _free_buffers(self._device, programs)
+        present = {piece for pieces in state.pieces.values() for piece in pieces}
+        for piece in sorted(state.host.keys() - present):
+            self._drop_buffer(piece)
+        leaving = sorted(state.resident)
+        self._required = frozenset({*leaving, *state.host})
+        self._make_room(sum(pooled_bytes(piece.size_bytes) for piece in leaving if piece not in state.host))
+        for piece in leaving:
+            self._buffer(piece)
+        self._send_out(leaving)
+        self._parked = True
+        return self._uploads.held_bytes + sum(pooled_bytes(piece.size_bytes) for piece in state.host)
 
     def start_outgoing(self, program: Program, carried: list[Ticket | None]) -> None:
         """Start the copies out that a steady iteration expects to be under way."""
@@ -88,6 +133,7 @@ class StateMover:
         for piece in list(state.host):
             self._drop_buffer(piece)
         _free_buffers(self._device, programs)
+        self._uploads.free()
         used_bytes = self._device.usage().used_bytes
         if used_bytes:
             self._device.move(used_bytes, 0)
@@ -116,14 +162,37 @@ class StateMover:
             if piece in self._state.host and piece not in self._required and piece not in pieces:
                 self._drop_buffer(piece)
 
+    def _make_room_to_return(self, coming: list[Piece]) -> None:
+        """Make room for pieces of a parked state that another plan cuts differently: they pass through the pool.
+
+        If the pool has no room beside the parked pieces, these wait in ordinary memory.
+        """
+        passing_bytes = max((pooled_bytes(p.size_bytes) for p in coming if p not in self._state.valid), default=0)
+        if not passing_bytes:
+            return
+        try:
+            self._make_room(passing_bytes)
+        except DeviceMemoryError:
+            for piece in sorted(set(self._state.host) - self._required):
+                self._save_to_host(piece)
+            self._make_room(passing_bytes)
+
     def _fit(self, programs: tuple[Program, ...]) -> None:
         """Resize the pool for these programs and for the buffers in it.
 
         Raise DeviceMemoryError if there is too little room.
         """
+        self._make_room(self._new_buffer_bytes(programs))
+
+    def _make_room(self, free_bytes: int) -> None:
+        """Resize the pool so that this much is free besides the buffers in it.
+
+        Raise DeviceMemoryError if there is too little room.
+        """
         moved = self._device.host_pack()
+        self._uploads.check_unmoved(moved)
         self._state.host = {piece: moved.get(buffer, buffer) for piece, buffer in self._state.host.items()}
-        self._device.host_fit(self._new_buffer_bytes(programs))
+        self._device.host_fit(free_bytes)
 
     def _is_only_in_buffer(self, piece: Piece) -> bool:
         state = self._state
@@ -144,7 +213,7 @@ class StateMover:
         passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
         buffered = [piece.size_bytes for piece in self._required.difference(self._state.host)]
         sizes = [size for program in programs for size in self._buffers(program).values()]
-        return sum(map(pooled_bytes, [passing_bytes, *buffered, *sizes]))
+        return self._uploads.new_bytes + sum(map(pooled_bytes, [passing_bytes, *buffered, *sizes]))
 
     def _save_pieces(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         state = self._state
@@ -237,7 +306,7 @@ class StateMover:
         for owner, size_bytes in self._buffers(program).items():
             buffer = self._device.host_allocate(size_bytes)
             if isinstance(owner, str):
-                program.staging[owner] = buffer
+                program.sources[owner] = program.staging[owner] = buffer
             else:
                 program.buffers[owner] = buffer
         for name, constant in program.step.constants.items():
@@ -246,16 +315,23 @@ class StateMover:
     def fill(self, program: Program, name: str, tensor: torch.Tensor) -> None:
         """Store a tensor for the next upload: in its host buffer, or as it is if the device's memory is the host's.
 
-        An empty tensor has no buffer and nothing to copy.
+        A batch that was gathered into its host buffer stays there. An empty tensor has no buffer and nothing to copy.
         """
         dense = tensor.detach().contiguous()
         if self._device.is_host:
             program.ready[name] = dense
+        elif name in self._uploads:
+            gathered = self._uploads.source(name, dense)
+            if gathered is None:
+                gathered = self._uploads.first(name)
+                if dense.nbytes:
+                    self._lanes.write(gathered, dense)
+            program.sources[name] = gathered
         elif name in program.staging:
             self._lanes.write(program.staging[name], dense)
 
     def _buffers(self, program: Program) -> dict[TensorId | str, int]:
-        """Return the sizes of a program's own host buffers, by tensor for swaps and by name for uploads.
+        """Return the sizes of a program's own host buffers, by tensor for swaps and by name for uploaded constants.
 
         If the device's memory is the host's, uploads need no buffers.
         """
@@ -263,8 +339,9 @@ class StateMover:
         sizes: dict[TensorId | str, int] = {}
         for tensor in sorted(program.timeline.swapped.difference(program.wiring.pieces)):
             sizes[tensor] = program.wiring.graph.tensors[tensor].size_bytes
-        for name in () if self._device.is_host else _uploads(program):
-            sizes[name] = step.graph.tensors[step.tensor_of[step.values[name].storage]].size_bytes
+        for name, size_bytes in () if self._device.is_host else uploaded_sizes(step):
+            if name not in self._uploads:
+                sizes[name] = size_bytes
         return sizes
 
 
@@ -285,11 +362,11 @@ def _batches(pieces: list[Piece]) -> list[list[Piece]]:
     return batches
 
 
-def _uploads(program: Program) -> list[str]:
-    """Return the names of the values that an iteration copies from the host: the batch and constants of the model."""
-    step = program.step
+def uploaded_sizes(step: CapturedStep) -> list[tuple[str, int]]:
+    """Return the values that an iteration copies from the host, with their sizes: the batch and constants."""
     names = [name for run in step.steps if run.kernel.stage is Stage.UPLOAD for name in run.kernel.results if name]
-    return [name for name in names if step.values[name].storage in step.tensor_of]
+    storages = [(name, step.tensor_of.get(step.values[name].storage)) for name in names]
+    return [(name, step.graph.tensors[tensor].size_bytes) for name, tensor in storages if tensor is not None]
 
 
 def _free_buffers(device: Device, programs: tuple[Program, ...]) -> None:
@@ -298,4 +375,5 @@ def _free_buffers(device: Device, programs: tuple[Program, ...]) -> None:
             device.host_free(buffer)
         program.buffers.clear()
         program.staging.clear()
+        program.sources.clear()
         program.ready.clear()

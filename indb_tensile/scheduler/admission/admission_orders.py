@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, Phase
 from indb_tensile.scheduler.admission.events import Measurement
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason, TrainerId
 from indb_tensile.scheduler.admission.questions import Question
@@ -69,6 +69,18 @@ class SendPlans:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkJob:
+    """Tell this trainer to leave the device at the end of its iteration. The answer is a Parking.
+
+    Without `in_memory` the trainer saves a checkpoint and ends; the answer is a Failure.
+    """
+
+    trainer: TrainerId
+    number: int
+    in_memory: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndTrainer:
     """End this trainer. The answer is an Exit."""
 
@@ -128,6 +140,15 @@ class SetWaitsFor:
     job: JobId
     claim: ClaimToken
     text: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPhase:
+    """Write the phase of a job whose trainer waits. All other phases are written by the trainer."""
+
+    job: JobId
+    claim: ClaimToken
+    phase: Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +214,7 @@ Order = (
     | SetGrant
     | GrantCalibration
     | SendPlans
+    | ParkJob
     | EndTrainer
     | ReleaseTrainer
     | AskPlanner
@@ -200,6 +222,7 @@ Order = (
     | RequeueJob
     | CancelJob
     | SetWaitsFor
+    | RecordPhase
     | RecordPlan
     | RecordForecast
     | RecordAdoption

@@ -6,7 +6,8 @@ the waiting job blocks the queue, and no job is claimed or let in before it. A j
 blocks no other job. One owner has at most `entering_jobs` jobs on their way in.
 
 The stages of a job: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. Its outcome
-is written only when its trainer has exited and its memory is free.
+is written only when its trainer has exited and its memory is free. A running job may leave the device and come back:
+running -> parking -> parked -> waiting -> running (parking.py).
 
 TENSILE (section IV-D) plans anew when the operators' summed latency has moved by more than a threshold, |s' - s| / s.
 We also plan anew when a job starts or ends and when the budget changes. We blend measurements in with an exponential
@@ -58,6 +59,8 @@ from indb_tensile.scheduler.admission.events import (
     Holding,
     Measurement,
     Overrun,
+    Parking,
+    PauseChange,
     PlacesChange,
     QueueChange,
     Silence,
@@ -67,6 +70,7 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
+from indb_tensile.scheduler.admission.parking import mark_paused, park, parked
 from indb_tensile.scheduler.admission.pool import (
     Broken,
     Cancelled,
@@ -83,7 +87,7 @@ from indb_tensile.scheduler.admission.pool import (
     TrainerId,
 )
 from indb_tensile.scheduler.admission.running_set import measured_throughput, watch
-from indb_tensile.scheduler.admission.sharing import advance, divide, least_limit, renew_forecasts
+from indb_tensile.scheduler.admission.sharing import advance, divide, improve, least_limit, renew_forecasts
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.timing.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -101,8 +105,10 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     decision = Decision(pool, planner)
     _fold(decision, event)
     if not decision.pool.stopping:
+        park(decision)
         divide(decision)
         advance(decision)
+        improve(decision)
         watch(decision)
         staff(decision)
     return decision.pool, tuple(decision.orders)
@@ -125,6 +131,10 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             _calibrated(decision, event)
         case Adoption():
             _adopted(decision, event)
+        case Parking():
+            parked(decision, event)
+        case PauseChange(paused=paused):
+            mark_paused(decision, paused)
         case Holding():
             _holding(decision, event)
         case Measurement():
@@ -251,7 +261,7 @@ def _adopted(decision: Decision, adoption: Adoption) -> None:
     if member is None or member.stage is not JobStage.RUNNING or adoption.generation != member.generation:
         return
     member = decision.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
-    decision.put(replace(member, host_bytes=member.planned_host_bytes))
+    decision.put(replace(member, host_bytes=member.planned_host_bytes, parked=False))
     decision.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
 
 
@@ -352,13 +362,15 @@ def _silent(decision: Decision, trainer: TrainerId) -> None:
         decision.order(EndTrainer(trainer=trainer, method=EndMethod.KILL))
     else:
         reason = f"its trainer did not take up plan {member.generation}"
+        if member.stage is JobStage.PARKING:
+            reason = "its trainer did not leave the device"
         decision.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)
 
 
 def _stalled(decision: Decision, trainer: TrainerId, silent_s: float) -> None:
     """End a trainer that makes no progress, for example after SIGSTOP. Nothing else would ever end it."""
     member = decision.pool.of_trainer(trainer)
-    if member is None or member.stage is not JobStage.RUNNING:
+    if member is None or member.stage is not JobStage.RUNNING or member.parked:
         return
     reason = f"its trainer made no progress for {silent_s:.0f} s"
     decision.end(member, Interrupted(reason=reason, blame=Blame.UNCLEAR), EndMethod.KILL)

@@ -52,6 +52,22 @@ class Adoption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parking:
+    """The trainer has left the device. The state of its job takes `host_bytes` of the host pool."""
+
+    trainer: TrainerId
+    number: int
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseChange:
+    """The jobs of this controller that their owners have paused, and have not resumed."""
+
+    paused: frozenset[JobId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """A trainer's bytes in the ledger after its grant was lowered: more than the grant while returned regions are
     still in use.
@@ -206,6 +222,8 @@ Event = (
     | Capture
     | Calibration
     | Adoption
+    | Parking
+    | PauseChange
     | Holding
     | Measurement
     | StepsLeft

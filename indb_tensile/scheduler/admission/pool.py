@@ -27,6 +27,8 @@ class JobStage(StrEnum):
     CALIBRATING = "calibrating"  # has the one calibration grant
     WAITING = "waiting"  # could be planned, but does not fit beside the other jobs
     RUNNING = "running"  # admitted: follows a plan, or will follow one soon
+    PARKING = "parking"  # leaves the device at the end of its iteration
+    PARKED = "parked"  # its state is in the host pool, its grant is 0, and it must not return yet
     ENDING = "ending"  # its trainer is ending; the outcome is written when the trainer has exited
 
 
@@ -45,6 +47,7 @@ class PlanReason(StrEnum):
     DRIFT = "drift"
     BUDGET = "budget"
     CALIBRATION = "calibration"
+    PARKING = "parking"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,9 @@ class Member:
     while a plan is in flight; then `granted_bytes` and `host_bytes` cover both plans. `need_bytes` is the least
     calibration grant. `corrected_ns` are the training step's latencies with all measurements since `workload` was
     planned blended in.
+
+    A job is to leave the device while it is `paused` or `set_aside`, and while it is `parked`, its state is in the
+    host pool (parking.py). `parks` counts the orders to park.
     """
 
     job: ClaimedJob
@@ -147,6 +153,10 @@ class Member:
     target: Target | None = None
     waits_for: str | None = None
     overtaken: int = 0  # number of jobs that were claimed later and let in while this job waited for memory
+    paused: bool = False  # its owner has asked that it does not train
+    set_aside: bool = False  # the division of the memory lets others go first
+    parked: bool = False  # until the trainer follows its next plan
+    parks: int = 0
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
@@ -195,6 +205,7 @@ class Pool:
     max_jobs: int = 8
     # the most jobs of one owner that have a trainer and no plan yet; the other places are for other owners
     entering_jobs: int = 2
+    parked_jobs: int = 4  # the most jobs that wait in the host pool; further ones are saved, and their trainers end
     drift_threshold: float = 0.2
     sharing: Sharing = Sharing.ANY_PRICE
     max_slowdown: float = 3.0  # the most that a job may be slowed down by sharing, against alone with all the memory
@@ -213,12 +224,13 @@ class Pool:
     claim_pause_ticks: int = 0
     due: PlanReason | None = None  # if set, all jobs have to be planned anew
     asked: bool = False  # the planner owes an answer
+    improvable: bool = False  # the present plans were made in little time, and were not improved since
     stopping: bool = False
 
     @property
     def owing(self) -> frozenset[tuple[TrainerId, int]]:
         """The trainers that owe an answer, with the generation of the plan that they were sent, or 0 until they are
-        ready.
+        ready, or the negative number of the order to park.
         """
         starting = {(spare.trainer, 0) for spare in self.spares if not spare.ready}
         adopting = {
@@ -226,7 +238,8 @@ class Pool:
             for member in self.at(JobStage.RUNNING)
             if member.trainer is not None and member.in_flight
         }
-        return frozenset(starting | adopting)
+        parking = {(m.trainer, -m.parks) for m in self.at(JobStage.PARKING) if m.trainer is not None}
+        return frozenset(starting | adopting | parking)
 
     @property
     def granted_bytes(self) -> int:
@@ -299,9 +312,17 @@ class Planner(Protocol):
         ...
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self,
+        workloads: tuple[Workload, ...],
+        plans: tuple[JobPlan, ...],
+        *,
+        budget_bytes: int,
+        thorough: bool = True,
     ) -> tuple[JobPlan, ...] | None:
-        """Return plans for the same jobs after their latencies have drifted; None if planning anew is better."""
+        """Return better plans for the same jobs, or plans for drifted latencies; None if planning anew is better.
+
+        With `thorough` the planner may spend seconds of processor time on better plans.
+        """
         ...
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:

@@ -31,6 +31,7 @@ class RenewFor:
     workloads: tuple[Workload, ...]
     plans: tuple[JobPlan, ...]
     budget_bytes: int
+    thorough: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +74,8 @@ def answer(planner: Planner, question: Question) -> Answer:
     match question:
         case PlanFor(workloads=workloads, budget_bytes=budget_bytes):
             return planner.plan(workloads, budget_bytes=budget_bytes)
-        case RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes):
-            return planner.renew(workloads, plans, budget_bytes=budget_bytes)
+        case RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes, thorough=thorough):
+            return planner.renew(workloads, plans, budget_bytes=budget_bytes, thorough=thorough)
         case LeastFor(workload=workload):
             return planner.least_bytes(workload)
         case TradeOffsFor(workload=workload):

@@ -28,6 +28,7 @@ from dataclasses import replace
 from itertools import count
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.scheduler.admission.parking import parked_host_bytes
 from indb_tensile.scheduler.admission.pool import Planner, Pool
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
@@ -77,9 +78,14 @@ def fit(planner: Planner, pool: Pool, workloads: Sequence[Workload], *, budget_b
 
 
 def beside(pool: Pool, workload: Workload) -> Workload:
-    """Return the workload with its job's present share of the host pool, which other jobs' plans must leave to it."""
+    """Return the workload with its job's present share of the host pool, which other jobs' plans must leave to it,
+    and with the share of parked jobs, which all plans must leave to them.
+    """
     member = pool.of_job(workload.job)
-    return workload if member is None else replace(workload, host_bytes=member.host_bytes)
+    if member is None:
+        return workload
+    occupied_bytes = parked_host_bytes(pool, workload.job)
+    return replace(workload, host_bytes=member.host_bytes, parked_host_bytes=occupied_bytes)
 
 
 def fits(

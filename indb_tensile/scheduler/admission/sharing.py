@@ -48,6 +48,10 @@ from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import least_bytes
 from indb_tensile.sizes import compared, size
 
+# Plans are improved if a job goes on for this long. Improving the plans of two small networks took 1 to 10 s of a
+# processor, which on a device without a GPU is taken from the jobs, and gains a few per cent.
+_WORTH_IMPROVING_NS = 120_000_000_000
+
 
 def divide(decision: Decision) -> None:
     """Do the planning that is due, until it is done or the planner has to be asked. If it was asked, wait for its
@@ -76,6 +80,8 @@ def _replan(decision: Decision, reason: PlanReason) -> None:
     budget_bytes = decision.pool.budget_bytes - _reserved_bytes(decision.pool)
     renewed = _renewed(decision, running, budget_bytes) if reason is PlanReason.DRIFT else None
     plans = _fit(decision, running, budget_bytes) if renewed is None else renewed
+    if renewed is None:
+        decision.pool = replace(decision.pool, improvable=len(running) > 1)
     if not isinstance(plans, Infeasible):
         _set_targets(decision, running, plans, reason)
     elif _promised_bytes(decision.pool) > decision.pool.budget_bytes:
@@ -83,6 +89,23 @@ def _replan(decision: Decision, reason: PlanReason) -> None:
         _end_member(
             decision, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason
         )
+
+
+def improve(decision: Decision) -> None:
+    """Have the present plans improved once all jobs follow them, if the jobs run for long enough after that."""
+    pool = decision.pool
+    if not pool.improvable or pool.due is not None or pool.asked or not is_worth_improving(pool):
+        return
+    if all(member.settled for member in pool.at(JobStage.RUNNING)):
+        decision.pool = replace(pool, improvable=False)
+        decision.plan_anew(PlanReason.DRIFT)
+        divide(decision)
+
+
+def is_worth_improving(pool: Pool) -> bool:
+    """Return whether some running job goes on for long enough to gain from seconds of planning."""
+    left_ns = (m.steps_left * m.plan.forecast.iteration_ns for m in pool.at(JobStage.RUNNING) if m.plan is not None)
+    return max(left_ns, default=0) > _WORTH_IMPROVING_NS
 
 
 def _end_member(decision: Decision, member: Member, outcome: Outcome, reason: PlanReason) -> None:
@@ -125,7 +148,7 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     """
     limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
-    rule = _start_rule(decision, waiting)
+    rule = _start_rule(decision, _up_to_holder(waiting))
     for place, head in enumerate(waiting):
         if head.stage is JobStage.UNMEASURED:
             if _make_room(decision, head, reason):
@@ -173,6 +196,14 @@ def _start_rule(decision: Decision, waiting: list[Member]) -> StartRule | None:
     return StartRule(decision, heads, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
 
 
+def _up_to_holder(waiting: list[Member]) -> list[Member]:
+    """Return the jobs up to the first that lets no other past. If the rule could prefer a later job, each of the two
+    would wait for the other, and nothing would run.
+    """
+    holder = next((place for place, member in enumerate(waiting) if holds_queue(member)), len(waiting))
+    return waiting[: holder + 1]
+
+
 def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
     """Plan the waiting job together with the running jobs. Return True if it was let in, or ended."""
     together = (*decision.pool.at(JobStage.RUNNING), head)
@@ -183,6 +214,7 @@ def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule
     if not isinstance(plans, Infeasible):
         head = decision.wait(head, None)
         _set_targets(decision, (*together[:-1], head), plans, reason)
+        decision.pool = replace(decision.pool, improvable=len(together) > 1)
         _count_overtaking(decision, head)
         if decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED):
             decision.plan_anew(reason)  # the next job may fit as well
@@ -269,7 +301,9 @@ def _renewed(decision: Decision, members: tuple[Member, ...], budget_bytes: int)
     workloads = tuple(planned(m) for m in members)
     whole_bytes = decision.pool.whole(max(0, budget_bytes))
     requested = tuple(beside(decision.pool, w) for w in workloads)
-    plans = decision.planner.renew(requested, followed, budget_bytes=whole_bytes)
+    plans = decision.planner.renew(
+        requested, followed, budget_bytes=whole_bytes, thorough=is_worth_improving(decision.pool)
+    )
     if plans is None or not fits(decision.planner, decision.pool, workloads, plans, budget_bytes=whole_bytes):
         return None
     return plans

@@ -109,7 +109,7 @@ def _claim(decision: Decision) -> None:
 
 
 def _enters(member: Member) -> bool:
-    return member.stage is not JobStage.ENDING and (member.stage is not JobStage.RUNNING or member.generation == 0)
+    return member.stage is not JobStage.ENDING and member.generation == 0
 
 
 def _holds_back(member: Member) -> bool:

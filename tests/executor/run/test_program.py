@@ -54,7 +54,7 @@ def test_uploads_and_operators_have_the_simulators_order() -> None:
             operator = int(called[1])
             if graph.operators[operator].stage is not Stage.UPLOAD:
                 executed.append((EventKind.COMPUTE, operator))
-        elif re.fullmatch(r"stall \+= wait\(copy_in\(.*, u_\w+, \d+\)\)", line):
+        elif re.fullmatch(r"stall \+= wait\(upload\(.*, '\w+', \d+\)\)", line):
             executed.append((EventKind.UPLOAD, operator))
     assert executed == [(event.kind, event.operator) for event in simulated]
     assert [kind for kind, _ in executed[:3]] == [EventKind.UPLOAD, EventKind.UPLOAD, EventKind.COMPUTE]

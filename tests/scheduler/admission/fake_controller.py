@@ -146,7 +146,7 @@ class HalvingPlanner:
         return tuple(plans)
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
         return None
 
@@ -186,10 +186,10 @@ class CachedPlanner(HalvingPlanner):
         return plans
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
         renewed: tuple[JobPlan, ...] | None = self.look_up(
-            RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes)
+            RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes, thorough=thorough)
         )
         return renewed
 

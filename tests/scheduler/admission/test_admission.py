@@ -332,7 +332,7 @@ def test_budget_below_the_least_requeues_the_newest_job_without_blame() -> None:
 
 
 def test_plan_waits_for_the_host_memory_of_an_ending_trainer() -> None:
-    controller = FakeController(20, host_pool_bytes=4 * REGION)
+    controller = FakeController(20, host_pool_bytes=8 * REGION)
     first = controller.claim(job(1))
     controller.send(
         Capture(trainer=first, graphs=(one_tensor_graph(3 * REGION, Stage.UPLOAD),), latency_ns=((1000,),), unknown=0)
@@ -346,14 +346,14 @@ def test_plan_waits_for_the_host_memory_of_an_ending_trainer() -> None:
         )
     )
     assert SendPlans not in controller.order_types()
-    assert controller.pool.free_host_bytes == REGION
+    assert controller.pool.free_host_bytes == 2 * REGION
     controller.send(Exit(trainer=first, code=0))
     assert [o.trainer for o in orders_of_type(controller.orders, SendPlans)] == [second]
-    assert controller.pool.free_host_bytes == 2 * REGION
+    assert controller.pool.free_host_bytes == 4 * REGION
 
 
 def test_job_keeps_its_host_memory_until_it_adopts_the_smaller_plan() -> None:
-    controller = FakeController(20, host_pool_bytes=4 * REGION)
+    controller = FakeController(20, host_pool_bytes=8 * REGION)
     trainer = controller.claim(job(1))
     controller.send(
         Capture(
@@ -362,9 +362,9 @@ def test_job_keeps_its_host_memory_until_it_adopts_the_smaller_plan() -> None:
     )
     controller.adopt_all()
     member = controller.pool.members[0]
-    assert (member.planned_host_bytes, member.host_bytes) == (3 * REGION, 3 * REGION)
-    smaller = replace(member, generation=2, planned_host_bytes=REGION)
+    assert (member.planned_host_bytes, member.host_bytes) == (6 * REGION, 6 * REGION)
+    smaller = replace(member, generation=2, planned_host_bytes=2 * REGION)
     controller.pool = replace(controller.pool, members=(smaller,))
-    assert controller.pool.free_host_bytes == REGION
+    assert controller.pool.free_host_bytes == 2 * REGION
     controller.send(Adoption(trainer=trainer, generation=2))
-    assert controller.pool.free_host_bytes == 3 * REGION
+    assert controller.pool.free_host_bytes == 6 * REGION

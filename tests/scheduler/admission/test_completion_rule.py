@@ -7,6 +7,7 @@ from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
 from indb_tensile.scheduler.admission.events import Capture, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.admission.trainer_staff import MOST_OVERTAKEN
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
@@ -187,3 +188,16 @@ def test_throughput_is_measured_when_all_jobs_of_a_set_are() -> None:
     assert recorded.throughput is None
     (recorded,) = orders_of_type(controller.send(replace(slow, trainer=second)), RecordMeasurement)
     assert recorded.throughput == 1.0
+
+
+def test_a_job_that_was_overtaken_often_enough_starts_though_a_later_job_is_shorter() -> None:
+    controller = _controller(10, contention=Contention(points=((1, 1.0), (2, 2.0))))
+    first = _capture(controller, job(1), 8)
+    for number, steps in ((2, 100.0), (3, 10.0)):
+        _capture(controller, job(number), 8, steps)
+    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING, 3: JobStage.WAITING}
+    members = controller.pool.members
+    overtaken = tuple(replace(m, overtaken=MOST_OVERTAKEN) if m.job.job == 2 else m for m in members)
+    controller.pool = replace(controller.pool, members=overtaken)
+    controller.finish(first)
+    assert _stages(controller) == {2: JobStage.RUNNING, 3: JobStage.WAITING}

@@ -77,7 +77,7 @@ class RenewingPlanner(HalvingPlanner):
     more_bytes: int = 0
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
         return tuple(job_plan(plan.job, plan.peak_bytes + self.more_bytes) for plan in plans)
 
@@ -101,9 +101,9 @@ class UnansweredPlanner(HalvingPlanner):
     """Raise Unanswered for every question about drift. The answer never comes."""
 
     def renew(
-        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int
+        self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
-        raise Unanswered(RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes))
+        raise Unanswered(RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes, thorough=thorough))
 
 
 def test_planner_gets_no_question_about_drifted_jobs_that_were_cancelled() -> None:

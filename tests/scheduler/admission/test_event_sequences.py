@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indb_tensile.job import ClaimedJob, JobId
+from indb_tensile.job import Blame, ClaimedJob, JobId
 from indb_tensile.scheduler.admission.admission_orders import (
     AssignJob,
     CancelJob,
@@ -15,6 +15,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     FailJob,
     GrantCalibration,
     Order,
+    ParkJob,
     ReleaseTrainer,
     RequeueJob,
     SendPlans,
@@ -22,6 +23,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     SpawnTrainer,
 )
 from indb_tensile.scheduler.admission.decide import decide
+from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.events import (
     Adoption,
     Answered,
@@ -33,15 +35,18 @@ from indb_tensile.scheduler.admission.events import (
     ClaimLoss,
     Event,
     Exit,
+    Failure,
     Finish,
     Holding,
     Measurement,
+    Parking,
+    PauseChange,
     QueueChange,
     SpareReady,
     Tick,
 )
-from indb_tensile.scheduler.admission.pool import JobStage as JobStage
-from indb_tensile.scheduler.admission.pool import TrainerId
+from indb_tensile.scheduler.admission.parking import bring_back, set_aside
+from indb_tensile.scheduler.admission.pool import Fault, JobStage, TrainerId
 from tests.scheduler.admission.fake_controller import (
     REGION,
     FakeController,
@@ -70,6 +75,7 @@ class EventSimulation:
         self.granted_bytes: dict[TrainerId, int] = {}
         self.in_flight: dict[TrainerId, int] = {}
         self.outcome_by_claim: dict[int, str] = {}
+        self.paused: set[int] = set()
 
     def alive(self) -> set[TrainerId]:
         return self.starting | self.idle | set(self.busy) | self.ending
@@ -114,6 +120,12 @@ class EventSimulation:
                 assert grant_bytes <= self.granted_bytes[trainer]
                 self.in_flight[trainer] = generation
                 self.next_message[trainer] = Adoption(trainer=trainer, generation=generation)
+            case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
+                assert trainer not in self.next_message
+                self.next_message[trainer] = Parking(trainer=trainer, number=number, host_bytes=5)
+                if not in_memory:
+                    fault = Fault(sqlstate="53200", message="no room")
+                    self.next_message[trainer] = Failure(trainer=trainer, fault=fault, retry=True, blame=Blame.NOBODY)
             case EndTrainer(trainer=trainer):
                 assert trainer in self.alive()
                 self.ending.add(trainer)
@@ -136,10 +148,27 @@ class EventSimulation:
         return Holding(trainer=trainer, held_bytes=self.granted_bytes[trainer])
 
     def claim(self) -> ClaimedJob | None:
-        if not self.queued:
+        number = next((n for n in self.queued if n not in self.paused), None)
+        if number is None:
             return None
         self.claims += 1
-        return job(self.queued.pop(0), claim=self.claims)
+        self.queued.remove(number)
+        return job(number, claim=self.claims)
+
+    def pause(self, paused: set[int]) -> None:
+        """Let the owners pause exactly these jobs. The next heartbeat reports those that this controller has."""
+        self.paused = paused
+        held = {m.job.job for m in self.controller.pool.members}
+        self.send(PauseChange(paused=frozenset(JobId(number) for number in held & paused)))
+        self.send(QueueChange())
+
+    def set_aside(self, numbers: set[int]) -> None:
+        """Let the division of the memory set exactly these jobs aside."""
+        decision = Decision(self.controller.pool, self.controller.planner)
+        for member in decision.pool.members:
+            (set_aside if member.job.job in numbers else bring_back)(decision, member)
+        self.controller.pool = decision.pool
+        self.send(Tick())
 
     def capture(self, trainer: TrainerId) -> Capture:
         size = self.sizes[self.busy[trainer].job]
@@ -200,7 +229,7 @@ class EventSimulation:
             self.send(QueueChange())
 
     def take_random_action(self) -> None:  # noqa: C901 - a table: one case per kind of action
-        action = self.data.draw(st.integers(0, 14), label="action")
+        action = self.data.draw(st.integers(0, 16), label="action")
         numbers = st.sampled_from(sorted(self.sizes))
         if action == 0:
             self.send(Tick())
@@ -225,6 +254,10 @@ class EventSimulation:
             self.send_measurement(self.draw_trainer(running))
         elif action == 12 and self.held_bytes:
             self.send(self.give_memory_back(self.draw_trainer(self.held_bytes)))
+        elif action == 13:
+            self.pause(self.data.draw(st.sets(numbers), label="paused"))
+        elif action == 14:
+            self.set_aside(self.data.draw(st.sets(numbers), label="set aside"))
         else:
             self.answer_question()
 
@@ -255,7 +288,11 @@ class EventSimulation:
         return {
             m.trainer
             for m in self.controller.pool.members
-            if m.trainer in self.busy and m.stage is JobStage.RUNNING and m.adopted and m.trainer not in self.ending
+            if m.trainer in self.busy
+            and m.stage in (JobStage.RUNNING, JobStage.PARKING)
+            and m.adopted
+            and not m.parked
+            and m.trainer not in self.ending
         }
 
     def draw_trainer(self, trainers: Any) -> TrainerId:
@@ -265,6 +302,8 @@ class EventSimulation:
     def run_to_completion(self) -> None:
         """Let every job run to its end, and fail if one cannot end."""
         self.send(BudgetChange(budget_bytes=20 * REGION))
+        self.set_aside(set())
+        self.pause(set())
         for _ in range(3000):
             if len(self.outcome_by_job) == len(self.sizes) and not self.controller.pool.members:
                 return

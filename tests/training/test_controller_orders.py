@@ -1,0 +1,102 @@
+"""Check how a trainer follows the controller's orders between two iterations."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from indb_tensile.device.device import Device
+from indb_tensile.errors import InvariantError, NoRoomToParkError
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.job import JobId
+from indb_tensile.messages import Adopt, Adopted, Calibrate, Message, Park, Parked
+from indb_tensile.scheduler.memory.peak import LIVENESS
+from tests.device.fake_device import FakeDevice
+from tests.device.memory_device import MemoryDevice
+from tests.executor.conftest import prepared
+from worker.training.controller_orders import ControllerOrders
+
+ADOPT = Adopt(generation=2, grant_bytes=1 << 24, plans=(LIVENESS,) * 3)
+
+
+class _Scene:
+    """A runner that has adopted a plan, and the orders to it, which all have arrived."""
+
+    def __init__(self, orders: list[Message], *, device: Device | None = None, saves: bool = True) -> None:
+        job, steps = prepared("mlp")
+        self.orders = orders
+        self.sent: list[Message] = []
+        self.calls: list[str] = []
+        self.now_s = 0.0
+        self.saves = saves
+        self.device = device or MemoryDevice()
+        self.state = job.state()
+        self.runner = Runner(self.device, self.state, steps)
+        self.runner.adopt(ADOPT.plans, 1)
+        self.link: Any = SimpleNamespace(send=self.sent.append)
+        self.progress: Any = SimpleNamespace(
+            job=SimpleNamespace(job=JobId(7)),
+            enter_again=lambda: self.calls.append("enter again"),
+            signs=SimpleNamespace(begin=lambda: self.calls.append("begin")),
+        )
+
+    def poll(self) -> Message | None:
+        return self.orders.pop(0) if self.orders else None
+
+    def next(self) -> Message:
+        self.now_s += 50.0
+        self.calls.append("wait")
+        return self.orders.pop(0)
+
+    def save(self) -> bool:
+        self.calls.append("save")
+        return self.saves
+
+    def follow(self) -> float:
+        made = ControllerOrders(self.runner, self.link, self, self.progress, self.save, lambda: self.now_s)
+        return made.follow()
+
+
+def test_parked_trainer_waits_off_the_device_for_its_next_plan() -> None:
+    scene = _Scene([Park(number=3), ADOPT])
+    assert scene.follow() == 50.0
+    parked, adopted = scene.sent
+    assert isinstance(parked, Parked)
+    assert (parked.job, parked.number) == (7, 3)
+    assert parked.host_bytes > 0
+    assert adopted == Adopted(job=JobId(7), generation=2)
+    assert scene.calls == ["wait", "enter again", "begin"]
+    assert scene.runner.generation == 2
+
+
+def test_plans_are_adopted_without_a_pause() -> None:
+    scene = _Scene([ADOPT])
+    assert scene.follow() == 0.0
+    assert scene.sent == [Adopted(job=JobId(7), generation=2)]
+
+
+@pytest.mark.parametrize(
+    ("saves", "text"), [(True, "from the checkpoint that it has just saved"), (False, "from its last checkpoint")]
+)
+def test_trainer_that_may_not_wait_in_host_memory_saves_a_checkpoint_and_ends(saves: bool, text: str) -> None:
+    scene = _Scene([Park(number=1, in_memory=False)], saves=saves)
+    with pytest.raises(NoRoomToParkError, match=text):
+        scene.follow()
+    assert (scene.sent, scene.calls) == ([], ["save"])
+
+
+def test_full_host_pool_is_named_as_the_reason() -> None:
+    device = FakeDevice(1 << 24, 1 << 24)
+    scene = _Scene([Park(number=1)], device=device)
+    device.host_pool_bytes = 0
+    with pytest.raises(NoRoomToParkError) as caught:
+        scene.follow()
+    assert "could not be parked in host memory" in caught.value.detail
+    assert scene.calls == ["save"]
+    assert scene.state.export(), "the state is whole while the checkpoint is saved"
+
+
+@pytest.mark.parametrize("orders", [[Calibrate(grant_bytes=1)], [Park(number=1), Park(number=2)]])
+def test_order_that_makes_no_sense_now_is_an_error(orders: list[Message]) -> None:
+    with pytest.raises(InvariantError, match="the controller sent"):
+        _Scene(orders).follow()

@@ -1,0 +1,108 @@
+"""Follows the controller's orders between two iterations: adopts plans, leaves the device, and comes back to it."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from indb_tensile.device.hardware import trim_heap
+from indb_tensile.errors import DeviceMemoryError, InvariantError, NoRoomToParkError
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.messages import Adopt, Adopted, Message, Park, Parked, TrainerLink
+
+from .progress_writer import ProgressWriter
+
+log = logging.getLogger("trainer")
+
+
+class OrderSource(Protocol):
+    """The methods of `Inbox` that are used here."""
+
+    def poll(self) -> Message | None:
+        """Return the next message, or None if there is none."""
+        ...
+
+    def next(self) -> Message:
+        """Wait for the next message and return it."""
+        ...
+
+
+class ControllerOrders:
+    """The orders to one job that trains. `save` saves a checkpoint and returns whether that succeeded."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        link: TrainerLink,
+        inbox: OrderSource,
+        progress_writer: ProgressWriter,
+        save: Callable[[], bool],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._link = link
+        self._inbox = inbox
+        self._progress_writer = progress_writer
+        self._save = save
+        self._clock_s = clock_s
+        self._job = progress_writer.job.job
+
+    def follow(self) -> float:
+        """Follow every order that has arrived. Returns the seconds for which the job was parked.
+
+        Raises NoRoomToParkError if the job had to leave the device and could not wait in the host pool.
+        """
+        parked_s = 0.0
+        while (message := self._inbox.poll()) is not None:
+            match message:
+                case Adopt():
+                    self._adopt(message)
+                case Park():
+                    parked_s += self._park(message)
+                case _:
+                    raise _unexpected(message, "trains")
+        return parked_s
+
+    def _adopt(self, order: Adopt) -> None:
+        self._runner.adopt(order.plans, order.generation, order.grant_bytes)
+        trim_heap()
+        self._link.send(Adopted(job=self._job, generation=order.generation))
+
+    def _park(self, order: Park) -> float:
+        """Leave the device, wait for the next plans and adopt them. Everything else of the job stays as it is.
+
+        The generators of random numbers, the batch that was gathered ahead and the sums of the losses are in this
+        process's own memory already.
+        """
+        started_s = self._clock_s()
+        host_bytes = self._leave(order)
+        trim_heap()
+        log.info("job %s: parked %d bytes in %.3g s", self._job, host_bytes, self._clock_s() - started_s)
+        self._link.send(Parked(job=self._job, number=order.number, host_bytes=host_bytes))
+        message = self._inbox.next()
+        if not isinstance(message, Adopt):
+            raise _unexpected(message, "is parked")
+        self._adopt(message)
+        self._progress_writer.enter_again()
+        self._progress_writer.signs.begin()
+        return self._clock_s() - started_s
+
+    def _leave(self, order: Park) -> int:
+        """Move the state to the host pool and return its bytes there. If that is impossible, save a checkpoint."""
+        reason = "its controller keeps as many jobs parked in host memory as it may"
+        if order.in_memory:
+            try:
+                return self._runner.park()
+            except DeviceMemoryError as error:
+                reason = error.message
+        saved = self._save()
+        where = "from the checkpoint that it has just saved" if saved else "from its last checkpoint"
+        raise NoRoomToParkError(
+            f"job {self._job} left the device and continues later {where}",
+            detail=f"It could not be parked in host memory: {reason}.",
+            hint="Raise host_pool_bytes or parked_jobs if such jobs should wait in host memory.",
+        )
+
+
+def _unexpected(message: Message, state: str) -> InvariantError:
+    return InvariantError(f"the controller sent {type(message).__name__} to a job that {state}")
