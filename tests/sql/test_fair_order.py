@@ -138,14 +138,6 @@ def test_paused_jobs_are_passed_over_and_do_not_count_as_active(database: Databa
         assert _claim_of_two(alice, bob, connection, worker)[0] == "alice"
 
 
-def _claim_of_two(
-    alice: Connection, bob: Connection, connection: psycopg.Connection[Any], worker: WorkerId
-) -> list[str]:
-    """Enqueue a job of either owner, and return the owners in the order in which their jobs are claimed."""
-    owners = {enqueue(alice, "a2"): "alice", enqueue(bob, "b"): "bob"}
-    return [owners[claim(connection, worker).job] for _ in owners]
-
-
 def test_priority_orders_the_jobs_of_one_owner(database: Database) -> None:
     with database.connect("alice") as alice, database.connect("tensile_worker") as connection:
         worker = _register(connection)
@@ -355,3 +347,11 @@ def _use(
         jobs.requeue(connection, claimed.job, claimed.claim, "another job is meant")
     record_usage(connection, [_usage(job, device_s)])
     jobs.cancelled(connection, claimed.job, claimed.claim)
+
+
+def _claim_of_two(
+    alice: Connection, bob: Connection, connection: psycopg.Connection[Any], worker: WorkerId
+) -> list[str]:
+    """Enqueue a job of either owner, and return the owners in the order in which their jobs are claimed."""
+    owners = {enqueue(alice, "a2"): "alice", enqueue(bob, "b"): "bob"}
+    return [owners[claim(connection, worker).job] for _ in owners]
