@@ -80,6 +80,22 @@ class StartRule:
         numbers = sum(1 << k for k, member in enumerate(self._members) if member.job.job in jobs)
         return SetForecasts(self._demands, self._device, self._corrections).throughput(numbers)
 
+    def waiting_text(self, job: JobId) -> str:
+        """Return what a job that does not start now waits for, and why."""
+        ends_ns = self.choice.ends_ns
+        ends = sorted((ends_ns.get(self._demands[k].job, 0.0), self._demands[k].job) for k in members(self._running))
+        number = self._number(job)
+        if not ends or number is None:
+            return "its turn"
+        names = " or ".join(f"job {other}" for _, other in ends)
+        beside = "it" if len(ends) == 1 else "them"
+        text = f"{names} to end, the first in about {_seconds(ends[0][0])}: "
+        forecasts = SetForecasts(self._demands, self._device, self._corrections)
+        if forecasts.step_ns(self._running | 1 << number) is None:
+            slowdown = f"{self._device.max_slowdown:g}"
+            return f"{text}beside {beside}, the jobs do not fit, or one would be more than {slowdown} times slower"
+        return f"{text}if it started beside {beside} now, all jobs together would end no earlier"
+
     def _choose(self) -> StartChoice:
         forecasts = SetForecasts(self._demands, self._device, self._corrections)
         return choose_starts(forecasts, self._running)
@@ -144,19 +160,6 @@ def scaled_by(point: TradeOff, ratio: float) -> TradeOff:
     """Return the same plan for operators that take `ratio` times as long. Its copies take as long as before."""
     added_ns = round((ratio - 1) * point.compute_ns)
     return replace(point, iteration_ns=max(1, point.iteration_ns + added_ns), compute_ns=point.compute_ns + added_ns)
-
-
-def waiting_text(choice: StartChoice, pool: Pool) -> str:
-    """Return what a job that does not start now waits for."""
-    jobs = pool.at(JobStage.RUNNING)
-    ends = sorted((choice.ends_ns.get(m.job.job, 0.0), m.job.job) for m in jobs)
-    names = " or ".join(f"job {job}" for _, job in ends)
-    if not ends:
-        return "its turn"
-    return (
-        f"{names} to end, the first in about {_seconds(ends[0][0])}: beside {'it' if len(ends) == 1 else 'them'}, "
-        f"all jobs together would end no earlier than in turn, which takes about {_seconds(choice.makespan_ns)}"
-    )
 
 
 def _seconds(duration_ns: float) -> str:

@@ -86,6 +86,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
+from indb_tensile.scheduler.admission.preemption import let_return
 from indb_tensile.scheduler.admission.running_set import measured_throughput, watch
 from indb_tensile.scheduler.admission.sharing import advance, divide, improve, least_limit, renew_forecasts
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
@@ -106,6 +107,9 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     _fold(decision, event)
     if not decision.pool.stopping:
         park(decision)
+        divide(decision)
+        let_return(decision, decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED))
+        park(decision)  # jobs that the division has set aside
         divide(decision)
         advance(decision)
         improve(decision)

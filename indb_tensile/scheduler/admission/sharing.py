@@ -25,7 +25,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordPlan,
     SendPlans,
 )
-from indb_tensile.scheduler.admission.completion_rule import StartRule, waiting_text
+from indb_tensile.scheduler.admission.completion_rule import StartRule
 from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
 from indb_tensile.scheduler.admission.pool import (
     Broken,
@@ -39,6 +39,7 @@ from indb_tensile.scheduler.admission.pool import (
     Sharing,
     Target,
 )
+from indb_tensile.scheduler.admission.preemption import let_return, make_way
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.region_fit import beside, fit, fits, grant_of
 from indb_tensile.scheduler.admission.trainer_staff import holds_queue
@@ -148,13 +149,15 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     """
     limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
+    let_return(decision, waiting)
     rule = _start_rule(decision, _up_to_holder(waiting))
     for place, head in enumerate(waiting):
         if head.stage is JobStage.UNMEASURED:
             if _make_room(decision, head, reason):
                 return True
         elif rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
-            decision.wait(head, waiting_text(rule.choice, decision.pool))
+            decision.wait(head, rule.waiting_text(head.job.job))
+            make_way(decision, head)
         elif _admit(decision, head, reason, rule):
             return True
         if holds_queue(head):
@@ -209,7 +212,8 @@ def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule
     together = (*decision.pool.at(JobStage.RUNNING), head)
     plans = _fit(decision, together, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
     if not isinstance(plans, Infeasible) and rule is not None and not rule.confirms(head.job.job, plans):
-        decision.wait(head, waiting_text(rule.choice, decision.pool))
+        decision.wait(head, rule.waiting_text(head.job.job))
+        make_way(decision, head)
         return False
     if not isinstance(plans, Infeasible):
         head = decision.wait(head, None)

@@ -300,6 +300,7 @@ def job(
     owner: int = 10,
     owner_limit_bytes: int | None = None,
     max_runtime_s: int | None = None,
+    priority: int = 0,
 ) -> ClaimedJob:
     """Return a claimed job. The token of its claim is 1000 plus its number unless `claim` is given."""
     spec = JobSpec(
@@ -318,6 +319,7 @@ def job(
         owner_oid=owner,
         spec=spec,
         owner_limit_bytes=owner_limit_bytes,
+        priority=priority,
     )
 
 

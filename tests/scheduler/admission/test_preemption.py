@@ -1,0 +1,117 @@
+"""A job of a higher priority makes lower ones leave the device at their next boundary, and lets them return."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.admission.admission_orders import ParkJob, SendPlans
+from indb_tensile.scheduler.admission.events import Capture, Parking, PauseChange
+from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+
+from .fake_controller import REGION, FakeController, graph, job, orders_of_type
+from .test_completion_rule import TimedPlanner
+
+
+def _controller(budget: int, **rules: Any) -> FakeController:
+    return FakeController(budget, TimedPlanner(), sharing=Sharing.COMPLETION, entering_jobs=8, **rules)
+
+
+def _capture(controller: FakeController, number: int, regions: int, **claimed: Any) -> TrainerId:
+    trainer = controller.claim(job(number, **claimed))
+    controller.send(Capture(trainer=trainer, graphs=(graph(regions),), latency_ns=((1000,),), unknown=0, steps=100.0))
+    return trainer
+
+
+def _start(controller: FakeController, number: int, regions: int, **claimed: Any) -> TrainerId:
+    trainer = _capture(controller, number, regions, **claimed)
+    controller.adopt_all()
+    return trainer
+
+
+def _parked(controller: FakeController, trainer: TrainerId) -> None:
+    member = controller.pool.of_trainer(trainer)
+    assert member is not None
+    controller.send(Parking(trainer=trainer, number=member.parks, host_bytes=0))
+
+
+def _stages(controller: FakeController) -> dict[int, JobStage]:
+    return {m.job.job: m.stage for m in controller.pool.members}
+
+
+def test_lower_job_leaves_for_a_higher_one_and_returns_after_it() -> None:
+    controller = _controller(4)
+    low = _start(controller, 1, 4)
+    high = _capture(controller, 2, 4, priority=5)
+    assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == [low]
+    _parked(controller, low)
+    assert [order.trainer for order in orders_of_type(controller.orders, SendPlans)] == [high]
+    controller.adopt_all()
+    assert _stages(controller) == {1: JobStage.WAITING, 2: JobStage.RUNNING}
+    assert controller.grants() == {1: 0, 2: 4}
+    controller.finish(high)
+    controller.adopt_all()
+    assert _stages(controller) == {1: JobStage.RUNNING}
+    assert controller.grants() == {1: 4}
+
+
+def test_nobody_leaves_for_a_job_of_equal_or_lower_priority() -> None:
+    controller = _controller(4)
+    _start(controller, 1, 4, priority=5)
+    for number, priority in ((2, 5), (3, 0)):
+        _capture(controller, number, 4, priority=priority)
+        assert orders_of_type(controller.orders, ParkJob) == []
+
+
+def test_nobody_leaves_for_a_higher_job_that_fits_beside_him() -> None:
+    controller = _controller(8)
+    _start(controller, 1, 4)
+    _start(controller, 2, 4, priority=5)
+    assert controller.grants() == {1: 4, 2: 4}
+
+
+def test_nobody_leaves_for_a_higher_job_that_waits_for_its_owners_quota() -> None:
+    controller = _controller(8)
+    _start(controller, 1, 4, owner=7, owner_limit_bytes=4 * REGION)
+    _start(controller, 2, 4, owner=8)
+    _capture(controller, 3, 4, owner=7, owner_limit_bytes=4 * REGION, priority=5)
+    assert orders_of_type(controller.orders, ParkJob) == []
+
+
+def test_lower_job_returns_if_the_higher_one_is_paused_while_it_waits() -> None:
+    controller = _controller(4)
+    low = _start(controller, 1, 4)
+    _capture(controller, 2, 4, priority=5)
+    controller.send(PauseChange(paused=frozenset({JobId(2)})))
+    _parked(controller, low)
+    controller.adopt_all()
+    assert controller.grants()[1] == 4
+
+
+@given(priorities=st.lists(st.integers(0, 2), min_size=1, max_size=5), data=st.data())
+def test_every_job_runs_in_the_end_and_the_budget_holds(priorities: list[int], data: st.DataObject) -> None:
+    controller = _controller(8, parked_jobs=8)
+    trainers = {}
+    for number, priority in enumerate(priorities, start=1):
+        trainers[number] = _capture(controller, number, data.draw(st.integers(2, 8)), priority=priority)
+        _settle(controller)
+    for _ in range(len(priorities)):
+        running = [m for m in controller.pool.members if m.stage is JobStage.RUNNING]
+        assert running, "jobs wait and none runs"
+        assert controller.pool.held_bytes <= controller.pool.budget_bytes
+        assert running[0].trainer is not None
+        controller.finish(running[0].trainer)
+        _settle(controller)
+    assert controller.pool.members == ()
+
+
+def _settle(controller: FakeController) -> None:
+    """Let every trainer park that was told to, and follow every plan that was sent."""
+    while True:
+        controller.adopt_all()
+        parking = [m for m in controller.pool.members if m.stage is JobStage.PARKING]
+        if not parking:
+            return
+        assert parking[0].trainer is not None
+        _parked(controller, parking[0].trainer)
