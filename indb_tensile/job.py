@@ -116,7 +116,8 @@ class ClaimedJob:
 
     `owner_limit_bytes` is the device memory that all jobs of the owner may be granted together; None: no limit.
     `threads` is the number of threads for the job's operators. The job keeps this number from its first start on,
-    because another number of threads changes the last bits of its results. Jobs of a higher `priority` start first.
+    because another number of threads changes the last bits of its results. Of one owner's jobs, those of a higher
+    `priority` start first.
     """
 
     job: JobId

@@ -284,7 +284,6 @@ create table tensile.jobs (
   constraint jobs_that_fail_say_why check (state <> 'failed' or error_message is not null),
   constraint jobs_that_do_not_succeed_publish_nothing check (version_id is null or state = 'succeeded')
 ) with (fillfactor = 80);
-create index jobs_queued on tensile.jobs (priority desc, job_id) where state = 'queued' and not pause_requested;
 -- Only active jobs have a worker_id, by a constraint. The index does not name the state, because the check of the
 -- foreign key searches by worker_id only.
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
@@ -313,7 +312,8 @@ comment on column tensile.jobs.state is
   'state of the job; each update of it names the expected old state, and notifies';
 comment on column tensile.jobs.phase is 'current activity of a starting or running job';
 comment on column tensile.jobs.priority is
-  'jobs of higher priority start first; those of equal priority in the order of job_id';
+  'among the jobs of one owner, those of higher priority start first, and those of equal priority in the order of '
+  'job_id';
 comment on column tensile.jobs.attempt is 'how often the job was claimed, including the current claim';
 comment on column tensile.jobs.max_attempts is 'number of faults since the last checkpoint at which the job fails';
 comment on column tensile.jobs.faults is
@@ -777,11 +777,15 @@ create table tensile.role_quotas (
   jobs_queued integer,
   bytes bigint,
   highest_priority integer,
+  device_seconds bigint,
+  weight double precision,
   changed_at timestamptz not null default now(),
   changed_by name not null default current_user,
   primary key (role_oid, installation),
   constraint role_quotas_are_counts check (jobs_running >= 0 and jobs_queued >= 0 and bytes >= 0),
-  constraint role_quotas_priority_is_bounded check (highest_priority between -1000 and 1000)
+  constraint role_quotas_priority_is_bounded check (highest_priority between -1000 and 1000),
+  constraint role_quotas_device_seconds_are_positive check (device_seconds > 0),
+  constraint role_quotas_weight_is_bounded check (weight between 0.001 and 1000)
 );
 comment on table tensile.role_quotas is
   'quotas of roles, as set by an administrator with tensile_set_quota(); null stands for the default';
@@ -798,8 +802,70 @@ comment on column tensile.role_quotas.bytes is
   'most device memory that all jobs of the role may be granted together; by default without a limit';
 comment on column tensile.role_quotas.highest_priority is
   'highest priority that the role may give a job; by default 1000';
+comment on column tensile.role_quotas.device_seconds is
+  'most device-seconds of the role in one day (UTC); by default without a limit';
+comment on column tensile.role_quotas.weight is
+  'weight of the role when owners share the devices: twice the weight is twice the share; by default 1';
 comment on column tensile.role_quotas.changed_at is 'time of the last change';
 comment on column tensile.role_quotas.changed_by is 'role that made the last change';
+
+-- Usage --------------------------------------------------------------------------------------------------------
+
+create table tensile.usage (
+  owner_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  day date not null,
+  model_name text not null,
+  owner_name name not null,
+  device_s double precision not null default 0,
+  byte_s double precision not null default 0,
+  running_s double precision not null default 0,
+  measured_s double precision not null default 0,
+  alone_s double precision not null default 0,
+  jobs_deleted bigint not null default 0,
+  primary key (owner_oid, installation, day, model_name)
+) with (fillfactor = 50);
+create index usage_day on tensile.usage (day);
+
+comment on table tensile.usage is
+  'use of devices by each owner and model, by day; controllers add to it once a second. A job that runs uses a device '
+  'second by second in the larger of two shares: that of the device''s memory it is granted, and that of its compute, '
+  'which jobs side by side divide equally';
+comment on column tensile.usage.owner_oid is 'owner of the jobs; the oid is valid only in the database of the column installation';
+comment on column tensile.usage.installation is 'database that owner_oid belongs to';
+comment on column tensile.usage.day is 'day in UTC';
+comment on column tensile.usage.model_name is 'model of the jobs, by the name that it had then';
+comment on column tensile.usage.owner_name is 'name of the owner then, for display';
+comment on column tensile.usage.device_s is 'device-seconds: the job''s share of the device, summed over time';
+comment on column tensile.usage.byte_s is 'byte-seconds: the granted device memory, summed over time';
+comment on column tensile.usage.running_s is 'seconds in which a job had device memory, summed over the jobs';
+comment on column tensile.usage.measured_s is 'the part of running_s in which the speed of the job was known';
+comment on column tensile.usage.alone_s is
+  'seconds that the work done in measured_s takes alone on the device with all the memory; measured_s / alone_s is the '
+  'mean slowdown';
+comment on column tensile.usage.jobs_deleted is
+  'jobs that ended after a worker had claimed them and are deleted since; jobs deleted on the day of their end count for '
+  'the day before';
+
+create table tensile.owner_usage (
+  owner_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  recent_s double precision not null default 0,
+  day date not null,
+  day_s double precision not null default 0,
+  updated_at timestamptz not null default now(),
+  primary key (owner_oid, installation)
+) with (fillfactor = 50);
+comment on table tensile.owner_usage is
+  'how much each owner has used devices lately, which decides whose job is claimed next, and how much on the present '
+  'day, which a quota can bound; controllers add to it once a second';
+comment on column tensile.owner_usage.owner_oid is 'owner; the oid is valid only in the database of the column installation';
+comment on column tensile.owner_usage.installation is 'database that owner_oid belongs to';
+comment on column tensile.owner_usage.recent_s is
+  'device-seconds until updated_at, where earlier ones count less: half after each period of the setting usage_half_life';
+comment on column tensile.owner_usage.day is 'day in UTC of the last use';
+comment on column tensile.owner_usage.day_s is 'device-seconds on that day';
+comment on column tensile.owner_usage.updated_at is 'time of the last addition';
 
 -- Snapshots ---------------------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ comment on function tensile.why_not_trained(oid, name) is
 -- The enable_… settings make the planner find the next job by walking an index in its order, and not by sorting the
 -- whole queue. The statistics of a queue are always out of date, so the planner must not decide by them.
 --
--- Owners that have as many jobs as their quota allows are passed over, and so are the owners in `passed_over`. If no
--- owner is passed over, the function takes the first job of the queue. Otherwise it finds the owners with queued jobs
--- by one index lookup for each owner, so that its cost does not depend on the number of jobs that are passed over.
+-- Owners that have as many jobs as their quota allows are passed over, and so are the owners in `passed_over`. The owners
+-- with queued jobs come from one index lookup for each owner, in fair order (tensile.queue_heads()), so the cost depends
+-- neither on the number of queued jobs nor on the number of jobs that are passed over.
 --
 -- A job whose owner may no longer train is never handed out: all queued jobs of that role fail, in portions of 1000.
 create function tensile.claim_job(worker bigint, passed_over oid[] default '{}') returns setof tensile.jobs
@@ -45,23 +45,15 @@ begin
   end if;
   for portion in 1..5 loop
     next_job := null;
-    if skipped_owners = '{}' then
-      select q.job_id, q.owner_oid into next_job, next_owner from tensile.jobs as q
-       where q.state = 'queued' and not q.pause_requested and (q.not_before is null or q.not_before <= now())
+    for next_owner in select h.owner_oid from tensile.queue_heads(skipped_owners) as h loop
+      select q.job_id into next_job from tensile.jobs as q
+       where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
+         and q.state = 'queued' and not q.pause_requested and (q.not_before is null or q.not_before <= now())
          and q.installation = (select tensile.installation())
-       order by q.priority desc, q.job_id
+       order by q.owner_oid, q.priority desc, q.job_id
          for update skip locked limit 1;
-    else
-      for next_owner in select h.owner_oid from tensile.queue_heads(skipped_owners) as h loop
-        select q.job_id into next_job from tensile.jobs as q
-         where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
-           and q.state = 'queued' and not q.pause_requested and (q.not_before is null or q.not_before <= now())
-           and q.installation = (select tensile.installation())
-         order by q.owner_oid, q.priority desc, q.job_id
-           for update skip locked limit 1;
-        exit when next_job is not null;
-      end loop;
-    end if;
+      exit when next_job is not null;
+    end loop;
     if next_job is null then
       return;
     end if;
@@ -108,8 +100,9 @@ begin
 end
 $$;
 comment on function tensile.claim_job(bigint, oid[]) is
-  'claims the oldest queued job of the highest priority for a worker that is not paused, among the owners whose quotas '
-  'allow another job and that are not passed over; workers never wait for each other''s jobs';
+  'claims a job for a worker: that of the owner whose turn it is, among the owners whose quotas allow another job and '
+  'that are not passed over, and of that owner''s queued jobs the oldest of the highest priority that is not paused; '
+  'workers never wait for each other''s jobs';
 
 -- Interruptions -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,9 @@ as $$
     ('retain_plans', 'interval or null', '"7 days"', 'how long a plan is kept that was replaced or whose job ended; also who ran beside whom'),
     ('retain_workers', 'interval or null', '"7 days"', 'how long a worker is kept after it has stopped'),
     ('retain_links', 'interval or null', '"90 days"', 'how long measurements of a link are kept without a worker'),
+    ('retain_usage', 'interval or null', '"400 days"', 'how long the use of devices by owner and model is kept'),
     ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one'),
+    ('usage_half_life', 'interval', '"1 hour"', 'time after which an owner''s use of devices counts half in the queue'),
     ('snapshot_max_bytes', 'bytes', '2147483648', 'largest size of one snapshot'),
     ('role_snapshots_max_bytes', 'bytes', '8589934592', 'largest total size of one role''s snapshots'),
     ('all_snapshots_max_bytes', 'bytes', '34359738368', 'largest total size of all snapshots')
@@ -88,8 +90,8 @@ declare
   kept_versions bigint;
   cutoff timestamptz;
   ended bigint[];
-  counts bigint[] := '{0,0,0,0,0,0,0}';  -- in the order of `kinds`
-  kinds constant text[] := '{events,plans,metrics,jobs,workers,links,versions}';
+  counts bigint[] := '{0,0,0,0,0,0,0,0}';  -- in the order of `kinds`
+  kinds constant text[] := '{events,plans,metrics,jobs,workers,links,versions,usage}';
   deleted bigint;
 begin
   -- The jobs that are old enough to be deleted with their rows in other tables.
@@ -191,7 +193,19 @@ begin
                      where r.place > kept_versions)
             limit least(remaining, most_versions) for update skip locked));
   get diagnostics deleted = row_count;
-  counts[7] := deleted;
+  counts[7] := deleted; remaining := remaining - deleted;
+
+  cutoff := now() - (tensile.setting('retain_usage') #>> '{}')::interval;
+  delete from tensile.usage as u
+   where u.ctid = any (array(select o.ctid from tensile.usage as o where o.day < cutoff::date
+                              order by o.day limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[8] := deleted; remaining := remaining - deleted;
+  delete from tensile.owner_usage as u
+   where u.ctid = any (array(select o.ctid from tensile.owner_usage as o where o.updated_at < cutoff
+                              limit remaining for update skip locked));
+  get diagnostics deleted = row_count;
+  counts[8] := counts[8] + deleted;
 
   return query
   select c.name, c.rows from unnest(kinds, counts) with ordinality as c (name, rows, place)

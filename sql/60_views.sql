@@ -7,12 +7,19 @@ create function tensile.queue_positions(jobs bigint[]) returns table (job_id big
   set search_path = pg_catalog, pg_temp
 as $$
   select q.job_id, q.place
-    from (select j.job_id, row_number() over (order by j.priority desc, j.job_id) as place
-            from tensile.jobs as j where j.state = 'queued' and not j.pause_requested) as q
+    from (select j.job_id, row_number() over (order by s.spent, (s.idle and j.place = 1) desc,
+                                                       s.usage_s + (j.place - 1) * s.next_s, j.job_id) as place
+            from (select o.job_id, o.owner_oid,
+                         row_number() over (partition by o.owner_oid order by o.priority desc, o.job_id) as place
+                    from tensile.jobs as o where o.state = 'queued' and not o.pause_requested) as j
+            join tensile.owner_standings(array(select distinct o.owner_oid from tensile.jobs as o
+                                                where o.state = 'queued')) as s on s.owner_oid = j.owner_oid) as q
    where q.job_id = any (jobs)
 $$;
 comment on function tensile.queue_positions(bigint[]) is
-  'returns the place of each of these jobs among the queued jobs of all owners, from 1; paused jobs have none';
+  'returns the place of each of these jobs among the queued jobs of all owners, from 1, if no job ended until then: the '
+  'owners take turns by their use and weight, as tensile.queue_heads() hands out jobs one by one; '
+  'paused jobs have none';
 
 create function tensile.active_jobs() returns table (worker_id bigint, jobs bigint, waiting bigint)
   language sql stable security definer
@@ -108,6 +115,10 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
             when intake.alive = 0 then 'a controller: none is alive'
             when j.installation <> (select tensile.installation())
               then 'nothing: it came with a copy of another database, and no controller of this database claims it'
+            when spent.day_s is not null
+              then format('the next day, which begins at %s: its owner has used %s device-seconds today, and its quota is %s '
+                          'a day', to_char(tensile.usage_day() + 1, 'YYYY-MM-DD "00:00 UTC"'),
+                          round(spent.day_s::numeric, 1), spent.most_s)
             when j.owner_oid = any ((select tensile.owners_at_limit(0))::oid[])
               then format('one of its owner''s jobs to end: at most %s run at once',
                           (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
@@ -127,6 +138,7 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
   left join tensile.queue_positions(array(select o.job_id from tensile.jobs as o where o.state = 'queued')) as q
     on q.job_id = j.job_id
   left join tensile.owners_entering() as entering on entering.owner_oid = j.owner_oid
+  left join tensile.owners_spent() as spent on spent.owner_oid = j.owner_oid
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  cross join tensile.intake() as intake
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
@@ -134,7 +146,8 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
     or j.phase::text in ('paused', 'parked')  -- as text: an upgrade that adds these labels cannot use them
  order by j.pause_requested, q.place nulls first, j.job_id;
 comment on view tensile.stat_queue is
-  'waiting jobs in the order in which they will start, with what each one waits for; paused jobs come last';
+  'waiting jobs in the order in which they will about start, with what each one waits for; paused jobs '
+  'come last';
 
 -- Devices ------------------------------------------------------------------------------------------------------
 
@@ -265,7 +278,7 @@ comment on column tensile.stat_jobs.relation is 'table that the job trains on';
 comment on column tensile.stat_jobs.state is
   'state of the job: queued, starting, running, succeeded, failed or cancelled';
 comment on column tensile.stat_jobs.phase is 'current activity of a starting or running job';
-comment on column tensile.stat_jobs.priority is 'jobs of higher priority start first';
+comment on column tensile.stat_jobs.priority is 'among the jobs of one owner, those of higher priority start first';
 comment on column tensile.stat_jobs.attempt is 'how often the job was claimed';
 comment on column tensile.stat_jobs.faults is 'attempts since the last checkpoint that ended by the job''s own fault';
 comment on column tensile.stat_jobs.interruptions is
@@ -287,11 +300,12 @@ comment on column tensile.stat_jobs.error_message is 'message of the last error'
 comment on column tensile.stat_jobs.error_detail is 'detail of the last error';
 comment on column tensile.stat_jobs.error_hint is 'hint of the last error: what to do';
 comment on column tensile.stat_queue.position is
-  'place among the queued jobs of all users; null for a job that a worker has claimed';
+  'place among the queued jobs of all users if no job ended until then: owners take turns by their use and weight; null '
+  'for a job that a worker has claimed';
 comment on column tensile.stat_queue.job_id is 'number of the job';
 comment on column tensile.stat_queue.model is 'model that the job trains';
 comment on column tensile.stat_queue.owner is 'owner of the job';
-comment on column tensile.stat_queue.priority is 'jobs of higher priority start first';
+comment on column tensile.stat_queue.priority is 'among the jobs of one owner, those of higher priority start first';
 comment on column tensile.stat_queue.state is 'queued, starting or running';
 comment on column tensile.stat_queue.phase is
   'for a job that a worker has claimed: waiting for memory, paused or parked';

@@ -7,6 +7,7 @@
 
 select pg_catalog.pg_extension_config_dump('tensile.settings', '');
 select pg_catalog.pg_extension_config_dump('tensile.role_quotas', '');
+select pg_catalog.pg_extension_config_dump('tensile.usage', '');
 select pg_catalog.pg_extension_config_dump('tensile.models', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_versions', '');
 select pg_catalog.pg_extension_config_dump('tensile.version_bundles', '');

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import lost_claim
 from indb_tensile.catalog.queries import query
+from indb_tensile.catalog.usage import JobUsage, record_usage
 from indb_tensile.job import ClaimToken, JobId, WorkerId
 
 
@@ -64,12 +65,13 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUse:
-    """The part of one job in the memory use of a device."""
+    """The part of one job in the use of a device."""
 
     job: JobId
     granted_bytes: int
     used_bytes: int
     high_water_bytes: int
+    speed: float | None = None  # of its iterations, relative to alone on the device with all the memory
 
 
 def known_latencies(
@@ -173,8 +175,14 @@ def plan_measured(
     _update_plan(connection, "plan_measured", job, claim, values)
 
 
-def record_device(connection: Connection, worker: WorkerId, use: DeviceUse, jobs: Sequence[JobUse] = ()) -> None:
-    """Replace the stored memory use of the worker's device and of the jobs on it."""
+def record_device(
+    connection: Connection,
+    worker: WorkerId,
+    use: DeviceUse,
+    jobs: Sequence[JobUse] = (),
+    usages: Sequence[JobUsage] = (),
+) -> None:
+    """Replace the stored memory use of the worker's device and of the jobs on it, and add what jobs have used."""
     with connection.transaction():
         connection.execute(query("record_device"), {**asdict(use), "worker": worker})
         connection.execute(
@@ -187,6 +195,7 @@ def record_device(connection: Connection, worker: WorkerId, use: DeviceUse, jobs
                 "high_water": [j.high_water_bytes for j in jobs],
             },
         )
+        record_usage(connection, usages)
 
 
 def _update_plan(

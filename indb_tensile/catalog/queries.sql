@@ -569,6 +569,37 @@ with written as (
 )
 delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (%(jobs)s::bigint[])
 
+-- record_usage --
+-- Rows are written in the order of the key, so that two controllers cannot deadlock.
+with used as (
+  select j.owner_oid, j.installation, j.model_name, min(j.owner_name::text) as owner_name, sum(u.device_s) as device_s,
+         sum(u.byte_s) as byte_s, sum(u.running_s) as running_s, sum(u.measured_s) as measured_s,
+         sum(u.alone_s) as alone_s
+    from unnest(%(jobs)s::bigint[], %(device_s)s::float8[], %(byte_s)s::float8[], %(running_s)s::float8[],
+                %(measured_s)s::float8[], %(alone_s)s::float8[])
+      as u (job_id, device_s, byte_s, running_s, measured_s, alone_s)
+    join tensile.jobs as j using (job_id)
+   group by j.owner_oid, j.installation, j.model_name
+), by_model as (
+  insert into tensile.usage as t
+    (owner_oid, installation, day, model_name, owner_name, device_s, byte_s, running_s, measured_s, alone_s)
+  select owner_oid, installation, tensile.usage_day(), model_name, owner_name, device_s, byte_s, running_s, measured_s,
+         alone_s
+    from used order by owner_oid, model_name
+  on conflict (owner_oid, installation, day, model_name) do update
+     set device_s = t.device_s + excluded.device_s, byte_s = t.byte_s + excluded.byte_s,
+         running_s = t.running_s + excluded.running_s, measured_s = t.measured_s + excluded.measured_s,
+         alone_s = t.alone_s + excluded.alone_s
+)
+insert into tensile.owner_usage as t (owner_oid, installation, recent_s, day, day_s)
+select owner_oid, installation, sum(device_s), tensile.usage_day(), sum(device_s)
+  from used group by owner_oid, installation order by owner_oid
+on conflict (owner_oid, installation) do update
+   set recent_s = tensile.decayed_usage(t.recent_s, t.updated_at, (select tensile.usage_half_life_s()))
+                    + excluded.recent_s,
+       day_s = case when t.day = excluded.day then t.day_s else 0 end + excluded.day_s, day = excluded.day,
+       updated_at = now()
+
 -- pin_session --
 -- Names in our statements mean PostgreSQL's own functions and operators, and not those of a user.
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)

@@ -3,7 +3,7 @@
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 
-KINDS = ("events", "plans", "metrics", "jobs", "workers", "links", "versions")
+KINDS = ("events", "plans", "metrics", "jobs", "workers", "links", "versions", "usage")
 
 
 def vacuum_step(connection: Connection, most: int) -> dict[str, int]:

@@ -64,7 +64,9 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
 @click.option("--metric", help="the metric that decides which version is better")
 @click.option("--early-stop", metavar="JSON", help="""an object, such as '{"patience": 5}'""")
 @click.option("--init-from", metavar="MODEL", help="begin with this model's weights")
-@click.option("--priority", default=0, show_default=True, help="jobs of higher priority start first")
+@click.option(
+    "--priority", default=0, show_default=True, help="of your own jobs, those of higher priority start first"
+)
 @click.option("--memory-limit", metavar="SIZE", help="the most device memory the job may use, such as 200MB")
 @click.option("--max-runtime", metavar="INTERVAL", help="the longest time that the job may run, such as '2 hours'")
 @click.option(

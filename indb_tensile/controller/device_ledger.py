@@ -212,8 +212,11 @@ class DeviceMemory:
     def use(self, pool: Pool) -> tuple[DeviceUse, tuple[JobUse, ...]]:
         """Return the use of the device as a whole and by each job, for the catalog."""
         whole, load = self._account.device_usage(), self._gauge.read()
+        speeds = dict(pool.running_set.speeds)
         shares = tuple(
-            share for member in pool.members if (share := self._share(member.job.job, member.trainer)) is not None
+            replace(share, speed=speeds.get(share.job))
+            for member in pool.members
+            if (share := self._share(member.job.job, member.trainer)) is not None
         )
         use = DeviceUse(
             kind=self._kind,

@@ -27,6 +27,7 @@ from indb_tensile.catalog.device_contention import MeasuredContention
 from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
+from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.config import variable
 from indb_tensile.errors import DatabaseError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
@@ -104,8 +105,10 @@ class Records(Protocol):
         """Carry out an order of decide(). Raises LostClaimError if the job no longer belongs to this worker."""
         ...
 
-    def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
-        """Record the use of the device as a whole and by each job."""
+    def record_device(
+        self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...], usages: tuple[JobUsage, ...]
+    ) -> None:
+        """Record the use of the device as a whole and by each job, and add what jobs have used since then."""
         ...
 
     def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
@@ -197,9 +200,11 @@ class CatalogRecords:
         """Carry out an order of decide()."""
         self._run(lambda c: self._write(c, writing, planning_ns))
 
-    def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
-        """Replace the recorded use of the worker's device."""
-        self._run(lambda c: plans.record_device(c, worker, use, shares))
+    def record_device(
+        self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...], usages: tuple[JobUsage, ...]
+    ) -> None:
+        """Replace the recorded use of the worker's device, and add what jobs have used."""
+        self._run(lambda c: plans.record_device(c, worker, use, shares, usages))
 
     def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
         """Replace the recorded reason why the worker claims no job now."""

@@ -19,6 +19,7 @@ from indb_tensile.catalog.plans import DeviceUse, JobUse
 from indb_tensile.controller.catalog_writes import CatalogWrites
 from indb_tensile.controller.observer import Observer
 from indb_tensile.controller.records import Records, Writing
+from indb_tensile.controller.usage_meter import UsageMeter
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
@@ -37,6 +38,7 @@ class WorkerRegistration:
         self._clock_s = clock_s
         self._observer = Observer()
         self._outbox = CatalogWrites(records)
+        self._meter = UsageMeter()
         self._former: WorkerId | None = None
         self._received: deque[ClaimToken] = deque(maxlen=_CLAIMS_REMEMBERED)
         self._away = False
@@ -179,13 +181,19 @@ class WorkerRegistration:
         self._outbox.flush()
 
     def record_device(self, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
-        """Record the use of the device. A failed write is dropped, because newer figures follow."""
+        """Record the use of the device. A failed write is dropped, because newer figures follow.
+
+        What the jobs have used since the last successful write is kept, and is written with the next one.
+        """
+        self._meter.measure(self._clock_s(), use.budget_bytes, shares)
         if self.worker is None:
             return
         try:
-            self._records.record_device(self.worker, use, shares)
+            self._records.record_device(self.worker, use, shares, self._meter.pending)
         except DatabaseError as error:
             log.debug("the device's use was not written: %s", error.message)
+        else:
+            self._meter.clear()
 
     def record_holdup(self, holdup: str | None) -> None:
         """Record why no job is claimed now, if that has changed. A failed write is tried again at the next call."""

@@ -39,6 +39,7 @@ def check_max_runtime(seconds: Any) -> int | None:
 def check_priority(value: int) -> int:
     """Return the job's priority in the queue. Raises RequestError for one out of range."""
     if not -MOST_PRIORITY <= value <= MOST_PRIORITY:
-        hint = f"Give a number from -{MOST_PRIORITY} to {MOST_PRIORITY}; jobs of higher priority go first."
+        bounds = f"from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+        hint = f"Give a number {bounds}; of your own jobs, those of higher priority go first."
         raise RequestError(f"priority is {value}", hint=hint)
     return value

@@ -153,7 +153,6 @@ drop index tensile.jobs_active;
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
 drop index tensile.jobs_queued;
-create index jobs_queued on tensile.jobs (priority desc, job_id) where state = 'queued' and not pause_requested;
 create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id)
   where state = 'queued' and not pause_requested;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
@@ -257,12 +256,42 @@ create table tensile.role_quotas (
   jobs_queued integer,
   bytes bigint,
   highest_priority integer,
+  device_seconds bigint,
+  weight double precision,
   changed_at timestamptz not null default now(),
   changed_by name not null default current_user,
   primary key (role_oid, installation),
   constraint role_quotas_are_counts check (jobs_running >= 0 and jobs_queued >= 0 and bytes >= 0),
-  constraint role_quotas_priority_is_bounded check (highest_priority between -1000 and 1000)
+  constraint role_quotas_priority_is_bounded check (highest_priority between -1000 and 1000),
+  constraint role_quotas_device_seconds_are_positive check (device_seconds > 0),
+  constraint role_quotas_weight_is_bounded check (weight between 0.001 and 1000)
 );
+
+create table tensile.usage (
+  owner_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  day date not null,
+  model_name text not null,
+  owner_name name not null,
+  device_s double precision not null default 0,
+  byte_s double precision not null default 0,
+  running_s double precision not null default 0,
+  measured_s double precision not null default 0,
+  alone_s double precision not null default 0,
+  jobs_deleted bigint not null default 0,
+  primary key (owner_oid, installation, day, model_name)
+) with (fillfactor = 50);
+create index usage_day on tensile.usage (day);
+
+create table tensile.owner_usage (
+  owner_oid oid not null,
+  installation uuid not null default tensile.installation(),
+  recent_s double precision not null default 0,
+  day date not null,
+  day_s double precision not null default 0,
+  updated_at timestamptz not null default now(),
+  primary key (owner_oid, installation)
+) with (fillfactor = 50);
 
 create table tensile.snapshots (
   job_id bigint primary key references tensile.jobs on delete cascade,

@@ -16,6 +16,7 @@ from indb_tensile.catalog.connection import LockedError, UnreachableError
 from indb_tensile.catalog.install import VERSION
 from indb_tensile.catalog.jobs import HeartbeatReply, ObservedWorker, UnreadableJob
 from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
 from indb_tensile.controller.controller_loop import Controller, Mail
 from indb_tensile.controller.device_ledger import ChangingRegions, DeviceMemory
@@ -94,6 +95,7 @@ class FakeRecords:
         self.rescues = False  # whether `rescue` requeues the jobs of dead workers
         self.refuses = False  # whether every write is refused
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
+        self.usages: tuple[JobUsage, ...] = ()
         self.holdups: list[tuple[WorkerId, str | None]] = []
         self._next_claim = 100
 
@@ -168,9 +170,12 @@ class FakeRecords:
                 case _:
                     pass
 
-    def record_device(self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...]) -> None:
+    def record_device(
+        self, worker: WorkerId, use: DeviceUse, shares: tuple[JobUse, ...], usages: tuple[JobUsage, ...]
+    ) -> None:
         self._check()
         self.use = (use, shares)
+        self.usages += usages
 
     def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
         self._check()

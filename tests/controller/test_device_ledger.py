@@ -4,11 +4,14 @@ import os
 
 import pytest
 
+from indb_tensile.catalog.plans import JobUse
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.device.device import EmulatedDevice
 from indb_tensile.device.ledger import Ledger, Region, RegionState
 from indb_tensile.errors import DeviceMemoryError
-from indb_tensile.scheduler.admission.pool import Pool, TrainerId
+from indb_tensile.job import ClaimedJob, ClaimToken, JobId
+from indb_tensile.scheduler.admission.pool import Member, Pool, RunningSet, TrainerId
+from tests.controller.fakes import spec
 
 MIB = 1 << 20
 
@@ -48,3 +51,24 @@ def test_regions_of_a_dead_trainer_stay_reserved_until_its_release() -> None:
         memory.release(dead)
         memory.grant(alive, 8 * MIB)
         assert {region.slot for region in ledger.regions()} == {slot + 1}
+
+
+def test_use_of_a_job_has_its_grant_and_its_speed_beside_the_others() -> None:
+    with Ledger.create(8 * MIB, MIB, 1000, 1000) as ledger:
+        memory = DeviceMemory(ledger, kind="fake")
+        members = tuple(
+            Member(
+                job=ClaimedJob(job=JobId(n), claim=ClaimToken(n), attempt=1, owner_oid=10, spec=spec("train")),
+                trainer=TrainerId(n) if n < 3 else None,
+            )
+            for n in (1, 2, 3)
+        )
+        for trainer, granted_bytes in ((TrainerId(1), 5 * MIB), (TrainerId(2), 2 * MIB)):
+            memory.claim(trainer, os.getpid())
+            memory.grant(trainer, granted_bytes)
+        running_set = RunningSet(jobs=(JobId(1), JobId(2)), speeds=((JobId(1), 0.5),))
+        pool = Pool(budget_bytes=8 * MIB, region_bytes=MIB, members=members, running_set=running_set)
+        assert memory.use(pool)[1] == (
+            JobUse(job=JobId(1), granted_bytes=5 * MIB, used_bytes=0, high_water_bytes=0, speed=0.5),
+            JobUse(job=JobId(2), granted_bytes=2 * MIB, used_bytes=0, high_water_bytes=0, speed=None),
+        )

@@ -5,9 +5,11 @@ import logging
 import pytest
 
 from indb_tensile.catalog.jobs import ObservedWorker
+from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.controller.worker_registration import WorkerRegistration
 from indb_tensile.errors import DatabaseError
-from indb_tensile.job import Blame, ClaimedJob, WorkerId
+from indb_tensile.job import Blame, ClaimedJob, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
 from indb_tensile.scheduler.admission.pool import Fault
 from tests.controller.fakes import FakeClock, FakeRecords, LockedRecords
@@ -182,3 +184,22 @@ def test_changed_holdup_is_recorded_once_and_again_after_a_failed_write() -> Non
     registration.record_holdup(None)
     worker = registration.worker
     assert records.holdups == [(worker, "a trainer to start"), (worker, None)]
+
+
+def test_use_of_the_device_while_the_database_is_away_is_written_later() -> None:
+    records, clock = FakeRecords(), FakeClock(now_s=100.0)
+    registration = WorkerRegistration(records, clock)
+    registration.join()
+    registration.record_device(_USE, (_SHARE,))
+    records.away, clock.now_s = True, 101.0
+    registration.record_device(_USE, (_SHARE,))
+    records.away, clock.now_s = False, 103.0
+    registration.record_device(_USE, ())
+    registration.record_device(_USE, ())
+    assert records.usages == (JobUsage(job=JobId(1), device_s=1.0, byte_s=5.0, running_s=1.0),)
+
+
+_USE = DeviceUse(
+    kind="x", capacity_bytes=9, budget_bytes=9, granted_bytes=5, used_bytes=5, high_water_bytes=5, host_bytes=0
+)
+_SHARE = JobUse(job=JobId(1), granted_bytes=5, used_bytes=5, high_water_bytes=5)

@@ -11,6 +11,7 @@ import psycopg
 from indb_tensile.catalog import jobs, models, plans, stored_checkpoints
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import DeviceUse, JobUse, PlanRecord
+from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.errors import RequestError
 from indb_tensile.job import ClaimedJob, JobId, WorkerId
 from tests.catalog.enqueue import claim, enqueue, publication, register
@@ -83,7 +84,8 @@ def _create_objects(
         kind="x", capacity_bytes=9, budget_bytes=9, granted_bytes=1, used_bytes=1, high_water_bytes=1, host_bytes=0
     )
     share = JobUse(job=running.job, granted_bytes=1, used_bytes=1, high_water_bytes=1)
-    plans.record_device(connection, worker, use, [share])
+    usage = JobUsage(job=running.job, device_s=1.0, byte_s=1.0, running_s=1.0)
+    plans.record_device(connection, worker, use, [share], [usage])
     stored_checkpoints.save_checkpoint(
         connection,
         running.job,

@@ -14,6 +14,7 @@ import pytest
 from indb_tensile.catalog import jobs, models, plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import DeviceUse, JobUse
+from indb_tensile.catalog.usage import JobUsage
 from indb_tensile.job import ModelVersionId
 from tests.catalog.enqueue import enqueue, publication, register
 from tests.conftest import Database
@@ -191,6 +192,7 @@ def _usual_actions(
         kind="x", capacity_bytes=9, budget_bytes=9, granted_bytes=1, used_bytes=1, high_water_bytes=1, host_bytes=0
     )
     share = JobUse(job=running.job, granted_bytes=1, used_bytes=1, high_water_bytes=1)
+    usage = JobUsage(job=running.job, device_s=1.0, byte_s=1.0, running_s=1.0)
 
     def predict() -> None:
         with pytest.raises(psycopg.Error) as error:  # the model is looked up before the missing service is noticed
@@ -212,5 +214,5 @@ def _usual_actions(
             worker, running, publication(incumbent=ModelVersionId(victims_objects.version_id), incumbent_metric=0.5)
         ),
         "load a version": lambda: models.load_version(worker, ModelVersionId(victims_objects.version_id)),
-        "record the device": lambda: plans.record_device(worker, worker_id, use, [share]),
+        "record the device": lambda: plans.record_device(worker, worker_id, use, [share], [usage]),
     }

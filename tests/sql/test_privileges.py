@@ -248,7 +248,7 @@ def test_queue_counts_every_users_jobs_and_shows_only_own_jobs(alice: Connection
     rows = bob.execute("select position, job_id, waits_for from tensile.stat_queue").fetchall()
 
     none = "a controller: none is alive"
-    assert rows == [(1, high_job, none), (3, low_job, none)]
+    assert rows == [(2, high_job, none), (3, low_job, none)]
 
 
 def test_raised_error_may_contain_a_percent_sign(alice: Connection) -> None:

@@ -134,7 +134,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 "priority is 1001",
                 None,
-                "Give a number from -1000 to 1000; jobs of higher priority go first.",
+                "Give a number from -1000 to 1000; of your own jobs, those of higher priority go first.",
             ),
         ),
         (

@@ -6,7 +6,7 @@ them with an installed catalog as compares the tables.
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, Numeric, SmallInteger, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Date, Double, Integer, Numeric, SmallInteger, Table, Text
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB
 
 from indb_tensile.catalog.sqlalchemy.catalog_tables import metadata
@@ -40,6 +40,23 @@ stat_quotas = _view(
     Column("most_bytes", BigInteger),
     Column("highest_priority", Integer),
     Column("is_set", Boolean),
+    Column("device_seconds_today", Double),
+    Column("most_device_seconds", BigInteger),
+    Column("weight", Double),
+)
+
+stat_usage = _view(
+    "stat_usage",
+    Column("owner", Name),
+    Column("model", Text),
+    Column("device_seconds", Double),
+    Column("byte_seconds", Double),
+    Column("running_seconds", Double),
+    Column("jobs_ended", BigInteger),
+    Column("slowdown", Double),
+    Column("device_seconds_today", Double),
+    Column("first_day", Date),
+    Column("last_day", Date),
 )
 
 stat_progress_train = _view(
