@@ -128,9 +128,9 @@ def demand_of(member: Member) -> JobDemand:
 def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
     """Return pool and member after a training step of this job computed for `compute_ns`.
 
-    Alone, this is the new time of the job's operators alone, and its trade-offs are scaled to it. So it is beside other
-    jobs if it is less than the time alone, which a calibration overestimates by up to a third: no job is faster beside
-    others. Otherwise it corrects the contention. A slowdown beyond the number of jobs has other causes, and is not
+    Alone, this is the new time of the job's operators alone, and its trade-offs are scaled to it. A time beside other
+    jobs counts as alone if it is less: no job is faster beside others, and a calibration overestimates by up to a
+    third. Otherwise it corrects the contention. A slowdown beyond the number of jobs has other causes, and is not
     counted.
     """
     if pool.sharing is not Sharing.COMPLETION or member.alone_ns <= 0 or compute_ns <= 0:
