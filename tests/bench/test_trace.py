@@ -20,8 +20,8 @@ from indb_tensile.bench.harness.trace_rivals import (
     LeastAttained,
     Packing,
     Rival,
+    ShiftedPairs,
     ShortestRemaining,
-    Zico,
     rivals,
 )
 from indb_tensile.bench.harness.trace_scheduler_run import run_admission
@@ -195,7 +195,7 @@ def test_packing_is_undone_if_the_throughput_does_not_rise_and_jobs_take_turns()
 
 def test_zico_runs_two_jobs_whose_peaks_do_not_fit_together() -> None:
     jobs = [_job(1, 0, 10, LARGE), _job(2, 0, 10, LARGE), _job(3, 0, 10, LARGE)]
-    outcome = run_rival(Zico(), jobs, _device())
+    outcome = run_rival(ShiftedPairs(), jobs, _device())
     assert _ends_s(outcome) == {1: 10, 2: 10, 3: 20}
     assert outcome.peak_bytes == 90 * REGION  # two states of 10, and activations of 70
 

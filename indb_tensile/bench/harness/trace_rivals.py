@@ -205,7 +205,7 @@ class Packing(_Unplanned):
             self._groups = [one, *self._groups[1:], other]
 
 
-class Zico:
+class ShiftedPairs:
     """Zico (Lim et al., ATC 2021): two jobs at a time share memory, shifted so that their peaks do not meet.
 
     An approximation that flatters Zico: two jobs are assumed to need both states and the larger of their activations,
@@ -241,5 +241,5 @@ def rivals(time_scale: float) -> tuple[Rival, ...]:
         LeastAttained(thresholds_ns=tuple(hour_ns / 10 * 2**k for k in range(_QUEUES - 1))),
         # Gandiva's turns take a minute. A turn of less than 10 s would go into changes.
         Packing(quantum_ns=max(60 * _SECOND_NS * time_scale, 10 * _SECOND_NS)),
-        Zico(),
+        ShiftedPairs(),
     )

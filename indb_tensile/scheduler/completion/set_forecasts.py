@@ -8,7 +8,6 @@ set, whose forecasts then replace the estimate (`corrections`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
@@ -103,10 +102,14 @@ class SetForecasts:
         return -(-point.peak_bytes // self.device.region_bytes) * self.device.region_bytes
 
 
-@lru_cache(maxsize=4096)
 def members(jobs: int) -> tuple[int, ...]:
     """Return the numbers of the bits that are set, in increasing order."""
-    return tuple(k for k in range(jobs.bit_length()) if jobs >> k & 1)
+    numbers = []
+    while jobs:
+        lowest = jobs & -jobs
+        numbers.append(lowest.bit_length() - 1)
+        jobs ^= lowest
+    return tuple(numbers)
 
 
 def _with_lanes(points: Sequence[TradeOff], times: Sequence[float]) -> list[float]:
