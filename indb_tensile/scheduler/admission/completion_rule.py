@@ -18,6 +18,7 @@ from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.search.candidate import pareto_front
 
 _LEAST_STEPS = 1e-6  # a job at its end still counts as work that is not done
 
@@ -112,7 +113,11 @@ def with_trade_offs(decision: Decision, member: Member) -> Member:
 
 
 def demand_of(member: Member) -> JobDemand:
-    """Return what the job needs until it is done."""
+    """Return what the job needs until it is done.
+
+    Measured latencies can make a plan that recomputes faster than one that needs more memory. The latter is then left
+    out.
+    """
     spec = member.job
     steps = max(member.steps, member.steps_left, _LEAST_STEPS)
     return JobDemand(
@@ -121,7 +126,7 @@ def demand_of(member: Member) -> JobDemand:
         priority=spec.priority,
         steps=steps,
         steps_left=max(_LEAST_STEPS, member.steps_left),
-        trade_offs=member.trade_offs,
+        trade_offs=pareto_front(member.trade_offs),
     )
 
 

@@ -3,12 +3,17 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement, RecordSet, SendPlans, SetWaitsFor
+from indb_tensile.scheduler.admission.completion_rule import demand_of, observe
 from indb_tensile.scheduler.admission.events import Capture, Finish, StepsLeft
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.admission.trainer_staff import MOST_OVERTAKEN
 from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Forecast
@@ -210,3 +215,35 @@ def test_a_job_that_was_overtaken_often_enough_starts_though_a_later_job_is_shor
     controller.pool = replace(controller.pool, members=overtaken)
     controller.finish(first)
     assert _stages(controller) == {2: JobStage.RUNNING, 3: JobStage.WAITING}
+
+
+@st.composite
+def _trade_offs(draw: st.DrawFn) -> tuple[TradeOff, ...]:
+    """Return plans that need less and less memory and more and more time, for swapping or for recomputation."""
+    points = [TradeOff(peak_bytes=9000, iteration_ns=1_000_000, compute_ns=1_000_000)]
+    for k in range(draw(st.integers(0, 5))):
+        last, added_ns = points[-1], draw(st.integers(1, 500_000))
+        computed_ns = draw(st.integers(0, added_ns))
+        points.append(
+            TradeOff(
+                peak_bytes=8000 - 1000 * k,
+                iteration_ns=last.iteration_ns + added_ns,
+                compute_ns=draw(st.sampled_from([1_000_000, last.compute_ns])) + computed_ns,
+                stall_ns=last.stall_ns + added_ns - computed_ns,
+            )
+        )
+    return tuple(points)
+
+
+@given(_trade_offs(), st.lists(st.integers(10_000, 20_000_000), max_size=4))
+def test_any_measured_latency_leaves_a_demand_whose_plans_are_in_order(
+    points: tuple[TradeOff, ...], measured_ns: list[int]
+) -> None:
+    controller = _controller(1000)
+    _capture(controller, job(1), 10)
+    (member,) = controller.pool.members
+    member = replace(member, alone_ns=1_000_000, trade_offs=points)
+    for compute_ns in measured_ns:
+        _, member = observe(controller.pool, member, compute_ns)
+    demand = demand_of(member)  # which checks the order
+    assert demand.alone_ns == min(point.iteration_ns for point in member.trade_offs)
