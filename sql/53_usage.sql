@@ -34,7 +34,7 @@ comment on function tensile.decayed_usage(double precision, timestamptz, double 
   'returns what device-seconds that were counted until this time count now: half after each half-life';
 
 create function tensile.owners_spent() returns table (owner_oid oid, day_s double precision, most_s bigint)
-  language sql stable
+  language sql stable rows 5
   set search_path = pg_catalog, pg_temp
 as $$
   select u.owner_oid, u.day_s, coalesce(own.device_seconds, everybody.device_seconds)
@@ -52,7 +52,7 @@ comment on function tensile.owners_spent() is
 -- keeps the plans for the session: planning takes longer than running them.
 create function tensile.owner_standings(owners oid[])
   returns table (owner_oid oid, idle boolean, usage_s double precision, next_s double precision, spent boolean)
-  language plpgsql stable
+  language plpgsql stable rows 10
   set search_path = pg_catalog, pg_temp
   set enable_sort = off
   set enable_incremental_sort = off

@@ -4,7 +4,7 @@
 create function tensile.quota_of(role_oid oid)
   returns table (jobs_running integer, jobs_queued integer, bytes bigint, highest_priority integer,
                  device_seconds bigint, weight double precision)
-  language sql stable
+  language sql stable rows 1
   set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(own.jobs_running, everybody.jobs_running, s.default_running),
@@ -56,7 +56,7 @@ comment on function tensile.owners_at_limit(integer, oid) is
 -- planner ignore owner_oid in the order and walk the queue of all owners.
 create function tensile.queue_heads(passed_over oid[])
   returns table (owner_oid oid, priority integer, job_id bigint)
-  language sql stable
+  language sql stable rows 10
   set search_path = pg_catalog, pg_temp
   set enable_sort = off
   set enable_incremental_sort = off
@@ -244,7 +244,7 @@ comment on function public.tensile_set_quota(regrole, integer, integer, text, in
 
 create function tensile.quota_use()
   returns table (role_oid oid, jobs_running bigint, jobs_queued bigint, bytes numeric)
-  language sql stable
+  language sql stable rows 10
   set search_path = pg_catalog, pg_temp
 as $$
   select u.owner_oid, sum(u.running)::bigint, sum(u.queued)::bigint, sum(u.bytes)

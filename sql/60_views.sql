@@ -3,7 +3,7 @@
 -- functions that return only aggregates.
 
 create function tensile.queue_positions(jobs bigint[]) returns table (job_id bigint, place bigint)
-  language sql stable security definer
+  language sql stable security definer rows 100
   set search_path = pg_catalog, pg_temp
 as $$
   select q.job_id, q.place
@@ -22,7 +22,7 @@ comment on function tensile.queue_positions(bigint[]) is
   'paused jobs have none';
 
 create function tensile.active_jobs() returns table (worker_id bigint, jobs bigint, waiting bigint)
-  language sql stable security definer
+  language sql stable security definer rows 5
   set search_path = pg_catalog, pg_temp
 as $$
   select j.worker_id, count(*), count(*) filter (where j.phase = 'waiting for memory')
@@ -68,7 +68,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
 comment on view tensile.stat_jobs is 'all jobs: queued, active and ended, with results and errors';
 
 create function tensile.intake() returns table (alive bigint, places bigint, jobs bigint, holdup text)
-  language sql stable
+  language sql stable rows 1
   set search_path = pg_catalog, pg_temp
 as $$
   select count(*), sum(w.slots), sum(coalesce(a.jobs, 0)),
@@ -83,7 +83,7 @@ comment on function tensile.intake() is
   'they claim another job; null if one of them claims jobs now';
 
 create function tensile.owners_entering() returns table (owner_oid oid, jobs bigint, most integer)
-  language sql stable
+  language sql stable rows 5
   set search_path = pg_catalog, pg_temp
 as $$
   select e.owner_oid, sum(e.jobs)::bigint, max(w.entering)
