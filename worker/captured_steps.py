@@ -19,7 +19,7 @@ from indb_tensile.executor.capture.capture import (
 )
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
-from indb_tensile.executor.latency.calibrate import apply_known, calibrate, unknown_signatures
+from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
@@ -116,6 +116,10 @@ class CapturedSteps:
         self.captured = outcome.steps
         self._apply_measured(outcome.measured)
         return 0
+
+    def add_scripts(self) -> None:
+        """Record the allocations of every operator that has no script of them yet, by running it once."""
+        self.captured = add_scripts(self.captured)
 
     def _apply_measured(self, measured: dict[str, tuple[int, int]]) -> None:
         self._known |= measured

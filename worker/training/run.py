@@ -12,10 +12,8 @@ from indb_tensile import config
 from indb_tensile.catalog import models, snapshots
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.device.cuda import CudaRegions
-from indb_tensile.device.device import Device
 from indb_tensile.device.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
 from indb_tensile.errors import OvertakenError
-from indb_tensile.executor.latency.calibrate import add_scripts
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.precision import settle_precision
@@ -85,7 +83,7 @@ class TrainingRun:
                 settle_precision(prepared.settings.precision, opened.torch_device)
                 with capturing_on(opened.torch_device):
                     steps = self._capture(session, progress_writer, prepared, opened.torch_device)
-                first = self._wait_for_admission(progress_writer, prepared, steps, opened.device)
+                first = self._wait_for_admission(progress_writer, prepared, steps, opened)
                 trained = self._train(session, progress_writer, prepared, steps, first, opened)
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
@@ -182,9 +180,13 @@ class TrainingRun:
         return steps
 
     def _wait_for_admission(
-        self, progress_writer: ProgressWriter, prepared: Prepared, steps: CapturedSteps, device: Device
+        self, progress_writer: ProgressWriter, prepared: Prepared, steps: CapturedSteps, opened: OpenDevice
     ) -> Adopt:
-        """Send the job's graphs, measure unknown operators, and wait until a plan fits beside those of other jobs."""
+        """Send the job's graphs, measure unknown operators, and wait until a plan fits beside those of other jobs.
+
+        Meanwhile the scripts of the operators' allocations are recorded, which needs no plan. On a GPU that takes
+        memory of the device, so it comes after the admission.
+        """
         job = self._job.job
         self._link.send(
             Captured(
@@ -195,19 +197,25 @@ class TrainingRun:
                 steps=work_of(prepared, steps).steps_left(Position()),
             )
         )
+        on_host = opened.torch_device.type == "cpu"
+        if on_host and not steps.unknown:
+            steps.add_scripts()
         while True:
             message = self._next_message(progress_writer)
             if isinstance(message, Adopt):
+                steps.add_scripts()
                 return message
             if isinstance(message, Calibrate):
                 progress_writer.enter(Phase.CALIBRATING)
                 overflow_bytes = steps.calibrate(progress_writer.session, message.grant_bytes)
-                device.trim()  # the grant was for the calibration only
+                opened.device.trim()  # the grant was for the calibration only
                 self._link.send(
                     Calibrated(
                         job=job, graphs=steps.graphs, latency_ns=steps.latency_ns, overflow_bytes=overflow_bytes
                     )
                 )
+                if on_host and not overflow_bytes:
+                    steps.add_scripts()
 
     def _next_message(self, progress_writer: ProgressWriter) -> object:
         message = self._inbox.poll()
@@ -229,14 +237,13 @@ class TrainingRun:
         state = State.create(prepared.module, optimizer_settings(prepared.settings), opened.torch_device)
         for parameter in prepared.module.parameters():  # the state has copies of them, so their memory is released
             parameter.untyped_storage().resize_(0)
-        scripted = add_scripts(steps.captured)
         torch.manual_seed(prepared.settings.seed)
         placer = Placer(opened.serving, region_bytes=self._settings.region_bytes, prove=opened.prove)
         graphs = opened.graphs if self._settings.cuda_graphs else None
         runner = Runner(
             device,
             state,
-            scripted,
+            steps.captured,
             sample_every=SAMPLE_EVERY if graphs is None else SAMPLE_GRAPHS_EVERY,
             sample_after_ns=SAMPLE_AFTER_NS if graphs is None else SAMPLE_GRAPHS_AFTER_NS,
             placer=placer,

@@ -55,12 +55,12 @@ class StartRule:
         number = self._number(job)
         return number is not None and SetForecasts(self._demands, self._device).step_ns(1 << number) is not None
 
-    def confirms(self, job: JobId, plans: tuple[JobPlan, ...]) -> bool:
-        """Return whether the job still starts now that these plans, of the running jobs and its own, are known."""
-        number = self._number(job)
-        if number is None:
+    def confirms(self, jobs: tuple[JobId, ...], plans: tuple[JobPlan, ...]) -> bool:
+        """Return whether the jobs still start now that these plans, of the running jobs and their own, are known."""
+        numbers = [self._number(job) for job in jobs]
+        if None in numbers:
             return True
-        together = self._running | 1 << number
+        together = self._running | sum(1 << number for number in numbers if number is not None)
         by_job = {plan.job: plan for plan in plans}
         chosen = [(self._members[k], by_job.get(self._members[k].job.job)) for k in members(together)]
         if any(plan is None for _, plan in chosen):
@@ -74,7 +74,7 @@ class StartRule:
             return False
         self._corrections[together] = times
         self.choice = self._choose()
-        return job in self.choice.starts
+        return set(jobs) <= set(self.choice.starts)
 
     def throughput(self, jobs: frozenset[JobId]) -> float:
         """Return the foretold system throughput (STP) of these jobs side by side."""

@@ -42,6 +42,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
 )
 from indb_tensile.scheduler.admission.completion_rule import observe
 from indb_tensile.scheduler.admission.decision import Decision
+from indb_tensile.scheduler.admission.equal_graphs import with_known_graphs
 from indb_tensile.scheduler.admission.events import (
     Adoption,
     Answered,
@@ -248,7 +249,7 @@ def _workload(decision: Decision, member: Member, graphs: Capture | Calibration)
     try:
         return Workload(
             job=member.job.job,
-            graphs=graphs.graphs,
+            graphs=with_known_graphs(decision.pool, graphs.graphs),
             latency_ns=graphs.latency_ns,
             limit_bytes=least_limit(member.job.spec.memory_limit_bytes, member.job.owner_limit_bytes),
         )

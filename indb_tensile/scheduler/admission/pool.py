@@ -224,6 +224,7 @@ class Pool:
     claim_pause_ticks: int = 0
     due: PlanReason | None = None  # if set, all jobs have to be planned anew
     asked: bool = False  # the planner owes an answer
+    shrunk: bool = False  # running jobs were planned for less memory, so that a job could be calibrated
     improvable: bool = False  # the present plans were made in little time, and were not improved since
     stopping: bool = False
 

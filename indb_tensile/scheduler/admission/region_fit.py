@@ -36,6 +36,7 @@ from indb_tensile.scheduler.workload import Workload
 
 # Attempts that ask for exactly the excess less. Later attempts ask for twice, four times, ... the excess less.
 _GENTLE_ATTEMPTS = 4
+_MOST_LOST = 0.01  # of the memory: what the first attempt may leave to rounding
 
 Plans = tuple[JobPlan, ...]
 
@@ -48,11 +49,15 @@ def fit(planner: Planner, pool: Pool, workloads: Sequence[Workload], *, budget_b
     """
     if not workloads:
         return ()
-    room_bytes = requested_bytes = pool.whole(max(0, budget_bytes))
+    room_bytes = pool.whole(max(0, budget_bytes))
+    requested_bytes = room_bytes - _rounding_bytes(pool, len(workloads), room_bytes)
     requested: Sequence[Workload] = [beside(pool, w) for w in workloads]
     unplaceable: list[Plans] = []  # plans that do not fit when they are placed
     for attempt in count():
         plans = _planned(planner, pool, requested, requested_bytes)
+        if isinstance(plans, Infeasible) and attempt == 0 and requested_bytes < room_bytes:
+            requested_bytes = room_bytes
+            continue
         if isinstance(plans, Infeasible):
             refusal = plans
             break
@@ -75,6 +80,15 @@ def fit(planner: Planner, pool: Pool, workloads: Sequence[Workload], *, budget_b
         return unplaceable[0]
     needed_bytes = _taken_bytes(planner, pool, workloads, unplaceable[-1])
     return Infeasible(needed_bytes=needed_bytes, budget_bytes=room_bytes, reason="no room for whole regions")
+
+
+def _rounding_bytes(pool: Pool, jobs: int, room_bytes: int) -> int:
+    """Return the bytes that rounding to whole regions may cost jobs that share the memory, or 0 if that is too much.
+
+    Without them, most first attempts would fail by less than a region for each job.
+    """
+    lost_bytes = jobs * pool.region_bytes if jobs > 1 else 0
+    return lost_bytes if lost_bytes <= _MOST_LOST * room_bytes else 0
 
 
 def beside(pool: Pool, workload: Workload) -> Workload:

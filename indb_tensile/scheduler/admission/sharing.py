@@ -73,11 +73,15 @@ def _replan(decision: Decision, reason: PlanReason) -> None:
     """Plan all jobs together and set their targets. Let a waiting job in if it fits.
 
     If the budget has become too small for the running jobs, the youngest goes back to the queue until the others fit.
-    If the planner finds no plan although the present plans fit, the present plans stay.
+    If the planner finds no plan although the present plans fit, the present plans stay. They stay as well if a job
+    came and none started: plans take a moment to make and to adopt, and would hardly differ.
     """
     if _let_in(decision, reason):
         return
     running = decision.pool.at(JobStage.RUNNING)
+    if reason is PlanReason.START and not decision.pool.shrunk and _all_are_planned(decision.pool, running):
+        return
+    decision.pool = replace(decision.pool, shrunk=False)
     budget_bytes = decision.pool.budget_bytes - _reserved_bytes(decision.pool)
     renewed = _renewed(decision, running, budget_bytes) if reason is PlanReason.DRIFT else None
     plans = _fit(decision, running, budget_bytes) if renewed is None else renewed
@@ -90,6 +94,11 @@ def _replan(decision: Decision, reason: PlanReason) -> None:
         _end_member(
             decision, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason
         )
+
+
+def _all_are_planned(pool: Pool, running: tuple[Member, ...]) -> bool:
+    planned_for = all(member.plan is not None or member.target is not None for member in running)
+    return planned_for and _promised_bytes(pool) <= pool.budget_bytes
 
 
 def improve(decision: Decision) -> None:
@@ -151,6 +160,7 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     waiting = [member for member in limited if member is not None]
     let_return(decision, waiting)
     rule = _start_rule(decision, _up_to_holder(waiting))
+    waiting = [decision.pool.of_claim(member.job.claim) or member for member in waiting]  # with their trade-offs
     for place, head in enumerate(waiting):
         if head.stage is JobStage.UNMEASURED:
             if _make_room(decision, head, reason):
@@ -158,7 +168,7 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
         elif rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
             decision.wait(head, rule.waiting_text(head.job.job))
             make_way(decision, head)
-        elif _admit(decision, head, reason, rule):
+        elif _admit_together(decision, waiting[place:], reason, rule) or _admit(decision, head, reason, rule):
             return True
         if holds_queue(head):
             for later in waiting[place + 1 :]:
@@ -207,11 +217,37 @@ def _up_to_holder(waiting: list[Member]) -> list[Member]:
     return waiting[: holder + 1]
 
 
+def _admit_together(decision: Decision, waiting: list[Member], reason: PlanReason, rule: StartRule | None) -> bool:
+    """Plan all jobs that the rule starts now, if these are several, together with the running jobs.
+
+    Return True if they were let in. Otherwise they are tried one by one. If they were always let in one by one, the
+    first would be planned, and would move its tensors, once for each of the others.
+    """
+    if rule is None:
+        return False
+    heads = [m for m in waiting if m.stage is JobStage.WAITING and m.job.job in rule.choice.starts]
+    if len(heads) < 2 or any(map(holds_queue, heads[:-1])):
+        return False
+    running = decision.pool.at(JobStage.RUNNING)
+    together = (*running, *heads)
+    plans = _fit(decision, together, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
+    if isinstance(plans, Infeasible) or not rule.confirms(tuple(m.job.job for m in heads), plans):
+        return False
+    heads = [decision.wait(head, None) for head in heads]
+    _set_targets(decision, (*running, *heads), plans, reason)
+    decision.pool = replace(decision.pool, improvable=True)
+    for head in heads:
+        _count_overtaking(decision, head)
+    if decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED):
+        decision.plan_anew(reason)
+    return True
+
+
 def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
     """Plan the waiting job together with the running jobs. Return True if it was let in, or ended."""
     together = (*decision.pool.at(JobStage.RUNNING), head)
     plans = _fit(decision, together, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
-    if not isinstance(plans, Infeasible) and rule is not None and not rule.confirms(head.job.job, plans):
+    if not isinstance(plans, Infeasible) and rule is not None and not rule.confirms((head.job.job,), plans):
         decision.wait(head, rule.waiting_text(head.job.job))
         make_way(decision, head)
         return False
@@ -263,6 +299,7 @@ def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:
     room_bytes = pool.budget_bytes - head.need_bytes
     if sum(_promise_bytes(m) for m in running) > room_bytes:
         _set_targets(decision, running, plans, PlanReason.CALIBRATION)
+        decision.pool = replace(decision.pool, shrunk=True)
     return True
 
 

@@ -1,6 +1,6 @@
 """Jobs are let in by foretold completion: beside others only if all jobs then end earlier."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import given
@@ -215,6 +215,56 @@ def test_a_job_that_was_overtaken_often_enough_starts_though_a_later_job_is_shor
     controller.pool = replace(controller.pool, members=overtaken)
     controller.finish(first)
     assert _stages(controller) == {2: JobStage.RUNNING, 3: JobStage.WAITING}
+
+
+@dataclass(frozen=True)
+class AskedPlanner(TimedPlanner):
+    """A planner that lists what it was asked: the jobs of each plan, and each job of which trade-offs were asked."""
+
+    planned: list[tuple[int, ...]] = field(default_factory=list)
+    traded: list[int] = field(default_factory=list)
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        self.planned.append(tuple(workload.job for workload in workloads))
+        return super().plan(workloads, budget_bytes=budget_bytes)
+
+    def trade_offs(self, workload: Workload) -> tuple[TradeOff, ...]:
+        self.traded.append(workload.job)
+        return super().trade_offs(workload)
+
+
+def test_jobs_that_start_at_once_are_planned_together_and_get_one_plan_each() -> None:
+    planner = AskedPlanner(slowdown=1.1, planned_slowdown=1.1)
+    controller = _controller(8, planner)
+    first = _capture(controller, job(1), 16)
+    waiting = [_capture(controller, job(number), 8) for number in (2, 3)]  # neither fits beside the first
+    assert set(_stages(controller).values()) == {JobStage.RUNNING, JobStage.WAITING}
+    planner.planned.clear()
+    controller.finish(first)
+    assert controller.grants() == {2: 4, 3: 4}
+    assert (2,) not in planner.planned
+    assert [plan.trainer for plan in orders_of_type(controller.orders, SendPlans)] == waiting
+
+
+def test_a_job_that_has_to_wait_changes_no_plan_and_is_looked_at_once() -> None:
+    planner = AskedPlanner()
+    controller = _controller(4, planner)
+    _capture(controller, job(1), 4)
+    planner.planned.clear()
+    _capture(controller, job(2), 4)
+    assert orders_of_type(controller.orders, SendPlans) == []
+    assert (1,) not in planner.planned
+    _capture(controller, job(3), 4)
+    assert planner.traded == [1, 2, 3]
+
+
+def test_equal_graphs_of_several_jobs_become_one_object() -> None:
+    controller = _controller(8)
+    for number, regions in ((1, 2), (2, 3), (3, 2)):
+        _capture(controller, job(number), regions)
+    graphs = [m.workload.graphs[0] for m in controller.pool.members if m.workload is not None]
+    assert graphs[0] is graphs[2]
+    assert graphs[0] is not graphs[1]
 
 
 @st.composite

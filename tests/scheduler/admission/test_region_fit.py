@@ -2,7 +2,7 @@
 gaps.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -47,6 +47,31 @@ def test_planner_gets_a_smaller_budget_if_the_gaps_do_not_fit() -> None:
     assert isinstance(plans, tuple)
     peaks = [plan.peak_bytes // REGION for plan in plans]
     assert (peaks, sum(peaks)) == ([9, 5], 14)
+
+
+@dataclass(frozen=True)
+class BudgetsPlanner(FragmentingPlanner):
+    """Lists the budgets for which it was asked for plans."""
+
+    budgets: list[int] = field(default_factory=list)
+
+    def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
+        self.budgets.append(budget_bytes)
+        return super().plan(workloads, budget_bytes=budget_bytes)
+
+
+@pytest.mark.parametrize(("regions", "left_out"), [(16, 0), (1000, 2)])
+def test_two_jobs_are_first_planned_for_a_region_each_less_if_that_is_little(regions: int, left_out: int) -> None:
+    planner, pool = BudgetsPlanner(), Pool(budget_bytes=regions * REGION, region_bytes=REGION)
+    fit(planner, pool, (workload(regions, 1), workload(regions // 2, 2)), budget_bytes=regions * REGION)
+    assert planner.budgets == [(regions - left_out) * REGION]
+
+
+def test_jobs_that_need_the_last_region_get_it() -> None:
+    planner, pool = BudgetsPlanner(), Pool(budget_bytes=1000 * REGION, region_bytes=REGION)
+    plans = fit(planner, pool, (workload(1000, 1), workload(1000, 2)), budget_bytes=1000 * REGION)
+    assert isinstance(plans, tuple)
+    assert planner.budgets == [998 * REGION, 1000 * REGION]
 
 
 def test_gaps_count_towards_a_jobs_own_limit() -> None:
