@@ -43,7 +43,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RequeueJob,
     SetWaitsFor,
 )
-from indb_tensile.scheduler.admission.decide import NEW_WEIGHT
+from indb_tensile.scheduler.admission.measurements import NEW_WEIGHT
 from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.link import CopyMeasurement, Link
 from indb_tensile.scheduler.timing.machines import StepTimes

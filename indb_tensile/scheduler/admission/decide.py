@@ -36,11 +36,9 @@ from indb_tensile.scheduler.admission.admission_orders import (
     FailJob,
     Order,
     RecordAdoption,
-    RecordMeasurement,
     ReleaseTrainer,
     RequeueJob,
 )
-from indb_tensile.scheduler.admission.completion_rule import observe
 from indb_tensile.scheduler.admission.decision import Decision
 from indb_tensile.scheduler.admission.equal_graphs import with_known_graphs
 from indb_tensile.scheduler.admission.events import (
@@ -71,6 +69,7 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
+from indb_tensile.scheduler.admission.measurements import measured
 from indb_tensile.scheduler.admission.parking import mark_paused, park, parked
 from indb_tensile.scheduler.admission.pool import (
     Broken,
@@ -88,14 +87,12 @@ from indb_tensile.scheduler.admission.pool import (
     TrainerId,
 )
 from indb_tensile.scheduler.admission.preemption import let_return
-from indb_tensile.scheduler.admission.running_set import measured_throughput, watch
-from indb_tensile.scheduler.admission.sharing import advance, divide, improve, least_limit, renew_forecasts
+from indb_tensile.scheduler.admission.running_set import watch
+from indb_tensile.scheduler.admission.sharing import advance, divide, improve, least_limit
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
-from indb_tensile.scheduler.timing.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from indb_tensile.sizes import size
 
-NEW_WEIGHT = 0.5  # weight of a measurement against the present value; reports are already means
 _SIGSEGV = 11  # the signal by which strict mode ends a process that touches memory that is away
 _TIMEOUT = "57014"  # query_canceled: the SQLSTATE that statement_timeout raises
 
@@ -143,7 +140,7 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
         case Holding():
             _holding(decision, event)
         case Measurement():
-            _measured(decision, event)
+            measured(decision, event)
         case StepsLeft():
             _stepped(decision, event)
         case Finish(trainer=trainer):
@@ -276,31 +273,6 @@ def _holding(decision: Decision, holding: Holding) -> None:
         decision.put(replace(member, held_bytes=max(member.granted_bytes, holding.held_bytes)))
 
 
-def _measured(decision: Decision, measurement: Measurement) -> None:
-    member = decision.pool.of_trainer(measurement.trainer)
-    if member is None or member.workload is None or member.stage is not JobStage.RUNNING:
-        return
-    if len(measurement.latency_ns) != len(member.corrected_ns) or measurement.generation > member.adopted:
-        return
-    throughput = measured_throughput(decision, member, measurement.iteration_ns)
-    decision.order(
-        RecordMeasurement(job=member.job.job, claim=member.job.claim, measurement=measurement, throughput=throughput)
-    )
-    decision.pool = replace(decision.pool, losses=0, claim_pause_ticks=0)  # the device works
-    decision.pool, member = observe(decision.pool, member, sum(measurement.latency_ns))
-    # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
-    weight = NEW_WEIGHT if member.measured else 1.0
-    corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
-    member = decision.put(replace(member, corrected_ns=corrected_ns, measured=True))
-    if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
-        return  # a transition between two divisions is not interrupted
-    # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
-    renew_forecasts(decision)
-    planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
-    if drift(planned_ns, member.corrected_ns) > decision.pool.drift_threshold:
-        decision.plan_anew(PlanReason.DRIFT)
-
-
 def _stepped(decision: Decision, progress: StepsLeft) -> None:
     member = decision.pool.of_trainer(progress.trainer)
     if member is not None and 0 <= progress.steps_left < float("inf"):
@@ -332,7 +304,7 @@ def _failed(decision: Decision, failure: Failure) -> None:
         # fault.
         outcome = Interrupted(
             reason=failure.fault.message,
-            blame=Blame.UNCLEAR if member.measured else Blame.OTHERS,
+            blame=Blame.UNCLEAR if member.measured or member.disturbed else Blame.OTHERS,
             fault=failure.fault,
             waits_for=f"a device that works: {failure.fault.message}",
         )

@@ -48,6 +48,30 @@ def test_drift_during_a_transition_is_ignored() -> None:
     assert controller.pool.members[0].workload.latency_ns == ((7000,),)
 
 
+def test_measurements_while_another_job_is_prepared_are_recorded_and_do_not_count() -> None:
+    controller = FakeController(10)
+    first = controller.start(1, 4)
+    second = controller.claim(job(2))  # whose trainer reads and captures now
+    report = measurement(first, 9000)
+    orders = controller.send(report)
+    assert orders_of_type(orders, RecordMeasurement) != []
+    assert controller.pool.members[0].corrected_ns == (1000,)
+    controller.capture(second, 4)
+    controller.adopt_all()
+    controller.send(report)  # of iterations that began before the end of the capture
+    assert controller.pool.members[0].corrected_ns == (1000,)
+    controller.send(report)
+    assert controller.pool.members[0].corrected_ns == (9000,)
+
+
+def test_measurements_count_again_where_jobs_are_prepared_all_the_time() -> None:
+    controller = FakeController(10)
+    first = controller.start(1, 4)
+    controller.claim(job(2))
+    counted = [controller.send(measurement(first, 9000)) and controller.pool.members[0].measured for _ in range(9)]
+    assert counted == [False] * 8 + [True]
+
+
 def test_measurement_of_a_plan_that_was_not_adopted_is_ignored() -> None:
     controller = FakeController(10)
     trainer = controller.start(1, 4)
