@@ -3,7 +3,8 @@
 A step is the sequence of operators that one batch runs in training or validation, captured as a graph.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,6 +12,7 @@ from indb_tensile.catalog import plans, predictors
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.device.backend import CPU, EMULATED, kind_of, speed_of
+from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.capture import (
     CapturedStep,
     capture_evaluation,
@@ -19,6 +21,7 @@ from indb_tensile.executor.capture.capture import (
 )
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import Passes
+from indb_tensile.executor.capture.stored_capture import capture_key
 from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, calibrate, unknown_signatures
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
 from indb_tensile.executor.run.precision import with_precision
@@ -28,14 +31,36 @@ from indb_tensile.learning.preparation import Prepared, batch_plan
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.timing.operator_features import write_description
 
+from .capture_files import CaptureFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCapture:
+    """A new capture that is to be stored in `files`: its key, and its steps before anything was measured."""
+
+    files: CaptureFiles
+    key: str
+    steps: tuple[CapturedStep, ...] = ()
+
+    def save(self, scripts: Sequence[Mapping[str, AllocationScript]]) -> None:
+        """Store the steps with these scripts, one set for each step."""
+        pairs = zip(self.steps, scripts, strict=True)
+        self.files.save(self.key, tuple(replace(step, scripts=dict(known)) for step, known in pairs))
+
 
 class CapturedSteps:
     """The captured training step, the last, smaller batch if there is one, and the validation pass, in this order."""
 
     def __init__(
-        self, captured: tuple[CapturedStep, ...], evaluation_rows: int, device: str = EMULATED, threads: int = 1
+        self,
+        captured: tuple[CapturedStep, ...],
+        evaluation_rows: int,
+        device: str = EMULATED,
+        threads: int = 1,
+        stored: "StoredCapture | None" = None,
     ) -> None:
         self.captured = captured
+        self._stored = stored
         self.kind = kind_of(device, threads)
         self._speed = speed_of(device)
         self.evaluation_rows = evaluation_rows
@@ -49,23 +74,34 @@ class CapturedSteps:
         device: str = EMULATED,
         threads: int = 1,
         place: torch.device = HOST,
+        files: CaptureFiles | None = None,
     ) -> "CapturedSteps":
         """Capture every graph that the job's epochs run, for the device of this name (device/backend.py).
 
-        `place` is the device on which torch computes them.
+        `place` is the device on which torch computes them. An equal capture is taken from `files`, if it is there.
         """
         settings = optimizer_settings(prepared.settings)
         plan = batch_plan(prepared.train.rows, prepared.settings)
         module, loss, part = prepared.module, prepared.loss, prepared.train
-        sizes = (plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,)
-        passes = Passes(micro_batch_size=prepared.settings.micro_batch_size, precision=prepared.settings.precision)
-        trained = [capture_training(module, loss, part.x[:rows], part.y[:rows], settings, passes) for rows in sizes]
         rows = plan.full_rows
-        evaluated = capture_evaluation(module, loss, part.x[:rows], part.y[:rows], settings)
+        sizes = (rows, plan.tail_rows) if plan.tail_rows else (rows,)
+        passes = Passes(micro_batch_size=prepared.settings.micro_batch_size, precision=prepared.settings.precision)
+        batches = tuple((part.x[:size], part.y[:size]) for size in (*sizes, rows))
+        stored = None
+        if files is not None:
+            where = {"device": kind_of(device, threads), "place": str(place)}
+            key = capture_key(prepared.architecture, module, loss, batches, settings, passes, where)
+            captured = files.load(key)
+            if captured is not None:
+                return cls(captured, rows, device, threads)
+            stored = StoredCapture(files=files, key=key)
+        trained = [capture_training(module, loss, *batch, settings, passes) for batch in batches[:-1]]
+        evaluated = capture_evaluation(module, loss, *batches[-1], settings)
         captured = tuple(with_precision(step, passes.precision, place) for step in (*trained, evaluated))
         if device == CPU:
             captured = tuple(map(with_host_uploads, captured))
-        return cls(captured, rows, device, threads)
+        stored = None if stored is None else replace(stored, steps=captured)
+        return cls(captured, rows, device, threads, stored)
 
     @property
     def graphs(self) -> tuple[StepGraph, ...]:
@@ -120,6 +156,12 @@ class CapturedSteps:
     def add_scripts(self) -> None:
         """Record the allocations of every operator that has no script of them yet, by running it once."""
         self.captured = add_scripts(self.captured)
+
+    def store(self) -> None:
+        """Store a new capture, with the scripts that are known by now and without measurements."""
+        if self._stored is not None:
+            self._stored.save([step.scripts for step in self.captured])
+            self._stored = None
 
     def _apply_measured(self, measured: dict[str, tuple[int, int]]) -> None:
         self._known |= measured

@@ -26,6 +26,7 @@ from indb_tensile.learning.relation_reader import ReadLimits
 from indb_tensile.learning.requirements import AvailableMemory
 from indb_tensile.messages import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, TrainerLink
 
+from ..capture_files import CaptureFiles
 from ..captured_steps import CapturedSteps, optimizer_settings
 from . import niceness
 from .checkpointing import Checkpointing
@@ -48,6 +49,7 @@ SAMPLE_GRAPHS_EVERY = 100
 # The rows of one training may take half of all memory. The other half is for the memory of an emulated device, the
 # host pool, and other trainers, whose use is checked before the rows are read.
 _READ_SHARE = 2
+_CAPTURES = "captures"  # the folder of captured steps in the state directory
 
 
 class TrainingRun:
@@ -175,7 +177,8 @@ class TrainingRun:
         self, session: PatientSession, progress_writer: ProgressWriter, prepared: Prepared, place: torch.device
     ) -> CapturedSteps:
         progress_writer.enter(Phase.CAPTURING)
-        steps = CapturedSteps.capture(prepared, self._settings.device, torch.get_num_threads(), place)
+        files = CaptureFiles(Path(self._settings.state_dir) / _CAPTURES)
+        steps = CapturedSteps.capture(prepared, self._settings.device, torch.get_num_threads(), place, files)
         steps.look_up(session)
         return steps
 
@@ -200,10 +203,12 @@ class TrainingRun:
         on_host = opened.torch_device.type == "cpu"
         if on_host and not steps.unknown:
             steps.add_scripts()
+            steps.store()
         while True:
             message = self._next_message(progress_writer)
             if isinstance(message, Adopt):
                 steps.add_scripts()
+                steps.store()
                 return message
             if isinstance(message, Calibrate):
                 progress_writer.enter(Phase.CALIBRATING)
@@ -216,6 +221,7 @@ class TrainingRun:
                 )
                 if on_host and not overflow_bytes:
                     steps.add_scripts()
+                    steps.store()
 
     def _next_message(self, progress_writer: ProgressWriter) -> object:
         message = self._inbox.poll()
