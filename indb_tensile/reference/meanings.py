@@ -215,8 +215,8 @@ SETTINGS: dict[str, str] = {
     "interrupted_s": "The most time that interruptions without its own fault may cost a job before it fails. 0: no "
     "limit.",
     "service_directory": "The directory for the socket of the prediction service. Empty: no service.",
-    "state_dir": "The directory for checkpoints, logs, captured networks and swapped-out data; commands look for the embedded database "
-    "in it. In a file the path is absolute; in the variable it may start at the working directory.",
+    "state_dir": "The directory for checkpoints, logs, captured networks and swapped-out data; commands look for the "
+    "embedded database in it. In a file the path is absolute; in the variable it may start at the working directory.",
     "strict": "Whether an access to swapped-out memory ends the process; for debugging the emulated device.",
     "cuda_graphs": "Whether a GPU runs an iteration as one recorded graph if its plan allows that.",
     "mps": "Whether NVIDIA's Multi-Process Service must serve the GPU, so that kernels of several jobs run side by "
