@@ -675,8 +675,10 @@ create table tensile.device_contention (
   memory double precision not null,
   mixed double precision not null,
   measured_at timestamptz not null default now(),
+  learned double precision,
   primary key (device_kind, jobs),
-  constraint device_contention_is_positive check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0)
+  constraint device_contention_is_positive
+    check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0)
 );
 comment on table tensile.device_contention is
   'for each kind of device, how much longer work takes beside other jobs than alone, measured once';
@@ -688,6 +690,8 @@ comment on column tensile.device_contention.memory is
   'factor for work that is bound by memory bandwidth, beside other such work';
 comment on column tensile.device_contention.mixed is 'mean factor when half of the jobs are of either kind';
 comment on column tensile.device_contention.measured_at is 'time of the measurement';
+comment on column tensile.device_contention.learned is
+  'factor of jobs that trained side by side, which corrects the measurement; null until there were any';
 
 create table tensile.job_sets (
   set_id bigint generated always as identity primary key,

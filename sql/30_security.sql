@@ -178,6 +178,7 @@ grant insert, update on tensile.data_reports to tensile_worker;
 grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces,
   tensile.device_contention
   to tensile_worker;
+grant update (learned) on tensile.device_contention to tensile_worker;
 grant update (last_spec, last_job_id, last_started_at) on tensile.models to tensile_worker;
 grant update (deployed) on tensile.model_versions to tensile_worker;
 

@@ -456,7 +456,7 @@ values (%(device_kind)s, %(machine)s, %(here_ns)s, %(there_ns)s)
 on conflict (device_kind, machine) do nothing
 
 -- load_contention --
-select jobs, arithmetic, memory, mixed from tensile.device_contention
+select jobs, arithmetic, memory, mixed, learned from tensile.device_contention
  where device_kind = %(device_kind)s order by jobs
 
 -- save_contention --
@@ -466,6 +466,12 @@ select %(device_kind)s, m.jobs, m.arithmetic, m.memory, m.mixed
   from unnest(%(jobs)s::integer[], %(arithmetic)s::double precision[], %(memory)s::double precision[],
               %(mixed)s::double precision[]) as m (jobs, arithmetic, memory, mixed)
 on conflict (device_kind, jobs) do nothing
+
+-- learn_contention --
+-- Nothing is stored for numbers of jobs that were not measured.
+update tensile.device_contention as c set learned = l.factor
+  from unnest(%(jobs)s::integer[], %(factors)s::double precision[]) as l (jobs, factor)
+ where c.device_kind = %(device_kind)s and c.jobs = l.jobs and c.jobs > 1 and c.learned is distinct from l.factor
 
 -- forget_links --
 delete from tensile.device_links where host = %(host)s and device_kind = %(device_kind)s

@@ -198,6 +198,7 @@ class Controller:
             self._device_at_s = now_s + _DEVICE_S
             self._membership.record_device(*self._memory.use(self._pool))
             self._membership.record_holdup(claim_blocker(self._pool))
+            self._membership.record_contention(self._pool.contention)
             self._adjust_to_room()
         self._service.attend(now_s)
         self._membership.flush()

@@ -115,6 +115,10 @@ class Records(Protocol):
         """Record why the worker claims no job now. None means that it claims jobs."""
         ...
 
+    def learn_contention(self, factors: Mapping[int, float]) -> None:
+        """Record by which factors jobs have slowed each other down, by the number of jobs."""
+        ...
+
 
 class CatalogRecords:
     """Implements Pulse and Records on one connection to PostgreSQL. Not shared between threads.
@@ -217,6 +221,10 @@ class CatalogRecords:
     def contention(self) -> tuple[MeasuredContention, ...]:
         """Return how much jobs slow each other down on this kind of device; nothing if that was never measured."""
         return self._run(lambda c: device_contention.load_contention(c, self._device_kind))
+
+    def learn_contention(self, factors: Mapping[int, float]) -> None:
+        """Record by which factors jobs have slowed each other down, where the number of jobs was measured before."""
+        self._run(lambda c: device_contention.learn_contention(c, self._device_kind, factors))
 
     def save_links(self, measured: Sequence[CopyMeasurement], emulated: Link | None) -> None:
         """Replace the recorded measurements of this device's link to its host."""

@@ -24,9 +24,11 @@ from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
 from indb_tensile.scheduler.admission.pool import Fault
+from indb_tensile.scheduler.completion.contention import Contention
 
 log = logging.getLogger("controller")
 
+_NOISE = 0.05  # Contention that changed by less is not written.
 _CLAIMS_REMEMBERED = 1_024  # more claims than can be made and ended between two heartbeats
 
 
@@ -44,6 +46,7 @@ class WorkerRegistration:
         self._away = False
         self._unreadable_of: frozenset[int] = frozenset()
         self._more_to_claim = False
+        self._contention: dict[int, float] | None = None  # the last that was written, or that the catalog had
         self._recorded: tuple[WorkerId, str | None] | None = None  # the last reason that was written, and its worker
         self.worker: WorkerId | None = None
 
@@ -207,3 +210,17 @@ class WorkerRegistration:
             log.debug("the reason why no job is claimed was not written: %s", error.message)
         else:
             self._recorded = (self.worker, holdup)
+
+    def record_contention(self, contention: Contention) -> None:
+        """Record what running jobs have taught about contention, if it has changed by more than noise."""
+        factors = dict(contention.points)
+        known = self._contention if self._contention is not None else factors
+        self._contention = known
+        if all(abs(factor - known.get(jobs, 0.0)) <= _NOISE * factor for jobs, factor in factors.items()):
+            return
+        try:
+            self._records.learn_contention(factors)
+        except DatabaseError as error:
+            log.debug("the contention of jobs was not written: %s", error.message)
+        else:
+            self._contention = factors

@@ -232,8 +232,10 @@ create table tensile.device_contention (
   memory double precision not null,
   mixed double precision not null,
   measured_at timestamptz not null default now(),
+  learned double precision,
   primary key (device_kind, jobs),
-  constraint device_contention_is_positive check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0)
+  constraint device_contention_is_positive
+    check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0)
 );
 
 create table tensile.job_sets (

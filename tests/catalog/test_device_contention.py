@@ -27,6 +27,18 @@ def test_first_measured_contention_of_a_device_is_kept(database: Database) -> No
         assert device_contention.load_contention(connection, "cuda:A") == (_ALONE,)
 
 
+def test_what_jobs_have_taught_counts_half_and_only_where_it_was_measured(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        device_contention.save_contention(connection, "cpu", (_ALONE, _pair(1.5)))
+        device_contention.learn_contention(connection, "cpu", {1: 1.0, 2: 1.1, 3: 1.2})
+        alone, pair = device_contention.load_contention(connection, "cpu")
+        assert (alone, pair.learned) == (_ALONE, 1.1)
+        assert pair.factor == pytest.approx(1.3)
+        with connection.cursor(row_factory=dict_row) as cursor:
+            (row,) = doctor._contention(cursor)
+        assert "2 jobs take 1.30 times as long" in row["found"]
+
+
 def test_doctor_says_what_jobs_share(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         device_contention.save_contention(connection, "cpu:x", (_ALONE, _pair(1.5)))

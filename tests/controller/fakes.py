@@ -97,6 +97,7 @@ class FakeRecords:
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
         self.usages: tuple[JobUsage, ...] = ()
         self.holdups: list[tuple[WorkerId, str | None]] = []
+        self.learned: list[dict[int, float]] = []
         self._next_claim = 100
 
     def enqueue(self, behaviour: str, size_bytes: int = MIB, *, owner: int = 10) -> JobId:
@@ -180,6 +181,10 @@ class FakeRecords:
     def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
         self._check()
         self.holdups.append((worker, holdup))
+
+    def learn_contention(self, factors: Mapping[int, float]) -> None:
+        self._check()
+        self.learned.append(dict(factors))
 
     def beat(self, worker: WorkerId, held: Mapping[JobId, ClaimToken]) -> HeartbeatReply:
         with self._lock:

@@ -12,6 +12,7 @@ from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
 from indb_tensile.scheduler.admission.pool import Fault
+from indb_tensile.scheduler.completion.contention import Contention
 from tests.controller.fakes import FakeClock, FakeRecords, LockedRecords
 
 
@@ -184,6 +185,20 @@ def test_changed_holdup_is_recorded_once_and_again_after_a_failed_write() -> Non
     registration.record_holdup(None)
     worker = registration.worker
     assert records.holdups == [(worker, "a trainer to start"), (worker, None)]
+
+
+def test_contention_that_jobs_have_taught_is_recorded_once_and_again_after_a_failed_write() -> None:
+    records = FakeRecords()
+    registration = _register(records)
+    measured = Contention(points=((1, 1.0), (2, 1.5)))
+    taught = measured.observed(2, 1.0)
+    for contention in (measured, measured.observed(2, 1.55), taught, taught):
+        registration.record_contention(contention)
+    records.away = True
+    registration.record_contention(measured)
+    records.away = False
+    registration.record_contention(measured)
+    assert records.learned == [dict(taught.points), dict(measured.points)]
 
 
 def test_use_of_the_device_while_the_database_is_away_is_written_later() -> None:

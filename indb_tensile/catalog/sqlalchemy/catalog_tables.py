@@ -372,6 +372,7 @@ device_contention = Table(
     Column("memory", Double, nullable=False),
     Column("mixed", Double, nullable=False),
     Column("measured_at", TIME, nullable=False),
+    Column("learned", Double),
 )
 
 job_sets = Table(
