@@ -693,6 +693,19 @@ comment on column tensile.device_contention.measured_at is 'time of the measurem
 comment on column tensile.device_contention.learned is
   'factor of jobs that trained side by side, which corrects the measurement; null until there were any';
 
+create table tensile.device_outlooks (
+  worker_id bigint primary key references tensile.workers on delete cascade,
+  outlook jsonb not null,
+  updated_at timestamptz not null default now(),
+  constraint device_outlooks_are_bounded check (octet_length(outlook::text) <= 1048576)
+) with (fillfactor = 50);
+comment on table tensile.device_outlooks is
+  'what the jobs on each device still need, from which tensile_explain foretells what one more job would do';
+comment on column tensile.device_outlooks.worker_id is 'worker of the device';
+comment on column tensile.device_outlooks.outlook is
+  'indb_tensile.scheduler.admission.outlook.Outlook: the device, its running jobs and those that wait for it';
+comment on column tensile.device_outlooks.updated_at is 'time when the row was last written';
+
 create table tensile.job_sets (
   set_id bigint generated always as identity primary key,
   job_id bigint not null references tensile.jobs on delete cascade,

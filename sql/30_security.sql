@@ -51,6 +51,7 @@ alter table tensile.plans enable row level security;
 alter table tensile.job_sets enable row level security;
 alter table tensile.data_reports enable row level security;
 alter table tensile.device_jobs enable row level security;
+alter table tensile.device_outlooks enable row level security;
 
 -- Users ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ grant update (state, phase, attempt, faults, interruptions, interrupted, progres
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,
-  tensile.device_links
+  tensile.device_links, tensile.device_outlooks
   to tensile_worker;
 grant insert, update on tensile.data_reports to tensile_worker;
 grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces,
@@ -196,6 +197,7 @@ create policy metrics_worked on tensile.metrics to tensile_worker using (true) w
 create policy plans_worked on tensile.plans to tensile_worker using (true) with check (true);
 create policy job_sets_worked on tensile.job_sets to tensile_worker using (true) with check (true);
 create policy reports_worked on tensile.data_reports to tensile_worker using (true) with check (true);
+create policy outlooks_worked on tensile.device_outlooks to tensile_worker using (true) with check (true);
 create policy device_use_worked on tensile.device_jobs to tensile_worker using (true) with check (true);
 
 -- Administrators delete rows by these functions, because DELETE on a table would also allow them to lock it.

@@ -575,6 +575,16 @@ with written as (
 )
 delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (%(jobs)s::bigint[])
 
+-- record_outlook --
+insert into tensile.device_outlooks as o (worker_id, outlook) values (%(worker)s, %(outlook)s)
+on conflict (worker_id) do update set outlook = excluded.outlook, updated_at = now()
+
+-- load_outlook --
+-- A service belongs to the newest live controller of its host.
+select o.outlook from tensile.workers as w join tensile.device_outlooks as o using (worker_id)
+ where w.host = %(host)s and w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)
+ order by w.worker_id desc limit 1
+
 -- record_usage --
 -- Rows are written in the order of the key, so that two controllers cannot deadlock.
 with used as (

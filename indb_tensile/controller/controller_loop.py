@@ -75,6 +75,7 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
+from indb_tensile.scheduler.admission.outlook import outlook_of
 from indb_tensile.scheduler.admission.pool import Fault, JobStage, Lost, PlanReason, Pool, TrainerId
 from indb_tensile.scheduler.admission.trainer_staff import claim_blocker
 
@@ -199,6 +200,7 @@ class Controller:
             self._membership.record_device(*self._memory.use(self._pool))
             self._membership.record_holdup(claim_blocker(self._pool))
             self._membership.record_contention(self._pool.contention)
+            self._membership.record_outlook(outlook_of(self._pool))
             self._adjust_to_room()
         self._service.attend(now_s)
         self._membership.flush()

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import psycopg
 
-from indb_tensile.catalog import device_contention, device_links, device_speed, install, jobs, plans
+from indb_tensile.catalog import device_contention, device_links, device_speed, install, jobs, outlooks, plans
 from indb_tensile.catalog.connection import (
     LOOP_LOCK_TIMEOUT_MS,
     Connection,
@@ -44,6 +44,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     SetWaitsFor,
 )
 from indb_tensile.scheduler.admission.measurements import NEW_WEIGHT
+from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.link import CopyMeasurement, Link
 from indb_tensile.scheduler.timing.machines import StepTimes
@@ -117,6 +118,10 @@ class Records(Protocol):
 
     def learn_contention(self, factors: Mapping[int, float]) -> None:
         """Record by which factors jobs have slowed each other down, by the number of jobs."""
+        ...
+
+    def record_outlook(self, worker: WorkerId, outlook: Outlook) -> None:
+        """Record what the jobs on the worker's device still need."""
         ...
 
 
@@ -225,6 +230,10 @@ class CatalogRecords:
     def learn_contention(self, factors: Mapping[int, float]) -> None:
         """Record by which factors jobs have slowed each other down, where the number of jobs was measured before."""
         self._run(lambda c: device_contention.learn_contention(c, self._device_kind, factors))
+
+    def record_outlook(self, worker: WorkerId, outlook: Outlook) -> None:
+        """Replace the recorded outlook of the worker's device."""
+        self._run(lambda c: outlooks.record_outlook(c, worker, outlook))
 
     def save_links(self, measured: Sequence[CopyMeasurement], emulated: Link | None) -> None:
         """Replace the recorded measurements of this device's link to its host."""

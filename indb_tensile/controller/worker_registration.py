@@ -23,11 +23,13 @@ from indb_tensile.controller.usage_meter import UsageMeter
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
+from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.completion.contention import Contention
 
 log = logging.getLogger("controller")
 
+_OUTLOOK_S = 3.0  # The steps that are left change all the time.
 _NOISE = 0.05  # Contention that changed by less is not written.
 _CLAIMS_REMEMBERED = 1_024  # more claims than can be made and ended between two heartbeats
 
@@ -47,6 +49,8 @@ class WorkerRegistration:
         self._unreadable_of: frozenset[int] = frozenset()
         self._more_to_claim = False
         self._contention: dict[int, float] | None = None  # the last that was written, or that the catalog had
+        self._outlook: tuple[WorkerId, Outlook] | None = None  # the last that was written, and its worker
+        self._outlook_due_s = 0.0
         self._recorded: tuple[WorkerId, str | None] | None = None  # the last reason that was written, and its worker
         self.worker: WorkerId | None = None
 
@@ -224,3 +228,21 @@ class WorkerRegistration:
             log.debug("the contention of jobs was not written: %s", error.message)
         else:
             self._contention = factors
+
+    def record_outlook(self, outlook: Outlook | None) -> None:
+        """Record what the jobs on the device still need, if that has changed, at most every few seconds.
+
+        A failed write is dropped.
+        """
+        if self.worker is None or outlook is None or self._outlook == (self.worker, outlook):
+            return
+        now_s = self._clock_s()
+        if now_s < self._outlook_due_s:
+            return
+        self._outlook_due_s = now_s + _OUTLOOK_S
+        try:
+            self._records.record_outlook(self.worker, outlook)
+        except DatabaseError as error:
+            log.debug("the outlook of the device was not written: %s", error.message)
+        else:
+            self._outlook = (self.worker, outlook)

@@ -53,10 +53,16 @@ def explain(plpy: Plpy, request: Json) -> Json:
     with callers_path(plpy, _search_path(request)):
         columns, rows = read_statistics(plpy, table, spec)
         shares = read_shares(plpy, table, spec)
-    room = fetch(plpy, DEVICE_ROOM)[0]["room_bytes"]
+    device = fetch(plpy, DEVICE_ROOM)[0]
     service_request = {"verb": "explain", "spec": spec, "columns": columns, "rows": rows, "shares": shares}
     answer = service_connection.ask(
-        plpy, service_request | {"limit_bytes": spec["memory_limit_bytes"], "budget_bytes": room}
+        plpy,
+        service_request
+        | {
+            "limit_bytes": spec["memory_limit_bytes"],
+            "budget_bytes": device["room_bytes"],
+            "owner_oid": int(device["owner_oid"]),
+        },
     )
     return {"rows": answer["rows"]}
 
@@ -134,7 +140,7 @@ values ($1::text, $2::oid, $3::text, $4::text, $5::jsonb, $6::int4, $7::timestam
 on conflict (owner_oid, installation, idempotency_key) where idempotency_key is not null do nothing
 returning job_id"""
 DEVICE_ROOM = """
-select max(d.budget_bytes - d.granted_bytes) as room_bytes
+select max(d.budget_bytes - d.granted_bytes) as room_bytes, tensile.current_role_oid()::bigint as owner_oid
   from tensile.devices as d
   join tensile.workers as w using (worker_id)
  where w.stopped_at is null and w.heartbeat_at > now() - make_interval(secs => w.lease_s)"""

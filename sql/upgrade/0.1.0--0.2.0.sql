@@ -238,6 +238,13 @@ create table tensile.device_contention (
     check (jobs > 0 and arithmetic > 0 and memory > 0 and mixed > 0 and learned > 0)
 );
 
+create table tensile.device_outlooks (
+  worker_id bigint primary key references tensile.workers on delete cascade,
+  outlook jsonb not null,
+  updated_at timestamptz not null default now(),
+  constraint device_outlooks_are_bounded check (octet_length(outlook::text) <= 1048576)
+) with (fillfactor = 50);
+
 create table tensile.job_sets (
   set_id bigint generated always as identity primary key,
   job_id bigint not null references tensile.jobs on delete cascade,

@@ -41,6 +41,7 @@ from indb_tensile.errors import (
 )
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Slot, Task, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import CancelJob, FailJob, RequeueJob
+from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.admission.pool import Planner, Pool, TrainerId
 from indb_tensile.scheduler.link import Link
 
@@ -97,6 +98,7 @@ class FakeRecords:
         self.use: tuple[DeviceUse, tuple[JobUse, ...]] | None = None
         self.usages: tuple[JobUsage, ...] = ()
         self.holdups: list[tuple[WorkerId, str | None]] = []
+        self.outlooks: list[tuple[WorkerId, Outlook]] = []
         self.learned: list[dict[int, float]] = []
         self._next_claim = 100
 
@@ -181,6 +183,10 @@ class FakeRecords:
     def record_holdup(self, worker: WorkerId, holdup: str | None) -> None:
         self._check()
         self.holdups.append((worker, holdup))
+
+    def record_outlook(self, worker: WorkerId, outlook: Outlook) -> None:
+        self._check()
+        self.outlooks.append((worker, outlook))
 
     def learn_contention(self, factors: Mapping[int, float]) -> None:
         self._check()

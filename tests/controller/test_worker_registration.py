@@ -1,6 +1,7 @@
 """Check what a registered worker claims and writes while the database answers, is away, or has declared it dead."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -11,13 +12,15 @@ from indb_tensile.controller.worker_registration import WorkerRegistration
 from indb_tensile.errors import DatabaseError
 from indb_tensile.job import Blame, ClaimedJob, JobId, WorkerId
 from indb_tensile.scheduler.admission.admission_orders import FailJob, RequeueJob
+from indb_tensile.scheduler.admission.outlook import Outlook
 from indb_tensile.scheduler.admission.pool import Fault
 from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.completion.set_forecasts import SharedDevice
 from tests.controller.fakes import FakeClock, FakeRecords, LockedRecords
 
 
-def _register(records: FakeRecords) -> WorkerRegistration:
-    registration = WorkerRegistration(records)
+def _register(records: FakeRecords, clock: FakeClock | None = None) -> WorkerRegistration:
+    registration = WorkerRegistration(records) if clock is None else WorkerRegistration(records, clock)
     registration.join()
     return registration
 
@@ -218,3 +221,19 @@ _USE = DeviceUse(
     kind="x", capacity_bytes=9, budget_bytes=9, granted_bytes=5, used_bytes=5, high_water_bytes=5, host_bytes=0
 )
 _SHARE = JobUse(job=JobId(1), granted_bytes=5, used_bytes=5, high_water_bytes=5)
+
+
+def test_changed_outlook_is_recorded_after_some_seconds_and_a_failed_write_is_dropped() -> None:
+    records, clock = FakeRecords(), FakeClock(now_s=100.0)
+    registration = _register(records, clock)
+    device = SharedDevice(budget_bytes=8, region_bytes=1, contention=Contention(points=((1, 1.0),)), max_slowdown=3.0)
+    outlooks = [
+        Outlook(device=replace(device, budget_bytes=size), running=(), waiting=()) for size in (8, 8, 9, 10, 11)
+    ]
+    for now_s, outlook in zip((100.0, 110.0, 111.0, 112.0, 120.0), outlooks, strict=True):
+        clock.now_s = now_s
+        registration.record_outlook(outlook)
+    registration.record_outlook(None)
+    assert records.outlooks == [(registration.worker, outlooks[k]) for k in (0, 2, 4)]
+    records.away, clock.now_s = True, 130.0
+    registration.record_outlook(outlooks[0])

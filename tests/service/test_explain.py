@@ -11,7 +11,11 @@ from indb_tensile.config import GIB, MIB, Settings
 from indb_tensile.device.hardware import PROCESSOR_SPEED
 from indb_tensile.errors import RequestError
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, train
-from indb_tensile.job import JobSpec, Relation, Task
+from indb_tensile.job import JobId, JobSpec, Relation, Task
+from indb_tensile.scheduler.admission.outlook import Outlook
+from indb_tensile.scheduler.completion.contention import of_cores
+from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
+from indb_tensile.scheduler.completion.set_forecasts import SharedDevice
 from tests.scheduler.descriptions import elementwise
 from worker.serving.explain import Explainer
 from worker.serving.requests import ColumnSummary, Explain
@@ -50,11 +54,12 @@ def explain(
     budget_bytes: int | None = GIB,
     rows: int = 20_000,
     predictor: Predictor | None = None,
+    outlook: Outlook | None = None,
 ) -> list[dict[str, Any]]:
     settings = Settings(
         capacity_bytes=GIB, budget_bytes=GIB, link_out_bytes_per_s=400_000_000, link_in_bytes_per_s=400_000_000
     )
-    explainer = Explainer((catalog or FakeCatalog()).measured, lambda: predictor, settings)
+    explainer = Explainer((catalog or FakeCatalog()).measured, lambda: predictor, settings, lambda: outlook)
     request = Explain(spec=spec, columns=COLUMNS, rows=rows, limit_bytes=limit_bytes, budget_bytes=budget_bytes)
     return explainer.explain(request)
 
@@ -110,6 +115,29 @@ def test_training_waits_and_is_planned_for_the_whole_device_if_no_plan_fits_the_
     assert tensile["starts_now"] is False
     assert tensile["peak_bytes"] == estimated[-1]["peak_bytes"]
     assert "1.0 MB are free now" in tensile["note"]
+
+
+def _outlook(busy_bytes: int) -> Outlook:
+    """Return the outlook of a device of 1 GiB on which one job runs, if any, that needs this much for an hour."""
+    point = TradeOff(peak_bytes=busy_bytes, iteration_ns=10**9, compute_ns=10**9)
+    running = JobDemand(job=JobId(7), owner=1, priority=0, steps=3600, steps_left=3600, trade_offs=(point,))
+    device = SharedDevice(budget_bytes=GIB, region_bytes=MIB, contention=of_cores(2, 1), max_slowdown=3.0)
+    return Outlook(device=device, running=(running,) if busy_bytes else (), waiting=())
+
+
+@pytest.mark.parametrize(
+    ("busy_bytes", "starts", "text"),
+    [
+        (0, True, "it would start at once; done after about "),
+        (MIB, True, "it would start at once, and an iteration would then take job 7 1.00 times as long; done after "),
+        (GIB, False, "it would wait at first, because all jobs together are then done sooner; done after about "),
+    ],
+)
+def test_note_says_what_the_start_would_do_to_the_running_jobs(busy_bytes: int, starts: bool, text: str) -> None:
+    rows = explain(outlook=_outlook(busy_bytes))
+    assert rows[-1]["starts_now"] is starts
+    assert rows[-1]["note"].startswith(text)
+    assert text not in rows[1]["note"]
 
 
 def test_limit_below_the_floor_is_reported_as_impossible() -> None:

@@ -44,7 +44,9 @@ def main() -> int:
         socket.socket(fileno=int(os.environ[FD_VARIABLE])) as link,
         Store(shared.dsn, "analyst", shared.device, shared.threads) as store,
     ):
-        _serve(link, AnalystDispatcher(Explainer(store.latencies, store.latency_predictor, shared)).answer)
+        _serve(
+            link, AnalystDispatcher(Explainer(store.latencies, store.latency_predictor, shared, store.outlook)).answer
+        )
     return 0
 
 

@@ -14,11 +14,14 @@ from indb_tensile.device import hardware
 from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
 from indb_tensile.job import JobId
+from indb_tensile.scheduler.admission.outlook import Outlook, StartForecast, foretell_start
+from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, Workload, least_bytes, plan_jobs
 from indb_tensile.scheduler.score import Baseline, baselines, score
+from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.sizes import size
 
 from ..captured_steps import optimizer_settings
@@ -97,7 +100,15 @@ class _Room:
 class Explainer:
     """Explains trainings for the device of this service's controller."""
 
-    def __init__(self, measured: Measured, predictor: Foretells, settings: config.Settings) -> None:
+    def __init__(
+        self,
+        measured: Measured,
+        predictor: Foretells,
+        settings: config.Settings,
+        outlook: Callable[[], Outlook | None] = lambda: None,
+    ) -> None:
+        """`outlook` returns what the jobs on the device still need, or None if that is not known."""
+        self._outlook = outlook
         self._measured = measured
         self._predictor = predictor
         self._region_bytes = settings.region_bytes
@@ -110,7 +121,8 @@ class Explainer:
 
         Raises RequestError and its kinds for a request that could not be trained either.
         """
-        steps = _capture_graphs(outline(request.spec, request.columns, request.rows, request.shares))
+        training = outline(request.spec, request.columns, request.rows, request.shares)
+        steps = _capture_graphs(training)
         measured = self._measured(_signatures(steps))
         predictor = self._predictor()
         workload = _workload(steps, measured, predictor)
@@ -123,8 +135,32 @@ class Explainer:
         outcomes = [self._plan(workload, name, room) for name in (*_BASELINES, self._policy)]
         against = baselines((workload,), self._link)
         rows = [self._row(workload, outcome, room, against) for outcome in outcomes]
-        rows[-1]["note"] = "; ".join(filter(None, (rows[-1]["note"], _coverage(steps, measured, predictor))))
+        own = rows[-1]
+        start = self._foretold(training, workload, request.owner_oid) if own["iteration_ms"] is not None else None
+        if start is not None:
+            own["starts_now"] = start.starts
+        notes = (own["note"] if start is None else _start_text(start), _coverage(steps, measured, predictor))
+        own["note"] = "; ".join(filter(None, notes))
         return rows
+
+    def _foretold(self, training: TrainingOutline, workload: Workload, owner_oid: int) -> StartForecast | None:
+        """Return what the controller's own rule would decide about the job, and what that does to others."""
+        outlook = self._outlook()
+        points = () if outlook is None else trade_offs(workload, link=self._link, policy=self._policy)
+        if outlook is None or not points:
+            return None
+        trained_ns, evaluated_ns = (sum(ns) for ns in (workload.latency_ns[0], workload.latency_ns[-1]))
+        of_epoch = training.steps + training.passes * evaluated_ns / max(1, trained_ns)
+        steps = max(1.0, training.settings.epochs * of_epoch)
+        demand = JobDemand(
+            job=_JOB,
+            owner=owner_oid,
+            priority=0,
+            steps=steps,
+            steps_left=steps,
+            trade_offs=points,
+        )
+        return foretell_start(outlook, demand)
 
     def _plan(self, workload: Workload, policy: str, room: _Room) -> "_PlanOutcome":
         """Plan within the memory that is free now, else within the whole device, else without a limit."""
@@ -168,6 +204,19 @@ class _PlanOutcome:
     policy: str
     answer: JobPlan | Infeasible
     planning_ns: int
+
+
+def _start_text(start: StartForecast) -> str:
+    """Return in words what is foretold for the job."""
+    seconds = start.end_ns / 1e9
+    done = f"done after about {seconds:.1f} s" if seconds < 10 else f"done after about {seconds:.0f} s"
+    if not start.starts:
+        ahead = f" behind {start.ahead} other{'s' if start.ahead > 1 else ''}" if start.ahead else ""
+        return f"it would wait{ahead} at first, because all jobs together are then done sooner; {done}"
+    if not start.slowdowns:
+        return f"it would start at once; {done}"
+    slowed = " and ".join(f"job {job} {factor:.2f} times as long" for job, factor in start.slowdowns)
+    return f"it would start at once, and an iteration would then take {slowed}; {done}"
 
 
 def _ms(*microseconds: float | None) -> float | None:

@@ -84,7 +84,7 @@ class Explain(Request, frozen=True, kw_only=True):
 
     `limit_bytes` is the job's own memory limit, or None. `budget_bytes` is the memory that is free for it on the
     device now, or None if no controller has reported that. `shares` are the shares of rows that test and validate, if
-    a column of the table says which rows do.
+    a column of the table says which rows do. `owner_oid` is the role that asks.
     """
 
     spec: JobSpec
@@ -93,6 +93,7 @@ class Explain(Request, frozen=True, kw_only=True):
     limit_bytes: int | None = None
     budget_bytes: int | None = None
     shares: Shares | None = None
+    owner_oid: int = 0
 
 
 class Dataset(Request, frozen=True, kw_only=True):

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from socket import gethostname
 from typing import Self, TypeVar
 
 import psycopg
 
-from indb_tensile.catalog import models, plans, predictors
+from indb_tensile.catalog import models, outlooks, plans, predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.device import backend
@@ -14,6 +15,7 @@ from indb_tensile.errors import DatabaseError, UnavailableError
 from indb_tensile.executor.latency import latency_predictor
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.artifacts import ModelPredictor
+from indb_tensile.scheduler.admission.outlook import Outlook
 
 from .identity import DatabaseIdentity, read_identity
 
@@ -68,6 +70,10 @@ class Store:
         kind = backend.kind_of(self._device, self._threads)
         stored = self._run(lambda connection: predictors.load_predictor(connection, kind), "the latency predictor")
         return None if stored is None else latency_predictor.read_predictor(stored.model)
+
+    def outlook(self) -> Outlook | None:
+        """Return what the jobs on this host's device still need, or None if no controller has recorded it."""
+        return self._run(lambda connection: outlooks.load_outlook(connection, gethostname()), "the device's outlook")
 
     def _run(self, action: Callable[[Connection], T], subject: str) -> T:
         try:

@@ -33,7 +33,8 @@ class TrainingOutline:
     """The module and the batch sizes to capture.
 
     `batches` are the sizes of the training steps: full ones, then the last, smaller one, if any. A validation pass
-    has the size of the full ones.
+    has the size of the full ones. `steps` are the training steps of one epoch, and `passes` the passes over full
+    batches that validate after each epoch.
     """
 
     module: nn.Module
@@ -42,6 +43,8 @@ class TrainingOutline:
     task: Task
     settings: TrainingSettings
     batches: tuple[int, ...]
+    steps: int
+    passes: int
 
     def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `x` and `y` of a batch, on the meta device."""
@@ -82,6 +85,8 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
         task=spec.task,
         settings=settings,
         batches=(plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,),
+        steps=plan.steps,
+        passes=math.ceil(rows * _valid_share(split, shares) / plan.full_rows),
     )
 
 
@@ -125,10 +130,16 @@ def _expected_rows(rows: int, split: Split, shares: Shares | None) -> int:
 
     It is exact if the rows are split in order; otherwise it is the mean over random splits.
     """
-    test_share, valid_share = split.last or split.test_size, split.valid_size
+    test_share, valid_share = split.last or split.test_size, _valid_share(split, shares)
     if split.column is not None and shares is not None:
-        test_share, valid_share = shares.test, shares.valid or split.valid_size * (1 - shares.test)
+        test_share = shares.test
     train = rows - round(rows * test_share) - round(rows * valid_share)
     if rows < _FEWEST_ROWS or train < _FEWEST_ROWS - 1:
         raise DataError(f"the table has {rows} rows, too few to train and test on", hint="Insert rows.")
     return train
+
+
+def _valid_share(split: Split, shares: Shares | None) -> float:
+    if split.column is not None and shares is not None:
+        return shares.valid or split.valid_size * (1 - shares.test)
+    return split.valid_size

@@ -297,6 +297,14 @@ device_jobs = Table(
     Column("updated_at", TIME, nullable=False),
 )
 
+device_outlooks = Table(
+    "device_outlooks",
+    metadata,
+    Column("worker_id", BigInteger, ForeignKey("workers.worker_id"), primary_key=True),
+    Column("outlook", JSONB, nullable=False),
+    Column("updated_at", TIME, nullable=False),
+)
+
 graphs = Table(
     "graphs",
     metadata,
