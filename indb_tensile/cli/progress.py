@@ -27,10 +27,11 @@ _RIGHT = {"job", "epoch", "loss", "ETA"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressSample:
-    """The watched jobs and their devices at one moment, as rows of the database."""
+    """The watched jobs, their devices, and the sets that run side by side, at one moment, as rows of the database."""
 
     jobs: Sequence[Row]
     devices: Sequence[Row]
+    sets: Sequence[Row] = ()
 
     @property
     def ended(self) -> bool:
@@ -79,7 +80,8 @@ class Watch:
         with pinned(connection), connection.cursor(row_factory=dict_row) as cursor:
             jobs = cursor.execute(statement("watched_jobs"), arguments).fetchall()
             devices = cursor.execute(statement("watched_devices"), arguments).fetchall()
-        return ProgressSample(jobs=jobs, devices=devices)
+            sets = cursor.execute(statement("watched_sets"), arguments).fetchall()
+        return ProgressSample(jobs=jobs, devices=devices, sets=sets)
 
     def _print_json(self, look: ProgressSample) -> None:
         for row in look.jobs:
@@ -97,6 +99,7 @@ def lines(news: PrintedLines, look: ProgressSample, now_s: float) -> list[str]:
     """Return the lines to print now: those about jobs and devices with a change worth printing."""
     candidates = [(f"job {row['job_id']}", line(row), change_key(row)) for row in look.jobs]
     candidates += [(f"device {row['worker_id']}", device_line(row), ()) for row in look.devices]
+    candidates += [(f"set {row['jobs']}", set_line(row), (row["measured"] is None,)) for row in look.sets]
     return [text for subject, text, mark in candidates if news.is_news(subject, text, mark, now_s)]
 
 
@@ -120,6 +123,7 @@ def render_table(look: ProgressSample) -> Group:
     return Group(
         table,
         *(Text(device_line(device), style="dim") for device in look.devices),
+        *(Text(set_line(row), style="dim") for row in look.sets),
         *(Text(fault, style="red") for fault in faults),
     )
 
@@ -148,6 +152,14 @@ def device_line(device: Row) -> str:
     if device["busy_percent"] is not None:
         line += f", {device['busy_percent']} % busy"
     return line
+
+
+def set_line(row: Row) -> str:
+    """Describe on one line how well jobs run side by side: their system throughput, where one job alone has 1."""
+    *others, last = row["jobs"]
+    measured = "" if row["measured"] is None else f"{row['measured']:.2f}, "
+    jobs = f"jobs {', '.join(map(str, others))} and {last}"
+    return f"{jobs} side by side: throughput {measured}foretold {row['foretold']:.2f}, in turns 1"
 
 
 def _state(row: Row) -> str:

@@ -199,6 +199,15 @@ select d.worker_id, d.used_bytes, d.high_water_bytes, d.budget_bytes, d.busy_per
  where d.worker_id in (select worker_id from tensile.jobs where job_id = any (%(jobs)s))
  order by d.worker_id;
 
+-- watched_sets --
+-- The sets of jobs that run side by side now. Each job of a set has a row; the measured value of any of them will do.
+select t.jobs, max(t.stp_foretold) as foretold, max(t.stp_measured) as measured
+  from (select array(select unnest(s.beside || s.job_id) order by 1) as jobs, s.stp_foretold, s.stp_measured
+          from tensile.job_sets as s join tensile.jobs as j using (job_id)
+         where s.ended_at is null and cardinality(s.beside) > 0 and j.state = 'running'
+           and s.job_id = any (%(jobs)s)) as t
+ group by t.jobs order by t.jobs;
+
 -- predict --
 select (tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'value') #>> '{}')::float8;
 

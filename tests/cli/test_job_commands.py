@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from indb_tensile.catalog import jobs as catalog
-from indb_tensile.catalog import models
+from indb_tensile.catalog import models, plans
 from indb_tensile.errors import DataError
 from indb_tensile.job import JobId
 from tests.catalog.enqueue import claim, enqueue, publication, register
@@ -188,6 +188,24 @@ def test_watch_prints_changes_until_all_jobs_have_ended(
         catalog.cancelled(worker, job, claimed.claim)
         last = json.loads(process.stdout.readlines()[-1])
     assert (process.returncode, last["state"]) == (1, "cancelled")
+
+
+def test_watch_says_how_well_jobs_run_side_by_side(
+    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    jobs = queue(database, "one", "two")
+    at = register(worker)
+    for job in jobs:
+        claimed = claim(worker, at)
+        catalog.start_running(worker, job, claimed.claim)
+        beside = [JobId(other) for other in jobs if other != job]
+        plans.record_set(worker, JobId(job), claimed.claim, beside, 1.5)
+    with demo.start("watch", *map(str, jobs)) as process:
+        assert process.stderr is not None
+        text = f"jobs {jobs[0]} and {jobs[1]} side by side: throughput foretold 1.50, in turns 1\n"
+        assert text in [process.stderr.readline() for _ in range(3)]
+        demo("cancel", *map(str, jobs))
+        process.send_signal(signal.SIGINT)
 
 
 def test_watch_without_ids_watches_all_jobs_that_have_not_ended(demo: Tensile, database: Database) -> None:

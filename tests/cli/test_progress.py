@@ -90,6 +90,19 @@ def test_device_is_printed_every_half_minute_at_most() -> None:
     assert [at_s for at_s, look in samples if lines(printed_lines, look, at_s)] == [0.0, 30.0, 60.0]
 
 
+def test_a_set_is_printed_when_it_begins_and_when_it_is_first_measured() -> None:
+    begun = {"jobs": [7, 8, 9], "foretold": 1.625, "measured": None}
+    sets = [begun, begun | {"foretold": 1.7}, begun | {"measured": 1.84}, begun | {"measured": 1.9}]
+    printed_lines = PrintedLines()
+    samples = [ProgressSample(jobs=[], devices=[], sets=[row]) for row in sets]
+    assert [lines(printed_lines, look, float(n)) for n, look in enumerate(samples)] == [
+        ["jobs 7, 8 and 9 side by side: throughput foretold 1.62, in turns 1"],
+        [],
+        ["jobs 7, 8 and 9 side by side: throughput 1.84, foretold 1.62, in turns 1"],
+        [],
+    ]
+
+
 def test_early_stopping_shows_the_shortest_and_the_longest_remaining_time() -> None:
     ((_, plain),) = printed([(0.0, {})])
     ((_, stopped_early),) = printed([(0.0, {"eta_earliest_s": 65.0})])
