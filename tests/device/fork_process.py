@@ -39,7 +39,7 @@ def _become(module: str, arguments: list[str], directory: Path) -> None:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
+    except Exception:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
