@@ -39,7 +39,7 @@ def _become(module: str, arguments: list[str], directory: Path) -> None:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except Exception:
+    except Exception:  # noqa: BLE001 - the one who asked reads the trace and the exit code
         traceback.print_exc()
     finally:
         sys.stdout.flush()
