@@ -14,13 +14,21 @@ TOGETHER = {
         "tests/e2e/test_report.py",
         "tests/e2e/test_deployment.py",
     ),
-    "forks with the shim preloaded": (
+    "models captured once, and forks with the shim preloaded": (
+        "tests/executor/run/test_runner.py",
+        "tests/executor/run/test_rewritten.py",
+        "tests/executor/capture/test_capture.py",
+        "tests/executor/latency/test_calibrate.py",
+        "tests/executor/test_without_database.py",
+        "tests/device/test_memory.py",
         "tests/executor/run/test_parking.py",
         "tests/executor/run/test_graph_cache.py",
         "tests/executor/run/test_placer.py",
         "tests/executor/run/test_strict.py",
         "tests/executor/capture/test_allocation_script.py",
         "tests/device/test_allocator_shim.py",
+        "tests/learning/test_requirements.py",
+        "tests/training/test_learner.py",
     ),
 }
 _SCOPES = {module: scope for scope, modules in TOGETHER.items() for module in modules}

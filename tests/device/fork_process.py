@@ -1,7 +1,7 @@
 """A process that imports torch once, and runs each module whose name it reads in a fork of itself.
 
-preloaded.py is the other end: it writes a line with the module, its arguments and the directory for its output, and
-reads the exit code.
+preloaded.py is the other end: it writes a line with the module, its arguments and variables, and the directory for
+its output, and reads the exit code.
 """
 
 import gc
@@ -20,9 +20,10 @@ import tests.executor.rewinding  # noqa: F401
 def main() -> None:
     gc.freeze()  # a collection in a fork would write to, and so copy, the pages of all imported objects
     for line in sys.stdin:
-        module, *arguments, directory = json.loads(line)
+        module, arguments, environment, directory = json.loads(line)
         pid = os.fork()
         if not pid:
+            os.environ |= environment
             _become(module, arguments, Path(directory))
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - read by preloaded.py

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -29,13 +29,18 @@ def ask(module: str, *arguments: str) -> Answers:
     return answers | {"stderr": done.stderr}
 
 
-def run(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run `module` as the main module of a new process with these arguments, and return its output and exit code."""
+def run(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run `module` as the main module of a new process with these arguments and further variables.
+
+    Returns its output and exit code.
+    """
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
     with tempfile.TemporaryDirectory() as directory:
-        server.stdin.write(json.dumps([module, *arguments, directory]) + "\n")
+        server.stdin.write(json.dumps([module, arguments, dict(environment or {}), directory]) + "\n")
         server.stdin.flush()
         code = server.stdout.readline()
         assert code, "the process that forks has ended"
