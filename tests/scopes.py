@@ -34,7 +34,7 @@ TOGETHER = {
 _SCOPES = {module: scope for scope, modules in TOGETHER.items() for module in modules}
 
 
-class ScopeScheduling(LoadFileScheduling):
+class ScopeScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
     """Gives all tests of a scope to one process, and all tests of any other module."""
 
     def _split_scope(self, nodeid: str) -> str:

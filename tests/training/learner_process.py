@@ -3,7 +3,7 @@
 import os
 import sys
 
-from indb_tensile.worker import learner
+from worker import learner
 
 os.sched_setscheduler = lambda *_: None
 sys.exit(learner.main())
