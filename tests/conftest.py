@@ -5,6 +5,7 @@ import gc
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,11 +15,12 @@ from psycopg import sql
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, temporary_cluster
 from tests.open_directory import open_directory
+from tests.scopes import ScopeScheduling, place_of
 
 # The daily suite draws the same few examples each time, so a new failure has a new cause in the code. The nightly
 # suite draws many other examples, to search for unknown failures:
 # sh tests/run.sh tests/scheduler --hypothesis-profile=search
-settings.register_profile("suite", max_examples=40, derandomize=True, deadline=None)
+settings.register_profile("suite", max_examples=25, derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=300, print_blob=True, deadline=None)
 settings.load_profile("suite")
 
@@ -27,9 +29,24 @@ _TEMPLATE = "template_tensile"
 _numbers = itertools.count(1)
 
 
+gc.disable()  # until all tests are collected: looking for garbage among imported objects takes a quarter of the time
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let modules that run together in one process run first, because they take longest."""
+    items.sort(key=lambda item: place_of(item.nodeid.partition("::")[0]))
+
+
 def pytest_collection_finish() -> None:
     """Exempt imported modules and collected tests, a million objects, from every later garbage collection."""
     gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ScopeScheduling | None:
+    """Return what gives tests to processes for `--dist loadfile`."""
+    return ScopeScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

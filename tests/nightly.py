@@ -13,7 +13,7 @@ from hypothesis import settings
 
 Case = TypeVar("Case")
 
-FEW_EXAMPLES = settings(max_examples=settings().max_examples // 8)  # for properties whose examples take a second each
+FEW_EXAMPLES = settings(max_examples=settings().max_examples // 5)  # for properties whose examples take a second each
 SOME_EXAMPLES = settings(max_examples=settings().max_examples // 3)  # for those of a twentieth of a second each
 
 

@@ -24,7 +24,9 @@ say "mypy and import contracts"
 $bin/mypy --no-error-summary indb_tensile worker tests
 $bin/lint-imports >.cache/imports.log || { cat .cache/imports.log; exit 1; }
 say "suite"
-processes=$((2 * $(nproc)))  # half of the time tests wait for PostgreSQL and other processes
+# Tests also wait for PostgreSQL and other processes, so there is one process more than cores. Each takes four seconds
+# to collect the tests.
+processes=$(($(nproc) + 1))
 [ "$processes" -le 4 ] || processes=4
 # Hundreds of processes import the package and torch. Without stored bytecode each of them compiles the sources again.
 unset PYTHONDONTWRITEBYTECODE

@@ -21,10 +21,11 @@ from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.model_metrics import default_metric
 from indb_tensile.learning.preprocessor import Preprocessor, choose_features, fit, require_present
-from indb_tensile.learning.relation_reader import Connection, ReadLimits, read
+from indb_tensile.learning.relation_reader import read
 from indb_tensile.learning.requirements import AvailableMemory, Requirements
 from indb_tensile.learning.splits import Parts, Split, divide
 from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled

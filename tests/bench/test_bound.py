@@ -18,6 +18,7 @@ def document(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.nightly
 def test_each_overhead_has_a_row_and_more_time_takes_less_memory(
     document: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ def _deep(_row: int) -> Any:
     return nn.Sequential(*(layer for group in layers for layer in group))
 
 
+@pytest.mark.nightly  # tests/bench/test_policies.py plans with this rival by day
 def test_a_smaller_budget_recomputes_more_and_every_plan_is_valid() -> None:
     network = Network(name="deep", title="deep", library="torch", batch=512, row=(64,), build=_deep)
     graph = capture(network, 512)

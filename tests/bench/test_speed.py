@@ -12,6 +12,7 @@ from indb_tensile.errors import MissingError
 from indb_tensile.scheduler.timing.machines import REFERENCE
 
 
+@pytest.mark.nightly
 def test_each_family_and_budget_has_a_row_with_the_best_rival_and_the_gain_of_more_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -47,7 +48,7 @@ def test_each_family_and_budget_has_a_row_with_the_best_rival_and_the_gain_of_mo
 
 
 def test_a_line_has_the_budget_and_the_rival_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--operators", "60", "--jobs", "2", "--budget", "0.5", "--rounds", "1", "--rivals", "capuchin"])
+    main(["--operators", "30", "--jobs", "2", "--budget", "0.5", "--rounds", "1", "--rivals", "capuchin"])
     (line,) = capsys.readouterr().out.splitlines()
     assert "operators x 2 jobs at 50%" in line
     assert "capuchin" in line

@@ -15,7 +15,9 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.conftest import Database
+from indb_tensile.cluster import Cluster
+from tests.conftest import Database, fresh_database
+from tests.e2e.trainings import load, train
 from tests.open_directory import open_directory
 
 DEADLINE_S = 400.0  # enough on a busy machine, and below the suite's own limit
@@ -105,6 +107,42 @@ class Service:
         ended = {"succeeded", "failed", "cancelled"}
         self.until(lambda: all(self.state(job) in ended for job in jobs), f"jobs {jobs} to end")
         return [self.state(job) for job in jobs]
+
+
+BUDGET_BYTES = 24 * MIB  # of the controller of the session: too little for three trainings without planning
+
+
+@pytest.fixture(scope="session")
+def running(cluster: Cluster, template: str) -> Iterator[Service]:
+    """One running controller for the tests of all modules that need no settings of their own, because a controller
+    takes seconds to start. These modules run in one process (tests/scopes.py).
+
+    `demo` has the tables digits, breast_cancer and diabetes. Tests change the budget in the configuration file.
+    """
+    with fresh_database(cluster, template) as database, service_on(database) as service:
+        config = service.directory / "settings.toml"
+        service.settings |= {
+            "TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES),
+            "TENSILE_SPARE_TRAINERS": "3",
+            "TENSILE_CONFIG": str(config),
+        }
+        config.write_text(f"budget_bytes = {BUDGET_BYTES}\n")
+        service.start()
+        with database.connect("demo") as demo:
+            load(demo, "digits", "breast_cancer", "diabetes")
+        yield service
+
+
+UNDISTURBED_EPOCHS = 12
+
+
+@pytest.fixture(scope="session")
+def undisturbed(running: Service) -> int:
+    """An undisturbed training on digits, with dropout."""
+    with running.database.connect("demo") as demo:
+        job = train(demo, "undisturbed", "digits", epochs=UNDISTURBED_EPOCHS)
+        assert running.until_ended(job) == ["succeeded"]
+    return job
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.cluster import Cluster
-from tests.conftest import fresh_database
-from tests.e2e.conftest import MIB, Service, service_on
+from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
 
@@ -27,14 +25,11 @@ grant select on words, numbers, more_words, rare to tensile_reader"""
 
 
 @pytest.fixture(scope="module")
-def service(cluster: Cluster, template: str) -> Iterator[Service]:
-    """A controller, and the tables to train on."""
-    with fresh_database(cluster, template) as database, service_on(database) as service:
-        service.settings |= {"TENSILE_CAPACITY_BYTES": str(64 * MIB), "TENSILE_SPARE_TRAINERS": "1"}
-        service.start()
-        with database.connect("demo") as connection:
-            connection.execute(TABLES)
-        yield service
+def service(running: Service) -> Service:
+    """The session's controller, and the tables to train on."""
+    with running.database.connect("demo") as connection:
+        connection.execute(TABLES)
+    return running
 
 
 @pytest.fixture
@@ -58,10 +53,10 @@ def test_changed_target_gets_its_own_task_and_replaces_no_deployed_version(
 ) -> None:
     notices: list[str] = []
     demo.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
-    train(demo, service, "chg", "words")
+    first = train(demo, service, "chg", "words")
     notices.clear()
 
-    train(demo, service, "chg", "numbers")
+    second = train(demo, service, "chg", "numbers")
     train(demo, service, "chg", "more_words")
 
     rows = demo.execute(
@@ -75,10 +70,11 @@ def test_changed_target_gets_its_own_task_and_replaces_no_deployed_version(
         (3, "classification", False, reason_start + "knows 2 classes and this one 3, of which 2 are the same"),
     ]
     assert [text for text in notices if not text.startswith("features that")] == [
-        'task "classification" of job 1 is not taken over, as target "y" has type double precision and had values of '
-        "kind text then",
+        f'task "classification" of job {first} is not taken over, as target "y" has type double precision and had '
+        "values of kind text then",
         'task is regression, as target "y" has type double precision',
-        'task "regression" of job 2 is not taken over, as target "y" has type text and had values of kind float then',
+        f'task "regression" of job {second} is not taken over, as target "y" has type text and had values of kind '
+        "float then",
         'task is classification, as target "y" has type text',
     ]
 

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.postgres
 _FLOOD = 10_000
 
 
+@pytest.mark.nightly  # tests/sql/test_fair_order.py checks the order of claims by day
 def test_job_of_a_second_owner_starts_next_behind_10000_jobs_of_another(service: Service) -> None:
     service.settings |= {"TENSILE_CAPACITY_BYTES": str(24 * MIB), "TENSILE_SPARE_TRAINERS": "2"}
     database = service.database

@@ -8,14 +8,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from indb_tensile.cluster import Cluster
-from tests.conftest import fresh_database
-from tests.e2e.conftest import MIB, Service, service_on
+from tests.e2e.conftest import BUDGET_BYTES, MIB, UNDISTURBED_EPOCHS, Service
 from tests.e2e.trainings import (
     child_pids,
     device_columns,
     device_is_free,
-    load,
     train,
     wait_until_training,
     weights,
@@ -23,27 +20,20 @@ from tests.e2e.trainings import (
 
 pytestmark = pytest.mark.postgres
 
-EPOCHS = 12
-BUDGET_BYTES = 24 * MIB
 SMALLER_BYTES = 12 * MIB  # below the peak of an unplanned iteration
 FIGURES = "select epoch, name, value from tensile.metrics where job_id = %s order by epoch, name"
 
 
-@pytest.fixture(scope="module")
-def service(cluster: Cluster, template: str) -> Iterator[Service]:
-    """One controller for the tests of this module."""
-    with fresh_database(cluster, template) as database, service_on(database) as service:
-        config = service.directory / "settings.toml"
-        service.settings |= {
-            "TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES),
-            "TENSILE_SPARE_TRAINERS": "2",
-            "TENSILE_CONFIG": str(config),
-        }
-        config.write_text(f"budget_bytes = {BUDGET_BYTES}\n")
-        service.start()
-        with database.connect("demo") as connection:
-            load(connection, "digits", "breast_cancer")
-        yield service
+@pytest.fixture
+def service(running: Service) -> Iterator[Service]:
+    """The session's controller. A test that has changed its settings leaves them as they were."""
+    settings = dict(running.settings)
+    yield running
+    if running.settings != settings:
+        running.stop()
+        running.settings = settings
+        _write_budget(running, BUDGET_BYTES)
+        running.start()
 
 
 @pytest.fixture
@@ -51,15 +41,6 @@ def demo(service: Service) -> Iterator[psycopg.Connection]:
     with service.database.connect("demo") as connection:
         yield connection
     service.until(lambda: device_is_free(service), "the device to be free")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(service: Service) -> int:
-    """An undisturbed training on digits, with dropout."""
-    with service.database.connect("demo") as demo:
-        job = train(demo, "undisturbed", "digits", epochs=EPOCHS)
-        assert service.until_ended(job) == ["succeeded"]
-    return job
 
 
 def pause(service: Service, demo: psycopg.Connection, job: int) -> int:
@@ -78,9 +59,13 @@ def resume(demo: psycopg.Connection, job: int) -> None:
 def set_budget(service: Service, budget_bytes: int) -> None:
     """Change the budget of the running controller."""
     assert service.process is not None
-    Path(service.settings["TENSILE_CONFIG"]).write_text(f"budget_bytes = {budget_bytes}\n")
+    _write_budget(service, budget_bytes)
     service.process.send_signal(signal.SIGHUP)
     service.until(lambda: device_columns(service, "budget_bytes") == (budget_bytes,), "the new budget")
+
+
+def _write_budget(service: Service, budget_bytes: int) -> None:
+    Path(service.settings["TENSILE_CONFIG"]).write_text(f"budget_bytes = {budget_bytes}\n")
 
 
 def phase(service: Service, job: int) -> str | None:
@@ -111,10 +96,10 @@ def check_equal(service: Service, job: int, undisturbed: int) -> None:
 def test_paused_training_gives_its_memory_to_another_and_publishes_the_bits_of_an_undisturbed_one(
     service: Service, demo: psycopg.Connection, undisturbed: int
 ) -> None:
-    job = train(demo, "paused", "digits", epochs=EPOCHS)
+    job = train(demo, "paused", "digits", epochs=UNDISTURBED_EPOCHS)
     wait_until_training(service, job)
     epoch = pause(service, demo, job)
-    assert epoch < EPOCHS
+    assert epoch < UNDISTURBED_EPOCHS
     row = demo.execute("select phase::text, paused, waits_for from tensile.stat_queue where job_id = %s", (job,))
     assert row.fetchone() == ("paused", True, f"its resumption: select tensile_resume({job});")
     other = train(demo, "other", "breast_cancer", epochs=4)
@@ -141,7 +126,7 @@ def test_paused_training_gives_its_memory_to_another_and_publishes_the_bits_of_a
 def test_paused_training_whose_trainer_is_killed_continues_from_its_checkpoint_when_it_is_resumed(
     service: Service, demo: psycopg.Connection, undisturbed: int
 ) -> None:
-    job = train(demo, "killed", "digits", epochs=EPOCHS)
+    job = train(demo, "killed", "digits", epochs=UNDISTURBED_EPOCHS)
     wait_until_training(service, job)
     pause(service, demo, job)
     for trainer in child_pids(service, "tensile trainer"):
@@ -174,7 +159,7 @@ def test_training_without_room_in_host_memory_continues_from_its_checkpoint_unde
     assert service.stop() == 0
     service.settings |= {"TENSILE_PARKED_JOBS": "0", "TENSILE_CHECKPOINT_S": "3600"}
     service.start()
-    job = train(demo, "saved", "digits", epochs=EPOCHS)
+    job = train(demo, "saved", "digits", epochs=UNDISTURBED_EPOCHS)
     wait_until_training(service, job)
     demo.execute("select tensile_pause(%s)", (job,))
     service.until(lambda: service.state(job) == "queued", "the job to return to the queue")
@@ -182,7 +167,7 @@ def test_training_without_room_in_host_memory_continues_from_its_checkpoint_unde
     assert "from the checkpoint that it has just saved" in service.value(reason, job)
     service.until(lambda: device_is_free(service), "the device to be free")
     assert service.stop() == 0
-    Path(service.settings["TENSILE_CONFIG"]).write_text(f"budget_bytes = {SMALLER_BYTES}\n")
+    _write_budget(service, SMALLER_BYTES)
     service.start()
     other = train(demo, "meanwhile", "breast_cancer", epochs=2)
     assert service.until_ended(other) == ["succeeded"]

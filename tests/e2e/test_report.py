@@ -6,21 +6,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from indb_tensile.cluster import Cluster
-from tests.conftest import Database, fresh_database
-from tests.e2e.conftest import Service, service_on
+from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
 
 SMALL = """architecture => '{"type": "mlp", "hidden": [4]}', hyperparams => '{"epochs": 2}'"""
-
-
-@pytest.fixture(scope="module")
-def running(cluster: Cluster, template: str) -> Iterator[Service]:
-    """One controller for all tests of this module."""
-    with fresh_database(cluster, template) as database, service_on(database) as service:
-        service.start()
-        yield service
 
 
 @pytest.fixture
@@ -198,7 +188,7 @@ def test_split_by_a_column_works_on_a_view(running: Service, alice: psycopg.Conn
 
 
 def test_only_the_owner_may_read_the_split_and_the_relation_must_fit(
-    running: Service, alice: psycopg.Connection, database: Database
+    running: Service, alice: psycopg.Connection
 ) -> None:
     alice.execute("create table own (id int primary key, x int, y real); create table else_where (x int)")
     alice.execute("insert into own select i, i % 7, i % 5 from generate_series(1, 50) as i")

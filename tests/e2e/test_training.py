@@ -8,9 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from indb_tensile.cluster import Cluster
-from tests.conftest import Database, fresh_database
-from tests.e2e.conftest import MIB, Service, service_on
+from tests.conftest import Database
+from tests.e2e.conftest import BUDGET_BYTES, UNDISTURBED_EPOCHS, Service, service_on
 from tests.e2e.trainings import (
     WIDE,
     child_pids,
@@ -39,25 +38,10 @@ select plan_id from tensile.plans
 
 ENDLESS_EPOCHS = 100_000  # a job with so many epochs trains until it is cancelled
 
-BUDGET_BYTES = 24 * MIB  # too little for the three jobs without planning
-
-
-@pytest.fixture(scope="module")
-def running(cluster: Cluster, template: str) -> Iterator[Service]:
-    """One controller for all tests that do not change its settings, because it takes seconds to start. The data sets
-    are loaded.
-    """
-    with fresh_database(cluster, template) as database, service_on(database) as service:
-        service.settings |= {"TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES), "TENSILE_SPARE_TRAINERS": "3"}
-        service.start()
-        with database.connect("demo") as connection:
-            load(connection, "digits", "breast_cancer", "diabetes")
-        yield service
-
 
 @pytest.fixture
 def service(running: Service) -> Service:
-    """The module's controller, with a free device."""
+    """The session's controller, with a free device."""
     running.until(lambda: device_is_free(running), "the device to be free")
     return running
 
@@ -77,15 +61,6 @@ def train_three(demo: psycopg.Connection) -> list[int]:
 
 def cancel(demo: psycopg.Connection, job: int) -> None:
     assert demo.execute("select tensile_cancel(%s)", (job,)).fetchone() == (True,)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(running: Service) -> str:
-    """The digest of the weights of an undisturbed training on digits."""
-    with running.database.connect("demo") as demo:
-        job = train(demo, "undisturbed", "digits", epochs=12)
-        assert running.until_ended(job) == ["succeeded"]
-    return weights(running, job)
 
 
 def test_three_jobs_share_a_device_that_is_too_small_without_planning(
@@ -134,9 +109,9 @@ def test_three_jobs_do_not_run_together_without_planning(database: Database) -> 
     "victim", nightly_unless(lambda victim: victim != "controller", ["trainer", "controller", "service", "database"])
 )
 def test_job_survives_a_kill_and_publishes_the_same_bits(
-    service: Service, demo: psycopg.Connection, undisturbed: str, victim: str
+    service: Service, demo: psycopg.Connection, undisturbed: int, victim: str
 ) -> None:
-    disturbed = train(demo, "disturbed", "digits", epochs=12)
+    disturbed = train(demo, "disturbed", "digits", epochs=UNDISTURBED_EPOCHS)
     wait_until_training(service, disturbed)
     match victim:
         case "trainer":
@@ -152,7 +127,7 @@ def test_job_survives_a_kill_and_publishes_the_same_bits(
             service.database.cluster.restart("immediate")
             service.reconnect()
     assert service.until_ended(disturbed) == ["succeeded"]
-    assert weights(service, disturbed) == undisturbed
+    assert weights(service, disturbed) == weights(service, undisturbed)
     attempts = service.value("select attempt from tensile.jobs where job_id = %s", disturbed)
     assert attempts == (2 if victim in ("trainer", "controller") else 1), "the kill did not disturb the job"
     service.until(lambda: device_is_free(service), "the device to be free")
@@ -181,6 +156,7 @@ TRAINED = "select training from tensile.model_versions where job_id = %s"
 SETTINGS = "select detail from tensile.job_events where job_id = %s and kind = 'settings' order by event_id limit 1"
 
 
+@pytest.mark.nightly  # early stopping ends the training after many epochs
 def test_training_without_settings_keeps_its_derived_settings_after_a_kill(
     service: Service, demo: psycopg.Connection
 ) -> None:
@@ -246,15 +222,15 @@ def test_dropped_table_fails_its_own_job_only(service: Service, demo: psycopg.Co
 
 
 def test_stop_requeues_jobs_and_they_continue_from_their_checkpoints(
-    service: Service, demo: psycopg.Connection, undisturbed: str
+    service: Service, demo: psycopg.Connection, undisturbed: int
 ) -> None:
-    job = train(demo, "stopped", "digits", epochs=12)
+    job = train(demo, "stopped", "digits", epochs=UNDISTURBED_EPOCHS)
     wait_until_training(service, job)
     assert service.stop() == 0
     assert service.state(job) == "queued"
     service.start()
     assert service.until_ended(job) == ["succeeded"]
-    assert weights(service, job) == undisturbed
+    assert weights(service, job) == weights(service, undisturbed)
     assert service.value("select faults + interruptions from tensile.jobs where job_id = %s", job) == 0
 
 

@@ -5,11 +5,13 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
-from tests.e2e.conftest import Service
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Service  # whose fixtures train
 
 WIDE = '{"type": "mlp", "hidden": [512, 512, 512], "dropout": 0.2}'
 
@@ -31,7 +33,7 @@ def load(demo: psycopg.Connection, *names: str) -> None:
         demo.execute("select tensile_load_dataset(%s)", (name,))
 
 
-def weights(service: Service, job: int) -> str:
+def weights(service: "Service", job: int) -> str:
     """Return a digest of a job's published weights. The job must have published exactly one version."""
     rows = service.connection.execute(
         "select chunk from tensile.artifacts join tensile.model_versions using (version_id)"
@@ -43,7 +45,7 @@ def weights(service: Service, job: int) -> str:
     return hashlib.sha256(b"".join(row[0] for row in rows)).hexdigest()
 
 
-def child_pids(service: Service, name: str) -> list[int]:
+def child_pids(service: "Service", name: str) -> list[int]:
     """Return the ids of the controller's child processes with this name."""
     assert service.process is not None
     return [
@@ -59,7 +61,7 @@ def _processes() -> Iterator[tuple[int, int, str]]:
             yield int(path.name), int(after.split()[1]), before.partition("(")[2]
 
 
-def wait_until_training(service: Service, job: int, epochs: int = 1) -> None:
+def wait_until_training(service: "Service", job: int, epochs: int = 1) -> None:
     """Wait until the job has finished this number of epochs, and check that it still runs."""
     service.until(
         lambda: (service.value("select epoch from tensile.job_progress where job_id = %s", job) or 0) > epochs,
@@ -68,7 +70,7 @@ def wait_until_training(service: Service, job: int, epochs: int = 1) -> None:
     assert service.state(job) == "running"
 
 
-def device_columns(service: Service, *columns: str) -> tuple[int, ...] | None:
+def device_columns(service: "Service", *columns: str) -> tuple[int, ...] | None:
     """Return these columns of the running worker's device in the catalog."""
     return service.connection.execute(
         sql.SQL(
@@ -78,6 +80,6 @@ def device_columns(service: Service, *columns: str) -> tuple[int, ...] | None:
     ).fetchone()
 
 
-def device_is_free(service: Service) -> bool:
+def device_is_free(service: "Service") -> bool:
     """Return whether no memory of the worker's device is granted or in use."""
     return device_columns(service, "granted_bytes", "used_bytes") == (0, 0)

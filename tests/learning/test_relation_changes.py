@@ -10,7 +10,8 @@ from indb_tensile.errors import (
     TableBusyError,
 )
 from indb_tensile.learning.columns import Column
-from indb_tensile.learning.relation_reader import ReadLimits, describe, read
+from indb_tensile.learning.locked_relation import ReadLimits
+from indb_tensile.learning.relation_reader import describe, read
 from tests.conftest import Database
 from tests.learning.relations import all_columns, relation
 

@@ -9,7 +9,8 @@ from indb_tensile.errors import (
     RequestError,
 )
 from indb_tensile.job import Relation
-from indb_tensile.learning.relation_reader import ProtectedError, ReadLimits, UnreadableError, read
+from indb_tensile.learning.locked_relation import ProtectedError, ReadLimits, UnreadableError
+from indb_tensile.learning.relation_reader import read
 from indb_tensile.request import copyable_relation
 from tests.conftest import Database
 from tests.learning.relations import all_columns, read_all, relation

@@ -1,7 +1,5 @@
 """A network that cannot fit is refused before it is allocated, and a network that can run is never refused."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.preparation import assemble
 from indb_tensile.learning.requirements import AvailableMemory, Requirements
 from indb_tensile.scheduler.judges.bound import least_bytes
+from tests.device.preloaded import run
 from tests.learning.tables import sample, spec
 
 MIB = 1 << 20
@@ -144,27 +143,9 @@ def test_a_network_that_fits_is_prepared_as_without_a_bound() -> None:
         assert torch.equal(bounded, unbounded), name
 
 
-_REFUSED = """
-import resource
-from indb_tensile.errors import MemoryLimitError
-from indb_tensile.learning.requirements import AvailableMemory
-from indb_tensile.learning.preparation import assemble
-from tests.learning.tables import sample, spec
-
-host = {"host_pool_bytes": 8 << 30, "host_bytes": 1 << 40, "free_bytes": 1 << 40}
-memory = AvailableMemory(device_bytes=600 << 20, limited=False, **host)
-assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [64]}), memory)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    assemble(sample("digits"), spec("label", architecture={"type": "mlp", "hidden": [20000, 20000]}), memory)
-except MemoryLimitError as error:
-    print(error.message)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
-"""
-
-
 def test_a_refusal_allocates_no_memory() -> None:
-    done = subprocess.run([sys.executable, "-c", _REFUSED], capture_output=True, text=True, check=True)
+    done = run("tests.learning.refusal_process")
+    assert done.returncode == 0, done.stderr
     message, grown_mib = done.stdout.splitlines()
     assert message == "the network needs at least 2.98 GB of device memory, more than the budget of 600.0 MB"
     assert int(grown_mib) < 100

@@ -93,7 +93,10 @@ def _score(graph: StepGraph, plan: Plan) -> None:
 @pytest.mark.parametrize("family", nightly_unless(lambda family: family == "residual", FAMILIES))
 @pytest.mark.parametrize(
     "call",
-    [_judge, _equivalence, _rewrite, _peak, _simulate, _simulate_together, _moments, _bound, _cuts, _score],
+    [
+        *(_judge, _equivalence, _rewrite, _peak, _simulate, _moments, _bound, _cuts),
+        *(pytest.param(call, marks=pytest.mark.nightly) for call in (_simulate_together, _score)),  # seconds each
+    ],
 )
 def test_twice_the_operators_take_about_twice_the_steps(family: str, call: Callable[[StepGraph, Plan], None]) -> None:
     few, many = (_steps_each(FAMILIES[family](operators), call) for operators in (_FEW, 2 * _FEW))

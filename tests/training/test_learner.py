@@ -1,8 +1,5 @@
 """The learner trains a predictor if there is none, and again when jobs have measured many more operators."""
 
-import os
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +16,7 @@ from indb_tensile.errors import DataError
 from indb_tensile.executor.latency.latency_predictor import MeasuredOperator, Predictor, read_samples
 from indb_tensile.scheduler.timing.operator_features import write_description
 from tests.conftest import Database
+from tests.device.preloaded import run
 from tests.scheduler.descriptions import dense, elementwise
 from worker.learner import learn
 
@@ -113,12 +111,7 @@ def test_a_device_without_measured_operators_gets_no_predictor(session: Session)
 
 
 # The real program, without the low priority with which it would wait until the machine is idle.
-PROGRAM = (
-    "import os, sys\n"
-    "os.sched_setscheduler = lambda *_: None\n"
-    "from indb_tensile.worker import learner\n"
-    "sys.exit(learner.main())\n"
-)
+LEARNER = "tests.training.learner_process"
 
 
 @pytest.mark.nightly
@@ -127,7 +120,8 @@ def test_the_learners_process_learns_from_a_survey_and_from_jobs_on_this_machine
 ) -> None:
     _jobs_measure(session, 60, emulated_kind())
     settings = Settings(dsn=database.dsn("tensile_worker"), survey_s=0.05)
-    subprocess.run([sys.executable, "-c", PROGRAM], env=os.environ | settings.environment(), check=True)
+    done = run(LEARNER, environment=settings.environment())
+    assert done.returncode == 0, done.stderr
     stored = session.run(lambda c: predictors.load_predictor(c, emulated_kind()))
     assert stored is not None
     surveyed = read_samples(zlib.decompress(stored.survey).decode())
@@ -137,9 +131,7 @@ def test_the_learners_process_learns_from_a_survey_and_from_jobs_on_this_machine
 
 def test_the_learners_process_prints_its_error_and_ends(database: Database) -> None:
     settings = Settings(dsn=database.dsn("tensile_worker"), survey_s=1e-9)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=os.environ | settings.environment(), stderr=subprocess.PIPE, text=True
-    )
+    done = run(LEARNER, environment=settings.environment())
     assert done.returncode == DataError("").exit_code
     assert "no predictor was trained: " in done.stderr
     assert "measured operators are too few" in done.stderr

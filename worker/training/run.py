@@ -20,9 +20,9 @@ from indb_tensile.executor.run.precision import settle_precision
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
 from indb_tensile.job import Phase, Snapshot
+from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
 from indb_tensile.learning.preparation import Prepared, prepare
-from indb_tensile.learning.relation_reader import ReadLimits
 from indb_tensile.learning.requirements import AvailableMemory
 from indb_tensile.messages import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, TrainerLink
 

@@ -1,5 +1,7 @@
 """Tests of the reference step, which compares this machine's speed with that of the reference GPU."""
 
+import pytest
+
 from indb_tensile.executor.latency.reference_step import measure_pace, reference_step
 from indb_tensile.scheduler.graph import Stage
 from indb_tensile.scheduler.timing.machines import LAUNCH_NS, REFERENCE, latencies
@@ -14,6 +16,7 @@ def test_the_reference_step_keeps_a_gpu_busy_with_a_whole_training_iteration() -
     assert busy_ns > 2 * LAUNCH_NS * len(graph.operators)
 
 
+@pytest.mark.nightly
 def test_the_reference_step_takes_longer_on_this_machine_than_the_roofline_says_of_the_reference_gpu() -> None:
     pace = measure_pace(REFERENCE)
     assert pace.there_ns == sum(latencies(reference_step().graph, REFERENCE))

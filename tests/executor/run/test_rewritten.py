@@ -32,7 +32,7 @@ SETTINGS = (
 
 # Every model with two optimizers, and two models with every optimizer. In the day most models with Adam, and the
 # model whose parameters are updated in parts with every optimizer.
-DAILY_MODELS = ("wide", "cnn", "transformer", "lstm", "recurrent", "constant", "stretched", "tied")
+DAILY_MODELS = ("wide", "cnn", "transformer", "lstm", "constant", "stretched", "tied")
 CASES = [(kind, s) for kind in SHAPES for s in (SETTINGS if kind in ("wide", "cnn") else SETTINGS[::2])]
 
 

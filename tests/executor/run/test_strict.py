@@ -1,18 +1,13 @@
 """In strict mode plans work as usual, and a read of a released tensor kills the process with a message."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 
-from indb_tensile.device.allocator_shim import preload_environment
+from tests.device.preloaded import run
 
 
 def test_a_process_that_reads_a_tensor_that_is_away_dies_of_sigsegv_with_a_message() -> None:
-    environment = preload_environment(os.environ) | {"OMP_NUM_THREADS": "1"}
-    command = (sys.executable, "-W", "error", "-m", "tests.executor.run.strict_process")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run("tests.executor.run.strict_process")
     output = done.stdout.splitlines()
     assert output[:2] == ["as in eager: True True"] * 2, done.stderr
     assert (output[2].split()[0], len(output)) == ("reads", 3)

@@ -22,7 +22,7 @@ from indb_tensile.scheduler.search.first_plan import delay_allowance, layout_all
 from indb_tensile.scheduler.search.local_search import Effort, fits_layout_limit
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies, link
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import SOME_EXAMPLES, nightly_unless
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as step_latencies
 from tests.scheduler.strategies import links
@@ -61,7 +61,7 @@ def test_equal_graphs_get_equal_plans(data: st.DataObject, graph: StepGraph, lan
     assert plans[0] == plans[1]
 
 
-@pytest.mark.parametrize("family", [residual, recurrent])
+@pytest.mark.parametrize("family", nightly_unless(lambda family: family is recurrent, [residual, recurrent]))
 @pytest.mark.parametrize("share", [pytest.param(60, marks=pytest.mark.nightly), 30])
 def test_larger_graph_takes_no_more_layouts(family: Callable[[int], StepGraph], share: int) -> None:
     """The cost of one layout is linear in the size, so planning is linear if the number of layouts does not grow."""

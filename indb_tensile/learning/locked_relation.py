@@ -1,0 +1,323 @@
+"""Locks one table with its partitions and children, describes its columns, and refuses what cannot be copied.
+
+The queries here are plain ones on PostgreSQL's own catalogs, and `lock table`. They evaluate no expression that the
+table's owner wrote (relation_reader.py says why).
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+from psycopg.rows import dict_row
+
+from indb_tensile.errors import (
+    DatabaseError,
+    DataError,
+    InvariantError,
+    MissingError,
+    PrivilegeError,
+    RequestError,
+    TableBusyError,
+)
+from indb_tensile.job import Relation
+from indb_tensile.learning import copy_encodings
+from indb_tensile.learning.columns import Column, CopyEncoding
+from indb_tensile.learning.relationsql import statement
+from indb_tensile.request import copyable_relation
+from indb_tensile.request.copyable_relation import Reason
+
+Connection = psycopg.Connection[Any]
+Row = Mapping[str, Any]
+Result = TypeVar("Result")
+
+_ATTEMPTS = 3  # attempts to read a table that is changed while it is read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """The limits of one read: bytes of memory for the columns, and seconds to wait for a lock."""
+
+    size_bytes: int = sys.maxsize
+    lock_s: float = 5.0
+
+
+class UnreadableError(RequestError):
+    """The relation cannot be copied in its present form. `reasons` contains every reason."""
+
+    def __init__(self, message: str, *, hint: str, reasons: tuple[Reason, ...]) -> None:
+        others = "; ".join(reason.text for reason in reasons[1:])
+        super().__init__(message, detail=f"Also: {others}." if others else "", hint=hint)
+        self.reasons = reasons
+
+
+class ProtectedError(UnreadableError, PrivilegeError):
+    """The relation cannot be copied because of row-level security."""
+
+
+class _ChangedError(Exception):
+    """The relation was changed after this attempt to read it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocatedRelation:
+    """A relation under its present name, with its partitions, children and ancestors.
+
+    `family` contains rows of `copyable_relation.FAMILY`. `lockable` contains the oids of the members that this
+    session's role may lock with `lock table`.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    family: tuple[Row, ...]
+    lockable: frozenset[int]
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def members(self) -> tuple[Row, ...]:
+        """Return the relation together with all its partitions and children."""
+        return tuple(row for row in self.family if row["place"] != "ancestor")
+
+    @property
+    def tables(self) -> tuple[Row, ...]:
+        """Return the members that hold rows, in the order in which they are read."""
+        return tuple(row for row in self.members if row["kind"] == "r")
+
+    @property
+    def oids(self) -> list[int]:
+        """Return the oids of `tables`."""
+        return [row["oid"] for row in self.tables]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedRelation:
+    """A locked relation with its columns, their encodings, and the reasons against copying it."""
+
+    located: LocatedRelation
+    columns: tuple[Column, ...]
+    wires: dict[str, CopyEncoding]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return the columns of the primary key."""
+        return tuple(column.name for column in self.columns if column.primary_key)
+
+
+def with_locked_relation(
+    connection: Connection,
+    relation: Relation,
+    limits: ReadLimits,
+    action: Callable[[DescribedRelation], Result],
+    key: Sequence[str] | None = None,
+) -> Result:
+    """Call `action` with the locked relation. Repeats the call if the relation is changed meanwhile."""
+    status = connection.info.transaction_status
+    if status is not TransactionStatus.IDLE:
+        raise InvariantError(f"the connection that should read {relation.name} is in a transaction ({status.name})")
+    with _translate_errors(connection, relation):
+        connection.execute(statement("set_session"))
+        for _ in range(_ATTEMPTS):
+            located = _locate(connection, relation)
+            try:
+                with _translate_lock_errors(connection, located, limits), connection.transaction():
+                    _lock(connection, located, limits)
+                    return action(_describe_locked(connection, located, key))
+            except _ChangedError:
+                continue
+    raise MissingError(
+        f"table {relation.schema}.{relation.name} was changed {_ATTEMPTS} times while it was read",
+        hint="Call tensile_train again when its definition no longer changes.",
+    )
+
+
+@contextmanager
+def _translate_errors(connection: Connection, relation: Relation) -> Iterator[None]:
+    """Convert PostgreSQL's errors to the project's, except the error of a lost connection, which allows a retry."""
+    table = f"{relation.schema}.{relation.name}"
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise PrivilegeError(f"table {table} cannot be read: {_first_line(error)}", hint=_PROTECTED_HINT) from error
+    except psycopg.DataError as error:
+        raise DataError(f"table {table} cannot be read: {_first_line(error)}") from error
+    except psycopg.errors.QueryCanceled as error:
+        hint = "A statement on the catalog may take a minute and a table's copy four hours: see PostgreSQL's log."
+        raise DatabaseError(f"reading table {table} failed: {_first_line(error)}", hint=hint) from error
+    except psycopg.Error as error:
+        if connection.broken and not isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
+            raise
+        raise DatabaseError(f"reading table {table} failed: {_first_line(error)}") from error
+
+
+_AGAIN_HINT = "Call tensile_train again to train on the table that has this name now."
+_PROTECTED_HINT = (
+    "Train on a table of your own: create table ... as select ... from it, as a role that may read it, and give it a "
+    "primary key, which is not copied."
+)
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error).partition("\n")[0]
+
+
+# Errors of a statement whose table or column was dropped, renamed or replaced since it was looked up.
+_DROPPED_ERRORS = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.WrongObjectType,
+)
+
+
+@contextmanager
+def _translate_lock_errors(connection: Connection, located: LocatedRelation, limits: ReadLimits) -> Iterator[None]:
+    """Convert the errors of a lock timeout and of a dropped table, after the transaction is rolled back."""
+    try:
+        yield
+    except _DROPPED_ERRORS:  # the next attempt looks the relation up again and reports the cause
+        raise _ChangedError from None
+    except psycopg.errors.LockNotAvailable as error:
+        raise _busy_error(connection, located, limits) from error
+
+
+def _busy_error(connection: Connection, located: LocatedRelation, limits: ReadLimits) -> TableBusyError:
+    oids = [row["oid"] for row in located.members]
+    holder = connection.execute(statement("lock_holder"), {"oids": oids}).fetchone()
+    schema, name, pid, role = holder or (located.schema, located.name, None, None)
+    process = f"Process {pid}" + (f" of role {role}" if role else "")
+    hint = f"{process} locks it: end its transaction." if pid else "End the transaction that locks it: see pg_locks."
+    message = f"table {schema}.{name} is locked: no lock for reading was granted within {limits.lock_s:g} s"
+    return TableBusyError(message, hint=hint)
+
+
+def _locate(connection: Connection, relation: Relation) -> LocatedRelation:
+    """Find the relation by its oid. Raises MissingError if it is gone or its name belongs to another table."""
+    parameters = {"oid": relation.oid, "schema": relation.schema, "name": relation.name}
+    row = connection.execute(statement("locate"), parameters).fetchone()
+    if row is None:
+        raise InvariantError(f"locating table {relation.name} gave no row")
+    exists, schema, name, named_now = row
+    title = f"{relation.schema}.{relation.name}"
+    if named_now is not None and named_now != relation.oid:
+        detail = (
+            f"The job was enqueued for the table with oid {relation.oid}; the name belongs to oid {named_now} now."
+        )
+        raise MissingError(f"table {title} was dropped and created again", detail=detail, hint=_AGAIN_HINT)
+    family = _family(connection, relation.oid)
+    if not exists or not family:
+        hint = "Create it, then call tensile_train again."
+        raise MissingError(f"table {title} no longer exists", detail=f"Its oid was {relation.oid}.", hint=hint)
+    refuse_unreadable(copyable_relation.reasons(family, ()))
+    oids = [row["oid"] for row in family]
+    lockable = frozenset(oid for (oid,) in connection.execute(statement("lockable"), {"oids": oids}))
+    return LocatedRelation(oid=relation.oid, schema=schema, name=name, family=family, lockable=lockable)
+
+
+def _family(connection: Connection, oid: int) -> tuple[Row, ...]:
+    return tuple(catalog_rows(connection, copyable_relation.FAMILY, str(oid)))
+
+
+def catalog_rows(connection: Connection, query: str, *arguments: str) -> list[Row]:
+    """Return the rows of a statement of `copyable_relation`, whose parameters are in the syntax of PL/Python."""
+    with psycopg.RawCursor(connection, row_factory=dict_row) as cursor:
+        return list(cursor.execute(query, arguments).fetchall())
+
+
+def _lock(connection: Connection, located: LocatedRelation, limits: ReadLimits) -> None:
+    """Start the transaction, and lock the tables that may be locked before a query takes the snapshot."""
+    connection.execute(statement("begin_snapshot"))
+    timeout = sql.SQL(statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
+    connection.execute(timeout)
+    tables = [sql.SQL("only {}").format(quoted(row)) for row in located.members if row["oid"] in located.lockable]
+    if tables:
+        connection.execute(sql.SQL(statement("lock")).format(tables=sql.SQL(", ").join(tables)))
+
+
+def quoted(row: Row) -> sql.Identifier:
+    """Return the qualified name of a member."""
+    return sql.Identifier(row["schema"], row["name"])
+
+
+def _describe_locked(
+    connection: Connection, located: LocatedRelation, key: Sequence[str] | None
+) -> DescribedRelation:
+    """Describe the locked relation. Raises _ChangedError if its family differs from the locked one."""
+    if _family(connection, located.oid) != located.family:
+        raise _ChangedError
+    rows = catalog_rows(connection, copyable_relation.COLUMNS, str(located.oid))
+    if key is not None:
+        rows = [{**row, "primary_key": row["name"] in key} for row in rows]
+    version = connection.info.server_version
+    described = tuple(
+        Column(
+            name=row["name"],
+            type=row["type"],
+            wire=copy_encodings.of_column(row["base"], enumerated=row["enumerated"], server_version=version),
+            not_null=row["not_null"],
+            primary_key=row["primary_key"],
+            identity=row["identity"],
+            generated=row["generated"],
+            dims=row["dims"],
+        )
+        for row in rows
+    )
+    readable_columns = {column.name: column.wire for column in described if column.wire is not None}
+    key_wires = {row["name"]: copy_encodings.of_key(row["base"], sent_as_text=row["sent_as_text"]) for row in rows}
+    keys = {row["name"]: wire for row in rows if row["primary_key"] and (wire := key_wires[row["name"]]) is not None}
+    return DescribedRelation(
+        located=located,
+        columns=described,
+        wires=keys | readable_columns,
+        reasons=copyable_relation.reasons(located.family, rows),
+    )
+
+
+def require_unchanged(connection: Connection, located: LocatedRelation) -> None:
+    """Raise _ChangedError if the copied rows may differ from the rows of the snapshot.
+
+    This is possible only for a table of which the role may read single columns: such a table is locked only by its
+    own COPY.
+    """
+    if connection.execute(statement("changed"), {"oids": located.oids}).fetchone():
+        raise _ChangedError
+
+
+def refuse_unreadable(reasons: tuple[Reason, ...]) -> None:
+    """Raise UnreadableError for the first of the reasons, if there is any."""
+    if not reasons:
+        return
+    reason = reasons[0]
+    subject = f"{reason.schema}.{reason.name}"
+    match reason.code:
+        case copyable_relation.ROW_SECURITY:
+            raise ProtectedError(
+                f"table {subject} is protected by row-level security", hint=_PROTECTED_HINT, reasons=reasons
+            )
+        case copyable_relation.GENERATED | copyable_relation.SEND_FUNCTION | copyable_relation.KEY_TYPE:
+            advice = f"Leave it out: exclude => '{{{reason.column}}}'. Or train" if not reason.key else "Train"
+            raise UnreadableError(
+                f"table {subject} cannot be copied as it stands: {reason.text}",
+                hint=f"{advice} on a copy of it, made with create table ... as select; give it a primary key, which "
+                "is not copied.",
+                reasons=reasons,
+            )
+        case copyable_relation.TEMPORARY:
+            hint = "Other sessions cannot see temporary tables: create it without temporary."
+            message = f"{subject} is a temporary table; training reads permanent tables"
+            raise UnreadableError(message, hint=hint, reasons=reasons)
+        case _:
+            kind = reason.type or f"a {reason.code}"
+            hint = (
+                "Store its rows in a table with create table ... as select, give it a primary key, which is not "
+                "copied, and train on that."
+            )
+            message = f"{subject} is {kind}; training reads ordinary and partitioned tables"
+            raise UnreadableError(message, hint=hint, reasons=reasons)

@@ -1,0 +1,55 @@
+"""A process with a hash seed of its own and without the modules that a machine with a GPU may lack."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+_IMPORT_ALL = """
+import gc, importlib, json, pkgutil, sys
+
+gc.disable()  # imports take a fifth less time
+for absent in ("psycopg", "sqlalchemy", "msgspec", "tenacity", "tomlkit"):
+    sys.modules[absent] = None  # importing it fails
+names = ["indb_tensile._native", "indb_tensile._planner", "indb_tensile.settings_loader"]
+for folder in ("device", "executor", "scheduler"):
+        package = importlib.import_module(f"indb_tensile.{folder}")
+        names += [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+names += [f"indb_tensile.bench.commands.{name}" for name in ("step", "exact", "forecast")]
+names += ["indb_tensile.cli.main", "indb_tensile.cli.bench"]
+suite = ["conftest", "kinds", "machine", "pace_process", "parts", "steps", "test_gpu", "test_whole"]
+suite.append("trainer_process")
+names += [f"tests.gpu.{name}" for name in suite]
+for name in names:
+    importlib.import_module(name)
+
+from tests.executor.models import make_job
+
+signatures = [" ".join([step.graph.signature, *sorted(step.signatures)]) for step in make_job("cnn").steps]
+print(json.dumps([len(names), signatures]))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherProcess:
+    """What the process prints: how many modules it has imported, and the signatures of the model `cnn`."""
+
+    imported: int
+    signatures: list[str]
+
+
+@cache
+def other_process(hash_seed: str) -> OtherProcess:
+    """Run such a process once in this process. It fails if one of the modules needs an absent module."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORT_ALL],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr  # stderr itself may contain warnings from torch
+    imported, signatures = json.loads(done.stdout.splitlines()[-1])
+    return OtherProcess(imported=imported, signatures=signatures)
