@@ -39,7 +39,7 @@ from indb_tensile.bench.harness import trace_outcome
 from indb_tensile.bench.harness.argument_types import number, portion, whole
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.rows import Row
-from indb_tensile.bench.harness.trace_device import TraceDevice
+from indb_tensile.bench.harness.trace_device import HOST_BYTES_PER_S, TraceDevice
 from indb_tensile.bench.harness.trace_networks import job_kinds
 from indb_tensile.bench.harness.trace_outcome import (
     DECISION_BAR_MS,
@@ -57,6 +57,7 @@ from indb_tensile.bench.harness.trace_scheduler_run import run_admission
 from indb_tensile.bench.harness.trace_workload import TraceJob, TraceOptions, draw_jobs
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.link import Link
 
 DEVICES = MappingProxyType(
     {
@@ -118,6 +119,7 @@ class TraceCase:
             sharing=sharing,
             max_slowdown=self.max_slowdown,
             contention=DEVICES[self.device],
+            link=Link(out_bytes_per_s=HOST_BYTES_PER_S, in_bytes_per_s=HOST_BYTES_PER_S),
         )
 
 

@@ -39,12 +39,7 @@ class StartRule:
         self._members = [m for m in with_plans if m.trade_offs]
         apart_bytes = sum(m.planned_bytes for m in with_plans if not m.trade_offs)
         self._running = sum(1 << k for k, m in enumerate(self._members) if m.stage is JobStage.RUNNING)
-        self._device = SharedDevice(
-            budget_bytes=budget_bytes - apart_bytes,
-            region_bytes=pool.region_bytes,
-            contention=pool.contention,
-            max_slowdown=pool.max_slowdown,
-        )
+        self._device = shared_device(pool, budget_bytes - apart_bytes)
         self._demands = tuple(map(demand_of, self._members))
         self._corrections: dict[int, tuple[float, ...]] = {}
         self.choice = self._choose()
@@ -104,6 +99,17 @@ class StartRule:
         return next((k for k, member in enumerate(self._members) if member.job.job == job), None)
 
 
+def shared_device(pool: Pool, budget_bytes: int) -> SharedDevice:
+    """Return what jobs with this much memory for their plans share."""
+    return SharedDevice(
+        budget_bytes=budget_bytes,
+        region_bytes=pool.region_bytes,
+        contention=pool.contention,
+        max_slowdown=pool.max_slowdown,
+        slow_sets=tuple(slow for slow in pool.slow_sets if slow.until_s > pool.now_s),
+    )
+
+
 def with_trade_offs(decision: Decision, member: Member) -> Member:
     """Return the member with its trade-offs, which are computed when they are first needed."""
     if member.trade_offs or member.workload is None:
@@ -114,7 +120,7 @@ def with_trade_offs(decision: Decision, member: Member) -> Member:
 def demand_of(member: Member) -> JobDemand:
     """Return what the job needs until it is done."""
     spec = member.job
-    steps = max(member.steps, member.steps_left, _LEAST_STEPS)
+    steps = max(member.steps_left, _LEAST_STEPS)
     return JobDemand(
         job=spec.job,
         owner=spec.owner_oid,
@@ -122,6 +128,7 @@ def demand_of(member: Member) -> JobDemand:
         steps=steps,
         steps_left=max(_LEAST_STEPS, member.steps_left),
         trade_offs=member.trade_offs,
+        kind=planned(member).graphs[0].signature or f"job {spec.job}",
     )
 
 
@@ -140,7 +147,7 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
         ratio = compute_ns / member.alone_ns
         scaled = tuple(scaled_by(point, ratio) for point in member.trade_offs)
         return pool, replace(member, alone_ns=compute_ns, trade_offs=scaled)
-    slowdown = min(float(jobs), compute_ns / member.alone_ns)
+    slowdown = min(2.0 * jobs, compute_ns / member.alone_ns)
     return replace(pool, contention=pool.contention.observed(jobs, slowdown)), member
 
 

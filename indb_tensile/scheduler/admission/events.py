@@ -208,7 +208,9 @@ class QueueChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time to look at the queue again."""
+    """Time to look at the queue again. `now_s` is the time of a clock that never goes back; None: it is as before."""
+
+    now_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

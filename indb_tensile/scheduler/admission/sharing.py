@@ -13,7 +13,9 @@ little is free, the other jobs are planned for less first.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from indb_tensile.errors import InvariantError, MemoryLimitError
 from indb_tensile.job import Blame
@@ -25,8 +27,9 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordPlan,
     SendPlans,
 )
-from indb_tensile.scheduler.admission.completion_rule import StartRule
+from indb_tensile.scheduler.admission.completion_rule import StartRule, with_trade_offs
 from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
+from indb_tensile.scheduler.admission.fair_turns import in_fair_order, is_awaited
 from indb_tensile.scheduler.admission.pool import (
     Broken,
     Fault,
@@ -42,6 +45,7 @@ from indb_tensile.scheduler.admission.pool import (
 from indb_tensile.scheduler.admission.preemption import let_return, make_way
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.region_fit import beside, fit, fits, grant_of
+from indb_tensile.scheduler.admission.shift_rule import give_up, shift
 from indb_tensile.scheduler.admission.trainer_staff import holds_queue
 from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
@@ -150,11 +154,21 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
     let_return(decision, waiting)
+    if decision.pool.sharing is Sharing.COMPLETION:
+        waiting = in_fair_order(decision.pool, waiting)
+        if shift(
+            decision, [m for m in map(partial(with_trade_offs, decision), waiting) if m.stage is JobStage.WAITING]
+        ):
+            return True
     rule = _start_rule(decision, _up_to_holder(waiting))
     for place, head in enumerate(waiting):
         if head.stage is JobStage.UNMEASURED:
             if _make_room(decision, head, reason):
                 return True
+        elif is_awaited(decision.pool, head):
+            if _admit(decision, head, reason, None):
+                return True
+            give_up(decision, head)
         elif rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
             decision.wait(head, rule.waiting_text(head.job.job))
             make_way(decision, head)
@@ -182,12 +196,12 @@ def _within_quota(decision: Decision, head: Member) -> Member | None:
     need_bytes = max(head.need_bytes, decision.pool.regions(least))
     if not used_bytes or need_bytes <= left_bytes:
         limited = replace(planned(head), limit_bytes=least_limit(own_bytes, left_bytes))
-        return decision.put(replace(head, workload=limited))
+        return decision.put(replace(head, workload=limited, over_quota=False))
     text = (
         f"at least {size(need_bytes)} of its owner's quota of {size(quota_bytes)} of device memory, of which the "
         f"owner's other jobs have {size(used_bytes)}"
     )
-    decision.wait(head, text)
+    decision.put(replace(decision.wait(head, text), over_quota=True))
     return None
 
 
@@ -235,12 +249,20 @@ def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule
 
 
 def _count_overtaking(decision: Decision, member: Member) -> None:
-    """Count for each earlier job that still waits for memory that this job was let in past it."""
-    for earlier in decision.pool.members:
+    """Count for each earlier job that still waits for memory that this job was let in past it. In fair order a job
+    is not overtaken by one that comes before it, whichever was claimed first.
+    """
+    queue: Sequence[Member] = [
+        member if m.job.claim == member.job.claim else m
+        for m in decision.pool.members
+        if m.job.claim == member.job.claim or m.stage in (JobStage.WAITING, JobStage.UNMEASURED)
+    ]
+    if decision.pool.sharing is Sharing.COMPLETION:
+        queue = in_fair_order(decision.pool, queue)
+    for earlier in queue:
         if earlier.job.claim == member.job.claim:
             return
-        if earlier.stage in (JobStage.WAITING, JobStage.UNMEASURED):
-            decision.put(replace(earlier, overtaken=earlier.overtaken + 1))
+        decision.put(replace(earlier, overtaken=earlier.overtaken + 1))
 
 
 def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:

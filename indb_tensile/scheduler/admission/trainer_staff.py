@@ -21,11 +21,12 @@ def staff(decision: Decision) -> None:
     _claim(decision)
 
 
-def tick(decision: Decision) -> None:
+def tick(decision: Decision, now_s: float | None) -> None:
     """Count down every pause by one tick, and allow the next claim to look at the queue again."""
     pool = decision.pool
     decision.pool = replace(
         pool,
+        now_s=pool.now_s if now_s is None else now_s,
         queue_empty=False,
         spawn_pause_ticks=max(0, pool.spawn_pause_ticks - 1),
         claim_pause_ticks=max(0, pool.claim_pause_ticks - 1),
