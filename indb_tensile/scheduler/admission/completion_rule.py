@@ -84,7 +84,7 @@ class StartRule:
             return "its turn"
         names = " or ".join(f"job {other}" for _, other in ends)
         beside = "it" if len(ends) == 1 else "them"
-        text = f"{names} to end, the first in about {_seconds(ends[0][0])}: "
+        text = f"{names} to end, the first in about {seconds(ends[0][0])}: "
         forecasts = SetForecasts(self._demands, self._device, self._corrections)
         if forecasts.step_ns(self._running | 1 << number) is None:
             slowdown = f"{self._device.max_slowdown:g}"
@@ -171,6 +171,7 @@ def scaled_by(point: TradeOff, ratio: float) -> TradeOff:
     return replace(point, iteration_ns=max(1, point.iteration_ns + added_ns), compute_ns=point.compute_ns + added_ns)
 
 
-def _seconds(duration_ns: float) -> str:
+def seconds(duration_ns: float) -> str:
+    """Return a duration for people."""
     seconds = duration_ns / 1_000_000_000
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -180,7 +180,7 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
         case QueueChange():
             decision.pool = replace(decision.pool, queue_empty=False)
         case Tick():
-            tick(decision, event.now_s)
+            tick(decision, event)
         case Stop():
             _stop(decision)
 

@@ -52,7 +52,9 @@ def enter(decision: Decision, member: Member) -> Member:
 
 def begin_turn(member: Member) -> Member:
     """Return the job at the moment at which it begins or goes on to train: a quantum is counted from here."""
-    return replace(member, turn_steps=member.steps_left) if member.parked or not member.trains else member
+    if member.trains and not member.parked:
+        return member
+    return replace(member, turn_steps=member.steps_left, made_way="")
 
 
 def in_fair_order(pool: Pool, members: Sequence[Member]) -> list[Member]:

@@ -160,6 +160,7 @@ class Member:
     aside_for: JobId | None = None  # the waiting job that starts in its place, if it left in a shift
     parked: bool = False  # until the trainer follows its next plan
     parks: int = 0
+    made_way: str = ""  # for whom and since when it is away, in words, if it left in a shift and has not returned
     over_quota: bool = False  # it waits for its owner's other jobs
     ready_s: float | None = None  # the time (`Pool.now_s`) since which it could train
     turn_steps: float = 0.0  # the steps that were left when it last began to train, or came back to the device
@@ -224,6 +225,7 @@ class Pool:
     link: Link | None = None  # between device and host; None: its speed is not known, and no job leaves in a shift
     first_step_s: float = 300.0  # a job that is ready for longer has its first quantum before others go on
     now_s: float = 0.0  # the time of the last tick
+    time_of_day: str = ""  # the same for people
     fair_clock_ns: float = 0.0  # the work that the fair schedule has done
     drift_threshold: float = 0.2
     sharing: Sharing = Sharing.ANY_PRICE

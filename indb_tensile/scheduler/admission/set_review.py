@@ -2,9 +2,9 @@
 
 The measured system throughput of the present set is compared with what running one job fewer would give, and that is
 at least 1 (one job alone). If it stays below by more than `_MARGIN`, the job that gains least leaves the device, and
-waits for admission like a new one. The slowdowns that were measured then replace the forecast for all sets of the same
-kind, by the signatures of the jobs' graphs, for `_REMEMBERED_S`: long enough that the set is not formed again soon,
-and short enough that a machine which was busy with other work gets another trial.
+waits for admission like a new one. The slowdowns that were measured then replace the forecast for all sets of the
+same kind, by the signatures of the jobs' graphs, for `_REMEMBERED_S`: long enough that the set is not formed again
+soon, and short enough that a machine which was busy with other work gets another trial.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from indb_tensile.scheduler.admission.shift_rule import change_ns
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SlowSet
 from indb_tensile.scheduler.host_memory import parked_bytes
 
-# Larger than the noise of reports and most errors of a job's time alone, which may be known from its calibration only.
+# Larger than the noise of reports, and than most errors of a time alone that is known from a calibration only.
 _MARGIN = 0.1
 _REPORTS = 3  # of each job of the set, without one in between that is fast enough
 _REMEMBERED_S = 3_600.0

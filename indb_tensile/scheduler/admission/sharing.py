@@ -15,7 +15,6 @@ little is free, the other jobs are planned for less first.
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from indb_tensile.errors import InvariantError, MemoryLimitError
 from indb_tensile.job import Blame
@@ -29,7 +28,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
 )
 from indb_tensile.scheduler.admission.completion_rule import StartRule, with_trade_offs
 from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
-from indb_tensile.scheduler.admission.fair_turns import in_fair_order, is_awaited
+from indb_tensile.scheduler.admission.fair_turns import in_fair_order, is_awaited, is_overdue
 from indb_tensile.scheduler.admission.pool import (
     Broken,
     Fault,
@@ -155,32 +154,36 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     waiting = [member for member in limited if member is not None]
     let_return(decision, waiting)
     if decision.pool.sharing is Sharing.COMPLETION:
-        waiting = in_fair_order(decision.pool, waiting)
-        if shift(
-            decision, [m for m in map(partial(with_trade_offs, decision), waiting) if m.stage is JobStage.WAITING]
-        ):
+        measured = [with_trade_offs(decision, m) if m.stage is JobStage.WAITING else m for m in waiting]
+        waiting = in_fair_order(decision.pool, measured)
+        if shift(decision, [m for m in waiting if m.stage is JobStage.WAITING]):
             return True
-    rule = _start_rule(decision, _up_to_holder(waiting))
+    rule = _start_rule(decision, _up_to_holder(decision.pool, waiting))
     for place, head in enumerate(waiting):
-        if head.stage is JobStage.UNMEASURED:
-            if _make_room(decision, head, reason):
-                return True
-        elif is_awaited(decision.pool, head):
-            if _admit(decision, head, reason, None):
-                return True
-            give_up(decision, head)
-        elif rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
-            decision.wait(head, rule.waiting_text(head.job.job))
-            make_way(decision, head)
-        elif _admit(decision, head, reason, rule):
+        if _try(decision, head, reason, rule):
             return True
-        if holds_queue(head):
+        if _lets_nobody_past(decision.pool, head):
+            why = f"was overtaken {head.overtaken} times" if holds_queue(head) else "has yet to do its first step"
             for later in waiting[place + 1 :]:
-                decision.wait(
-                    later, f"its turn: job {head.job.job} waits longer and was overtaken {head.overtaken} times"
-                )
+                decision.wait(later, f"its turn: job {head.job.job} waits longer and {why}")
             return False
     return False
+
+
+def _try(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
+    """Let this waiting job in if it may start now. Return True if it was let in, or ended."""
+    if head.stage is JobStage.UNMEASURED:
+        return _make_room(decision, head, reason)
+    if is_awaited(decision.pool, head):
+        if _admit(decision, head, reason, None):
+            return True
+        give_up(decision, head)
+        return False
+    if rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
+        decision.wait(head, rule.waiting_text(head.job.job))
+        make_way(decision, head)
+        return False
+    return _admit(decision, head, reason, rule)
 
 
 def _within_quota(decision: Decision, head: Member) -> Member | None:
@@ -213,11 +216,16 @@ def _start_rule(decision: Decision, waiting: list[Member]) -> StartRule | None:
     return StartRule(decision, heads, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
 
 
-def _up_to_holder(waiting: list[Member]) -> list[Member]:
+def _lets_nobody_past(pool: Pool, head: Member) -> bool:
+    """Return whether no job that comes later may be let in before this one."""
+    return holds_queue(head) or (pool.sharing is Sharing.COMPLETION and is_overdue(pool, head))
+
+
+def _up_to_holder(pool: Pool, waiting: list[Member]) -> list[Member]:
     """Return the jobs up to the first that lets no other past. If the rule could prefer a later job, each of the two
     would wait for the other, and nothing would run.
     """
-    holder = next((place for place, member in enumerate(waiting) if holds_queue(member)), len(waiting))
+    holder = next((place for place, member in enumerate(waiting) if _lets_nobody_past(pool, member)), len(waiting))
     return waiting[: holder + 1]
 
 

@@ -3,15 +3,16 @@
 A job leaves as in parking.py. The waiting job for which it leaves starts as soon as the memory is free, and then the
 job that left waits for admission like a new one.
 
-What a change costs is foretold from the job's state and the link. A job that has begun to train stays for at least its
-*quantum*, which is so long that a change takes at most `_CHANGE_SHARE` of it. A job leaves only if its state finds
-room in the host pool, beside one region that stays free for the swaps of others, and a place among `parked_jobs`.
+What a change costs is foretold from the job's state and the link. A job that has begun to train stays for at least
+its *quantum*, which is so long that a change takes at most `_CHANGE_SHARE` of it. A job leaves only if its state
+finds room in the host pool, beside one region that stays free for the swaps of others, and a place among
+`parked_jobs`.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns, shared_device
+from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns, seconds, shared_device
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.fair_turns import foretold_fair_ends_ns, in_fair_order, is_awaited, is_overdue
 from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
@@ -32,14 +33,19 @@ def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
     if found is None:
         return False
     leaving, first = found
+    left_ns = first.steps_left * first.alone_ns
     for member in leaving:
-        set_aside(decision, replace(member, aside_for=first.job.job))
+        made_way = f"it made way for job {first.job.job}"
+        if decision.pool.time_of_day:
+            made_way += f" at {decision.pool.time_of_day}"
+        member = set_aside(decision, replace(member, aside_for=first.job.job, made_way=made_way))
+        decision.wait(member, f"job {first.job.job} to have its turn, of about {seconds(left_ns)}")
     decision.wait(first, f"{_names(leaving)} to leave the device for it")
     return True
 
 
 def look_again(decision: Decision) -> None:
-    """Have the division made again if a shift pays now: quanta end and first steps become overdue without an event."""
+    """Have the division made again if a shift pays now: quanta end, and first steps become overdue, without events."""
     pool = decision.pool
     if pool.due is not None or pool.asked:
         return

@@ -1,16 +1,17 @@
 """The order in which jobs would end if owners shared the device fairly at every moment.
 
-Theory: the fair sojourn protocol (Friedman and Henderson, "Fairness and Efficiency in Web Server Protocols", SIGMETRICS
-2003). Beside the true schedule, a *fair schedule* is computed in which nobody waits: the owners that have jobs divide
-the device in proportion to their weights, and an owner's jobs of its highest priority divide the owner's part equally.
-The true schedule then runs jobs in the order in which the fair schedule ends them. So no job ends later than with fair
-shares, and most jobs end much earlier: few jobs run at a time, and the order is nearly that of the shortest remaining
-time. On the jobs of `bench trace` the mean completion is 1.00 to 1.03 of that of shortest remaining first.
+Theory: the fair sojourn protocol (Friedman and Henderson, "Fairness and Efficiency in Web Server Protocols",
+SIGMETRICS 2003). Beside the true schedule, a *fair schedule* is computed in which nobody waits: the owners that have
+jobs divide the device in proportion to their weights, and an owner's jobs of its highest priority divide the owner's
+part equally. The true schedule then runs jobs in the order in which the fair schedule ends them. So no job ends later
+than with fair shares, and most jobs end much earlier: few jobs run at a time, and the order is nearly that of the
+shortest remaining time. On the jobs of `bench trace` the mean completion is 1.00 to 1.03 of that of shortest
+remaining first.
 
 We differ from the paper in three ways. Shares belong to owners and not to jobs. The time of the fair schedule is the
 work that the device has really done for these jobs, in nanoseconds of each job alone, so waits for copies or gaps
-between jobs make no job late. Hadoop's HFSP (Pastorelli et al., IEEE Big Data 2013) measures sizes while jobs run; here
-they are known.
+between jobs make no job late. Hadoop's HFSP (Pastorelli et al., IEEE Big Data 2013) measures sizes while jobs run;
+here they are known.
 """
 
 from collections.abc import Sequence

@@ -15,9 +15,9 @@ from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowSet:
-    """A kind of set that was slower than foretold: the sorted kinds of its jobs, and each job's slowdown against alone.
+    """A kind of set that was slower than foretold: the sorted kinds of its jobs, and each job's slowdown.
 
-    The measurement counts until the time `until_s`.
+    Slowdowns are against alone with all the memory. The measurement counts until the time `until_s`.
     """
 
     kinds: tuple[str, ...]

@@ -1,17 +1,18 @@
 """Choose running jobs that leave the device for a while, so that waiting jobs can run in their place: a shift.
 
-A waiting job may take the place only of jobs that come after it in fair order (fair_shares.py). Two foretold schedules
-are compared: in one the running jobs stay, in the other the set of jobs is chosen anew in fair order, and pays for the
-copies of the states. After that, jobs run to their ends in both. A shift is chosen
+A waiting job may take the place only of jobs that come after it in fair order (fair_shares.py). Two foretold
+schedules are compared: in one the running jobs stay, in the other the set of jobs is chosen anew in fair order, and
+pays for the copies of the states. After that, jobs run to their ends in both. A shift is chosen
 
 - if the mean completion gets better: what some jobs gain is at least `_GAIN_OVER_LOSS` of what others lose, and the
-  makespan gets at most `_BAND` and the cost of the change longer. A shift wins no throughput; it lets short jobs pass.
+  makespan gets at most `_BAND` and the cost of the change longer. A shift wins no throughput; it lets short jobs
+  pass.
 - if a waiting job's first step is overdue,
 - or if a waiting job of another owner would end later than with fair shares.
 
 Estimates that change by a few per cent change no shift: to come back by the first rule, a job would have to be
-shorter by `_GAIN_OVER_LOSS` squared than the job that took its place, which becomes shorter while it runs. The order in
-which the fair schedule ends jobs changes only if jobs come or go, apart from near ties, which `_TIE` excludes.
+shorter by `_GAIN_OVER_LOSS` squared than the job that took its place, which becomes shorter while it runs. The order
+in which the fair schedule ends jobs changes only if jobs come or go, apart from near ties, which `_TIE` excludes.
 """
 
 from collections.abc import Iterator, Sequence
