@@ -204,8 +204,8 @@ SETTINGS: dict[str, str] = {
     "sharing": "When a waiting job starts beside running jobs: `completion` if all jobs then end sooner; `any_price` "
     "as soon as any plan fits, however slow the jobs become, which is for comparison.",
     "max_slowdown": "With `completion`: the most that sharing may slow a job down, against alone with all memory.",
-    "first_step_s": "With `completion`: how long a job that is ready to train waits for its first step before running "
-    "jobs make way for it. For a job with less work left they do so at once.",
+    "first_step_s": "With `completion`: how long a job that is ready to train waits for its first step until running "
+    "jobs make way for it. They do so at once for a job with less work left.",
     "checkpoint_s": "The least time between two checkpoints. Checkpoints take at most a tenth of the training time.",
     "checkpoint_store": "Where checkpoints are stored: `local` in files below `state_dir`; `catalog` in the "
     "database; `auto` in files, and also in the catalog while a controller of another host is alive or files "
