@@ -49,14 +49,11 @@ def test_long_training_makes_way_for_a_short_one_and_both_publish_the_bits_of_un
     long = train(demo, "long", "digits", epochs=LONG_EPOCHS)
     wait_until_training(service, long)
     short = train(demo, "short", "digits", epochs=SHORT_EPOCHS)
-    waits_for = "select waits_for from tensile.stat_queue where job_id = %s"
-    service.until(
-        lambda: f"it made way for job {short} at " in str(service.value(waits_for, long)), "the long job to make way"
-    )
     assert service.until_ended(short) == ["succeeded"]
     assert service.state(long) == "running"
     assert service.until_ended(long) == ["succeeded"]
     for job, alone in ((long, "long alone"), (short, "short alone")):
         assert weights(service, job) == weights(service, undisturbed[alone])
         assert service.value("select attempt from tensile.jobs where job_id = %s", job) == 1
+    assert f"job {long}: parked " in service.log.read_text(errors="replace")
     assert (device_columns(service, "high_water_bytes") or (BUDGET_BYTES + 1,))[0] <= BUDGET_BYTES

@@ -9,6 +9,7 @@ calibration, and of every measurement while no other job runs. Measurements besi
 alone, correct the contention of k jobs.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from indb_tensile.job import JobId
@@ -145,7 +146,7 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
     jobs = len(pool.at(JobStage.RUNNING))
     if jobs < 2 or compute_ns < member.alone_ns:
         ratio = compute_ns / member.alone_ns
-        scaled = tuple(scaled_by(point, ratio) for point in member.trade_offs)
+        scaled = useful(scaled_by(point, ratio) for point in member.trade_offs)
         return pool, replace(member, alone_ns=compute_ns, trade_offs=scaled)
     slowdown = min(2.0 * jobs, compute_ns / member.alone_ns)
     return replace(pool, contention=pool.contention.observed(jobs, slowdown)), member
@@ -169,6 +170,19 @@ def scaled_by(point: TradeOff, ratio: float) -> TradeOff:
     """Return the same plan for operators that take `ratio` times as long. Its copies take as long as before."""
     added_ns = round((ratio - 1) * point.compute_ns)
     return replace(point, iteration_ns=max(1, point.iteration_ns + added_ns), compute_ns=point.compute_ns + added_ns)
+
+
+def useful(points: Iterable[TradeOff]) -> tuple[TradeOff, ...]:
+    """Return the plans without those that need more memory than another and are not faster.
+
+    Plans come with decreasing memory. A plan that computes more instead of copying may become slower than one that
+    needs less memory, when operators turn out to take longer than was foretold.
+    """
+    kept: list[TradeOff] = []
+    for point in reversed(tuple(points)):
+        if not kept or point.iteration_ns < kept[-1].iteration_ns:
+            kept.append(point)
+    return tuple(reversed(kept))
 
 
 def seconds(duration_ns: float) -> str:

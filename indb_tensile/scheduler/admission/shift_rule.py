@@ -45,7 +45,7 @@ def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
 
 
 def look_again(decision: Decision) -> None:
-    """Have the division made again if a shift pays now: quanta end, and first steps become overdue, without events."""
+    """Have the division made again if a shift pays now: quanta end and first steps become overdue without events."""
     pool = decision.pool
     if pool.due is not None or pool.asked:
         return
