@@ -71,7 +71,9 @@ class Settings:
 
     Sharing. With `sharing = "completion"` a waiting job starts beside running jobs only if all jobs then end earlier,
     and if no job becomes slower than `max_slowdown` times alone with all the memory. With `any_price` it starts as
-    soon as any plan fits, however slow the jobs become; this is for comparison.
+    soon as any plan fits, however slow the jobs become; this is for comparison. With `completion`, running jobs leave
+    the device for waiting jobs that come before them (shifts), if `parked_jobs` allows it. A job that has waited for
+    its first step for `first_step_s` has a turn before others go on.
 
     Failures. A worker that has sent no heartbeat for `lease_s` stops its own trainers, and other workers take over
     its jobs. A trainer hangs if it has sent no message for `answer_s` since it was started or was sent a plan. While
@@ -114,6 +116,7 @@ class Settings:
     drift_threshold: float = 0.2
     sharing: str = "completion"
     max_slowdown: float = 3.0
+    first_step_s: float = 300.0  # a person who waits for the first loss of a training looks again after minutes
     checkpoint_s: float = 30.0  # the least time between two checkpoints of a job
     checkpoint_store: str = "auto"
     checkpoint_catalog_s: float = 600.0  # under auto: 148 MB every 10 min are 21 GB of WAL a day
@@ -255,6 +258,7 @@ _KINDS: dict[str, str] = {
     "drift_threshold": "a number",
     "sharing": "a way of sharing",
     "max_slowdown": "a number",
+    "first_step_s": "a duration",
     "checkpoint_s": "a duration",
     "checkpoint_store": "a store",
     "checkpoint_catalog_s": "a duration",
@@ -291,6 +295,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "parked_jobs": (0, 64),
     "drift_threshold": (0.01, 100),
     "max_slowdown": (1, 1000),
+    "first_step_s": (1, 86400),
     "checkpoint_s": (0, 86400),
     "checkpoint_catalog_s": (0, 86400),
     "log_bytes": (4096, 1024 * GIB),

@@ -117,7 +117,7 @@ class ClaimedJob:
     `owner_limit_bytes` is the device memory that all jobs of the owner may be granted together; None: no limit.
     `threads` is the number of threads for the job's operators. The job keeps this number from its first start on,
     because another number of threads changes the last bits of its results. Of one owner's jobs, those of a higher
-    `priority` start first.
+    `priority` start first. `owner_weight` is the owner's weight in the division of the devices between owners.
     """
 
     job: JobId
@@ -126,5 +126,6 @@ class ClaimedJob:
     owner_oid: int
     spec: JobSpec
     owner_limit_bytes: int | None = None
+    owner_weight: float = 1.0
     threads: int = 1
     priority: int = 0

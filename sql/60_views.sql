@@ -107,7 +107,8 @@ create view tensile.stat_queue with (security_invoker) as
 select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        j.priority, j.state, j.phase,
        case when j.pause_requested then format('its resumption: select tensile_resume(%s);', j.job_id)
-            when j.phase::text = 'parked' then 'its turn: its state is in host memory while other jobs train'
+            when j.phase::text = 'parked'
+              then coalesce(nullif(j.waits_for, ''), 'its turn: its state is in host memory while other jobs train')
             when j.state = 'queued' and j.not_before > now()
               then concat_ws('; ', nullif(j.waits_for, ''), format('not before %s', j.not_before))
             when j.waits_for <> '' then j.waits_for

@@ -148,7 +148,7 @@ def _run(settings: Settings) -> None:
             regions=regions,
         )
         controller = Controller(
-            pool=_make_pool(settings, contention),
+            pool=_make_pool(settings, contention, link),
             planner=planner,
             records=records,
             trainers=trainers,
@@ -414,7 +414,7 @@ def _entering_jobs(settings: Settings) -> int:
     return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
-def _make_pool(settings: Settings, contention: Contention) -> Pool:
+def _make_pool(settings: Settings, contention: Contention, link: Link) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
@@ -426,6 +426,8 @@ def _make_pool(settings: Settings, contention: Contention) -> Pool:
         drift_threshold=settings.drift_threshold,
         sharing=Sharing(settings.sharing),
         max_slowdown=settings.max_slowdown,
+        first_step_s=settings.first_step_s,
+        link=link,
         contention=contention,
     )
 

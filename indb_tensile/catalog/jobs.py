@@ -94,7 +94,7 @@ def claim_job(
     row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
     if row is None:
         return None
-    job, claim, attempt, owner_oid, limit_bytes, threads, priority, spec = row
+    job, claim, attempt, owner_oid, limit_bytes, weight, threads, priority, spec = row
     decoded = _decoded(job, spec)
     if isinstance(decoded, RequestError):
         return UnreadableJob(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
@@ -105,6 +105,7 @@ def claim_job(
         owner_oid=owner_oid,
         spec=decoded,
         owner_limit_bytes=limit_bytes,
+        owner_weight=weight,
         threads=threads,
         priority=priority,
     )

@@ -115,8 +115,9 @@ select tensile.installation()::text,
 set local lock_timeout = '2s'
 
 -- claim_job --
-select j.job_id, j.claim, j.attempt, j.owner_oid, (select q.bytes from tensile.quota_of(j.owner_oid) as q), j.threads, j.priority, j.spec::text
+select j.job_id, j.claim, j.attempt, j.owner_oid, q.bytes, q.weight, j.threads, j.priority, j.spec::text
   from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
+  left join lateral tensile.quota_of(j.owner_oid) as q on true
 
 -- foreign_jobs --
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()

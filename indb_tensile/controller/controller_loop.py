@@ -352,7 +352,7 @@ class Controller:
         self._stop_silent()
         self._stop_stalled()
         self._reclaim()
-        self.fold(Tick())
+        self.fold(Tick(now_s=self._clock_s(), time_of_day=time.strftime("%H:%M:%S UTC", time.gmtime())))
 
     def _stop_overruns(self) -> None:
         now_s = self._clock_s()

@@ -196,13 +196,16 @@ SETTINGS: dict[str, str] = {
     "entering_jobs": "The most jobs of one owner that are read, captured and planned at once. 0: as many as the "
     "machine has cores, at least 2.",
     "parked_jobs": "The most jobs that wait in host memory without device memory, because their owners paused them "
-    "or the controller parked them; at most `max_jobs` - 1. Any other job saves a checkpoint, and its trainer ends.",
+    "or the controller parked them; at most `max_jobs` - 1. Any other paused job saves a checkpoint, and its trainer "
+    "ends. 0: no job leaves the device for a shorter one.",
     "policy": "The policy that plans memory: `tensile+` is this project's, `tensile` the published one; `liveness` "
     "and `vanilla` do not plan, and are for comparison.",
     "drift_threshold": "The relative change of measured latencies at which memory is planned again.",
     "sharing": "When a waiting job starts beside running jobs: `completion` if all jobs then end sooner; `any_price` "
     "as soon as any plan fits, however slow the jobs become, which is for comparison.",
     "max_slowdown": "With `completion`: the most that sharing may slow a job down, against alone with all memory.",
+    "first_step_s": "With `completion`: how long a job that is ready to train waits for its first step until running "
+    "jobs make way for it. They do so at once for a job with less work left.",
     "checkpoint_s": "The least time between two checkpoints. Checkpoints take at most a tenth of the training time.",
     "checkpoint_store": "Where checkpoints are stored: `local` in files below `state_dir`; `catalog` in the "
     "database; `auto` in files, and also in the catalog while a controller of another host is alive or files "

@@ -30,6 +30,7 @@ from indb_tensile.errors import RequestError
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
+from indb_tensile.scheduler.link import Link
 
 SECOND_NS = 1_000_000_000
 REGION = 1 << 20
@@ -259,6 +260,19 @@ def test_admission_takes_one_job_at_a_time_where_sharing_cannot_pay() -> None:
     ends_s = _ends_s(run_admission(pool, jobs, _device(TURNS)))
     assert ends_s[2] - ends_s[1] == pytest.approx(100, abs=2)
     assert ends_s[1] == pytest.approx(100, abs=2)
+
+
+def test_a_long_job_makes_way_for_a_short_one_in_the_simulation_and_all_work_is_done() -> None:
+    link = Link(out_bytes_per_s=10**12, in_bytes_per_s=10**12)
+    pool = Pool(
+        budget_bytes=100 * REGION, region_bytes=REGION, sharing=Sharing.COMPLETION, contention=TURNS, link=link
+    )
+    outcome = run_admission(pool, [_job(1, 0, 100), _job(2, 20, 5)], _device(TURNS))
+    ends_s = _ends_s(outcome)
+    assert ends_s[2] == pytest.approx(25, abs=1)
+    assert ends_s[1] == pytest.approx(105, abs=1)
+    assert outcome.changes == 1
+    assert outcome.attained_ns[1] == pytest.approx(100 * SECOND_NS, rel=1e-4)
 
 
 def test_admission_runs_jobs_side_by_side_where_they_do_not_slow_each_other_down() -> None:

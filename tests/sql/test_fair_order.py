@@ -58,6 +58,20 @@ def test_use_is_divided_by_the_weight(database: Database) -> None:
         assert [claim(connection, worker).job for _ in range(2)] == [alices, bobs]
 
 
+def test_a_claimed_job_has_its_owners_weight(database: Database) -> None:
+    with (
+        database.connect("admin") as admin,
+        database.connect("alice") as alice,
+        database.connect("bob") as bob,
+        database.connect("tensile_worker") as connection,
+    ):
+        worker = _register(connection)
+        admin.execute("select tensile_set_quota('alice', weight => 20)")
+        weights = {enqueue(alice, "a"): 20.0, enqueue(bob, "b"): 1.0}
+        claimed = [claim(connection, worker) for _ in range(2)]
+        assert {job.job: job.owner_weight for job in claimed} == weights
+
+
 def test_places_are_shared_by_weight_before_any_use_is_recorded(database: Database) -> None:
     with (
         database.connect("admin") as admin,

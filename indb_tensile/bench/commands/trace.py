@@ -2,7 +2,7 @@
 
     python -m indb_tensile.bench trace [--jobs 10 100 1000] [--devices gpu filled] [--seeds 3] [--load 0.9]
         [--excess 0.1] [--error 0.1] [--memory 1.3] [--time-scale 0.05] [--max-jobs 8] [--max-slowdown 3]
-        [--runnable 100] [--share ROWS.json] [--json]
+        [--urgent 0.1] [--runnable 100] [--share ROWS.json] [--json]
 
 The real `decide()` is driven in virtual time (bench/harness/trace_scheduler_run.py), with the planner's trade-offs of
 six networks (trace_networks.py) and run times of Microsoft's Philly trace (trace_workload.py, which cites it). Rivals
@@ -39,7 +39,7 @@ from indb_tensile.bench.harness import trace_outcome
 from indb_tensile.bench.harness.argument_types import number, portion, whole
 from indb_tensile.bench.harness.process_exit import run
 from indb_tensile.bench.harness.rows import Row
-from indb_tensile.bench.harness.trace_device import TraceDevice
+from indb_tensile.bench.harness.trace_device import HOST_BYTES_PER_S, TraceDevice
 from indb_tensile.bench.harness.trace_networks import job_kinds
 from indb_tensile.bench.harness.trace_outcome import (
     DECISION_BAR_MS,
@@ -57,6 +57,7 @@ from indb_tensile.bench.harness.trace_scheduler_run import run_admission
 from indb_tensile.bench.harness.trace_workload import TraceJob, TraceOptions, draw_jobs
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.link import Link
 
 DEVICES = MappingProxyType(
     {
@@ -118,6 +119,7 @@ class TraceCase:
             sharing=sharing,
             max_slowdown=self.max_slowdown,
             contention=DEVICES[self.device],
+            link=Link(out_bytes_per_s=HOST_BYTES_PER_S, in_bytes_per_s=HOST_BYTES_PER_S),
         )
 
 
@@ -205,7 +207,9 @@ def _cases(options: argparse.Namespace, error: float) -> list[TraceCase]:
 def _case(options: argparse.Namespace, device: str, jobs: int, error: float) -> TraceCase:
     return TraceCase(
         device=device,
-        jobs=TraceOptions(jobs=jobs, load=options.load, time_scale=options.time_scale, error=error),
+        jobs=TraceOptions(
+            jobs=jobs, load=options.load, time_scale=options.time_scale, urgent=options.urgent, error=error
+        ),
         excess=options.excess,
         memory=options.memory,
         max_jobs=options.max_jobs,
@@ -243,6 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-scale", type=number(0.0001), default=0.05, help="run times over the trace's")
     parser.add_argument("--max-jobs", type=whole(), default=8, help="jobs that a controller claims at a time")
     parser.add_argument("--max-slowdown", type=number(1.0), default=3.0, help="as the controller's setting")
+    parser.add_argument("--urgent", type=portion, default=0.1, help="share of the jobs with a higher priority")
     parser.add_argument("--runnable", type=whole(0), default=100, help="jobs at once for decision times; 0: none")
     parser.add_argument("--share", type=Path, metavar="FILE", help="rows that bench share --json printed")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")

@@ -18,6 +18,7 @@ from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
 
 _SECOND_NS = 1_000_000_000
+HOST_BYTES_PER_S = 12_000_000_000
 _REST = 1e-9  # of a job's steps: less than this is an error of floating-point numbers
 
 
@@ -33,7 +34,7 @@ class TraceDevice:
     budget_bytes: int
     contention: Contention
     region_bytes: int = 16 << 20
-    host_bytes_per_s: int = 12_000_000_000
+    host_bytes_per_s: int = HOST_BYTES_PER_S
     prepare_ns: int = _SECOND_NS
     hand_over_ns: int = 100_000_000
     error: float = 0.0

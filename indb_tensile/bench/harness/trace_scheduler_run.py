@@ -27,6 +27,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
     EndTrainer,
     FailJob,
     Order,
+    ParkJob,
     RequeueJob,
     SendPlans,
     SetGrant,
@@ -42,6 +43,7 @@ from indb_tensile.scheduler.admission.events import (
     Finish,
     Holding,
     Measurement,
+    Parking,
     QueueChange,
     SpareReady,
     StepsLeft,
@@ -52,6 +54,7 @@ from indb_tensile.scheduler.admission.pool import JobStage, Pool, TrainerId
 _FORK_NS = 35_000_000  # `bench start`
 _FIRST_REPORT_NS = 1_000_000_000
 _LAST_REPORT_NS = 600_000_000_000
+_SECOND_NS = 1_000_000_000
 _RUNNABLE = (JobStage.WAITING, JobStage.RUNNING)
 
 ClaimOrder = Callable[[TraceJob], tuple[float, ...]]
@@ -126,7 +129,8 @@ class _Run:
 
     def _send(self, event: Event) -> None:
         """Tell admission the progress of all jobs and then this event, and carry out its orders."""
-        for member in self.pool.at(JobStage.RUNNING):
+        self._decide(Tick(now_s=self.here.now_ns / _SECOND_NS))
+        for member in self.pool.at(JobStage.RUNNING, JobStage.PARKING):
             if member.trainer is not None and member.steps_left != self.here.left[member.job.job]:
                 self._decide(StepsLeft(trainer=member.trainer, steps_left=self.here.left[member.job.job]))
         self._decide(event)
@@ -153,6 +157,8 @@ class _Run:
                 self._after(0, Holding(trainer=trainer, held_bytes=grant_bytes))
             case SendPlans():
                 self._adopt(order)
+            case ParkJob():
+                self._park(order)
             case EndTrainer(trainer=trainer):
                 self._after(self.device.hand_over_ns, Exit(trainer=trainer, code=0))
             case FailJob() | RequeueJob() | AskPlanner():
@@ -192,7 +198,7 @@ class _Run:
         job = self.trace[member.job.job]
         delay_ns = self.here.step_ns().get(job.number)
         if delay_ns is None:
-            delay_ns = self.device.move_ns(job)
+            delay_ns = self.device.move_ns(job) + (self.device.hand_over_ns if member.parked else 0)
         else:
             self.changes += 1
 
@@ -203,6 +209,24 @@ class _Run:
             self._send(Adoption(trainer=order.trainer, generation=order.generation))
 
         self._after(delay_ns, adopt)
+
+    def _park(self, order: ParkJob) -> None:
+        """Leave the device at the next iteration's boundary, and copy the state to the host."""
+        member = self.pool.of_trainer(order.trainer)
+        if member is None or not order.in_memory:
+            raise InvariantError(f"{order} cannot be carried out in this simulation")
+        job = self.trace[member.job.job]
+
+        def leave() -> None:
+            if job.number in self.ends_ns:
+                return
+            self.here.take(job.number)
+            self.changes += 1
+            self._changed()
+            parking = Parking(trainer=order.trainer, number=order.number, host_bytes=job.kind.state_bytes)
+            self._after(self.device.move_ns(job), parking)
+
+        self._after(self.here.step_ns().get(job.number, 0.0), leave)
 
     def _finish(self, job: JobId) -> None:
         self.ends_ns[job] = self.here.now_ns

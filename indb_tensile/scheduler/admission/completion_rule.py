@@ -9,6 +9,7 @@ calibration, and of every measurement while no other job runs. Measurements besi
 alone, correct the contention of k jobs.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from indb_tensile.job import JobId
@@ -18,7 +19,6 @@ from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.search.candidate import pareto_front
 
 _LEAST_STEPS = 1e-6  # a job at its end still counts as work that is not done
 
@@ -40,12 +40,7 @@ class StartRule:
         self._members = [m for m in with_plans if m.trade_offs]
         apart_bytes = sum(m.planned_bytes for m in with_plans if not m.trade_offs)
         self._running = sum(1 << k for k, m in enumerate(self._members) if m.stage is JobStage.RUNNING)
-        self._device = SharedDevice(
-            budget_bytes=budget_bytes - apart_bytes,
-            region_bytes=pool.region_bytes,
-            contention=pool.contention,
-            max_slowdown=pool.max_slowdown,
-        )
+        self._device = shared_device(pool, budget_bytes - apart_bytes)
         self._demands = tuple(map(demand_of, self._members))
         self._corrections: dict[int, tuple[float, ...]] = {}
         self.choice = self._choose()
@@ -90,7 +85,7 @@ class StartRule:
             return "its turn"
         names = " or ".join(f"job {other}" for _, other in ends)
         beside = "it" if len(ends) == 1 else "them"
-        text = f"{names} to end, the first in about {_seconds(ends[0][0])}: "
+        text = f"{names} to end, the first in about {seconds(ends[0][0])}: "
         forecasts = SetForecasts(self._demands, self._device, self._corrections)
         if forecasts.step_ns(self._running | 1 << number) is None:
             slowdown = f"{self._device.max_slowdown:g}"
@@ -105,6 +100,17 @@ class StartRule:
         return next((k for k, member in enumerate(self._members) if member.job.job == job), None)
 
 
+def shared_device(pool: Pool, budget_bytes: int) -> SharedDevice:
+    """Return what jobs with this much memory for their plans share."""
+    return SharedDevice(
+        budget_bytes=budget_bytes,
+        region_bytes=pool.region_bytes,
+        contention=pool.contention,
+        max_slowdown=pool.max_slowdown,
+        slow_sets=tuple(slow for slow in pool.slow_sets if slow.until_s > pool.now_s),
+    )
+
+
 def with_trade_offs(decision: Decision, member: Member) -> Member:
     """Return the member with its trade-offs, which are computed when they are first needed."""
     if member.trade_offs or member.workload is None:
@@ -113,20 +119,17 @@ def with_trade_offs(decision: Decision, member: Member) -> Member:
 
 
 def demand_of(member: Member) -> JobDemand:
-    """Return what the job needs until it is done.
-
-    Measured latencies can make a plan that recomputes faster than one that needs more memory. The latter is then left
-    out.
-    """
+    """Return what the job needs until it is done."""
     spec = member.job
-    steps = max(member.steps, member.steps_left, _LEAST_STEPS)
+    steps = max(member.steps_left, _LEAST_STEPS)
     return JobDemand(
         job=spec.job,
         owner=spec.owner_oid,
         priority=spec.priority,
         steps=steps,
         steps_left=max(_LEAST_STEPS, member.steps_left),
-        trade_offs=pareto_front(member.trade_offs),
+        trade_offs=member.trade_offs,
+        kind=planned(member).graphs[0].signature or f"job {spec.job}",
     )
 
 
@@ -143,9 +146,9 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
     jobs = len(pool.at(JobStage.RUNNING))
     if jobs < 2 or compute_ns < member.alone_ns:
         ratio = compute_ns / member.alone_ns
-        scaled = tuple(scaled_by(point, ratio) for point in member.trade_offs)
+        scaled = useful(scaled_by(point, ratio) for point in member.trade_offs)
         return pool, replace(member, alone_ns=compute_ns, trade_offs=scaled)
-    slowdown = min(float(jobs), compute_ns / member.alone_ns)
+    slowdown = min(2.0 * jobs, compute_ns / member.alone_ns)
     return replace(pool, contention=pool.contention.observed(jobs, slowdown)), member
 
 
@@ -169,6 +172,20 @@ def scaled_by(point: TradeOff, ratio: float) -> TradeOff:
     return replace(point, iteration_ns=max(1, point.iteration_ns + added_ns), compute_ns=point.compute_ns + added_ns)
 
 
-def _seconds(duration_ns: float) -> str:
+def useful(points: Iterable[TradeOff]) -> tuple[TradeOff, ...]:
+    """Return the plans without those that need more memory than another and are not faster.
+
+    Plans come with decreasing memory. A plan that computes more instead of copying may become slower than one that
+    needs less memory, when operators turn out to take longer than was foretold.
+    """
+    kept: list[TradeOff] = []
+    for point in reversed(tuple(points)):
+        if not kept or point.iteration_ns < kept[-1].iteration_ns:
+            kept.append(point)
+    return tuple(reversed(kept))
+
+
+def seconds(duration_ns: float) -> str:
+    """Return a duration for people."""
     seconds = duration_ns / 1_000_000_000
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

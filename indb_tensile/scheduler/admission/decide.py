@@ -69,6 +69,7 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
+from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter
 from indb_tensile.scheduler.admission.measurements import measured
 from indb_tensile.scheduler.admission.parking import mark_paused, park, parked
 from indb_tensile.scheduler.admission.pool import (
@@ -88,7 +89,9 @@ from indb_tensile.scheduler.admission.pool import (
 )
 from indb_tensile.scheduler.admission.preemption import let_return
 from indb_tensile.scheduler.admission.running_set import watch
+from indb_tensile.scheduler.admission.set_review import review
 from indb_tensile.scheduler.admission.sharing import advance, divide, improve, least_limit
+from indb_tensile.scheduler.admission.shift_rule import let_shifted_return, look_again
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.workload import Workload, least_bytes
 from indb_tensile.sizes import size
@@ -104,9 +107,15 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     decision = Decision(pool, planner)
     _fold(decision, event)
     if not decision.pool.stopping:
+        if isinstance(event, Measurement):
+            review(decision)
         park(decision)
         divide(decision)
         let_return(decision, decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED))
+        let_shifted_return(decision)
+        if isinstance(event, Tick):
+            look_again(decision)
+            divide(decision)
         park(decision)  # jobs that the division has set aside
         divide(decision)
         advance(decision)
@@ -169,7 +178,7 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
         case QueueChange():
             decision.pool = replace(decision.pool, queue_empty=False)
         case Tick():
-            tick(decision)
+            tick(decision, event)
         case Stop():
             _stop(decision)
 
@@ -212,7 +221,7 @@ def _captured(decision: Decision, capture: Capture) -> None:
     if capture.unknown:
         need_bytes = decision.pool.regions(least_bytes(workload))
         member = replace(member, stage=JobStage.UNMEASURED, need_bytes=need_bytes)
-    decision.put(member)
+    enter(decision, member)
     decision.plan_anew(PlanReason.START)
 
 
@@ -262,7 +271,7 @@ def _adopted(decision: Decision, adoption: Adoption) -> None:
     member = decision.pool.of_trainer(adoption.trainer)
     if member is None or member.stage is not JobStage.RUNNING or adoption.generation != member.generation:
         return
-    member = decision.grant(replace(member, adopted=adoption.generation), member.planned_bytes)
+    member = decision.grant(replace(begin_turn(member), adopted=adoption.generation), member.planned_bytes)
     decision.put(replace(member, host_bytes=member.planned_host_bytes, parked=False))
     decision.order(RecordAdoption(job=member.job.job, claim=member.job.claim, generation=adoption.generation))
 
@@ -275,8 +284,8 @@ def _holding(decision: Decision, holding: Holding) -> None:
 
 def _stepped(decision: Decision, progress: StepsLeft) -> None:
     member = decision.pool.of_trainer(progress.trainer)
-    if member is not None and 0 <= progress.steps_left < float("inf"):
-        decision.put(replace(member, steps_left=progress.steps_left))
+    if member is not None:
+        credit(decision, member, progress.steps_left)
 
 
 # --- and out ---------------------------------------------------------------------------------------------------

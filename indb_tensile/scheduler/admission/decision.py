@@ -52,6 +52,8 @@ class Decision:
 
     def wait(self, member: Member, text: str | None) -> Member:
         """Set the text that says what the member waits for, if the text has changed."""
+        if text is not None and member.made_way:
+            text = f"{text}; {member.made_way}"
         if member.waits_for == text:
             return member
         self.order(SetWaitsFor(job=member.job.job, claim=member.job.claim, text=text))

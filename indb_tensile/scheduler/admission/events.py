@@ -208,7 +208,13 @@ class QueueChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time to look at the queue again."""
+    """Time to look at the queue again. `now_s` is the time of a clock that never goes back; None: it is as before.
+
+    `time_of_day` is for people.
+    """
+
+    now_s: float | None = None
+    time_of_day: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,12 @@ def parked_host_bytes(pool: Pool, job: JobId) -> int:
     return sum(member.host_bytes for member in away if member.job.job != job)
 
 
+def free_places(pool: Pool) -> int:
+    """Return how many more jobs may wait in the host pool, and leave a place for jobs that train."""
+    away = sum(member.parked or member.stage is JobStage.PARKING for member in pool.members)
+    return min(pool.parked_jobs, pool.max_jobs - 1) - away
+
+
 def _leave(decision: Decision, member: Member) -> None:
     match member.stage:
         case JobStage.RUNNING if not member.in_flight and member.generation:
@@ -93,19 +99,13 @@ def _order(decision: Decision, member: Member) -> None:
     """Tell the trainer to leave the device, and plan the other jobs without this one."""
     assert member.trainer is not None
     host_bytes = parked_bytes(planned(member).graphs)
-    in_memory = _has_place(decision.pool) and host_bytes - member.host_bytes <= decision.pool.free_host_bytes
+    in_memory = free_places(decision.pool) > 0 and host_bytes - member.host_bytes <= decision.pool.free_host_bytes
     number = member.parks + 1
     decision.order(ParkJob(trainer=member.trainer, number=number, in_memory=in_memory))
     if in_memory:
         member = replace(member, host_bytes=max(member.host_bytes, host_bytes))
     decision.put(replace(member, stage=JobStage.PARKING, target=None, parks=number))
     decision.plan_anew(PlanReason.PARKING)
-
-
-def _has_place(pool: Pool) -> bool:
-    """Return whether one more job may wait in the host pool, and leave a place for jobs that train."""
-    away = sum(member.parked or member.stage is JobStage.PARKING for member in pool.members)
-    return away < min(pool.parked_jobs, pool.max_jobs - 1)
 
 
 def _put_back(decision: Decision, member: Member) -> None:

@@ -11,6 +11,8 @@ from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
+from indb_tensile.scheduler.completion.set_forecasts import SlowSet
+from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
@@ -156,8 +158,16 @@ class Member:
     overtaken: int = 0  # number of jobs that were claimed later and let in while this job waited for memory
     paused: bool = False  # its owner has asked that it does not train
     set_aside: bool = False  # the division of the memory lets others go first
+    aside_for: JobId | None = None  # the waiting job that starts in its place, if it left in a shift
     parked: bool = False  # until the trainer follows its next plan
     parks: int = 0
+    made_way: str = ""  # for whom and since when it is away, in words, if it left in a shift and has not returned
+    over_quota: bool = False  # it waits for its owner's other jobs
+    ready_s: float | None = None  # the time (`Pool.now_s`) since which it could train
+    turn_steps: float = 0.0  # the steps that were left when it last began to train, or came back to the device
+    # steps that the fair schedule has not done yet, and its clock when it has done them all (fair_turns.py)
+    fair_left: float | None = None
+    fair_end_ns: float | None = None
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
@@ -174,6 +184,11 @@ class Member:
         return self.generation != self.adopted
 
     @property
+    def trains(self) -> bool:
+        """True if the job has trained under a plan, here or in an earlier turn."""
+        return self.adopted > 0
+
+    @property
     def settled(self) -> bool:
         """True if nothing is decided, sent or due for this job."""
         return not self.in_flight and self.target is None
@@ -185,6 +200,7 @@ class RunningSet:
 
     jobs: tuple[JobId, ...] = ()
     speeds: tuple[tuple[JobId, float], ...] = ()
+    low_reports: int = 0  # in a row, of a throughput below that of fewer jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,10 +223,16 @@ class Pool:
     # the most jobs of one owner that have a trainer and no plan yet; the other places are for other owners
     entering_jobs: int = 2
     parked_jobs: int = 4  # the most jobs that wait in the host pool; further ones are saved, and their trainers end
+    link: Link | None = None  # between device and host; None: its speed is not known, and no job leaves in a shift
+    first_step_s: float = 300.0  # a job that is ready for longer has its first quantum before others go on
+    now_s: float = 0.0  # the time of the last tick
+    time_of_day: str = ""  # the same for people
+    fair_clock_ns: float = 0.0  # the work that the fair schedule has done
     drift_threshold: float = 0.2
     sharing: Sharing = Sharing.ANY_PRICE
     max_slowdown: float = 3.0  # the most that a job may be slowed down by sharing, against alone with all the memory
     contention: Contention = Contention(points=((1, 1.0),))  # noqa: RUF009 - it is immutable
+    slow_sets: tuple[SlowSet, ...] = ()  # which were undone (set_review.py)
     running_set: RunningSet = field(default_factory=RunningSet)
     members: tuple[Member, ...] = ()
     spares: tuple[Spare, ...] = ()

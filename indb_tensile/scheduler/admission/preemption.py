@@ -28,5 +28,5 @@ def let_return(decision: Decision, waiting: Iterable[Member]) -> None:
         return
     highest = max((m.job.priority for m in waiting if not m.paused and not m.set_aside), default=None)
     for member in decision.pool.members:
-        if member.set_aside and (highest is None or highest <= member.job.priority):
+        if member.set_aside and member.aside_for is None and (highest is None or highest <= member.job.priority):
             bring_back(decision, member)

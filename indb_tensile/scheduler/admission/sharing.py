@@ -13,6 +13,7 @@ little is free, the other jobs are planned for less first.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from indb_tensile.errors import InvariantError, MemoryLimitError
@@ -25,8 +26,9 @@ from indb_tensile.scheduler.admission.admission_orders import (
     RecordPlan,
     SendPlans,
 )
-from indb_tensile.scheduler.admission.completion_rule import StartRule
+from indb_tensile.scheduler.admission.completion_rule import StartRule, with_trade_offs
 from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
+from indb_tensile.scheduler.admission.fair_turns import in_fair_order, is_awaited, is_overdue
 from indb_tensile.scheduler.admission.pool import (
     Broken,
     Fault,
@@ -42,6 +44,7 @@ from indb_tensile.scheduler.admission.pool import (
 from indb_tensile.scheduler.admission.preemption import let_return, make_way
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.region_fit import beside, fit, fits, grant_of
+from indb_tensile.scheduler.admission.shift_rule import give_up, shift
 from indb_tensile.scheduler.admission.trainer_staff import holds_queue
 from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
@@ -159,24 +162,38 @@ def _let_in(decision: Decision, reason: PlanReason) -> bool:
     limited = [_within_quota(decision, m) for m in decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED)]
     waiting = [member for member in limited if member is not None]
     let_return(decision, waiting)
-    rule = _start_rule(decision, _up_to_holder(waiting))
-    waiting = [decision.pool.of_claim(member.job.claim) or member for member in waiting]  # with their trade-offs
-    for place, head in enumerate(waiting):
-        if head.stage is JobStage.UNMEASURED:
-            if _make_room(decision, head, reason):
-                return True
-        elif rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
-            decision.wait(head, rule.waiting_text(head.job.job))
-            make_way(decision, head)
-        elif _admit_together(decision, waiting[place:], reason, rule) or _admit(decision, head, reason, rule):
+    if decision.pool.sharing is Sharing.COMPLETION:
+        measured = [with_trade_offs(decision, m) if m.stage is JobStage.WAITING else m for m in waiting]
+        waiting = in_fair_order(decision.pool, measured)
+        if shift(decision, [m for m in waiting if m.stage is JobStage.WAITING]):
             return True
-        if holds_queue(head):
+    rule = _start_rule(decision, _up_to_holder(decision.pool, waiting))
+    for place, head in enumerate(waiting):
+        if _try(decision, waiting[place:], reason, rule):
+            return True
+        if _lets_nobody_past(decision.pool, head):
+            why = f"was overtaken {head.overtaken} times" if holds_queue(head) else "has yet to do its first step"
             for later in waiting[place + 1 :]:
-                decision.wait(
-                    later, f"its turn: job {head.job.job} waits longer and was overtaken {head.overtaken} times"
-                )
+                decision.wait(later, f"its turn: job {head.job.job} waits longer and {why}")
             return False
     return False
+
+
+def _try(decision: Decision, waiting: list[Member], reason: PlanReason, rule: StartRule | None) -> bool:
+    """Let the first of these jobs in if it may start now. Return True if it was let in, or ended."""
+    head = waiting[0]
+    if head.stage is JobStage.UNMEASURED:
+        return _make_room(decision, head, reason)
+    if is_awaited(decision.pool, head):
+        if _admit(decision, head, reason, None):
+            return True
+        give_up(decision, head)
+        return False
+    if rule is not None and rule.considers(head.job.job) and head.job.job not in rule.choice.starts:
+        decision.wait(head, rule.waiting_text(head.job.job))
+        make_way(decision, head)
+        return False
+    return _admit_together(decision, waiting, reason, rule) or _admit(decision, head, reason, rule)
 
 
 def _within_quota(decision: Decision, head: Member) -> Member | None:
@@ -192,12 +209,12 @@ def _within_quota(decision: Decision, head: Member) -> Member | None:
     need_bytes = max(head.need_bytes, decision.pool.regions(least))
     if not used_bytes or need_bytes <= left_bytes:
         limited = replace(planned(head), limit_bytes=least_limit(own_bytes, left_bytes))
-        return decision.put(replace(head, workload=limited))
+        return decision.put(replace(head, workload=limited, over_quota=False))
     text = (
         f"at least {size(need_bytes)} of its owner's quota of {size(quota_bytes)} of device memory, of which the "
         f"owner's other jobs have {size(used_bytes)}"
     )
-    decision.wait(head, text)
+    decision.put(replace(decision.wait(head, text), over_quota=True))
     return None
 
 
@@ -209,11 +226,16 @@ def _start_rule(decision: Decision, waiting: list[Member]) -> StartRule | None:
     return StartRule(decision, heads, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
 
 
-def _up_to_holder(waiting: list[Member]) -> list[Member]:
+def _lets_nobody_past(pool: Pool, head: Member) -> bool:
+    """Return whether no job that comes later may be let in before this one."""
+    return holds_queue(head) or (pool.sharing is Sharing.COMPLETION and is_overdue(pool, head))
+
+
+def _up_to_holder(pool: Pool, waiting: list[Member]) -> list[Member]:
     """Return the jobs up to the first that lets no other past. If the rule could prefer a later job, each of the two
     would wait for the other, and nothing would run.
     """
-    holder = next((place for place, member in enumerate(waiting) if holds_queue(member)), len(waiting))
+    holder = next((place for place, member in enumerate(waiting) if _lets_nobody_past(pool, member)), len(waiting))
     return waiting[: holder + 1]
 
 
@@ -226,7 +248,7 @@ def _admit_together(decision: Decision, waiting: list[Member], reason: PlanReaso
     if rule is None:
         return False
     heads = [m for m in waiting if m.stage is JobStage.WAITING and m.job.job in rule.choice.starts]
-    if len(heads) < 2 or any(map(holds_queue, heads[:-1])):
+    if len(heads) < 2 or any(_lets_nobody_past(decision.pool, head) for head in heads[:-1]):
         return False
     running = decision.pool.at(JobStage.RUNNING)
     together = (*running, *heads)
@@ -271,12 +293,20 @@ def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule
 
 
 def _count_overtaking(decision: Decision, member: Member) -> None:
-    """Count for each earlier job that still waits for memory that this job was let in past it."""
-    for earlier in decision.pool.members:
+    """Count for each earlier job that still waits for memory that this job was let in past it. In fair order a job
+    is not overtaken by one that comes before it, whichever was claimed first.
+    """
+    queue: Sequence[Member] = [
+        member if m.job.claim == member.job.claim else m
+        for m in decision.pool.members
+        if m.job.claim == member.job.claim or m.stage in (JobStage.WAITING, JobStage.UNMEASURED)
+    ]
+    if decision.pool.sharing is Sharing.COMPLETION:
+        queue = in_fair_order(decision.pool, queue)
+    for earlier in queue:
         if earlier.job.claim == member.job.claim:
             return
-        if earlier.stage in (JobStage.WAITING, JobStage.UNMEASURED):
-            decision.put(replace(earlier, overtaken=earlier.overtaken + 1))
+        decision.put(replace(earlier, overtaken=earlier.overtaken + 1))
 
 
 def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:

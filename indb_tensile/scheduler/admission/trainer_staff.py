@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from indb_tensile.scheduler.admission.admission_orders import AssignJob, ClaimNext, SpawnTrainer
 from indb_tensile.scheduler.admission.decision import Decision
+from indb_tensile.scheduler.admission.events import Tick
 from indb_tensile.scheduler.admission.pool import JobStage, Lost, Member, Pool, Spare, TrainerId
 
 # Jobs that may be let in past a job that waits for memory. After that many, the waiting job blocks the queue until it
@@ -21,11 +22,13 @@ def staff(decision: Decision) -> None:
     _claim(decision)
 
 
-def tick(decision: Decision) -> None:
+def tick(decision: Decision, event: Tick) -> None:
     """Count down every pause by one tick, and allow the next claim to look at the queue again."""
     pool = decision.pool
     decision.pool = replace(
         pool,
+        now_s=pool.now_s if event.now_s is None else event.now_s,
+        time_of_day=event.time_of_day or pool.time_of_day,
         queue_empty=False,
         spawn_pause_ticks=max(0, pool.spawn_pause_ticks - 1),
         claim_pause_ticks=max(0, pool.claim_pause_ticks - 1),

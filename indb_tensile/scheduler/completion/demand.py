@@ -49,6 +49,7 @@ class JobDemand:
     steps: float
     steps_left: float
     trade_offs: tuple[TradeOff, ...]
+    kind: str = ""  # jobs of one kind have equal graphs
 
     def __post_init__(self) -> None:
         if not self.trade_offs:

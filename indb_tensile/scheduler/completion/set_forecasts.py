@@ -14,6 +14,18 @@ from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlowSet:
+    """A kind of set that was slower than foretold: the sorted kinds of its jobs, and each job's slowdown.
+
+    Slowdowns are against alone with all the memory. The measurement counts until the time `until_s`.
+    """
+
+    kinds: tuple[str, ...]
+    slowdowns: tuple[float, ...]
+    until_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedDevice:
     """What the jobs of a set share."""
 
@@ -21,6 +33,7 @@ class SharedDevice:
     region_bytes: int
     contention: Contention
     max_slowdown: float  # the most that a job of a set may be slowed down, against alone with all the memory
+    slow_sets: tuple[SlowSet, ...] = ()
 
 
 class SetForecasts:
@@ -39,6 +52,7 @@ class SetForecasts:
         self.device = device
         self._known: dict[int, tuple[float, ...] | None] = dict(corrections or {})
         self._alone_ns = [demand.alone_ns for demand in demands]
+        self._slow = {slow.kinds: slow.slowdowns for slow in device.slow_sets}
 
     def step_ns(self, jobs: int) -> tuple[float, ...] | None:
         """Return the time of a step of each job of the set, in the order of the bits; None if the set cannot run.
@@ -67,11 +81,21 @@ class SetForecasts:
             return None
         slowdown = self.device.contention.slowdown(len(numbers))
         times = _with_lanes(points, [point.beside_others_ns(slowdown) for point in points])
+        times = self._as_measured(numbers, times) if self._slow else times
         if len(numbers) > 1:
             rows = zip(numbers, times, strict=True)
             if any(ns > self.device.max_slowdown * self._alone_ns[k] for k, ns in rows):
                 return None
         return tuple(times)
+
+    def _as_measured(self, numbers: Sequence[int], times: list[float]) -> list[float]:
+        """Return the times of the steps, no less than those that were measured in a slow set of the same kind."""
+        order = sorted(range(len(numbers)), key=lambda at: (self.demands[numbers[at]].kind, at))
+        slowdowns = self._slow.get(tuple(self.demands[numbers[at]].kind for at in order))
+        if slowdowns is None:
+            return times
+        by_place = dict(zip(order, slowdowns, strict=True))
+        return [max(ns, by_place[at] * self._alone_ns[numbers[at]]) for at, ns in enumerate(times)]
 
     def _divided(self, curves: Sequence[tuple[TradeOff, ...]]) -> list[TradeOff] | None:
         """Return one plan for each job so that all fit: the step down with the least slowdown for each byte is taken

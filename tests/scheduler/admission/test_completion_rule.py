@@ -19,7 +19,7 @@ from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Forecast
 from indb_tensile.scheduler.workload import Workload
 
-from .fake_controller import FakeController, HalvingPlanner, graph, job, measurement, orders_of_type
+from .fake_controller import REGION, FakeController, HalvingPlanner, graph, job, measurement, orders_of_type
 
 _NO_CONTENTION = Contention(points=((1, 1.0), (8, 1.0)))
 
@@ -158,6 +158,19 @@ def test_measurements_alone_are_the_jobs_time_alone() -> None:
     controller.send(measurement(trainer, 2000))
     assert controller.pool.members[0].alone_ns == 2000
     assert controller.pool.contention == _NO_CONTENTION
+
+
+def test_operators_that_are_much_slower_than_foretold_leave_no_plan_that_needs_more_memory_and_more_time() -> None:
+    controller = _controller(8)
+    trainer = _capture(controller, job(1), 4)
+    recomputing = TradeOff(peak_bytes=3 * REGION, iteration_ns=1200, compute_ns=1200)
+    copying = TradeOff(peak_bytes=2 * REGION, iteration_ns=1300, compute_ns=1000, stall_ns=300)
+    whole = TradeOff(peak_bytes=4 * REGION, iteration_ns=1000, compute_ns=1000)
+    (member,) = controller.pool.members
+    controller.pool = replace(controller.pool, members=(replace(member, trade_offs=(whole, recomputing, copying)),))
+    controller.send(measurement(trainer, 10_000))
+    assert [point.iteration_ns for point in controller.pool.members[0].trade_offs] == [10_000, 10_300]
+    assert demand_of(controller.pool.members[0]).alone_ns == 10_000
 
 
 def test_a_job_that_is_faster_beside_others_is_at_least_as_fast_alone() -> None:

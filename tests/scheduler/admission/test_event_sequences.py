@@ -43,10 +43,13 @@ from indb_tensile.scheduler.admission.events import (
     PauseChange,
     QueueChange,
     SpareReady,
+    StepsLeft,
     Tick,
 )
 from indb_tensile.scheduler.admission.parking import bring_back, set_aside
-from indb_tensile.scheduler.admission.pool import Fault, JobStage, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.link import Link
 from tests.scheduler.admission.fake_controller import (
     REGION,
     FakeController,
@@ -55,12 +58,21 @@ from tests.scheduler.admission.fake_controller import (
     job,
 )
 
+_LINK = Link(out_bytes_per_s=1 << 40, in_bytes_per_s=1 << 40)
+_TURNS = Contention(points=((1, 1.0), (2, 2.0)))
+
 
 class EventSimulation:
     """Simulate the trainers and the queue around `decide()`: carry out its orders, and check the invariants."""
 
-    def __init__(self, budget: int, sizes: list[int], data: st.DataObject, *, slow: bool) -> None:
-        self.controller = (SlowPlannerController if slow else FakeController)(budget, spare_trainers=2, max_jobs=4)
+    def __init__(
+        self, budget: int, sizes: list[int], data: st.DataObject, *, slow: bool, shifts: bool = False
+    ) -> None:
+        rules: dict[str, Any] = {"spare_trainers": 2, "max_jobs": 4}
+        if shifts:
+            rules |= {"sharing": Sharing.COMPLETION, "link": _LINK, "first_step_s": 5.0, "contention": _TURNS}
+        self.controller = (SlowPlannerController if slow else FakeController)(budget, **rules)
+        self.now_s = 0.0
         self.data = data
         self.sizes = dict(enumerate(sizes, start=1))
         self.queued = list(self.sizes)
@@ -173,7 +185,9 @@ class EventSimulation:
     def capture(self, trainer: TrainerId) -> Capture:
         size = self.sizes[self.busy[trainer].job]
         unknown = self.data.draw(st.integers(0, 1), label="unknown operators")
-        return Capture(trainer=trainer, graphs=(graph(size, size),), latency_ns=((100,) * size,), unknown=unknown)
+        return Capture(
+            trainer=trainer, graphs=(graph(size, size),), latency_ns=((100,) * size,), unknown=unknown, steps=1e10
+        )
 
     def calibration(self, trainer: TrainerId, grant_bytes: int) -> Calibration:
         size = self.sizes[self.busy[trainer].job]
@@ -258,8 +272,17 @@ class EventSimulation:
             self.pause(self.data.draw(st.sets(numbers), label="paused"))
         elif action == 14:
             self.set_aside(self.data.draw(st.sets(numbers), label="set aside"))
+        elif action == 15 and (running := self.trainers_under_plan()):
+            self.send_progress(self.draw_trainer(running))
         else:
             self.answer_question()
+
+    def send_progress(self, trainer: TrainerId) -> None:
+        """Report that the job has few of its steps left, or many, and let a second pass."""
+        left = self.data.draw(st.sampled_from([1e9, 1e8, 1e6, 1.0]), label="steps left")
+        self.send(StepsLeft(trainer=trainer, steps_left=left))
+        self.now_s += 1.0
+        self.send(Tick(now_s=self.now_s, time_of_day="12:00:00 UTC"))
 
     def send_measurement(self, trainer: TrainerId) -> None:
         size = self.sizes[self.busy[trainer].job]
@@ -331,7 +354,9 @@ class EventSimulation:
 def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6), label="sizes")
     slow = data.draw(st.booleans(), label="a planner that takes its time")
-    simulation = EventSimulation(data.draw(st.integers(1, 20), label="budget"), sizes, data, slow=slow)
+    budget = data.draw(st.integers(1, 20), label="budget")
+    shifts = data.draw(st.booleans(), label="jobs change places")
+    simulation = EventSimulation(budget, sizes, data, slow=slow, shifts=shifts)
     for _ in range(data.draw(st.integers(0, 60), label="steps")):
         simulation.take_random_action()
     simulation.run_to_completion()

@@ -1,0 +1,115 @@
+"""Keep the fair schedule of the jobs of one controller, and order jobs by it (completion/fair_shares.py).
+
+The fair schedule advances by the work that running jobs report. A job that comes joins it with all its steps. Jobs
+that their owners have paused stand still in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from indb_tensile.scheduler.admission.decision import Decision
+from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool
+from indb_tensile.scheduler.admission.trainer_staff import holds_queue
+from indb_tensile.scheduler.completion.fair_shares import FairShare, advance, fair_ends_ns
+
+_STAGES = (
+    JobStage.UNMEASURED,
+    JobStage.CALIBRATING,
+    JobStage.WAITING,
+    JobStage.RUNNING,
+    JobStage.PARKING,
+    JobStage.PARKED,
+)
+
+
+def credit(decision: Decision, member: Member, steps_left: float) -> None:
+    """Note the steps that are left of a job. What it has done since the last report advances the fair schedule."""
+    if member.stage is JobStage.ENDING or not 0 <= steps_left < float("inf"):
+        return
+    work_ns = (member.steps_left - steps_left) * member.alone_ns
+    decision.put(replace(member, steps_left=steps_left))
+    if work_ns <= 0:
+        return
+    pool = decision.pool
+    left_ns, ends_ns = advance(_shares(pool), work_ns)
+    members = tuple(
+        replace(
+            m,
+            fair_left=left_ns[m.job.job] / m.alone_ns,
+            fair_end_ns=pool.fair_clock_ns + ends_ns[m.job.job] if m.job.job in ends_ns else None,
+        )
+        if m.job.job in left_ns
+        else m
+        for m in pool.members
+    )
+    decision.pool = replace(pool, members=members, fair_clock_ns=pool.fair_clock_ns + work_ns)
+
+
+def enter(decision: Decision, member: Member) -> Member:
+    """Let a captured job join the fair schedule."""
+    return decision.put(replace(member, fair_left=member.steps_left, fair_end_ns=None, ready_s=decision.pool.now_s))
+
+
+def begin_turn(member: Member) -> Member:
+    """Return the job at the moment at which it begins or goes on to train: a quantum is counted from here."""
+    if member.trains and not member.parked:
+        return member
+    return replace(member, turn_steps=member.steps_left, made_way="")
+
+
+def in_fair_order(pool: Pool, members: Sequence[Member]) -> list[Member]:
+    """Return the jobs in the order in which they should run.
+
+    A higher priority comes first. Then come jobs for which others have left the device already, jobs whose first step
+    is overdue, and all others as the fair schedule ends them.
+    """
+    ends_ns = foretold_fair_ends_ns(pool)
+
+    def place(member: Member) -> tuple[float, ...]:
+        first = is_awaited(pool, member)
+        ready_s = (member.ready_s or 0.0) if is_overdue(pool, member) else float("inf")
+        return (
+            -member.job.priority,
+            not first,
+            not holds_queue(member),
+            ready_s,
+            ends_ns.get(member.job.claim, float("inf")),
+        )
+
+    return sorted(members, key=place)
+
+
+def foretold_fair_ends_ns(pool: Pool) -> dict[int, float]:
+    """Return by claim when the fair schedule ends each job, or has ended it: negative, if that has passed."""
+    ends_ns = fair_ends_ns(_shares(pool))
+    known = {m.job.claim: m.fair_end_ns - pool.fair_clock_ns for m in pool.members if m.fair_end_ns is not None}
+    known |= {m.job.claim: ends_ns[m.job.job] for m in pool.members if m.job.job in ends_ns}
+    return {m.job.claim: known[m.job.claim] + m.steps_left * m.alone_ns for m in pool.members if m.job.claim in known}
+
+
+def is_overdue(pool: Pool, member: Member) -> bool:
+    """Return whether the job has been ready for its first step for longer than `first_step_s`."""
+    if member.stage is not JobStage.WAITING or member.trains or member.ready_s is None:
+        return False
+    return pool.now_s - member.ready_s >= pool.first_step_s
+
+
+def is_awaited(pool: Pool, member: Member) -> bool:
+    """Return whether another job leaves the device, or has left it, so that this waiting job can start."""
+    if member.stage is not JobStage.WAITING or member.paused:
+        return False
+    return any(other.aside_for == member.job.job for other in pool.members)
+
+
+def _shares(pool: Pool) -> list[FairShare]:
+    return [
+        FairShare(
+            job=m.job.job,
+            owner=m.job.owner_oid,
+            weight=m.job.owner_weight,
+            priority=m.job.priority,
+            left_ns=m.fair_left * m.alone_ns,
+        )
+        for m in pool.members
+        if m.stage in _STAGES and not m.paused and m.fair_left and m.alone_ns > 0
+    ]

@@ -1,0 +1,141 @@
+"""Let running jobs leave the device for waiting jobs that come before them in fair order (completion/shifts.py).
+
+A job leaves as in parking.py. The waiting job for which it leaves starts as soon as the memory is free, and then the
+job that left waits for admission like a new one.
+
+What a change costs is foretold from the job's state and the link. A job that has begun to train stays for at least
+its *quantum*, which is so long that a change takes at most `_CHANGE_SHARE` of it. A job leaves only if its state
+finds room in the host pool, beside one region that stays free for the swaps of others, and a place among
+`parked_jobs`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from indb_tensile.scheduler.admission.completion_rule import demand_of, planned_step_ns, seconds, shared_device
+from indb_tensile.scheduler.admission.decision import Decision, planned
+from indb_tensile.scheduler.admission.fair_turns import foretold_fair_ends_ns, in_fair_order, is_awaited, is_overdue
+from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
+from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
+from indb_tensile.scheduler.completion.shifts import Shift, ShiftQuestion, choose_shift
+from indb_tensile.scheduler.host_memory import parked_bytes
+
+_CHANGE_SHARE = 0.05  # of a quantum
+# The trainer's part of a change beside its copies: buffers, graphs that are recorded anew, messages. `bench trace`
+# assumes as much.
+_HAND_OVER_NS = 100_000_000
+
+
+def shift(decision: Decision, waiting: Sequence[Member]) -> bool:
+    """Set running jobs aside if one of these waiting jobs should run in their place. Return whether it should."""
+    found = _foretell_shift(decision.pool, waiting)
+    if found is None:
+        return False
+    leaving, first = found
+    left_ns = first.steps_left * first.alone_ns
+    for member in leaving:
+        made_way = f"it made way for job {first.job.job}"
+        if decision.pool.time_of_day:
+            made_way += f" at {decision.pool.time_of_day}"
+        member = set_aside(decision, replace(member, aside_for=first.job.job, made_way=made_way))
+        decision.wait(member, f"job {first.job.job} to have its turn, of about {seconds(left_ns)}")
+    decision.wait(first, f"{_names(leaving)} to leave the device for it")
+    return True
+
+
+def look_again(decision: Decision) -> None:
+    """Have the division made again if a shift pays now: quanta end and first steps become overdue without events."""
+    pool = decision.pool
+    if pool.due is not None or pool.asked:
+        return
+    waiting = [m for m in pool.at(JobStage.WAITING) if not m.paused and not m.over_quota]
+    if _foretell_shift(pool, waiting) is not None:
+        decision.pool = replace(pool, due=PlanReason.PARKING)
+
+
+def let_shifted_return(decision: Decision) -> None:
+    """Let jobs return for whose leaving there is no reason any more: the awaited job runs, or does not wait."""
+    for member in decision.pool.members:
+        if member.aside_for is not None:
+            awaited = decision.pool.of_job(member.aside_for)
+            if awaited is None or not is_awaited(decision.pool, awaited):
+                bring_back(decision, replace(member, aside_for=None))
+
+
+def give_up(decision: Decision, awaited: Member) -> None:
+    """Let the jobs return that left for a job which could not start after all."""
+    for member in decision.pool.members:
+        if member.aside_for == awaited.job.job:
+            bring_back(decision, replace(member, aside_for=None))
+
+
+def change_ns(pool: Pool, member: Member) -> float:
+    """Return the time in which the job's state leaves the device and returns."""
+    if pool.link is None or member.workload is None:
+        return float("inf")
+    state_bytes = parked_bytes(member.workload.graphs)
+    return pool.link.out_ns(state_bytes) + pool.link.in_ns(state_bytes) + _HAND_OVER_NS
+
+
+def quantum_ns(pool: Pool, member: Member) -> float:
+    """Return how long a job trains at least before it leaves the device for another, in its time alone."""
+    return change_ns(pool, member) / _CHANGE_SHARE
+
+
+def _foretell_shift(pool: Pool, waiting: Sequence[Member]) -> tuple[list[Member], Member] | None:
+    if not _is_possible(pool) or not waiting:
+        return None
+    running = pool.at(JobStage.RUNNING)
+    known = in_fair_order(pool, [m for m in (*running, *waiting) if m.trade_offs])
+    if len(known) < len(running) + 1 or any(not m.trade_offs for m in running):
+        return None
+    question = _question(pool, known)
+    chosen = choose_shift(question) if question.is_open else None
+    if chosen is None or not _has_room(pool, known, chosen):
+        return None
+    return [known[k] for k in members(chosen.leaving)], known[chosen.first]
+
+
+def _is_possible(pool: Pool) -> bool:
+    """Return whether jobs may change places now: not while a change is under way."""
+    if pool.sharing is not Sharing.COMPLETION or pool.link is None or pool.stopping or free_places(pool) < 1:
+        return False
+    if pool.at(JobStage.PARKING) or any(m.aside_for is not None for m in pool.members):
+        return False
+    return all(m.settled and m.adopted for m in pool.at(JobStage.RUNNING))
+
+
+def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
+    running = sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.RUNNING)
+    numbers = members(running)
+    slowdown = pool.contention.slowdown(len(numbers))
+    times = [planned_step_ns(known[k], known[k].plan, slowdown) for k in numbers]  # type: ignore[arg-type]
+    device = shared_device(pool, pool.budget_bytes - sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING)))
+    ends_ns = foretold_fair_ends_ns(pool)
+    return ShiftQuestion(
+        forecasts=SetForecasts(tuple(map(demand_of, known)), device, {running: tuple(times)} if times else None),
+        order=tuple(range(len(known))),
+        fair_ends_ns=tuple(ends_ns.get(m.job.claim, float("inf")) for m in known),
+        change_ns=tuple(change_ns(pool, m) for m in known),
+        running=running,
+        movable=sum(1 << k for k in numbers if _may_leave(pool, known[k])),
+        overdue=sum(1 << k for k, m in enumerate(known) if is_overdue(pool, m)),
+    )
+
+
+def _may_leave(pool: Pool, member: Member) -> bool:
+    done_ns = (member.turn_steps - member.steps_left) * member.alone_ns
+    left_ns = member.steps_left * member.alone_ns
+    return done_ns >= quantum_ns(pool, member) and left_ns > change_ns(pool, member)
+
+
+def _has_room(pool: Pool, known: Sequence[Member], chosen: Shift) -> bool:
+    """Return whether those that leave find room in the host pool, beside one region that stays free."""
+    leaving = [known[k] for k in members(chosen.leaving)]
+    needed_bytes = sum(max(0, parked_bytes(planned(m).graphs) - m.host_bytes) for m in leaving)
+    return len(leaving) <= free_places(pool) and needed_bytes + pool.region_bytes <= pool.free_host_bytes
+
+
+def _names(leaving: Sequence[Member]) -> str:
+    return " and ".join(f"job {m.job.job}" for m in leaving)

@@ -1,0 +1,195 @@
+"""Choose running jobs that leave the device for a while, so that waiting jobs can run in their place: a shift.
+
+A waiting job may take the place only of jobs that come after it in fair order (fair_shares.py). Two foretold
+schedules are compared: in one the running jobs stay, in the other the set of jobs is chosen anew in fair order, and
+pays for the copies of the states. After that, jobs run to their ends in both. A shift is chosen
+
+- if the mean completion gets better: what some jobs gain is at least `_GAIN_OVER_LOSS` of what others lose, and the
+  makespan gets at most `_BAND` and the cost of the change longer. A shift wins no throughput; it lets short jobs
+  pass.
+- if a waiting job's first step is overdue,
+- or if a waiting job of another owner would end later than with fair shares.
+
+Estimates that change by a few per cent change no shift: to come back by the first rule, a job would have to be
+shorter by `_GAIN_OVER_LOSS` squared than the job that took its place, which becomes shorter while it runs. The order
+in which the fair schedule ends jobs changes only if jobs come or go, apart from near ties, which `_TIE` excludes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
+
+_BAND = 0.02  # as in choose_starts.py: schedules whose makespans differ by less are ranked by completion
+_GAIN_OVER_LOSS = 1.2
+_TIE = 0.05  # two jobs whose fair ends differ by less do not take each other's place
+_RISE = 0.03  # a job joins a set in a list if it raises the throughput by this much
+_WIDTHS = (1, 2, 3, 4, 8)
+_HORIZON = 8  # waiting jobs that are looked at, the first in fair order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftQuestion:
+    """What a choice is made from. Sets of jobs are bit masks over the demands of `forecasts`.
+
+    `order` has all jobs in fair order. `fair_ends_ns` is by job the time until the fair schedule ends it, and
+    `change_ns` the time in which its state leaves the device and returns. `movable` are the running jobs that may
+    leave. `overdue` are the waiting jobs whose first step is overdue.
+    """
+
+    forecasts: SetForecasts
+    order: tuple[int, ...]
+    fair_ends_ns: tuple[float, ...]
+    change_ns: tuple[float, ...]
+    running: int
+    movable: int
+    overdue: int = 0
+
+    def precedes(self, job: int, other: int) -> bool:
+        """Return whether the job comes before the other in fair order, by more than estimates err."""
+        demands = self.forecasts.demands
+        if demands[job].priority != demands[other].priority:
+            return demands[job].priority > demands[other].priority
+        if self.overdue >> job & 1:
+            return True
+        return self.fair_ends_ns[job] < (1 - _TIE) * self.fair_ends_ns[other]
+
+    @property
+    def is_open(self) -> bool:
+        """True if a waiting job precedes a job that may leave. Otherwise no shift is possible."""
+        waiting = [k for k in self.order if not self.running >> k & 1][:_HORIZON]
+        return any(self.precedes(k, r) for k in waiting for r in members(self.movable))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """The running jobs that leave, and the waiting job that starts first in their place."""
+
+    leaving: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course:
+    """A foretold schedule: its first set, its makespan, and the end of each job."""
+
+    jobs: int
+    makespan_ns: float
+    ends_ns: tuple[float, ...]
+
+    @property
+    def sum_ns(self) -> float:
+        return sum(self.ends_ns)
+
+
+def choose_shift(question: ShiftQuestion) -> Shift | None:
+    """Return the shift that is worth its cost; None if all running jobs stay."""
+    if not question.is_open:
+        return None
+    running = question.running
+    stays = [course for course in _courses(question, running) if running & ~course.jobs == 0]
+    changes = [course for course in _courses(question, 0) if _is_allowed(question, course)]
+    if not stays or not changes:
+        return None
+    changes = [_delayed(question, course) for course in changes]
+    stay = _best(stays)
+    for change in sorted(changes, key=_rank):
+        first = next(k for k in question.order if change.jobs & ~running & (1 << k))
+        if _must(question, stay, change, first) or _pays(question, stay, change):
+            return Shift(leaving=running & ~change.jobs, first=first)
+    return None
+
+
+def _pays(question: ShiftQuestion, stay: _Course, change: _Course) -> bool:
+    cost_ns = _cost_ns(question, change)
+    if change.makespan_ns > stay.makespan_ns * (1 + _BAND) + cost_ns:
+        return False
+    earlier = [old - new for old, new in zip(stay.ends_ns, change.ends_ns, strict=True)]
+    gained_ns, lost_ns = sum(ns for ns in earlier if ns > 0), -sum(ns for ns in earlier if ns < 0)
+    return gained_ns > _GAIN_OVER_LOSS * lost_ns and gained_ns > cost_ns
+
+
+def _must(question: ShiftQuestion, stay: _Course, change: _Course, first: int) -> bool:
+    """Return whether the first job is owed its turn, whatever that does to the mean completion."""
+    if question.overdue >> first & 1:
+        return True
+    demands = question.forecasts.demands
+    owners = {demands[k].owner for k in members(question.running & ~change.jobs)}
+    fair_ns = question.fair_ends_ns[first] * (1 + _TIE) + question.change_ns[first] / _TIE
+    late = stay.ends_ns[first] > fair_ns and change.ends_ns[first] < (1 - _TIE) * stay.ends_ns[first]
+    return late and demands[first].owner not in owners
+
+
+def _is_allowed(question: ShiftQuestion, course: _Course) -> bool:
+    """Return whether jobs leave that may leave, each for a job that precedes it."""
+    leaving, coming = question.running & ~course.jobs, course.jobs & ~question.running
+    if not leaving or not coming or leaving & ~question.movable:
+        return False
+    return all(any(question.precedes(k, r) for k in members(coming)) for r in members(leaving))
+
+
+def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
+    """Yield the schedules in which these jobs stay, and the others start in fair order, for several widths."""
+    demands = question.forecasts.demands
+    near = [k for k in question.order if not question.running >> k & 1][:_HORIZON]
+    known = question.running | sum(1 << k for k in near)
+    order = [k for k in question.order if known >> k & 1]
+    whole = first_moment(demands, running)
+    for width in _WIDTHS:
+        if width > len(order):
+            return
+        moment = ScheduleMoment(
+            now_ns=0.0,
+            running=running,
+            waiting=known & ~running,
+            steps_left=whole.steps_left,
+            ends_ns=whole.ends_ns,
+        )
+        course = _followed(question.forecasts, moment, order, width)
+        if course is not None:
+            yield course
+
+
+def _followed(forecasts: SetForecasts, moment: ScheduleMoment, order: Sequence[int], width: int) -> _Course | None:
+    first: int | None = None
+    while not moment.is_over:
+        jobs = moment.running
+        for k in order:
+            if moment.waiting >> k & 1 and (not jobs or _joins(forecasts, jobs, 1 << k, width)):
+                jobs |= 1 << k
+        following = until_next_end(start(moment, jobs & moment.waiting), forecasts)
+        if following is None:
+            return None
+        first = jobs if first is None else first
+        moment = following
+    return _Course(jobs=first or 0, makespan_ns=moment.now_ns, ends_ns=moment.ends_ns)
+
+
+def _joins(forecasts: SetForecasts, jobs: int, job: int, width: int) -> bool:
+    if jobs.bit_count() >= width or forecasts.step_ns(jobs | job) is None:
+        return False
+    return forecasts.throughput(jobs | job) > forecasts.throughput(jobs) * (1 + _RISE)
+
+
+def _delayed(question: ShiftQuestion, course: _Course) -> _Course:
+    """Return the schedule with the cost of the change added to every end."""
+    cost_ns = _cost_ns(question, course)
+    ends_ns = tuple(ns + cost_ns if ns else 0.0 for ns in course.ends_ns)
+    return _Course(jobs=course.jobs, makespan_ns=course.makespan_ns + cost_ns, ends_ns=ends_ns)
+
+
+def _cost_ns(question: ShiftQuestion, course: _Course) -> float:
+    """Return the time of the change: those that leave copy their states out and back in. Those that come have to be
+    copied in either case.
+    """
+    return sum(question.change_ns[k] for k in members(question.running & ~course.jobs))
+
+
+def _best(courses: Sequence[_Course]) -> _Course:
+    limit_ns = min(course.makespan_ns for course in courses) * (1 + _BAND)
+    return min((course for course in courses if course.makespan_ns <= limit_ns), key=_rank)
+
+
+def _rank(course: _Course) -> tuple[float, float, int]:
+    return course.sum_ns, course.makespan_ns, course.jobs

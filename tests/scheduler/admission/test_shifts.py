@@ -1,0 +1,293 @@
+"""Running jobs make way for shorter ones, every job has its first step in time, and a slow set is undone."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indb_tensile.job import JobId
+from indb_tensile.scheduler.admission.admission_orders import ParkJob, SendPlans, SetWaitsFor
+from indb_tensile.scheduler.admission.events import Capture, Finish, Parking, PauseChange, StepsLeft, Tick
+from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
+from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.link import Link
+
+from .fake_controller import REGION, FakeController, graph, job, measurement, orders_of_type
+from .test_completion_rule import TimedPlanner
+
+_STEP_NS = 10_000_000
+_LINK = Link(out_bytes_per_s=1 << 30, in_bytes_per_s=1 << 30)
+_QUANTUM_STEPS = 200.0  # a change takes 0.1 s beside its copies, so the quantum is 2 s
+_TURNS = Contention(points=((1, 1.0), (2, 2.0)))
+
+
+def _controller(budget: int = 4, **rules: Any) -> FakeController:
+    defaults: dict[str, Any] = {
+        "sharing": Sharing.COMPLETION,
+        "contention": _TURNS,
+        "entering_jobs": 8,
+        "link": _LINK,
+    }
+    return FakeController(budget, TimedPlanner(), **(defaults | rules))
+
+
+def _capture(controller: FakeController, number: int, steps: float, regions: int = 4, **claimed: Any) -> TrainerId:
+    trainer = controller.claim(job(number, **claimed))
+    controller.send(
+        Capture(trainer=trainer, graphs=(graph(regions),), latency_ns=((_STEP_NS,),), unknown=0, steps=steps)
+    )
+    return trainer
+
+
+def _start(controller: FakeController, number: int, steps: float, **claimed: Any) -> TrainerId:
+    trainer = _capture(controller, number, steps, **claimed)
+    controller.adopt_all()
+    return trainer
+
+
+def _train(controller: FakeController, trainer: TrainerId, steps: float) -> None:
+    member = controller.pool.of_trainer(trainer)
+    assert member is not None
+    controller.send(StepsLeft(trainer=trainer, steps_left=max(0.0, member.steps_left - steps)))
+
+
+def _parked(controller: FakeController, trainer: TrainerId) -> None:
+    member = controller.pool.of_trainer(trainer)
+    assert member is not None
+    controller.send(Parking(trainer=trainer, number=member.parks, host_bytes=0))
+
+
+def _stages(controller: FakeController) -> dict[int, JobStage]:
+    return {m.job.job: m.stage for m in controller.pool.members}
+
+
+def _leaving(controller: FakeController) -> list[TrainerId]:
+    return [order.trainer for order in orders_of_type(controller.orders, ParkJob)]
+
+
+def test_a_long_job_makes_way_for_a_short_one_and_returns_after_it() -> None:
+    controller = _controller()
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, 2 * _QUANTUM_STEPS)
+    short = _capture(controller, 2, 500.0)
+    assert _leaving(controller) == [long]
+    _parked(controller, long)
+    assert [order.trainer for order in orders_of_type(controller.orders, SendPlans)] == [short]
+    controller.adopt_all()
+    assert _stages(controller) == {1: JobStage.WAITING, 2: JobStage.RUNNING}
+    controller.finish(short)
+    controller.adopt_all()
+    assert _stages(controller) == {1: JobStage.RUNNING}
+    assert controller.pool.members[0].made_way == ""
+
+
+def test_a_job_that_made_way_says_for_whom_since_when_and_for_about_how_long() -> None:
+    controller = _controller()
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, 2 * _QUANTUM_STEPS)
+    controller.send(Tick(now_s=7.0, time_of_day="12:03:05 UTC"))
+    _capture(controller, 2, 500.0)
+    texts = {order.job: order.text for order in orders_of_type(controller.orders, SetWaitsFor) if order.text}
+    assert texts == {
+        JobId(1): "job 2 to have its turn, of about 5.0 s; it made way for job 2 at 12:03:05 UTC",
+        JobId(2): "job 1 to leave the device for it",
+    }
+    _parked(controller, long)
+    controller.adopt_all()
+    waits_for = controller.pool.members[0].waits_for
+    assert waits_for is not None
+    assert waits_for.startswith("job 2 to end, the first in about 5.0 s")
+    assert waits_for.endswith("it made way for job 2 at 12:03:05 UTC")
+
+
+def test_a_job_stays_until_its_quantum_is_over_and_then_makes_way_at_a_tick() -> None:
+    controller = _controller()
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, _QUANTUM_STEPS / 2)
+    _capture(controller, 2, 500.0)
+    assert _leaving(controller) == []
+    _train(controller, long, _QUANTUM_STEPS)
+    controller.send(Tick(now_s=3.0))
+    assert _leaving(controller) == [long]
+
+
+def test_nobody_makes_way_if_no_job_may_wait_in_host_memory() -> None:
+    for rules in ({"parked_jobs": 0}, {"host_pool_bytes": REGION - 1}, {"link": None}, {"max_jobs": 1}):
+        controller = _controller(**rules)
+        long = _start(controller, 1, 100_000.0)
+        _train(controller, long, 2 * _QUANTUM_STEPS)
+        if rules.get("max_jobs") != 1:
+            _capture(controller, 2, 500.0)
+        assert _leaving(controller) == []
+
+
+def test_nobody_makes_way_under_any_price() -> None:
+    controller = _controller(sharing=Sharing.ANY_PRICE)
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, 2 * _QUANTUM_STEPS)
+    _capture(controller, 2, 500.0, regions=40)
+    assert _leaving(controller) == []
+
+
+def test_a_job_returns_if_the_job_that_it_made_way_for_is_paused_before_it_starts() -> None:
+    controller = _controller()
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, 2 * _QUANTUM_STEPS)
+    _capture(controller, 2, 500.0)
+    controller.send(PauseChange(paused=frozenset({JobId(2)})))
+    _parked(controller, long)
+    controller.adopt_all()
+    assert _stages(controller)[1] is JobStage.RUNNING
+
+
+def test_a_long_job_that_waits_for_its_first_step_for_too_long_has_one_quantum() -> None:
+    controller = _controller(first_step_s=60.0)
+    first = _start(controller, 1, 50_000.0)
+    controller.send(Tick(now_s=0.0))
+    second = _capture(controller, 2, 90_000.0)
+    _train(controller, first, 2 * _QUANTUM_STEPS)
+    controller.send(Tick(now_s=59.0))
+    assert _leaving(controller) == []
+    controller.send(Tick(now_s=61.0))
+    assert _leaving(controller) == [first]
+    _parked(controller, first)
+    controller.adopt_all()
+    _train(controller, second, _QUANTUM_STEPS / 2)
+    controller.send(Tick(now_s=62.0))
+    assert _leaving(controller) == []
+    _train(controller, second, _QUANTUM_STEPS)
+    controller.send(Tick(now_s=64.0))
+    assert _leaving(controller) == [second]
+
+
+def test_an_owners_flood_of_jobs_does_not_delay_the_first_step_of_another_owner() -> None:
+    controller = _controller(max_jobs=6, first_step_s=60.0)
+    running = _start(controller, 1, 50_000.0, owner=1)
+    for number in (2, 3, 4):
+        _capture(controller, number, 1000.0, owner=1)
+    controller.send(Tick(now_s=0.0))
+    _train(controller, running, 2 * _QUANTUM_STEPS)
+    other = _capture(controller, 5, 60_000.0, owner=2)
+    now_s, trained = 0.0, False
+    while now_s < 120.0 and not trained:
+        now_s += 1.0
+        _settle(controller)
+        for member in controller.pool.at(JobStage.RUNNING):
+            assert member.trainer is not None
+            trained |= member.trainer == other
+            _train(controller, member.trainer, 100.0)
+            if controller.pool.of_trainer(member.trainer) and _left(controller, member.trainer) == 0:
+                controller.finish(member.trainer)
+        controller.send(Tick(now_s=now_s))
+    assert trained
+
+
+def test_a_set_that_is_slower_than_one_job_alone_is_undone_and_not_formed_again() -> None:
+    side_by_side = Contention(points=((1, 1.0), (8, 1.0)))
+    controller = _controller(8, contention=side_by_side)
+    first, second = (_start(controller, number, 100_000.0) for number in (1, 2))
+    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.RUNNING}
+    for _ in range(8):
+        for trainer, slowdown in ((first, 2.5), (second, 3.0)):
+            slow = replace(measurement(trainer, _STEP_NS), iteration_ns=round(slowdown * _STEP_NS))
+            controller.send(slow)
+            if leaving := _leaving(controller):
+                break
+        if leaving:
+            break
+    assert leaving == [second], "the job that gained least"
+    _parked(controller, second)
+    controller.adopt_all()
+    controller.send(Tick(now_s=1.0))
+    controller.adopt_all()
+    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+    controller.finish(first)
+    controller.adopt_all()
+    assert _stages(controller) == {2: JobStage.RUNNING}
+
+
+def test_a_set_that_is_as_fast_as_foretold_stays() -> None:
+    side_by_side = Contention(points=((1, 1.0), (8, 1.0)))
+    controller = _controller(8, contention=side_by_side)
+    trainers = [_start(controller, number, 100_000.0) for number in (1, 2)]
+    for _ in range(8):
+        for trainer in trainers:
+            controller.send(replace(measurement(trainer, _STEP_NS), iteration_ns=round(1.9 * _STEP_NS)))
+            assert _leaving(controller) == []
+
+
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 40), st.integers(10, 20_000), st.integers(1, 3)), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_every_job_has_its_first_step_in_time_and_ends_and_changes_are_rare(
+    jobs: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Simulate a second at a time: jobs arrive, train, make way and end. Step times have noise."""
+    first_step_s = 30.0
+    controller = _controller(max_jobs=8, parked_jobs=7, first_step_s=first_step_s)
+    arrivals = sorted(
+        (at_s, number, float(steps), owner) for number, (at_s, steps, owner) in enumerate(jobs, start=1)
+    )
+    noise = data.draw(st.lists(st.floats(0.97, 1.03), min_size=7, max_size=7))
+    ready_s: dict[int, float] = {}
+    first_s: dict[int, float] = {}
+    now_s, parks, trained_s = 0.0, 0, 0.0
+    while arrivals or controller.pool.members:
+        now_s += 1.0
+        assert now_s < 5_000, f"stuck: {_stages(controller)}"
+        controller.send(Tick(now_s=now_s))
+        parks += _settle(controller)
+        while arrivals and arrivals[0][0] <= now_s:
+            _, number, steps, owner = arrivals.pop(0)
+            ready_s[number] = now_s
+            _capture(controller, number, steps, owner=owner)
+            parks += _settle(controller)
+        running = controller.pool.at(JobStage.RUNNING)
+        for member in running:
+            assert member.trainer is not None
+            trained_s += 1.0 / len(running)
+            first_s.setdefault(member.job.job, now_s)
+            _train(controller, member.trainer, 100.0 / len(running) * noise[int(now_s) % len(noise)])
+            parks += _settle(controller)
+            left = _left(controller, member.trainer)
+            if left == 0:
+                controller.finish(member.trainer)
+                parks += _settle(controller)
+        assert controller.pool.held_bytes <= controller.pool.budget_bytes
+    # within the bound, and the quanta of the jobs that are overdue at the same time and of those that run
+    cycle_s = len(jobs) * (_QUANTUM_STEPS / 100.0 + 2.0) + 2.0
+    assert all(first_s[number] - ready_s[number] <= first_step_s + cycle_s for number in ready_s)
+    assert parks <= trained_s / (_QUANTUM_STEPS / 100.0) + 1
+    assert parks <= 4 * len(jobs), "jobs change places again and again"
+
+
+def _left(controller: FakeController, trainer: TrainerId) -> float | None:
+    member = controller.pool.of_trainer(trainer)
+    return None if member is None else member.steps_left
+
+
+def _settle(controller: FakeController) -> int:
+    """Let every trainer park that was told to, and follow every plan that was sent. Return how many parked."""
+    parks = 0
+    while True:
+        controller.adopt_all()
+        parking = [m for m in controller.pool.members if m.stage is JobStage.PARKING]
+        if not parking:
+            return parks
+        assert parking[0].trainer is not None
+        _parked(controller, parking[0].trainer)
+        parks += 1
+
+
+def test_a_job_that_ends_while_it_should_make_way_is_done() -> None:
+    controller = _controller()
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, 2 * _QUANTUM_STEPS)
+    _capture(controller, 2, 500.0)
+    controller.send(Finish(trainer=long))
+    assert _stages(controller)[1] is JobStage.ENDING
+    controller.finish(long)
+    controller.adopt_all()
+    assert _stages(controller) == {2: JobStage.RUNNING}
