@@ -20,6 +20,7 @@ constexpr std::uint64_t lent_bytes = 512;  // size of a lent piece: the alignmen
 Script::Script(const tensile_arena_hook& arena, Shim shim, std::unique_ptr<Pieces> pieces)
     : arena_(arena),
       shim_(shim),
+      is_foreign_(pieces != nullptr),
       window_(pieces ? std::move(pieces) : std::make_unique<PagePieces>(arena)),
       hook_{this,
             [](void* context, std::size_t size_bytes) { return static_cast<Script*>(context)->allocate(size_bytes); },
@@ -132,7 +133,7 @@ void* Script::allocate(std::uint64_t size_bytes) {
     address = take_unplanned(size_bytes);
     if (unlisted_) {
       usage_.mismatched += next_ < sheet_->first[position_ + 1];
-      excess_.note(position_, address, size_bytes);
+      if (address != 0 || !is_never_served(size_bytes)) excess_.note(position_, address, size_bytes);
     }
   }
   if (address == 0) return nullptr;
@@ -223,6 +224,11 @@ std::uintptr_t Script::take_lent(std::uint64_t size_bytes) {
 bool Script::is_lent(std::uintptr_t address) const {
   return std::any_of(slabs_.begin(), slabs_.end(),
                      [&](const Slab& slab) { return address - slab.address < slab.size_bytes; });
+}
+
+// A GPU's operators ask for memory that the whole device does not have, and use another algorithm when it is refused.
+bool Script::is_never_served(std::uint64_t size_bytes) const {
+  return is_foreign_ && size_bytes > arena_.end - arena_.begin;
 }
 
 std::string Script::name_of(std::uint32_t entry) const {

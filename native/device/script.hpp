@@ -133,6 +133,7 @@ class Script {
   std::uintptr_t take_room(std::uint64_t size_bytes);
   std::uintptr_t take_lent(std::uint64_t size_bytes);
   bool is_lent(std::uintptr_t address) const;
+  bool is_never_served(std::uint64_t size_bytes) const;
   std::string name_of(std::uint32_t entry) const;
   std::uintptr_t take_unplanned(std::uint64_t size_bytes);
   std::vector<Block>::iterator at(std::uintptr_t address);
@@ -141,6 +142,7 @@ class Script {
 
   const tensile_arena_hook arena_;
   const Shim shim_;
+  const bool is_foreign_;  // whether the arena's memory is a GPU's
   Window window_;
   std::unique_ptr<Guard> guard_;  // in strict mode
   tensile_arena_hook hook_;

@@ -14,33 +14,24 @@ from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import record_again, with_scripts
 from indb_tensile.executor.run.operator_excess import OperatorExcess
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectedWorkspace:
-    """An operator whose workspace is larger than it was planned."""
-
-    signature: str
-    name: str
-    planned_bytes: int
-    measured_bytes: int
+from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceCorrection:
-    """The steps with new allocation scripts, and the workspaces that have to be planned anew.
+    """The steps with new allocation scripts, and the operators that have to be planned with larger workspaces.
 
     `unexplained` are operators whose excess did not repeat when they ran alone.
     """
 
     steps: tuple[CapturedStep, ...]
-    workspaces: tuple[CorrectedWorkspace, ...]
+    outgrown: tuple[OutgrownOperator, ...]
     unexplained: frozenset[str]
 
     @property
     def bytes_by_signature(self) -> dict[str, int]:
         """The measured workspaces."""
-        return {workspace.signature: workspace.measured_bytes for workspace in self.workspaces}
+        return {workspace.signature: workspace.measured_bytes for workspace in self.outgrown}
 
 
 def correct_workspaces(
@@ -63,28 +54,28 @@ def correct_workspaces(
     }
     return WorkspaceCorrection(
         steps=with_scripts(steps, scripts) if scripts else steps,
-        workspaces=_larger(by_signature, needs),
+        outgrown=_larger(by_signature, needs),
         unexplained=frozenset(unexplained),
     )
 
 
-def missing_workspaces(excesses: Iterable[OperatorExcess]) -> tuple[CorrectedWorkspace, ...]:
-    """Return the workspaces that would have been large enough, without running the operators again."""
+def refused_operators(excesses: Iterable[OperatorExcess]) -> tuple[OutgrownOperator, ...]:
+    """Return the operators with the workspaces that would have been large enough, without running them again."""
     by_signature = {excess.signature: excess for excess in excesses}
     return _larger(by_signature, {signature: excess.needed_bytes for signature, excess in by_signature.items()})
 
 
-def outgrown_workspaces(steps: tuple[CapturedStep, ...]) -> tuple[CorrectedWorkspace, ...]:
+def outgrown_operators(steps: tuple[CapturedStep, ...]) -> tuple[OutgrownOperator, ...]:
     """Return the operators whose recorded allocations need a larger workspace than the graphs have for them.
 
     The graphs have what an earlier process measured, perhaps with another version of a library.
     """
-    found: dict[str, CorrectedWorkspace] = {}
+    found: dict[str, OutgrownOperator] = {}
     for step in steps:
         for operator in step.graph.operators:
             script: AllocationScript | None = step.scripts.get(operator.signature)
             if script is not None and script.steady and script.workspace_bytes > operator.workspace_bytes:
-                found[operator.signature] = CorrectedWorkspace(
+                found[operator.signature] = OutgrownOperator(
                     signature=operator.signature,
                     name=operator.name,
                     planned_bytes=operator.workspace_bytes,
@@ -98,9 +89,9 @@ def _explains(script: AllocationScript, excess: OperatorExcess) -> bool:
     return script.workspace_bytes > excess.planned_bytes or script.workspace_bytes >= excess.excess_bytes
 
 
-def _larger(excesses: Mapping[str, OperatorExcess], needs: Mapping[str, int]) -> tuple[CorrectedWorkspace, ...]:
+def _larger(excesses: Mapping[str, OperatorExcess], needs: Mapping[str, int]) -> tuple[OutgrownOperator, ...]:
     return tuple(
-        CorrectedWorkspace(
+        OutgrownOperator(
             signature=signature,
             name=excesses[signature].name,
             planned_bytes=excesses[signature].planned_bytes,

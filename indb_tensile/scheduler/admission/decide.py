@@ -51,6 +51,7 @@ from indb_tensile.scheduler.admission.events import (
     Capture,
     Claim,
     ClaimLoss,
+    Correction,
     Event,
     Exit,
     ExitCause,
@@ -58,6 +59,7 @@ from indb_tensile.scheduler.admission.events import (
     Finish,
     Holding,
     Measurement,
+    Misplacement,
     Overrun,
     Parking,
     PauseChange,
@@ -70,6 +72,8 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
+from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
+from indb_tensile.scheduler.admission.oversized_job import least_limit
 from indb_tensile.scheduler.admission.parking import mark_paused, park, parked
 from indb_tensile.scheduler.admission.pool import (
     Broken,
@@ -88,7 +92,7 @@ from indb_tensile.scheduler.admission.pool import (
 )
 from indb_tensile.scheduler.admission.preemption import let_return
 from indb_tensile.scheduler.admission.running_set import measured_throughput, watch
-from indb_tensile.scheduler.admission.sharing import advance, divide, improve, least_limit, renew_forecasts
+from indb_tensile.scheduler.admission.sharing import advance, divide, improve, renew_forecasts
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.timing.latency import correct, drift
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -143,6 +147,10 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             _holding(decision, event)
         case Measurement():
             _measured(decision, event)
+        case Correction():
+            correct_memory(decision, event)
+        case Misplacement():
+            place_again(decision, event)
         case StepsLeft():
             _stepped(decision, event)
         case Finish(trainer=trainer):

@@ -14,7 +14,7 @@ from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program_offsets import plan_offsets
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.timeline import unroll
-from indb_tensile.executor.run.workspace_correction import correct_workspaces, outgrown_workspaces
+from indb_tensile.executor.run.workspace_correction import correct_workspaces, outgrown_operators
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.device.memory_device import MemoryDevice
 from tests.device.preloaded import answer, private
@@ -78,7 +78,7 @@ def _corrected(
 ) -> tuple[tuple[CapturedStep, ...], frozenset[str], list[Any]]:
     correction = correct_workspaces(steps, training.runner.take_excesses(), seen)
     steps = tuple(step.with_measured(correction.bytes_by_signature) for step in correction.steps)
-    rows = [(w.name, w.planned_bytes, w.measured_bytes) for w in correction.workspaces]
+    rows = [(w.name, w.planned_bytes, w.measured_bytes) for w in correction.outgrown]
     return steps, correction.unexplained, sorted(set(rows))
 
 
@@ -107,7 +107,7 @@ def grows_without_room() -> dict[str, Any]:
     answers: dict[str, Any] = {"grown": training.epoch()}
     excesses = training.runner.take_excesses()
     answers["excess"] = _told(excesses)
-    answers["corrected"] = sorted({w.measured_bytes for w in correct_workspaces(_steps, excesses).workspaces})
+    answers["corrected"] = sorted({w.measured_bytes for w in correct_workspaces(_steps, excesses).outgrown})
     return answers | training.end()
 
 
@@ -147,8 +147,8 @@ def outgrown() -> dict[str, Any]:
         step.with_measured({o.signature: 0 for o in step.graph.operators if "growing" in o.name}) for step in _steps
     )
     return {
-        "none": len(outgrown_workspaces(_steps)),
-        "found": sorted({(w.name, w.planned_bytes, w.measured_bytes) for w in outgrown_workspaces(smaller)}),
+        "none": len(outgrown_operators(_steps)),
+        "found": sorted({(w.name, w.planned_bytes, w.measured_bytes) for w in outgrown_operators(smaller)}),
     }
 
 
