@@ -11,16 +11,11 @@ void ExcessLog::note(std::uint64_t position, std::uintptr_t address, std::uint64
     live_.clear();
     live_bytes_ = 0;
     position_ = position;
+    largest_.push_back({position, 0});
   }
   if (address != 0) live_.push_back({address, taken_bytes});
   live_bytes_ += taken_bytes;
-  const auto known = std::find_if(largest_.begin(), largest_.end(),
-                                  [&](const Excess& excess) { return excess.position == position; });
-  if (known == largest_.end()) {
-    largest_.push_back({position, live_bytes_});
-  } else {
-    known->size_bytes = std::max(known->size_bytes, live_bytes_);
-  }
+  largest_.back().size_bytes = std::max(largest_.back().size_bytes, live_bytes_);
 }
 
 void ExcessLog::release(std::uintptr_t address) {

@@ -1,5 +1,5 @@
-// Remembers how far operators' allocations exceed their plan: at each position of a program the largest number of bytes
-// that were in use at once and had no planned place.
+// Remembers how far operators' allocations exceed their plan: at each position of a program the largest number of
+// bytes that were in use at once and had no planned place.
 //
 // Only allocations without a planned place come here, so a program that follows its plan never does. Not thread-safe:
 // the script calls it under its lock.
@@ -27,7 +27,8 @@ class ExcessLog {
   // Note the release of memory that may have been noted.
   void release(std::uintptr_t address);
 
-  // Return the positions with an excess in the order of their first one, and forget them.
+  // Return the positions with an excess in their order, and forget them. A position that the program has passed more
+  // than once since the last call is there more than once.
   std::vector<Excess> take();
 
  private:

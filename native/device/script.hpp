@@ -4,8 +4,8 @@
 // An operator requests the same sizes in the same order whenever it runs (calibration checks that), so a planned
 // address is looked up by position and number, without a search. The program announces its position by a plain store
 // before each operator. Planned addresses lie in one block, a window over pieces of the arena. An allocation without
-// a planned address takes the position's room, if the sheet has one; else it is counted and gets the arena's best fit.
-// It is not refused, and the excess over the plan is remembered.
+// a planned address takes the position's room, if the sheet has one; else it is counted and gets the arena's best
+// fit. It is not refused, and the excess over the plan is remembered.
 #pragma once
 
 #include <cstddef>

@@ -172,8 +172,6 @@ TEST(the_most_bytes_beyond_the_plan_are_remembered_by_position) {
   driven.allocate(100);  // as planned
   *driven.script.position() = 1;
   CHECK_EQUAL(driven.allocate(9 * mib), 0U);  // no memory at all is left for it
-  *driven.script.position() = 0;
-  driven.allocate(40);
   *driven.script.position() = 3;
   driven.allocate(123);  // no position of the program
   const std::vector<Excess> excess = driven.script.take_excess();

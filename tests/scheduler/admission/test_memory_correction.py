@@ -121,10 +121,9 @@ def test_youngest_job_goes_back_to_the_queue_without_blame_if_the_jobs_do_not_fi
 
 def test_job_that_its_owners_quota_cannot_hold_beside_other_jobs_goes_back_itself() -> None:
     controller = FakeController(20, HalvingPlanner(swaps=False))
-    limited = {"owner": 10, "owner_limit_bytes": 8 * REGION}
     trainers = []
     for number in (1, 2):
-        trainers.append(controller.claim(job(number, **limited)))  # type: ignore[arg-type]
+        trainers.append(controller.claim(job(number, owner=10, owner_limit_bytes=8 * REGION)))
         controller.capture(trainers[-1], 4)
         controller.adopt_all()
     other = controller.claim(job(3, owner=11))
@@ -195,7 +194,7 @@ def test_jobs_that_grow_in_any_order_end_up_planned_for_what_they_need_or_off_th
         controller.adopt_all()
         assert controller.pool.held_bytes <= budget * REGION
     for member in controller.pool.members:
-        which = trainers.index(member.trainer) if member.trainer in trainers else None
-        if which is not None and member.generation:
+        if member.trainer in trainers and member.generation:
+            which = trainers.index(member.trainer)
             assert (member.planned_correction, member.settled) == (numbers[which], True)
             assert member.planned_bytes * 2 >= (2 + needs[which]) * REGION, "less than the planner's least"
