@@ -19,10 +19,12 @@ _LIBRARY.define("growing(Tensor x) -> Tensor")
 class Scratch(NamedTuple):
     """The scratch of each run: some pieces at once, then some more one after the other, of about 64,000 bytes each.
 
-    With `above` an operator needs it only if its input has a number above that limit.
+    With `above` an operator needs it only if its input has a number above that limit. The first piece has the size of
+    this `first` number.
     """
 
     at_once: int = 1
+    first: int = 0
     in_turn: int = 0
     above: float | None = None
 
@@ -41,7 +43,7 @@ def _growing(x: torch.Tensor) -> torch.Tensor:
     need = Need.scratch if Need.grows_after is None or Need.runs <= Need.grows_after else Need.grown
     if need.above is not None and float(x.numpy().max()) <= need.above:
         need = Scratch()
-    pieces = [torch.empty(16_000 + 16 * number) for number in range(need.at_once)]
+    pieces = [torch.empty(16_000 + 16 * number) for number in range(need.first, need.first + need.at_once)]
     result = x * 2
     del pieces
     for number in range(need.in_turn):

@@ -102,6 +102,7 @@ def record_again(steps: tuple[CapturedStep, ...], signatures: frozenset[str]) ->
                     if record is not None and not refused_bytes and record[0].steady:
                         scripts[signature] = record[0]
     finally:
+        arena.recorded()  # an operator that failed has left the recording on
         torch.set_rng_state(random_state)
         arena.trim()
     return scripts

@@ -10,7 +10,7 @@ enlarged by what was missing. The part of a workspace without listed allocations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from indb_tensile.executor.capture.allocation_script import AllocationScript
+from indb_tensile.executor.capture.allocation_script import GPU_ALIGNMENT_BYTES, AllocationScript
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.latency.calibrate import record_again, with_scripts
 from indb_tensile.executor.run.operator_excess import OperatorExcess
@@ -85,8 +85,13 @@ def outgrown_operators(steps: tuple[CapturedStep, ...]) -> tuple[OutgrownOperato
 
 
 def _explains(script: AllocationScript, excess: OperatorExcess) -> bool:
-    """Return whether an operator with this new script has the excess: it needs more, or as much in other sizes."""
-    return script.workspace_bytes > excess.planned_bytes or script.workspace_bytes >= excess.excess_bytes
+    """Return whether an operator with this new script has the excess: it needs more, or as much in other sizes.
+
+    Each allocation in the excess was rounded up.
+    """
+    rounding_bytes = GPU_ALIGNMENT_BYTES * len(script.allocations)
+    larger = script.workspace_bytes > excess.planned_bytes
+    return larger or script.workspace_bytes + rounding_bytes >= excess.excess_bytes
 
 
 def _larger(excesses: Mapping[str, OperatorExcess], needs: Mapping[str, int]) -> tuple[OutgrownOperator, ...]:

@@ -141,6 +141,21 @@ def changes_sizes() -> dict[str, Any]:
     return answers | training.end()
 
 
+def changes_every_size() -> dict[str, Any]:
+    """Use one piece of another size in a workspace of two pieces, all of which is listed."""
+    Need.scratch = Scratch(at_once=2)
+    steps = calibrate(_job.steps, unknown_signatures(_job.steps, {}), {}, 1 << 30).steps
+    training = _Training(_serving)
+    training.runner.adopt(_PLANS, 2, steps=steps)
+    Need.scratch = Scratch(first=5)
+    answers: dict[str, Any] = {"first": training.epoch()["unplanned"]}
+    moved, unexplained, answers["corrected"] = _corrected(training, steps, frozenset())
+    answers["unexplained"] = len(unexplained)
+    training.runner.relocate(moved)
+    answers["after"] = training.epoch()
+    return answers | training.end()
+
+
 def outgrown() -> dict[str, Any]:
     """Compare recorded allocations with a smaller workspace, which an earlier process has measured."""
     smaller = tuple(

@@ -55,5 +55,15 @@ def test_other_sizes_than_listed_are_placed_in_the_rest_of_the_workspace(answers
     assert answers["changes_sizes"] == {"in the workspace's rest": AS_PLANNED, "excess": 0, "bits": True}
 
 
+def test_other_sizes_in_a_workspace_that_is_large_enough_need_only_other_addresses(answers: dict[str, Any]) -> None:
+    assert answers["changes_every_size"] == {
+        "first": 4,
+        "corrected": [],
+        "unexplained": 0,
+        "after": AS_PLANNED,
+        "bits": True,
+    }
+
+
 def test_workspace_that_is_smaller_than_the_recorded_allocations_is_found(answers: dict[str, Any]) -> None:
     assert answers["outgrown"] == {"none": 0, "found": [[OPERATOR, 0, 64_068]]}
