@@ -115,7 +115,7 @@ class Corrected(Message, frozen=True, kw_only=True):
     outgrown: tuple[OutgrownOperator, ...]
 
 
-class Unplaced(Message, frozen=True, kw_only=True):
+class Misplaced(Message, frozen=True, kw_only=True):
     """The job's regions had no room for the block of this generation's plans, so its tensors are elsewhere."""
 
     job: JobId
@@ -197,7 +197,7 @@ AnyMessage = (
     | Captured
     | Calibrated
     | Corrected
-    | Unplaced
+    | Misplaced
     | Adopted
     | Parked
     | Measured

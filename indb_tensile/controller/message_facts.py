@@ -10,10 +10,10 @@ from indb_tensile.messages import (
     Finished,
     Measured,
     Message,
+    Misplaced,
     Parked,
     Progressed,
     Ready,
-    Unplaced,
 )
 from indb_tensile.scheduler.admission.events import (
     Adoption,
@@ -59,7 +59,7 @@ def fact(  # noqa: C901 - a table: one line per kind of message
             )
         case Corrected(number=number, graphs=graphs, outgrown=outgrown):
             return Correction(trainer=trainer, number=number, graphs=graphs, outgrown=outgrown)
-        case Unplaced(generation=generation, block_bytes=block_bytes):
+        case Misplaced(generation=generation, block_bytes=block_bytes):
             return Misplacement(trainer=trainer, generation=generation, block_bytes=block_bytes)
         case Adopted(generation=generation):
             return Adoption(trainer=trainer, generation=generation)

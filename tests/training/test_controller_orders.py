@@ -11,7 +11,7 @@ from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId
-from indb_tensile.messages import Adopt, Adopted, Calibrate, Message, Park, Parked, Unplaced
+from indb_tensile.messages import Adopt, Adopted, Calibrate, Message, Misplaced, Park, Parked
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.device.fake_device import FakeDevice
 from tests.device.memory_device import MemoryDevice
@@ -86,7 +86,7 @@ def test_controller_is_told_that_the_plans_block_had_no_place() -> None:
     scene.follow()
     assert scene.sent == [
         Adopted(job=JobId(7), generation=2),
-        Unplaced(job=JobId(7), generation=2, block_bytes=4096),
+        Misplaced(job=JobId(7), generation=2, block_bytes=4096),
     ]
 
 

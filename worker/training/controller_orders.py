@@ -10,7 +10,7 @@ from indb_tensile.errors import DeviceMemoryError, InvariantError, NoRoomToParkE
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId
-from indb_tensile.messages import Adopt, Adopted, Message, Park, Parked, TrainerLink, Unplaced
+from indb_tensile.messages import Adopt, Adopted, Message, Misplaced, Park, Parked, TrainerLink
 
 from .progress_writer import ProgressWriter
 
@@ -117,7 +117,7 @@ def answer_adopted(link: TrainerLink, job: JobId, runner: Runner) -> None:
     """Tell the controller that the runner follows its newest plans, and whether their block has its place."""
     link.send(Adopted(job=job, generation=runner.generation))
     if runner.unplaced_bytes:
-        link.send(Unplaced(job=job, generation=runner.generation, block_bytes=runner.unplaced_bytes))
+        link.send(Misplaced(job=job, generation=runner.generation, block_bytes=runner.unplaced_bytes))
 
 
 def _unexpected(message: Message, state: str) -> InvariantError:
