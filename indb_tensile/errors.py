@@ -114,6 +114,17 @@ class DeviceMemoryError(DeviceError):
     sqlstate = "53200"
 
 
+class OutgrownMemoryError(DeviceMemoryError):
+    """An operator needed more device memory than was planned for it, and its need is stored for the next attempt.
+
+    With `known` the attempt was planned with such a need already, so another one would hardly succeed.
+    """
+
+    def __init__(self, message: str, *, detail: str = "", hint: str = "", known: bool = False) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.known = known
+
+
 class DeviceLostError(DeviceError):
     """The device, or this process's context on the device, is lost. The job runs again in another process."""
 

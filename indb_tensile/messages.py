@@ -13,6 +13,7 @@ from indb_tensile import framing
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, JobId, Phase, Slot
 from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.plan import Plan
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
@@ -50,6 +51,7 @@ class Adopt(Message, frozen=True, kw_only=True):
     generation: int
     grant_bytes: int
     plans: tuple[Plan, ...]
+    correction: int = 0  # the last `Corrected.number` that the plans take into account
 
 
 class Park(Message, frozen=True, kw_only=True):
@@ -99,6 +101,26 @@ class Calibrated(Message, frozen=True, kw_only=True):
     graphs: tuple[StepGraph, ...]
     latency_ns: tuple[tuple[int, ...], ...]
     overflow_bytes: int = 0
+
+
+class Corrected(Message, frozen=True, kw_only=True):
+    """The graphs with larger workspaces: these operators needed more memory in an iteration than was planned.
+
+    `number` counts the corrections of this trainer, from 1.
+    """
+
+    job: JobId
+    number: int
+    graphs: tuple[StepGraph, ...]
+    outgrown: tuple[OutgrownOperator, ...]
+
+
+class Misplaced(Message, frozen=True, kw_only=True):
+    """The job's regions had no room for the block of this generation's plans, so its tensors are elsewhere."""
+
+    job: JobId
+    generation: int
+    block_bytes: int
 
 
 class Adopted(Message, frozen=True, kw_only=True):
@@ -174,6 +196,8 @@ AnyMessage = (
     | Ready
     | Captured
     | Calibrated
+    | Corrected
+    | Misplaced
     | Adopted
     | Parked
     | Measured

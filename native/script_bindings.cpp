@@ -23,12 +23,13 @@ namespace {
 using PlacedRow = std::tuple<std::uint64_t, std::uint64_t>;  // size, offset
 using RecordRow = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
 
-Sheet sheet_of(const std::vector<std::vector<PlacedRow>>& positions) {
+Sheet sheet_of(const std::vector<std::vector<PlacedRow>>& positions, const std::vector<PlacedRow>& rooms) {
   Sheet sheet;
   for (const auto& rows : positions) {
     for (const auto& [size_bytes, offset_bytes] : rows) sheet.placed.push_back({size_bytes, offset_bytes});
     sheet.first.push_back(static_cast<std::uint32_t>(sheet.placed.size()));
   }
+  for (const auto& [size_bytes, offset_bytes] : rooms) sheet.rooms.push_back({size_bytes, offset_bytes});
   return sheet;
 }
 
@@ -53,11 +54,12 @@ void bind_script(nb::module_& module) {
   nb::class_<Sheet>(module, "Sheet")
       .def(
           "__init__",
-          [](Sheet* place, const std::vector<std::vector<PlacedRow>>& positions, std::vector<std::string> names) {
-            new (place) Sheet(sheet_of(positions));
+          [](Sheet* place, const std::vector<std::vector<PlacedRow>>& positions, std::vector<std::string> names,
+             const std::vector<PlacedRow>& rooms) {
+            new (place) Sheet(sheet_of(positions, rooms));
             place->names = std::move(names);
           },
-          "positions"_a, "names"_a = std::vector<std::string>());
+          "positions"_a, "names"_a = std::vector<std::string>(), "rooms"_a = std::vector<PlacedRow>());
   nb::class_<Script>(module, "Script")
       .def_static("create", &create, "hook_address"_a, "shim_address"_a, "pieces_address"_a = 0,
                   nb::rv_policy::reference)
@@ -83,6 +85,12 @@ void bind_script(nb::module_& module) {
              const ScriptUsage u = script.usage();
              return std::make_tuple(u.planned, u.unplanned, u.mismatched, u.occupied, u.elsewhere, u.used_bytes,
                                     u.high_water_bytes);
+           })
+      .def("take_excess",
+           [](Script& script) {
+             std::vector<PlacedRow> rows;  // position, size
+             for (const Excess& excess : script.take_excess()) rows.emplace_back(excess.position, excess.size_bytes);
+             return rows;
            })
       .def("reset_high_water", &Script::reset_high_water);
 }

@@ -763,7 +763,7 @@ comment on column tensile.plans.job_id is 'job of the plan';
 comment on column tensile.plans.attempt is 'attempt of the job that the plan was made for';
 comment on column tensile.plans.generation is
   'number of the plan within the attempt; each new plan has the next number';
-comment on column tensile.plans.reason is 'reason for planning: start, another job''s start or end, parking or drift';
+comment on column tensile.plans.reason is 'reason for planning: start, another job''s start or end, parking, drift or memory';
 comment on column tensile.plans.policy is 'policy that made the plan';
 comment on column tensile.plans.vanilla_peak_bytes is 'peak if no tensor were freed before the end of the iteration';
 comment on column tensile.plans.liveness_peak_bytes is 'peak if every tensor were freed after its last access';

@@ -385,7 +385,7 @@ comment on column tensile.stat_plan.model is 'model that the job trains';
 comment on column tensile.stat_plan.owner is 'owner of the job';
 comment on column tensile.stat_plan.attempt is 'attempt of the job that the plan was made for';
 comment on column tensile.stat_plan.generation is 'number of the plan within the attempt';
-comment on column tensile.stat_plan.reason is 'reason for planning: start, another job''s start or end, parking or drift';
+comment on column tensile.stat_plan.reason is 'reason for planning: start, another job''s start or end, parking, drift or memory';
 comment on column tensile.stat_plan.policy is 'policy that made the plan';
 comment on column tensile.stat_plan.vanilla_peak_bytes is
   'peak if no tensor were freed before the end of the iteration';

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from indb_tensile.catalog import plans, predictors
-from indb_tensile.catalog.connection import Session
+from indb_tensile.catalog.connection import Connection, Session
 from indb_tensile.catalog.plans import OpMeasurement
 from indb_tensile.device.backend import CPU, EMULATED, kind_of, speed_of
 from indb_tensile.executor.capture.allocation_script import AllocationScript
@@ -29,6 +29,7 @@ from indb_tensile.executor.run.state import HOST
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.preparation import Prepared, batch_plan
 from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.timing.operator_features import write_description
 
 from .capture_files import CaptureFiles
@@ -162,6 +163,29 @@ class CapturedSteps:
         if self._stored is not None:
             self._stored.save([step.scripts for step in self.captured])
             self._stored = None
+
+    def correct(self, outgrown: Iterable[OutgrownOperator]) -> None:
+        """Take over workspaces that turned out larger while the job trained."""
+        larger = {operator.signature: operator.measured_bytes for operator in outgrown}
+        self._known |= {
+            signature: (self._known[signature][0], size_bytes)
+            for signature, size_bytes in larger.items()
+            if signature in self._known
+        }
+        self.captured = tuple(step.with_measured(larger) for step in self.captured)
+
+    def raise_workspaces(self, connection: Connection, outgrown: Iterable[OutgrownOperator]) -> frozenset[str]:
+        """Store larger workspaces for later jobs. Return the signatures of those that the catalog did not know."""
+        rows = [
+            OpMeasurement(
+                signature=operator.signature,
+                name=operator.name,
+                latency_ns=self._known[operator.signature][0] if operator.signature in self._known else 0,
+                workspace_bytes=operator.measured_bytes,
+            )
+            for operator in outgrown
+        ]
+        return plans.raise_workspaces(connection, self.kind, rows)
 
     def _apply_measured(self, measured: dict[str, tuple[int, int]]) -> None:
         self._known |= measured

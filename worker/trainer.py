@@ -21,6 +21,7 @@ from indb_tensile.errors import (
     DeviceLostError,
     LostClaimError,
     NoRoomToParkError,
+    OutgrownMemoryError,
     RequestError,
     StorageError,
     TensileError,
@@ -116,9 +117,11 @@ def _report(link: TrainerLink, job: JobId, error: TensileError, blame: Blame = B
 
 
 def blame_of(error: Exception) -> Blame:
-    """Return whether the job itself caused the error, or the database, the device or a full disk did, or nobody."""
+    """Return what caused the error: the job itself, others (database, device, full disk), its memory, or nobody."""
     if isinstance(error, NoRoomToParkError):
         return Blame.NOBODY
+    if isinstance(error, OutgrownMemoryError):
+        return Blame.MEMORY if error.known else Blame.NOBODY
     if isinstance(error, DeviceLostError | StorageError) or is_database_fault(error):
         return Blame.OTHERS
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRORS:

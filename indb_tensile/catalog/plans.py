@@ -106,6 +106,25 @@ def record_latencies(connection: Connection, device_kind: str, rows: Iterable[Op
     )
 
 
+def raise_workspaces(connection: Connection, device_kind: str, rows: Iterable[OpMeasurement]) -> frozenset[str]:
+    """Store workspaces that turned out larger than the stored ones. Return the signatures of those that were new.
+
+    A stored latency does not change, because the operator was not timed.
+    """
+    measurements = list({row.signature: row for row in rows}.values())
+    raised = connection.execute(
+        query("raise_workspaces"),
+        {
+            "device_kind": device_kind,
+            "signatures": [m.signature for m in measurements],
+            "names": [m.name for m in measurements],
+            "latencies": [m.latency_ns for m in measurements],
+            "workspaces": [m.workspace_bytes for m in measurements],
+        },
+    )
+    return frozenset(signature for (signature,) in raised)
+
+
 def record_graph(connection: Connection, signature: str, summary: Mapping[str, Any]) -> None:
     """Store the summary of a captured graph. A stored summary does not change."""
     connection.execute(query("record_graph"), {"signature": signature, "summary": Jsonb(dict(summary))})

@@ -421,6 +421,19 @@ on conflict (signature, device_kind) do update
        samples = o.samples + excluded.samples, predicted_ns = coalesce(o.predicted_ns, excluded.predicted_ns),
        updated_at = now()
 
+-- raise_workspaces --
+-- Store larger workspaces, and return the operators whose stored workspace was smaller. Rows are written in the order
+-- of the key, so that two trainers cannot deadlock.
+insert into tensile.op_latency as o (signature, device_kind, name, latency_ns, workspace_bytes)
+select r.signature, %(device_kind)s, r.name, r.latency_ns, r.workspace_bytes
+  from unnest(%(signatures)s::text[], %(names)s::text[], %(latencies)s::bigint[], %(workspaces)s::bigint[])
+    as r (signature, name, latency_ns, workspace_bytes)
+ order by r.signature
+on conflict (signature, device_kind) do update
+   set workspace_bytes = excluded.workspace_bytes, updated_at = now()
+ where o.workspace_bytes < excluded.workspace_bytes
+returning signature
+
 -- describe_operators --
 -- Rows are written in the order of the key, so that two trainers cannot deadlock.
 insert into tensile.op_descriptions (signature, description)

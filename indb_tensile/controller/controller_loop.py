@@ -412,7 +412,12 @@ class Controller:
                 self._run_clock(order.trainer)
                 self._trainers.send(
                     order.trainer,
-                    Adopt(generation=order.generation, grant_bytes=order.grant_bytes, plans=order.plans),
+                    Adopt(
+                        generation=order.generation,
+                        grant_bytes=order.grant_bytes,
+                        plans=order.plans,
+                        correction=order.correction,
+                    ),
                 )
             case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
                 self._trainers.send(trainer, Park(number=number, in_memory=in_memory))

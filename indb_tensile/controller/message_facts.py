@@ -5,10 +5,12 @@ from indb_tensile.messages import (
     Adopted,
     Calibrated,
     Captured,
+    Corrected,
     Failed,
     Finished,
     Measured,
     Message,
+    Misplaced,
     Parked,
     Progressed,
     Ready,
@@ -17,10 +19,12 @@ from indb_tensile.scheduler.admission.events import (
     Adoption,
     Calibration,
     Capture,
+    Correction,
     Event,
     Failure,
     Finish,
     Measurement,
+    Misplacement,
     Parking,
     SpareReady,
     StepsLeft,
@@ -28,7 +32,9 @@ from indb_tensile.scheduler.admission.events import (
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 
 
-def fact(trainer: TrainerId, message: Message) -> Event | None:
+def fact(  # noqa: C901 - a table: one line per kind of message
+    trainer: TrainerId, message: Message
+) -> Event | None:
     """Return the fact that the message states; None for progress before the first training step.
 
     Raises InvariantError for a message that only a controller sends.
@@ -51,6 +57,10 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:
                 latency_ns=message.latency_ns,
                 overflow_bytes=message.overflow_bytes,
             )
+        case Corrected(number=number, graphs=graphs, outgrown=outgrown):
+            return Correction(trainer=trainer, number=number, graphs=graphs, outgrown=outgrown)
+        case Misplaced(generation=generation, block_bytes=block_bytes):
+            return Misplacement(trainer=trainer, generation=generation, block_bytes=block_bytes)
         case Adopted(generation=generation):
             return Adoption(trainer=trainer, generation=generation)
         case Parked():

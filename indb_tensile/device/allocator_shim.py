@@ -203,6 +203,13 @@ class ArenaServing:
             high_water_bytes=high_water_bytes,
         )
 
+    def take_excess(self) -> tuple[tuple[int, int], ...]:
+        """Return how far positions of the sheet have exceeded their planned allocations since the last call.
+
+        Each position has the largest number of bytes that were in use at once and had no planned place.
+        """
+        return tuple(self._script.take_excess())
+
     def reset_high_water(self) -> None:
         """Restart the high-water mark at the present use."""
         self._script.reset_high_water()

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fault.hpp"
+#include "shared_memory.hpp"
 
 namespace tensile {
 namespace {
@@ -19,6 +20,7 @@ constexpr std::uint64_t lent_bytes = 512;  // size of a lent piece: the alignmen
 Script::Script(const tensile_arena_hook& arena, Shim shim, std::unique_ptr<Pieces> pieces)
     : arena_(arena),
       shim_(shim),
+      is_foreign_(pieces != nullptr),
       window_(pieces ? std::move(pieces) : std::make_unique<PagePieces>(arena)),
       hook_{this,
             [](void* context, std::size_t size_bytes) { return static_cast<Script*>(context)->allocate(size_bytes); },
@@ -109,6 +111,11 @@ ScriptUsage Script::usage() const {
   return usage_;
 }
 
+std::vector<Excess> Script::take_excess() {
+  const std::lock_guard lock(changing_);
+  return excess_.take();
+}
+
 void Script::reset_high_water() {
   const std::lock_guard lock(changing_);
   usage_.high_water_bytes = usage_.used_bytes;
@@ -117,10 +124,18 @@ void Script::reset_high_water() {
 void* Script::allocate(std::uint64_t size_bytes) {
   const bool mine = std::this_thread::get_id() == program_;
   const std::lock_guard lock(changing_);
+  unlisted_ = false;
   std::uintptr_t address = mine && sheet_ != nullptr ? take_planned(size_bytes) : 0;
   if (address == 0 && mine) address = take_lent(size_bytes);
   if (is_lent(address)) return reinterpret_cast<void*>(address);
-  if (address == 0) address = take_unplanned(size_bytes);
+  if (address == 0 && unlisted_) address = take_room(size_bytes);
+  if (address == 0) {
+    address = take_unplanned(size_bytes);
+    if (unlisted_) {
+      usage_.mismatched += next_ < sheet_->first[position_ + 1];
+      if (address != 0 || !is_never_served(size_bytes)) excess_.note(position_, address, size_bytes);
+    }
+  }
   if (address == 0) return nullptr;
   if (guard_ && is_planned(address)) guard_->open(address, size_bytes, name_of(next_ - 1), position_);
   usage_.elsewhere += !mine;
@@ -146,7 +161,9 @@ int Script::release(std::uintptr_t address) {
     open_.erase(record);
   }
   if (guard_ && is_planned(address)) guard_->shut(address, position_);
-  return is_planned(address) ? 0 : arena_.release(arena_.context, reinterpret_cast<void*>(address));
+  if (is_planned(address)) return 0;
+  excess_.release(address);
+  return arena_.release(arena_.context, reinterpret_cast<void*>(address));
 }
 
 // Return the address of the position's next planned allocation of this size. It skips entries of other sizes, so an
@@ -161,7 +178,7 @@ std::uintptr_t Script::take_planned(std::uint64_t size_bytes) {
   std::uint32_t entry = next_;
   while (entry < stop && sheet_->placed[entry].size_bytes != size_bytes) ++entry;
   if (entry == stop) {
-    usage_.mismatched += next_ < stop;
+    unlisted_ = true;
     return 0;
   }
   next_ = entry + 1;
@@ -172,6 +189,25 @@ std::uintptr_t Script::take_planned(std::uint64_t size_bytes) {
   }
   ++usage_.planned;
   return address;
+}
+
+// Return the first free place in the position's room. It is memory that the plan has for the operator's scratch.
+std::uintptr_t Script::take_room(std::uint64_t size_bytes) {
+  if (position_ >= sheet_->rooms.size()) return 0;
+  const Placed& room = sheet_->rooms[position_];
+  if (room.offset_bytes + room.size_bytes > window_.size_bytes()) return 0;
+  const std::uintptr_t begin = block() + room.offset_bytes;
+  std::uint64_t offset = 0;
+  auto next = at(begin);
+  if (next != alive_.begin() && std::prev(next)->address + std::prev(next)->size_bytes > begin) --next;
+  for (; offset + size_bytes <= room.size_bytes; ++next) {
+    if (next == alive_.end() || next->address >= begin + offset + size_bytes) {
+      ++usage_.planned;
+      return begin + offset;
+    }
+    offset = rounded_up(next->address + next->size_bytes - begin, ExcessLog::unit_bytes);
+  }
+  return 0;
 }
 
 // Return a piece of lent memory that was never used before: memory freed while an iteration is recorded is still used
@@ -188,6 +224,11 @@ std::uintptr_t Script::take_lent(std::uint64_t size_bytes) {
 bool Script::is_lent(std::uintptr_t address) const {
   return std::any_of(slabs_.begin(), slabs_.end(),
                      [&](const Slab& slab) { return address - slab.address < slab.size_bytes; });
+}
+
+// A GPU's operators ask for memory that the whole device does not have, and use another algorithm when it is refused.
+bool Script::is_never_served(std::uint64_t size_bytes) const {
+  return is_foreign_ && size_bytes > arena_.end - arena_.begin;
 }
 
 std::string Script::name_of(std::uint32_t entry) const {

@@ -4,7 +4,8 @@
 // An operator requests the same sizes in the same order whenever it runs (calibration checks that), so a planned
 // address is looked up by position and number, without a search. The program announces its position by a plain store
 // before each operator. Planned addresses lie in one block, a window over pieces of the arena. An allocation without
-// a planned address is counted and gets the arena's best fit; it is not refused.
+// a planned address takes the position's room, if the sheet has one; else it is counted and gets the arena's best
+// fit. It is not refused, and the excess over the plan is remembered.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "arena_hook.h"
+#include "excess.hpp"
 #include "guard.hpp"
 #include "window.hpp"
 
@@ -34,6 +36,7 @@ struct Sheet {
   std::vector<std::uint32_t> first{0};
   std::vector<Placed> placed;
   std::vector<std::string> names{};  // names of the tensors, for strict mode; empty, or one per entry
+  std::vector<Placed> rooms{};       // by position: memory for allocations of sizes that the position does not list
 };
 
 // One recorded allocation. Moments count allocations and releases together; `released_at` is `never` for an
@@ -106,6 +109,9 @@ class Script {
   std::vector<Record> recorded();
 
   ScriptUsage usage() const;
+
+  // Return how far positions of the sheet have exceeded their planned allocations since the last call.
+  std::vector<Excess> take_excess();
   void reset_high_water();
 
  private:
@@ -124,8 +130,10 @@ class Script {
   void* allocate(std::uint64_t size_bytes);
   int release(std::uintptr_t address);
   std::uintptr_t take_planned(std::uint64_t size_bytes);
+  std::uintptr_t take_room(std::uint64_t size_bytes);
   std::uintptr_t take_lent(std::uint64_t size_bytes);
   bool is_lent(std::uintptr_t address) const;
+  bool is_never_served(std::uint64_t size_bytes) const;
   std::string name_of(std::uint32_t entry) const;
   std::uintptr_t take_unplanned(std::uint64_t size_bytes);
   std::vector<Block>::iterator at(std::uintptr_t address);
@@ -134,6 +142,7 @@ class Script {
 
   const tensile_arena_hook arena_;
   const Shim shim_;
+  const bool is_foreign_;  // whether the arena's memory is a GPU's
   Window window_;
   std::unique_ptr<Guard> guard_;  // in strict mode
   tensile_arena_hook hook_;
@@ -143,12 +152,14 @@ class Script {
   std::uint64_t followed_ = ~std::uint64_t{0};  // the position that `next_` belongs to
   std::uint32_t next_ = 0;
   const Sheet* sheet_ = nullptr;
+  bool unlisted_ = false;  // whether the position lists no place for the allocation that is being made
   std::thread::id program_;
 
   mutable std::mutex changing_;
   std::vector<Block> alive_;  // by address
   std::vector<Slab> slabs_;   // all that were lent and may still be in use; allocations come from the last
   ScriptUsage usage_;
+  ExcessLog excess_;
   bool lending_ = false;
   bool recording_ = false;
   std::uint64_t moment_ = 0;

@@ -35,6 +35,17 @@ def test_latency_moves_towards_new_measurements_and_the_workspace_only_grows(dat
         assert workspace_bytes == 9
 
 
+def test_workspace_that_turned_out_larger_is_stored_once_and_changes_no_latency(database: Database) -> None:
+    with database.connect("tensile_worker") as connection:
+        plans.record_latencies(connection, "gpu", [_op("a", 100, 5), _op("b", 100, 50)])
+        rows = [_op("a", 7, 8), _op("b", 7, 8), _op("c", 7, 8)]
+        assert plans.raise_workspaces(connection, "gpu", rows) == {"a", "c"}
+        assert plans.raise_workspaces(connection, "gpu", rows) == frozenset()
+        plans.record_latencies(connection, "gpu", [_op("a", 100, 5)])  # by a job that was planned before
+        stored = plans.known_latencies(connection, "gpu", ["a", "b", "c"])
+        assert stored == {"a": (100, 8), "b": (100, 50), "c": (7, 8)}
+
+
 def test_measurements_of_one_operator_in_one_report_count_once(database: Database) -> None:
     with database.connect("tensile_worker") as connection:
         plans.record_latencies(connection, "gpu", [_op("a", 100, 5), _op("a", 300, 6)])

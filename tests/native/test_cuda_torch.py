@@ -143,13 +143,56 @@ for size_bytes in (6 << 20, 1 << 20):
     print(catcher.caught(allocate, ctypes.c_size_t(size_bytes), words, ctypes.c_size_t(300)))
 print(words.value.decode())
 print(_native.cuda_take_refusal())
+from indb_tensile.device.allocator_shim import ArenaServing
+serving = ArenaServing(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
+serving.reserve(1 << 20)
+serving.position[0] = 1
+with serving.on(_native.Sheet([[], [(1000, 0)]])):
+    for size_bytes in (6 << 20, 16 << 20):  # the operator tries again with more memory than the device has
+        print(catcher.caught(allocate, ctypes.c_size_t(size_bytes), words, ctypes.c_size_t(300)))
+print(serving.take_excess())
 """
     assert run(source, environment(library), str(tmp_path / "catcher.so")).splitlines() == [
         "1",
         "0",
         "the job's regions have no 6291456 bytes in one piece for torch, and 0 bytes outside them are in use",
         f"({6 << 20}, {6 << 20})",
+        "1",
+        "1",
+        f"((1, {6 << 20}),)",
     ]
+
+
+def test_memory_outside_the_regions_that_an_operator_needs_beyond_its_plan_is_remembered(library: Path) -> None:
+    source = """
+import ctypes
+from indb_tensile import _native
+from indb_tensile.device.allocator_shim import ArenaServing
+from indb_tensile.device.cuda import CudaDevice
+from indb_tensile.device.ledger import Ledger
+ledger = Ledger.create(8 << 20, 2 << 20, 1, 1, None)
+slot, epoch = ledger.claim_slot(1)
+ledger.grant(slot, 2 << 20)
+device = CudaDevice(ledger.fd, slot, epoch, 1 << 20)
+device.allow_outside(4 << 20)
+device.serve_torch()
+serving = ArenaServing(device.hook_address(), _native.cuda_serve_address(), device.pieces_address())
+print(serving.reserve(2 << 20))
+library = ctypes.CDLL(_native.__file__)
+allocate, free = library.tensile_cuda_allocate, library.tensile_cuda_free
+allocate.restype = ctypes.c_void_p
+allocate.argtypes = (ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+free.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+for sheet in (_native.Sheet([[(1000, 0)]]), _native.Sheet([[(1000, 0)]], [], [(1 << 20, 1024)])):
+    with serving.on(sheet):
+        serving.position[0] = 0
+        addresses = [allocate(size_bytes, 0, None) for size_bytes in (1000, 500_000)]
+        print(serving.take_excess(), device.outside_bytes() > 0)
+        for address in addresses:
+            free(address, 0, 0, None)
+_native.cuda_end_torch()
+"""
+    assert run(source, environment(library)).splitlines() == ["True", "((0, 500224),) True", "() False"]
 
 
 def test_a_recorded_iteration_has_its_seeds_outside_the_planned_block(library: Path) -> None:

@@ -138,6 +138,51 @@ TEST(without_room_for_the_block_every_allocation_is_unplanned) {
   CHECK_EQUAL(driven.script.usage().occupied, 0U);
 }
 
+TEST(allocations_of_unlisted_sizes_take_the_first_free_place_in_their_positions_room) {
+  Driven driven;
+  Sheet plan = sheet();
+  plan.rooms = {{2048, 1024}, {0, 0}, {0, 0}};
+  CHECK(driven.script.reserve(4096));
+  const std::uintptr_t block = driven.script.block();
+  driven.script.serve(&plan);
+  const std::uintptr_t first = driven.allocate(700);
+  CHECK_EQUAL(first, block + 1024);
+  CHECK_EQUAL(driven.allocate(100), block);
+  CHECK_EQUAL(driven.allocate(900), block + 2048);
+  CHECK_EQUAL(driven.release(first), 0);
+  CHECK_EQUAL(driven.allocate(1024), block + 1024);
+  CHECK_EQUAL(driven.allocate(200), block + 512);  // unlisted allocations shift no planned one
+  CHECK_EQUAL(driven.script.usage().planned, 5U);
+  CHECK_EQUAL(driven.script.usage().unplanned + driven.script.usage().mismatched, 0U);
+  CHECK(driven.script.take_excess().empty());
+  driven.allocate(300);  // the room is full
+  CHECK_EQUAL(driven.script.usage().unplanned, 1U);
+  CHECK_EQUAL(driven.script.take_excess().size(), 1U);
+}
+
+TEST(the_most_bytes_beyond_the_plan_are_remembered_by_position) {
+  Driven driven;
+  const Sheet plan = sheet();
+  CHECK(driven.script.reserve(4096));
+  driven.script.serve(&plan);
+  const std::uintptr_t odd = driven.allocate(1000);
+  driven.allocate(300);
+  CHECK_EQUAL(driven.release(odd), 0);
+  driven.allocate(500);
+  driven.allocate(100);  // as planned
+  *driven.script.position() = 1;
+  CHECK_EQUAL(driven.allocate(9 * mib), 0U);  // no memory at all is left for it
+  *driven.script.position() = 3;
+  driven.allocate(123);  // no position of the program
+  const std::vector<Excess> excess = driven.script.take_excess();
+  CHECK_EQUAL(excess.size(), 2U);
+  CHECK_EQUAL(excess[0].position, 0U);
+  CHECK_EQUAL(excess[0].size_bytes, 1536U);
+  CHECK_EQUAL(excess[1].position, 1U);
+  CHECK_EQUAL(excess[1].size_bytes, 9 * mib);
+  CHECK(driven.script.take_excess().empty());
+}
+
 TEST(an_allocation_refused_by_a_full_arena_is_not_counted_as_used) {
   Driven driven;
   driven.script.serve(nullptr);

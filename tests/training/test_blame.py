@@ -11,6 +11,7 @@ from indb_tensile.errors import (
     DeviceMemoryError,
     InvariantError,
     NoRoomToParkError,
+    OutgrownMemoryError,
     StorageError,
 )
 from indb_tensile.job import Blame
@@ -31,6 +32,8 @@ from worker.trainer import blame_of
         (DeviceLostError("x"), Blame.OTHERS),
         (StorageError("x"), Blame.OTHERS),
         (NoRoomToParkError("x"), Blame.NOBODY),
+        (OutgrownMemoryError("x"), Blame.NOBODY),
+        (OutgrownMemoryError("x", known=True), Blame.MEMORY),
         (OSError(28, "No space left on device"), Blame.OTHERS),
         (psycopg.errors.NumericValueOutOfRange("x"), Blame.JOB),
         (psycopg.errors.RaiseException("of a function that the user wrote"), Blame.JOB),

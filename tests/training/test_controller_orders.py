@@ -7,9 +7,11 @@ import pytest
 
 from indb_tensile.device.device import Device
 from indb_tensile.errors import InvariantError, NoRoomToParkError
+from indb_tensile.executor.capture.capture import CapturedStep
+from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId
-from indb_tensile.messages import Adopt, Adopted, Calibrate, Message, Park, Parked
+from indb_tensile.messages import Adopt, Adopted, Calibrate, Message, Misplaced, Park, Parked
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.device.fake_device import FakeDevice
 from tests.device.memory_device import MemoryDevice
@@ -22,7 +24,9 @@ ADOPT = Adopt(generation=2, grant_bytes=1 << 24, plans=(LIVENESS,) * 3)
 class _Scene:
     """A runner that has adopted a plan, and the orders to it, which all have arrived."""
 
-    def __init__(self, orders: list[Message], *, device: Device | None = None, saves: bool = True) -> None:
+    def __init__(
+        self, orders: list[Message], *, device: Device | None = None, saves: bool = True, placer: Placer | None = None
+    ) -> None:
         job, steps = prepared("mlp")
         self.orders = orders
         self.sent: list[Message] = []
@@ -31,7 +35,7 @@ class _Scene:
         self.saves = saves
         self.device = device or MemoryDevice()
         self.state = job.state()
-        self.runner = Runner(self.device, self.state, steps)
+        self.runner = Runner(self.device, self.state, steps, placer=placer)
         self.runner.adopt(ADOPT.plans, 1)
         self.link: Any = SimpleNamespace(send=self.sent.append)
         self.progress: Any = SimpleNamespace(
@@ -67,6 +71,41 @@ def test_parked_trainer_waits_off_the_device_for_its_next_plan() -> None:
     assert adopted == Adopted(job=JobId(7), generation=2)
     assert scene.calls == ["wait", "enter again", "begin"]
     assert scene.runner.generation == 2
+
+
+def test_controller_is_told_that_the_plans_block_had_no_place() -> None:
+    placer: Any = Placer()
+    scene = _Scene([ADOPT], placer=placer)
+    adopt = placer.adopt
+
+    def adopt_elsewhere(*arguments: Any) -> None:
+        adopt(*arguments)
+        placer.unplaced_bytes = 4096
+
+    placer.adopt = adopt_elsewhere
+    scene.follow()
+    assert scene.sent == [
+        Adopted(job=JobId(7), generation=2),
+        Misplaced(job=JobId(7), generation=2, block_bytes=4096),
+    ]
+
+
+def test_plans_for_corrected_workspaces_replace_the_steps() -> None:
+    scene = _Scene([Adopt(generation=2, grant_bytes=1 << 24, plans=(LIVENESS,) * 3, correction=5)])
+    steps = prepared("mlp")[1]
+    larger = tuple(step.with_measured({o.signature: 64 for o in step.graph.operators}) for step in steps)
+    asked: list[int] = []
+
+    def steps_for(number: int) -> tuple[CapturedStep, ...]:
+        asked.append(number)
+        return larger
+
+    orders = ControllerOrders(
+        scene.runner, scene.link, scene, scene.progress, scene.save, lambda: 0.0, steps_for=steps_for
+    )
+    orders.follow()
+    assert asked == [5]
+    assert scene.device.usage().used_bytes > 0
 
 
 def test_plans_are_adopted_without_a_pause() -> None:

@@ -7,8 +7,10 @@ from typing import Protocol
 
 from indb_tensile.device.hardware import trim_heap
 from indb_tensile.errors import DeviceMemoryError, InvariantError, NoRoomToParkError
+from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.runner import Runner
-from indb_tensile.messages import Adopt, Adopted, Message, Park, Parked, TrainerLink
+from indb_tensile.job import JobId
+from indb_tensile.messages import Adopt, Adopted, Message, Misplaced, Park, Parked, TrainerLink
 
 from .progress_writer import ProgressWriter
 
@@ -28,7 +30,11 @@ class OrderSource(Protocol):
 
 
 class ControllerOrders:
-    """The orders to one job that trains. `save` saves a checkpoint and returns whether that succeeded."""
+    """The orders to one job that trains. `save` saves a checkpoint and returns whether that succeeded.
+
+    `steps_for` returns the steps with the workspaces of that correction, for which plans were made; None if the
+    runner has them.
+    """
 
     def __init__(
         self,
@@ -38,6 +44,7 @@ class ControllerOrders:
         progress_writer: ProgressWriter,
         save: Callable[[], bool],
         clock_s: Callable[[], float] = time.monotonic,
+        steps_for: Callable[[int], tuple[CapturedStep, ...] | None] = lambda _: None,
     ) -> None:
         self._runner = runner
         self._link = link
@@ -45,6 +52,7 @@ class ControllerOrders:
         self._progress_writer = progress_writer
         self._save = save
         self._clock_s = clock_s
+        self._steps_for = steps_for
         self._job = progress_writer.job.job
 
     def follow(self) -> float:
@@ -64,9 +72,10 @@ class ControllerOrders:
         return parked_s
 
     def _adopt(self, order: Adopt) -> None:
-        self._runner.adopt(order.plans, order.generation, order.grant_bytes)
+        steps = self._steps_for(order.correction)
+        self._runner.adopt(order.plans, order.generation, order.grant_bytes, steps=steps)
         trim_heap()
-        self._link.send(Adopted(job=self._job, generation=order.generation))
+        answer_adopted(self._link, self._job, self._runner)
 
     def _park(self, order: Park) -> float:
         """Leave the device, wait for the next plans and adopt them. Everything else of the job stays as it is.
@@ -102,6 +111,13 @@ class ControllerOrders:
             detail=f"It could not be parked in host memory: {reason}.",
             hint="Raise host_pool_bytes or parked_jobs if such jobs should wait in host memory.",
         )
+
+
+def answer_adopted(link: TrainerLink, job: JobId, runner: Runner) -> None:
+    """Tell the controller that the runner follows its newest plans, and whether their block has its place."""
+    link.send(Adopted(job=job, generation=runner.generation))
+    if runner.unplaced_bytes:
+        link.send(Misplaced(job=job, generation=runner.generation, block_bytes=runner.unplaced_bytes))
 
 
 def _unexpected(message: Message, state: str) -> InvariantError:

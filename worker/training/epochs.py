@@ -34,6 +34,7 @@ from .checkpointing import Checkpointing
 from .controller_orders import ControllerOrders
 from .inbox import Inbox
 from .losses import Losses
+from .memory_corrections import MemoryCorrections
 from .progress_writer import PROGRESS_S, ProgressWriter
 from .publication import Trained
 from .remaining import EVALUATION_SHARE, Position, Remaining, Work
@@ -56,6 +57,7 @@ class EpochLoop:
     progress_writer: ProgressWriter
     steps: CapturedSteps
     checkpointing: Checkpointing
+    corrections: MemoryCorrections
     epochs_done: int = 0
     steps_done: int = 0  # of the epoch that is being trained
     early_stop: EarlyStop = field(init=False)
@@ -82,7 +84,12 @@ class EpochLoop:
         self._work = work_of(self.prepared, self.steps)
         self._remaining = Remaining(self._work)
         self._orders = ControllerOrders(
-            self.runner, self.link, self.inbox, self.progress_writer, self._save_checkpoint_now
+            self.runner,
+            self.link,
+            self.inbox,
+            self.progress_writer,
+            self._save_checkpoint_now,
+            steps_for=self.corrections.steps_for,
         )
 
     def train(self) -> None:
@@ -95,6 +102,7 @@ class EpochLoop:
             while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
                 loss = self._train_epoch()
                 self._close_epoch(loss)
+        self.corrections.end()
         waiting, taken_s = self._feed.waiting, time.monotonic() - started
         log.info(
             "job %s: waited %.3g s of %.3g for its %d batches",
@@ -198,7 +206,11 @@ class EpochLoop:
         return torch.cat(parts)
 
     def _follow_orders(self) -> None:
-        """Follow the controller's orders between two iterations. Time in which the job is parked does not count."""
+        """Follow the controller's orders between two iterations, and report memory that was not planned.
+
+        Time in which the job is parked does not count.
+        """
+        self.corrections.look()
         self._done_at += self._orders.follow()
 
     def _measure(self) -> None:

@@ -110,6 +110,10 @@ class ProgressWriter:
         except (psycopg.Error, DatabaseError) as error:
             log.log(logging.DEBUG if may_pass(error) else logging.WARNING, "not written: %s", server_message(error))
 
+    def keep(self, kind: str, write: Callable[[Connection], Any]) -> None:
+        """Write what later jobs and attempts need. If it cannot be written now, it is queued."""
+        self._put(kind, write)
+
     def settle(self) -> None:
         """Write all queued entries before the job ends, and wait for the database without limit."""
         while self._entries:

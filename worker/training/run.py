@@ -24,14 +24,16 @@ from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
 from indb_tensile.learning.preparation import Prepared, prepare
 from indb_tensile.learning.requirements import AvailableMemory
-from indb_tensile.messages import Adopt, Adopted, Assign, Calibrate, Calibrated, Captured, TrainerLink
+from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, TrainerLink
 
 from ..capture_files import CaptureFiles
 from ..captured_steps import CapturedSteps, optimizer_settings
 from . import niceness
 from .checkpointing import Checkpointing
+from .controller_orders import answer_adopted
 from .epochs import EpochLoop, work_of
 from .inbox import Inbox
+from .memory_corrections import MemoryCorrections
 from .patient_session import PatientSession
 from .progress_signs import ProgressSigns
 from .progress_writer import ProgressWriter
@@ -260,9 +262,13 @@ class TrainingRun:
         try:
             runner.adopt(first.plans, first.generation, first.grant_bytes)
             trim_heap()  # memory used by the capture, and by the state before it was on the device
-            self._link.send(Adopted(job=self._job.job, generation=first.generation))
+            answer_adopted(self._link, self._job.job, runner)
             progress_writer.start()
             niceness.train()
+            corrections = MemoryCorrections(
+                runner=runner, steps=steps, scripted=steps.captured, link=self._link, progress_writer=progress_writer
+            )
+            corrections.start()
             loop = EpochLoop(
                 prepared=prepared,
                 state=state,
@@ -272,9 +278,11 @@ class TrainingRun:
                 progress_writer=progress_writer,
                 steps=steps,
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
+                corrections=corrections,
                 best_directory=Path(self._settings.swap_directory) if device.is_host else None,
             )
-            loop.train()
+            with corrections.storing_refusals():
+                loop.train()
             return loop.trained()
         finally:
             if graphs is not None:

@@ -5,12 +5,14 @@ before it is admitted beside other jobs and before its own state is in memory. `
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter_ns
 
 import torch
 
+from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.allocation_script import AllocationScript
 from indb_tensile.executor.capture.aten import entry_point
 from indb_tensile.executor.capture.capture import CapturedStep
@@ -69,7 +71,7 @@ def calibrate(
         overflow_bytes = max(overflow_bytes, _needed_bytes(step, call) + used.workspace_bytes - grant_bytes)
     scripts = {signature: used.script for signature, used in memory.items() if used.script is not None}
     return CalibrationResult(
-        steps=_with_scripts(apply_known(steps, {**known, **measured}), scripts),
+        steps=with_scripts(apply_known(steps, {**known, **measured}), scripts),
         measured=measured,
         overflow_bytes=max(0, overflow_bytes),
     )
@@ -79,6 +81,31 @@ def apply_known(steps: tuple[CapturedStep, ...], known: Known) -> tuple[Captured
     """Return the steps with the known workspaces and sizes."""
     workspace = {signature: workspace_bytes for signature, (_, workspace_bytes) in known.items()}
     return tuple(step.with_measured(workspace) for step in steps)
+
+
+def record_again(steps: tuple[CapturedStep, ...], signatures: frozenset[str]) -> dict[str, AllocationScript]:
+    """Run these operators again, and return the scripts of those that have a repeatable one.
+
+    An operator is left out if it fails on inputs made from its metadata, or if there is too little memory to record
+    it. The state of the random generator is restored.
+    """
+    arena = serving()
+    if arena is None:
+        return {}
+    scripts = {}
+    random_state = torch.get_rng_state()
+    try:
+        for signature, item in kernels(steps).items():
+            if signature in signatures:
+                with suppress(RuntimeError, MemoryError, InvariantError):
+                    record, refused_bytes = try_record(arena, *item)
+                    if record is not None and not refused_bytes and record[0].steady:
+                        scripts[signature] = record[0]
+    finally:
+        arena.recorded()  # an operator that failed has left the recording on
+        torch.set_rng_state(random_state)
+        arena.trim()
+    return scripts
 
 
 def add_scripts(steps: tuple[CapturedStep, ...]) -> tuple[CapturedStep, ...]:
@@ -98,10 +125,11 @@ def add_scripts(steps: tuple[CapturedStep, ...]) -> tuple[CapturedStep, ...]:
     finally:
         torch.set_rng_state(random_state)
         arena.trim()
-    return _with_scripts(steps, scripts)
+    return with_scripts(steps, scripts)
 
 
-def _with_scripts(steps: tuple[CapturedStep, ...], scripts: dict[str, AllocationScript]) -> tuple[CapturedStep, ...]:
+def with_scripts(steps: tuple[CapturedStep, ...], scripts: dict[str, AllocationScript]) -> tuple[CapturedStep, ...]:
+    """Return the steps with these scripts, by signature, in place of their present ones."""
     known = {signature: script for step in steps for signature, script in step.scripts.items()} | scripts
     return tuple(
         replace(step, scripts={o.signature: known[o.signature] for o in step.graph.operators if o.signature in known})

@@ -22,7 +22,7 @@ from indb_tensile.device.backend import CPU
 from indb_tensile.device.cuda import CudaDevice, CudaRegions, ordinal
 from indb_tensile.device.device import CpuDevice, EmulatedDevice
 from indb_tensile.device.trainer_footprint import OUTSIDE_BYTES
-from indb_tensile.errors import DeviceError
+from indb_tensile.errors import DeviceError, DeviceMemoryError
 from indb_tensile.executor.latency.calibration_site import CalibrationSite, calibrate_on
 from indb_tensile.executor.latency.gpu_clock import EventClock, QueueTimer
 from indb_tensile.executor.run.cuda_graphs import CudaGraphs, Graphs, TorchCapture, allocate_workspaces
@@ -93,6 +93,20 @@ def open_device(
             gpu.check_context()
             _native.cuda_raise_told(str(error))  # raise our allocator's own error, if torch's error only repeats it
             raise
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether torch, or our allocator by way of torch, was refused device memory.
+
+    Raises the error of our allocator, if torch's error repeats one that has another cause.
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError | DeviceMemoryError):
+        return True
+    try:
+        _native.cuda_raise_told(str(error))
+    except DeviceMemoryError:
+        return True
+    return "can't allocate memory" in str(error)  # as torch says of the processor's memory
 
 
 def capturing_on(tensor_device: torch.device) -> AbstractContextManager[object]:

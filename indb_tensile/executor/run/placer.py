@@ -43,6 +43,7 @@ class Placer:
         self._grant_bytes: int | None = None
         self._current: _Placed | None = None
         self._not_arranged = False  # these programs have not been arranged yet
+        self.unplaced_bytes = 0  # of the block of the adopted programs, if the regions had no room for it
 
     @property
     def position(self) -> memoryview | None:
@@ -68,6 +69,7 @@ class Placer:
             return
         self._placed = [_Placed(program, self._region_bytes) for program in programs]
         self._grant_bytes = grant_bytes
+        self.unplaced_bytes = 0
         self._not_arranged = True  # the controller may lower the grant to the size of the new block
 
     def arrange(self, program: Program, state: State) -> None:
@@ -111,6 +113,20 @@ class Placer:
         assert self._current is None or self._current.program is program
         return self._serving.on(None if self._current is None else self._current.sheet)
 
+    def take_excess(self) -> tuple[tuple[int, int], ...]:
+        """Return the positions of the program that ran last at which more memory was in use than planned.
+
+        Each has the largest number of bytes beyond the plan since the last call.
+        """
+        if self._serving is None or self._current is None:
+            return ()
+        unlisted_bytes = self._current.offsets.unlisted_bytes
+        return tuple(
+            (position, size_bytes - unlisted_bytes[position])
+            for position, size_bytes in self._serving.take_excess()
+            if position < len(unlisted_bytes) and size_bytes > unlisted_bytes[position]
+        )
+
     def close(self) -> None:
         """Give the block back when no tensor is in it."""
         if self._serving is not None:
@@ -136,6 +152,7 @@ class Placer:
         }
         self._serving.reserve(0)
         self._placed, self._current = [], None
+        self.unplaced_bytes = block_bytes
         if self._prove is not None:
             self._prove(block_bytes)
         where = "anywhere in the job's regions" if self._serving.alone else "in ordinary memory"
@@ -161,7 +178,9 @@ class _Placed:
         self.offsets: Offsets = plan_offsets(
             program.step, program.plan, program.timeline, region_bytes, program.cache
         )
-        self.sheet = _native.Sheet([list(rows) for rows in self.offsets.positions], list(self.offsets.names))
+        self.sheet = _native.Sheet(
+            [list(rows) for rows in self.offsets.positions], list(self.offsets.names), list(self.offsets.rooms)
+        )
         pieces = program.wiring.pieces
         self._home: dict[TensorId, list[tuple[Piece, int]]] = {}
         for tensor, offset in self.offsets.home.items():

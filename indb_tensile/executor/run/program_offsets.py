@@ -11,7 +11,7 @@ is the boundary that closes the iteration.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from indb_tensile.executor.capture.allocation_script import AllocationScript
+from indb_tensile.executor.capture.allocation_script import GPU_ALIGNMENT_BYTES, AllocationScript
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.timeline import Timeline
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
@@ -30,10 +30,14 @@ class Offsets:
     """The planned addresses of a program: the size and offset of each position's allocations, in order.
 
     `names` are the names of all positions' allocations, one after the other, for error reports. `home` gives each
-    persistent tensor's offset between two iterations.
+    persistent tensor's offset between two iterations. `rooms` has the size and offset of the part of each position's
+    workspace that lies behind its listed scratch; an allocation of a size that is not listed is placed there.
+    `unlisted_bytes` are the planned bytes of each position's allocations that are in neither.
     """
 
     positions: tuple[tuple[Placed, ...], ...]
+    rooms: tuple[Placed, ...]
+    unlisted_bytes: tuple[int, ...]
     names: tuple[str, ...]
     home: dict[TensorId, int]
     size_bytes: int
@@ -45,7 +49,7 @@ def plan_offsets(
     """Place all allocations that the plan contains, exactly as the controller did when it granted the memory.
 
     Two kinds of allocations get no address, and whoever serves them finds a place: those of operators without a
-    repeatable script, and scratch larger than the graph's workspace.
+    repeatable script, and scratch beyond the graph's workspace.
     """
     kept = PlanCache() if cache is None else cache
     graph = effective(step.graph, plan, kept)
@@ -56,6 +60,8 @@ def plan_offsets(
     named = (*(lookup.allocations_at(k) for k in range(count)), tuple(lookup.returning(count)))
     return Offsets(
         positions=tuple(tuple((size_bytes, offset) for size_bytes, offset, _ in rows) for rows in named),
+        rooms=tuple(lookup.room(k) for k in range(count)),
+        unlisted_bytes=tuple(lookup.unlisted_bytes(k) for k in range(count)),
         names=tuple(name for rows in named for _, _, name in rows),
         home={
             residency.tensor: offset
@@ -108,6 +114,26 @@ class _AddressLookup:
             *self.returning(k),
             *(() if script is None else self._operator_allocations(k, self._executions[k], script)),
         )
+
+    def room(self, k: int) -> Placed:
+        """Return the part of operator k's workspace that lies behind its listed scratch."""
+        script, workspace = self._scripts[k], self._offset.get((None, OpIndex(k)))
+        if script is None or workspace is None:
+            return 0, 0
+        room_bytes = self._graph.operators[k].workspace_bytes
+        scratch, _ = script.packed
+        ends = (offset + script.allocations[index].size_bytes for index, offset in scratch.items())
+        listed_bytes = max((end for end in ends if end <= room_bytes), default=0)
+        start = -(-listed_bytes // GPU_ALIGNMENT_BYTES) * GPU_ALIGNMENT_BYTES
+        return (room_bytes - start, workspace + start) if start < room_bytes else (0, 0)
+
+    def unlisted_bytes(self, k: int) -> int:
+        """Return the planned bytes of an operator without a script: its workspace and the outputs that it makes."""
+        if self._scripts[k] is not None:
+            return 0
+        operator = self._graph.operators[k]
+        made = (t for t in operator.writes if (t, OpIndex(k)) in self._offset and t not in operator.reads)
+        return operator.workspace_bytes + sum(self._graph.tensors[t].size_bytes for t in made)
 
     def returning(self, k: int) -> Iterator[_Named]:
         """Return the tensors swapped in at boundary k."""

@@ -16,6 +16,7 @@ from indb_tensile.executor.latency.sampled_iterations import SampledIterations, 
 from indb_tensile.executor.run.cuda_graphs import Graphs, learning_rate_tensor
 from indb_tensile.executor.run.graph_cache import GraphCache
 from indb_tensile.executor.run.host_results import HostResults, Results
+from indb_tensile.executor.run.operator_excess import OperatorExcess
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program, bind, compile_program, empty_carried
 from indb_tensile.executor.run.state import State
@@ -83,21 +84,33 @@ class Runner:
         self._carried: list[Ticket | None] = []
         self._samples: deque[TimedIteration] = deque(maxlen=_SAMPLES_KEPT)
         self._iterations = 0
+        self._grant_bytes: int | None = None
+        self._excesses: dict[str, OperatorExcess] = {}  # by signature
         self.generation = 0
 
-    def adopt(self, plans: tuple[Plan, ...], generation: int, grant_bytes: int | None = None) -> None:
+    def adopt(
+        self,
+        plans: tuple[Plan, ...],
+        generation: int,
+        grant_bytes: int | None = None,
+        *,
+        steps: tuple[CapturedStep, ...] | None = None,
+    ) -> None:
         """Follow these plans, one per step, and move the state to the first step's home at once.
 
+        `steps` replaces the steps, if their workspaces were corrected since the last plans.
         On return, memory that only the old plans needed has been freed. Call this between iterations. Raises
         InvariantError for a plan that breaks its rules; the old plans then stay in use.
         """
-        if len(plans) != len(self._steps):
-            raise InvariantError(f"{len(plans)} plans were given for {len(self._steps)} steps")
+        steps = self._steps if steps is None else steps
+        if len(plans) != len(steps):
+            raise InvariantError(f"{len(plans)} plans were given for {len(steps)} steps")
         located = self._placer.position is not None
         programs = tuple(
             compile_program(s, plan, located=located, on_host=self._device.is_host)
-            for s, plan in zip(self._steps, plans, strict=True)
+            for s, plan in zip(steps, plans, strict=True)
         )
+        self._steps, self._grant_bytes = steps, grant_bytes
         self._leave()
         if self._repeats is not None:
             self._repeats.forget()
@@ -109,6 +122,21 @@ class Runner:
         self._enter(programs[0])
         self._device.trim()
         self._device.reset_high_water()  # the peak of the old plans does not count for the new ones
+
+    def relocate(self, steps: tuple[CapturedStep, ...]) -> None:
+        """Follow the present plans with these steps, of which only the operators' allocation scripts are new."""
+        plans = tuple(program.plan for program in self._programs)
+        self.adopt(plans, self.generation, self._grant_bytes, steps=steps)
+
+    def take_excesses(self) -> tuple[OperatorExcess, ...]:
+        """Return the operators that used more memory than planned since the last call, each once."""
+        excesses, self._excesses = self._excesses, {}
+        return tuple(excesses[signature] for signature in sorted(excesses))
+
+    @property
+    def unplaced_bytes(self) -> int:
+        """The size of the present plans' block, if the device had no room for it in this job's regions; else 0."""
+        return self._placer.unplaced_bytes
 
     def park(self) -> int:
         """Move everything on the device to the host pool, and return the bytes that the job then has in the pool.
@@ -206,7 +234,7 @@ class Runner:
         self._stage(program, (x, y))
         rate = lr if self._rate is None else self._rate.fill_(lr)
         self._state.whole = False
-        with self._name_failed_operator(program):
+        with self._name_failed_operator(program), self._noting_excess(program):
             returned = None
             if self._repeats is not None and not timed:
                 returned = self._repeats.launch(
@@ -252,6 +280,18 @@ class Runner:
             else:
                 assert program.plain is not None
                 program.plain(rate, self._state.steps == 0, self._carried, returned, None, None)
+
+    @contextmanager
+    def _noting_excess(self, program: Program) -> Iterator[None]:
+        """Note the operators that use more memory than planned, also if one of them runs out of memory."""
+        try:
+            yield
+        finally:
+            for position, size_bytes in self._placer.take_excess():
+                excess = OperatorExcess.at(program, position, size_bytes)
+                known = self._excesses.get(excess.signature)
+                if known is None or known.excess_bytes < excess.excess_bytes:
+                    self._excesses[excess.signature] = excess
 
     @contextmanager
     def _name_failed_operator(self, program: Program) -> Iterator[None]:

@@ -66,6 +66,7 @@ class SendPlans:
     generation: int
     grant_bytes: int
     plans: tuple[Plan, ...]
+    correction: int = 0  # the last correction of the job's workspaces that the plans take into account
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ from indb_tensile.scheduler.admission.events import (
     Capture,
     Claim,
     ClaimLoss,
+    Correction,
     Event,
     Exit,
     ExitCause,
@@ -57,6 +58,7 @@ from indb_tensile.scheduler.admission.events import (
     Finish,
     Holding,
     Measurement,
+    Misplacement,
     Overrun,
     Parking,
     PauseChange,
@@ -71,6 +73,8 @@ from indb_tensile.scheduler.admission.events import (
 )
 from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter
 from indb_tensile.scheduler.admission.measurements import measured
+from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
+from indb_tensile.scheduler.admission.oversized_job import least_limit
 from indb_tensile.scheduler.admission.parking import mark_paused, park, parked
 from indb_tensile.scheduler.admission.pool import (
     Broken,
@@ -90,7 +94,7 @@ from indb_tensile.scheduler.admission.pool import (
 from indb_tensile.scheduler.admission.preemption import let_return
 from indb_tensile.scheduler.admission.running_set import watch
 from indb_tensile.scheduler.admission.set_review import review
-from indb_tensile.scheduler.admission.sharing import advance, divide, improve, least_limit
+from indb_tensile.scheduler.admission.sharing import advance, divide, improve
 from indb_tensile.scheduler.admission.shift_rule import let_shifted_return, look_again
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.workload import Workload, least_bytes
@@ -150,6 +154,10 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             _holding(decision, event)
         case Measurement():
             measured(decision, event)
+        case Correction():
+            correct_memory(decision, event)
+        case Misplacement():
+            place_again(decision, event)
         case StepsLeft():
             _stepped(decision, event)
         case Finish(trainer=trainer):

@@ -6,6 +6,7 @@ from enum import StrEnum
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 from indb_tensile.scheduler.graph import StepGraph
+from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,28 @@ class Measurement:
     iteration_ns: int
     stall_ns: int
     peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """A training job's graphs have larger workspaces from now on, because these operators outgrew theirs.
+
+    `number` counts the corrections of this trainer, from 1.
+    """
+
+    trainer: TrainerId
+    number: int
+    graphs: tuple[StepGraph, ...]
+    outgrown: tuple[OutgrownOperator, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misplacement:
+    """The regions of the trainer had no room for the block of this generation's plans, although they are granted."""
+
+    trainer: TrainerId
+    generation: int
+    block_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +255,8 @@ Event = (
     | PauseChange
     | Holding
     | Measurement
+    | Correction
+    | Misplacement
     | StepsLeft
     | Finish
     | Failure

@@ -13,6 +13,7 @@ from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SlowSet
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.workload import Workload
@@ -50,6 +51,7 @@ class PlanReason(StrEnum):
     BUDGET = "budget"
     CALIBRATION = "calibration"
     PARKING = "parking"
+    MEMORY = "memory"  # an operator needed more memory than was planned, or a block could not be placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,9 @@ class Member:
     calibration grant. `corrected_ns` are the training step's latencies with all measurements since `workload` was
     planned blended in.
 
+    `correction` is the number of the last correction of the job's workspaces (memory_correction.py), and
+    `planned_correction` that of the last one that the plan which was sent last takes into account.
+
     A job is to leave the device while it is `paused` or `set_aside`, and while it is `parked`, its state is in the
     host pool (parking.py). `parks` counts the orders to park.
     """
@@ -168,6 +173,12 @@ class Member:
     # steps that the fair schedule has not done yet, and its clock when it has done them all (fair_turns.py)
     fair_left: float | None = None
     fair_end_ns: float | None = None
+    correction: int = 0
+    planned_correction: int = 0
+    outgrown: tuple[OutgrownOperator, ...] = ()  # the operators of the last correction
+    misplaced: int = 0  # number of generations in a row whose block the trainer could not place
+    misplaced_generation: int = 0  # the last of them
+    resend: bool = False  # True if a plan has to be sent even if it is the present one
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
@@ -187,6 +198,11 @@ class Member:
     def trains(self) -> bool:
         """True if the job has trained under a plan, here or in an earlier turn."""
         return self.adopted > 0
+
+    @property
+    def outdated(self) -> bool:
+        """True if the last plan sent is for smaller workspaces than the job's, or could not be placed."""
+        return self.planned_correction < self.correction or self.resend
 
     @property
     def settled(self) -> bool:

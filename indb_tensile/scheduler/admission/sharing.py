@@ -12,11 +12,10 @@ A job with unmeasured operators gets a calibration grant first: one job at a tim
 little is free, the other jobs are planned for less first.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from indb_tensile.errors import InvariantError, MemoryLimitError
+from indb_tensile.errors import InvariantError
 from indb_tensile.job import Blame
 from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
@@ -29,9 +28,9 @@ from indb_tensile.scheduler.admission.admission_orders import (
 from indb_tensile.scheduler.admission.completion_rule import StartRule, with_trade_offs
 from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
 from indb_tensile.scheduler.admission.fair_turns import in_fair_order, is_awaited, is_overdue
+from indb_tensile.scheduler.admission.memory_correction import make_memory
+from indb_tensile.scheduler.admission.oversized_job import least_limit, too_large
 from indb_tensile.scheduler.admission.pool import (
-    Broken,
-    Fault,
     Interrupted,
     JobStage,
     Member,
@@ -49,8 +48,7 @@ from indb_tensile.scheduler.admission.trainer_staff import holds_queue
 from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.workload import least_bytes
-from indb_tensile.sizes import compared, size
+from indb_tensile.sizes import size
 
 # Plans are improved if a job goes on for this long. Improving the plans of two small networks took 1 to 10 s of a
 # processor, which on a device without a GPU is taken from the jobs, and gains a few per cent.
@@ -75,9 +73,10 @@ def divide(decision: Decision) -> None:
 def _replan(decision: Decision, reason: PlanReason) -> None:
     """Plan all jobs together and set their targets. Let a waiting job in if it fits.
 
-    If the budget has become too small for the running jobs, the youngest goes back to the queue until the others fit.
-    If the planner finds no plan although the present plans fit, the present plans stay. They stay as well if a job
-    came and none started: plans take a moment to make and to adopt, and would hardly differ.
+    If the budget has become too small for the running jobs, or they need more memory than was planned, the youngest
+    goes back to the queue until the others fit. If the planner finds no plan although the present plans fit, the
+    present plans stay. They stay as well if a job came and none started: plans take a moment to make and to adopt,
+    and would hardly differ.
     """
     if _let_in(decision, reason):
         return
@@ -92,6 +91,8 @@ def _replan(decision: Decision, reason: PlanReason) -> None:
         decision.pool = replace(decision.pool, improvable=len(running) > 1)
     if not isinstance(plans, Infeasible):
         _set_targets(decision, running, plans, reason)
+    elif make_memory(decision, reason):
+        return
     elif _promised_bytes(decision.pool) > decision.pool.budget_bytes:
         youngest = decision.pool.at(JobStage.RUNNING, JobStage.CALIBRATING)[-1]
         _end_member(
@@ -100,8 +101,8 @@ def _replan(decision: Decision, reason: PlanReason) -> None:
 
 
 def _all_are_planned(pool: Pool, running: tuple[Member, ...]) -> bool:
-    planned_for = all(member.plan is not None or member.target is not None for member in running)
-    return planned_for and _promised_bytes(pool) <= pool.budget_bytes
+    planned_for = all(m.plan is not None or m.target is not None for m in running)
+    return planned_for and not any(m.outdated for m in running) and _promised_bytes(pool) <= pool.budget_bytes
 
 
 def improve(decision: Decision) -> None:
@@ -145,11 +146,6 @@ def advance(decision: Decision) -> None:
         if member.target is not None and member.target.grant_bytes - member.held_bytes <= decision.pool.free_bytes:
             _send(decision, member, member.target)
     _calibrate(decision)
-
-
-def least_limit(*limits_bytes: int | None) -> int | None:
-    """Return the lowest of these limits; None if there is none."""
-    return min((limit for limit in limits_bytes if limit is not None), default=None)
 
 
 def _let_in(decision: Decision, reason: PlanReason) -> bool:
@@ -286,7 +282,7 @@ def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule
     unshared = replace(planned(head), limit_bytes=own_bytes)
     alone = fit(decision.planner, decision.pool, (unshared,), budget_bytes=decision.pool.budget_bytes)
     if isinstance(alone, Infeasible):
-        _end_member(decision, head, _too_large(decision, head, alone), reason)
+        _end_member(decision, head, too_large(decision, head, alone), reason)
         return True
     decision.wait(head, _waits_for(decision, decision.planner.least_bytes(planned(head)), plans.shortfall_bytes))
     return False
@@ -318,7 +314,7 @@ def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:
         most_bytes = min(most_bytes, pool.regions(limit_bytes))
     if head.need_bytes > most_bytes:
         needs = Infeasible(needed_bytes=head.need_bytes, budget_bytes=most_bytes, reason="largest operator")
-        _end_member(decision, head, _too_large(decision, head, needs), reason)
+        _end_member(decision, head, too_large(decision, head, needs), reason)
         return True
     running = pool.at(JobStage.RUNNING)
     plans = _fit(decision, running, pool.budget_bytes - head.need_bytes)
@@ -327,7 +323,7 @@ def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:
         return False
     decision.wait(head, None)
     room_bytes = pool.budget_bytes - head.need_bytes
-    if sum(_promise_bytes(m) for m in running) > room_bytes:
+    if sum(_promise_bytes(m) for m in running) > room_bytes or any(m.outdated for m in running):
         _set_targets(decision, running, plans, PlanReason.CALIBRATION)
         decision.pool = replace(decision.pool, shrunk=True)
     return True
@@ -388,7 +384,7 @@ def _set_targets(
         grant_bytes = grant_of(decision.planner, decision.pool, planned(member), plan)
         same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
         target = None
-        if same:
+        if same and not member.outdated:
             member = _renew_forecast(decision, member, plan)
         else:
             pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
@@ -421,6 +417,7 @@ def _send(decision: Decision, member: Member, target: Target) -> None:
             generation=generation,
             grant_bytes=target.grant_bytes,
             plans=target.plan.plans,
+            correction=member.correction,
         )
     )
     decision.order(
@@ -441,6 +438,8 @@ def _send(decision: Decision, member: Member, target: Target) -> None:
             planned_bytes=target.grant_bytes,
             planned_host_bytes=target.host_bytes,
             host_bytes=max(member.host_bytes, target.host_bytes),
+            planned_correction=member.correction,
+            resend=False,
             target=None,
         )
     )
@@ -476,29 +475,3 @@ def _waits_for(decision: Decision, least_bytes: int, shortfall_bytes: int) -> st
 
 def _held_bytes(member: Member) -> int:
     return max(member.held_bytes, _promise_bytes(member))
-
-
-def _too_large(decision: Decision, head: Member, infeasible: Infeasible) -> Outcome:
-    """Return the outcome of a job that does not fit any division of the budget."""
-    bound_bytes, bound, raise_it = min(
-        (decision.pool.budget_bytes, "the budget", "give the controller a larger budget (TENSILE_BUDGET_BYTES)"),
-        (_or_no_limit(head.job.spec.memory_limit_bytes), "its memory_limit", "raise memory_limit"),
-        (
-            _or_no_limit(head.job.owner_limit_bytes),
-            "its owner's quota",
-            "have an administrator raise the quota: select tensile_set_quota(…, bytes => …)",
-        ),
-    )
-    floor_bytes = least_bytes(planned(head))
-    needed, bounded = compared(infeasible.needed_bytes, bound_bytes)
-    error = MemoryLimitError(
-        f"job {head.job.job} needs at least {needed} of device memory, more than {bound} of {bounded}",
-        detail=f"Its largest operator alone holds {size(floor_bytes)}, below which no plan can go; "
-        f"what stopped the planner: {infeasible.reason}.",
-        hint=f"Use a smaller batch_size or a smaller network, or {raise_it}.",
-    )
-    return Broken(fault=Fault.of(error))
-
-
-def _or_no_limit(limit_bytes: int | None) -> int:
-    return sys.maxsize if limit_bytes is None else limit_bytes

@@ -147,10 +147,12 @@ def _without_plan(job: Job, steps: tuple[CapturedStep, ...], serving: ArenaServi
     runner = Runner(MemoryDevice(), job.state(), steps, placer=Placer(serving))
     runner.adopt((LIVENESS,) * len(steps), 1)
     same = bits(drive(runner, job, 1)) == bits(drive(Eager(job), job, 1))
+    unplaced_bytes = runner.unplaced_bytes
     runner.close()
     after = serving.served()
     return {
         "bits": same,
+        "unplaced": unplaced_bytes > 0,
         "unplanned": after.unplanned - before.unplanned,
         "planned": after.planned - before.planned,
         "used_bytes": after.used_bytes,

@@ -12,6 +12,7 @@ from indb_tensile.scheduler.admission.events import (
     Answered,
     Capture,
     Claim,
+    Correction,
     Event,
     Exit,
     Finish,
@@ -33,6 +34,7 @@ from indb_tensile.scheduler.admission.questions import (
 from indb_tensile.scheduler.admission.questions import answer as answer_of
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
+from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Forecast
@@ -166,7 +168,8 @@ class HalvingPlanner:
         return (whole, half) if half_bytes < whole.peak_bytes else (whole,)
 
     def whole_bytes(self, workload: Workload) -> int:
-        return sum(t.size_bytes for t in workload.graphs[0].tensors)
+        first = workload.graphs[0]
+        return sum(t.size_bytes for t in first.tensors) + max(o.workspace_bytes for o in first.operators)
 
 
 @dataclass(frozen=True)
@@ -252,8 +255,11 @@ def orders_of_type(orders: Iterable[Order], order_type: type[_OrderType]) -> lis
     return [order for order in orders if isinstance(order, order_type)]
 
 
-def graph(regions: int, operators: int = 1) -> StepGraph:
-    """Return a graph of `operators` operators that write tensors of `regions` regions in all."""
+def graph(regions: int, operators: int = 1, workspace: int = 0) -> StepGraph:
+    """Return a graph of `operators` operators that write tensors of `regions` regions in all.
+
+    The first operator has a workspace of `workspace` regions.
+    """
     tensors = tuple(
         Tensor(id=TensorId(i), name=f"t{i}", size_bytes=regions * REGION // operators, role=Role.ACTIVATION)
         for i in range(operators)
@@ -261,7 +267,14 @@ def graph(regions: int, operators: int = 1) -> StepGraph:
     return StepGraph(
         tensors=tensors,
         operators=tuple(
-            Operator(name=f"op{t.id}", signature=f"op{t.id}", stage=Stage.FORWARD, reads=(), writes=(t.id,))
+            Operator(
+                name=f"op{t.id}",
+                signature=f"op{t.id}",
+                stage=Stage.FORWARD,
+                reads=(),
+                writes=(t.id,),
+                workspace_bytes=0 if t.id else workspace * REGION,
+            )
             for t in tensors
         ),
     )
@@ -275,6 +288,14 @@ def one_tensor_graph(size_bytes: int, stage: Stage = Stage.FORWARD) -> StepGraph
     tensor = Tensor(id=TensorId(0), name="t", size_bytes=size_bytes, role=Role.ACTIVATION)
     operator = Operator(name="op", signature="op", stage=stage, reads=(), writes=(TensorId(0),))
     return StepGraph(tensors=(tensor,), operators=(operator,))
+
+
+def correction(trainer: TrainerId, regions: int, workspace: int, number: int = 1) -> Correction:
+    """Return a correction of a graph of one operator, whose workspace is `workspace` regions now."""
+    operator = OutgrownOperator(signature="op0", name="op0", planned_bytes=0, measured_bytes=workspace * REGION)
+    return Correction(
+        trainer=trainer, number=number, graphs=(graph(regions, workspace=workspace),), outgrown=(operator,)
+    )
 
 
 def job_plan(job: JobId, peak_bytes: int) -> JobPlan:

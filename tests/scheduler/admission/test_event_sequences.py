@@ -33,12 +33,14 @@ from indb_tensile.scheduler.admission.events import (
     Capture,
     Claim,
     ClaimLoss,
+    Correction,
     Event,
     Exit,
     Failure,
     Finish,
     Holding,
     Measurement,
+    Misplacement,
     Parking,
     PauseChange,
     QueueChange,
@@ -49,7 +51,9 @@ from indb_tensile.scheduler.admission.events import (
 from indb_tensile.scheduler.admission.parking import bring_back, set_aside
 from indb_tensile.scheduler.admission.pool import Fault, JobStage, Sharing, TrainerId
 from indb_tensile.scheduler.completion.contention import Contention
+from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from tests.scheduler.admission.fake_controller import (
     REGION,
     FakeController,
@@ -88,6 +92,8 @@ class EventSimulation:
         self.in_flight: dict[TrainerId, int] = {}
         self.outcome_by_claim: dict[int, str] = {}
         self.paused: set[int] = set()
+        self.workspaces: dict[int, int] = {}  # by job, in regions: as measured last
+        self.corrections: dict[TrainerId, int] = {}  # the number of the last correction
 
     def alive(self) -> set[TrainerId]:
         return self.starting | self.idle | set(self.busy) | self.ending
@@ -128,6 +134,7 @@ class EventSimulation:
                 assert self.granted_bytes[trainer] == grant_bytes
                 self.next_message[trainer] = self.calibration(trainer, grant_bytes)
             case SendPlans(trainer=trainer, generation=generation, grant_bytes=grant_bytes):
+                assert order.correction == self.corrections.get(trainer, 0), "a plan for old workspaces"
                 assert trainer not in self.in_flight, "two generations in flight"
                 assert grant_bytes <= self.granted_bytes[trainer]
                 self.in_flight[trainer] = generation
@@ -185,8 +192,28 @@ class EventSimulation:
     def capture(self, trainer: TrainerId) -> Capture:
         size = self.sizes[self.busy[trainer].job]
         unknown = self.data.draw(st.integers(0, 1), label="unknown operators")
-        return Capture(
-            trainer=trainer, graphs=(graph(size, size),), latency_ns=((100,) * size,), unknown=unknown, steps=1e10
+        graphs = (self.graph(trainer),)
+        return Capture(trainer=trainer, graphs=graphs, latency_ns=((100,) * size,), unknown=unknown, steps=1e10)
+
+    def graph(self, trainer: TrainerId) -> StepGraph:
+        """Return the graph of the trainer's job, with the workspace that was measured last."""
+        number = self.busy[trainer].job
+        return graph(self.sizes[number], self.sizes[number], self.workspaces.get(number, 0))
+
+    def outgrow(self, trainer: TrainerId) -> None:
+        """Let an operator of the trainer's job need a larger workspace."""
+        number = self.busy[trainer].job
+        workspace = self.workspaces.get(number, 0) + self.data.draw(st.integers(1, 10), label="more")
+        self.workspaces[number] = workspace
+        self.corrections[trainer] = self.corrections.get(trainer, 0) + 1
+        operator = OutgrownOperator(signature="op0", name="op0", planned_bytes=0, measured_bytes=workspace * REGION)
+        self.send(
+            Correction(
+                trainer=trainer,
+                number=self.corrections[trainer],
+                graphs=(self.graph(trainer),),
+                outgrown=(operator,),
+            )
         )
 
     def calibration(self, trainer: TrainerId, grant_bytes: int) -> Calibration:
@@ -194,7 +221,7 @@ class EventSimulation:
         needs_bytes = self.data.draw(st.integers(1, size), label="calibration needs") * REGION
         return Calibration(
             trainer=trainer,
-            graphs=(graph(size, size),),
+            graphs=(self.graph(trainer),),
             latency_ns=((100,) * size,),
             overflow_bytes=max(0, needs_bytes - grant_bytes),
         )
@@ -243,7 +270,7 @@ class EventSimulation:
             self.send(QueueChange())
 
     def take_random_action(self) -> None:  # noqa: C901 - a table: one case per kind of action
-        action = self.data.draw(st.integers(0, 16), label="action")
+        action = self.data.draw(st.integers(0, 18), label="action")
         numbers = st.sampled_from(sorted(self.sizes))
         if action == 0:
             self.send(Tick())
@@ -274,6 +301,12 @@ class EventSimulation:
             self.set_aside(self.data.draw(st.sets(numbers), label="set aside"))
         elif action == 15 and (running := self.trainers_under_plan()):
             self.send_progress(self.draw_trainer(running))
+        elif action == 16 and (running := self.trainers_under_plan()):
+            self.outgrow(self.draw_trainer(running))
+        elif action == 17 and (running := self.trainers_under_plan()):
+            trainer = self.draw_trainer(running)
+            generation = self.data.draw(st.integers(1, 3), label="misplaced")
+            self.send(Misplacement(trainer=trainer, generation=generation, block_bytes=REGION))
         else:
             self.answer_question()
 
