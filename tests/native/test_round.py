@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -244,10 +244,12 @@ def test_no_region_is_lost_or_lent_twice_when_members_are_killed_at_any_moment(l
     for number in range(12):
         slot, epoch = ledger.claim_slot(1)
         ledger.grant(slot, REGION_BYTES)
-        process = fork.Process(target=_borrow_for_ever, args=(ledger.fd, slot, epoch, number))
+        process: multiprocessing.process.BaseProcess = fork.Process(
+            target=_borrow_for_ever, args=(ledger.fd, slot, epoch, number)
+        )
         process.start()
         running.append((slot, process))
-        wait_until(lambda s=slot: ledger.usage(s).high_water_bytes > REGION_BYTES, goal="the member has borrowed")
+        wait_until(_has_borrowed(ledger, slot), goal="the member has borrowed")
         if len(running) == 3:
             died, victim = running.pop(choose.randrange(3))
             assert victim.pid is not None
@@ -264,6 +266,10 @@ def test_no_region_is_lost_or_lent_twice_when_members_are_killed_at_any_moment(l
         ledger.release_slot(slot)
     assert _states(ledger) == {RegionState.POOLED: 6, RegionState.FREE: REGIONS - 6}
     assert ledger.device_usage().used_bytes == 0
+
+
+def _has_borrowed(ledger: Ledger, slot: Slot) -> Callable[[], bool]:
+    return lambda: ledger.usage(slot).high_water_bytes > REGION_BYTES
 
 
 def _borrow_for_ever(fd: int, slot: Slot, epoch: int, seed: int) -> None:
