@@ -71,7 +71,9 @@ class Settings:
 
     Sharing. With `sharing = "completion"` a waiting job starts beside running jobs only if all jobs then end earlier,
     and if no job becomes slower than `max_slowdown` times alone with all the memory. With `any_price` it starts as
-    soon as any plan fits, however slow the jobs become; this is for comparison.
+    soon as any plan fits, however slow the jobs become; this is for comparison. With `phases`, jobs of one
+    owner that go on side by side for at least `phases_s` may share memory in turns within their iterations, if that
+    is foretold to be faster; not on a GPU.
 
     Failures. A worker that has sent no heartbeat for `lease_s` stops its own trainers, and other workers take over
     its jobs. A trainer hangs if it has sent no message for `answer_s` since it was started or was sent a plan. While
@@ -114,6 +116,8 @@ class Settings:
     drift_threshold: float = 0.2
     sharing: str = "completion"
     max_slowdown: float = 3.0
+    phases: bool = False
+    phases_s: float = 120.0  # planning a round takes seconds of a processor, and joining it an iteration of each job
     checkpoint_s: float = 30.0  # the least time between two checkpoints of a job
     checkpoint_store: str = "auto"
     checkpoint_catalog_s: float = 600.0  # under auto: 148 MB every 10 min are 21 GB of WAL a day
@@ -255,6 +259,8 @@ _KINDS: dict[str, str] = {
     "drift_threshold": "a number",
     "sharing": "a way of sharing",
     "max_slowdown": "a number",
+    "phases": "true or false",
+    "phases_s": "a duration",
     "checkpoint_s": "a duration",
     "checkpoint_store": "a store",
     "checkpoint_catalog_s": "a duration",
@@ -291,6 +297,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "parked_jobs": (0, 64),
     "drift_threshold": (0.01, 100),
     "max_slowdown": (1, 1000),
+    "phases_s": (0, 31_536_000),
     "checkpoint_s": (0, 86400),
     "checkpoint_catalog_s": (0, 86400),
     "log_bytes": (4096, 1024 * GIB),

@@ -7,6 +7,7 @@ from indb_tensile.messages import (
     Captured,
     Failed,
     Finished,
+    LeftPhases,
     Measured,
     Message,
     Parked,
@@ -22,13 +23,14 @@ from indb_tensile.scheduler.admission.events import (
     Finish,
     Measurement,
     Parking,
+    RoundLeft,
     SpareReady,
     StepsLeft,
 )
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 
 
-def fact(trainer: TrainerId, message: Message) -> Event | None:
+def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - a table: one line per message
     """Return the fact that the message states; None for progress before the first training step.
 
     Raises InvariantError for a message that only a controller sends.
@@ -55,6 +57,8 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:
             return Adoption(trainer=trainer, generation=generation)
         case Parked():
             return Parking(trainer=trainer, number=message.number, host_bytes=message.host_bytes)
+        case LeftPhases(number=number):
+            return RoundLeft(trainer=trainer, number=number)
         case Measured():
             return Measurement(
                 trainer=trainer,

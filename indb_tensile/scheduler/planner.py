@@ -126,7 +126,8 @@ def foresee(
 ) -> tuple[JobPlan, ...]:
     """Return the same plans with the simulator's forecasts for the workloads' present latencies."""
     ids = [plan.job for plan in plans]
-    schedules = [schedule.among(ids) for schedule in schedules_of(plans)]
+    # without the schedules of jobs of which one has ended
+    schedules = [s.among(ids) for s in schedules_of(plans) if set(s.jobs).issubset(ids)]
     forecast_list = forecasts(workloads, [plan.plans for plan in plans], link, schedules=schedules, cache=cache)
     return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, forecast_list, strict=True))
 

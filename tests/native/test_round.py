@@ -214,10 +214,13 @@ def test_wait_is_over_exactly_if_the_largest_progress_is_far_enough(
 
 def test_waiting_process_is_woken_by_progress_and_by_the_end_of_the_round(ledger: Ledger) -> None:
     passages = _native.Passages(ledger.fd)
-    for end in (lambda: passages.advance(1, 1, 7), lambda: passages.end(1)):
+    for way in ("progress", "end"):
         waiting = threading.Thread(target=lambda: passages.wait_for(1, 1, 7, 60 * SOON_NS))
         waiting.start()
-        end()
+        if way == "progress":
+            passages.advance(1, 1, 7)
+        else:
+            passages.end(1)
         waiting.join()
     assert passages.is_over(1)
     assert not passages.is_over(2)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from indb_tensile.device.hardware import trim_heap
+from indb_tensile.device.round_member import RoundMember, Seat
 from indb_tensile.errors import DeviceMemoryError, InvariantError, NoRoomToParkError
 from indb_tensile.executor.run.runner import Runner
-from indb_tensile.messages import Adopt, Adopted, Message, Park, Parked, TrainerLink
+from indb_tensile.messages import Adopt, Adopted, LeavePhases, LeftPhases, Message, Park, Parked, TrainerLink
 
 from .progress_writer import ProgressWriter
 
@@ -28,7 +29,10 @@ class OrderSource(Protocol):
 
 
 class ControllerOrders:
-    """The orders to one job that trains. `save` saves a checkpoint and returns whether that succeeded."""
+    """The orders to one job that trains. `save` saves a checkpoint and returns whether that succeeded.
+
+    `join` makes the job a member of a round.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,8 @@ class ControllerOrders:
         progress_writer: ProgressWriter,
         save: Callable[[], bool],
         clock_s: Callable[[], float] = time.monotonic,
+        *,
+        join: Callable[[Seat], RoundMember] | None = None,
     ) -> None:
         self._runner = runner
         self._link = link
@@ -45,10 +51,11 @@ class ControllerOrders:
         self._progress_writer = progress_writer
         self._save = save
         self._clock_s = clock_s
+        self._join = join
         self._job = progress_writer.job.job
 
     def follow(self) -> float:
-        """Follow every order that has arrived. Returns the seconds for which the job was parked.
+        """Follow every order that has arrived. Returns the seconds for which the job did not train.
 
         Raises NoRoomToParkError if the job had to leave the device and could not wait in the host pool.
         """
@@ -59,12 +66,15 @@ class ControllerOrders:
                     self._adopt(message)
                 case Park():
                     parked_s += self._park(message)
+                case LeavePhases():
+                    parked_s += self._leave_round(message)
                 case _:
                     raise _unexpected(message, "trains")
         return parked_s
 
     def _adopt(self, order: Adopt) -> None:
-        self._runner.adopt(order.plans, order.generation, order.grant_bytes)
+        member = None if order.seat is None or self._join is None else self._join(order.seat)
+        self._runner.adopt(order.plans, order.generation, order.grant_bytes, member)
         trim_heap()
         self._link.send(Adopted(job=self._job, generation=order.generation))
 
@@ -86,6 +96,22 @@ class ControllerOrders:
         self._progress_writer.enter_again()
         self._progress_writer.signs.begin()
         return self._clock_s() - started_s
+
+    def _leave_round(self, order: LeavePhases) -> float:
+        """Leave the round, and wait for the next order. Until then a thread plays the job's part."""
+        started_s = self._clock_s()
+        self._runner.leave_round()
+        self._link.send(LeftPhases(job=self._job, number=order.number))
+        message = self._inbox.next()
+        match message:
+            case Adopt():
+                self._adopt(message)
+                self._progress_writer.signs.begin()
+                return self._clock_s() - started_s
+            case Park():
+                return self._clock_s() - started_s + self._park(message)
+            case _:
+                raise _unexpected(message, "has left its round")
 
     def _leave(self, order: Park) -> int:
         """Move the state to the host pool and return its bytes there. If that is impossible, save a checkpoint."""

@@ -128,15 +128,17 @@ class Runner:
         self._device.trim()
         self._device.reset_high_water()  # the peak of the old plans does not count for the new ones
 
-    def leave_round(self) -> None:
-        """Leave the round, if the job is in one. No step can run before the next `adopt`.
+    def leave_round(self) -> int | None:
+        """Leave the round, and return its number; None if the job is in none. No step can run before `adopt`.
 
         Call this between iterations: then nothing is in memory that the round has lent. A thread of this process
         plays the job's part until the round is over.
         """
-        if self._member is not None:
-            self._member.leave()
-            self._member = None
+        member, self._member = self._member, None
+        if member is None:
+            return None
+        member.leave()
+        return member.number
 
     def park(self) -> int:
         """Move everything on the device to the host pool, and return the bytes that the job then has in the pool.

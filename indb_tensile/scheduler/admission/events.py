@@ -98,6 +98,14 @@ class StepsLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLeft:
+    """The trainer iterates no more in this round, and has given back all that the round had lent to it."""
+
+    trainer: TrainerId
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """The trainer has published the job's version."""
 
@@ -227,6 +235,7 @@ Event = (
     | Holding
     | Measurement
     | StepsLeft
+    | RoundLeft
     | Finish
     | Failure
     | Exit
