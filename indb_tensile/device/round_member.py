@@ -76,9 +76,10 @@ class Lender(Protocol):
 class PartPlayer:
     """Plays a part of a round: it passes the gates in order and reports progress, without any memory."""
 
-    def __init__(self, passages: Passages, seat: Seat) -> None:
+    def __init__(self, passages: Passages, seat: Seat, *, pause_s: float = _PAUSE_S) -> None:
         self._passages = passages
         self._seat = seat
+        self._pause_s = pause_s
         self._gates = _gates_of(seat.part)
 
     def play(self, boundary: int, stopped: Callable[[], bool], *, to_end_of_iteration: bool = True) -> int:
@@ -98,7 +99,7 @@ class PartPlayer:
             boundary = iteration * part.operators + after
             self._passages.advance(slot, number, min(boundary, _LAST))
             if after == part.operators:
-                time.sleep(_PAUSE_S)
+                time.sleep(self._pause_s)
         return boundary
 
     def _passed(self, iteration: int, operator: int) -> bool:

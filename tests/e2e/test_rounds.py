@@ -14,8 +14,8 @@ from tests.e2e.trainings import child_pids, device_columns, device_is_free, load
 
 pytestmark = pytest.mark.postgres
 
-BUDGET_BYTES = 24 * MIB
-CONVOLUTIONAL = '{"type": "cnn", "channels": [24], "depth": 8, "hidden": [64]}'
+BUDGET_BYTES = 27 * MIB
+CONVOLUTIONAL = '{"type": "cnn", "channels": [12], "depth": 8, "hidden": [64]}'
 EPOCHS = 12
 
 
@@ -31,9 +31,10 @@ def service(cluster: Cluster, template: str) -> Iterator[Service]:
             "TENSILE_SHARING": "any_price",
             "TENSILE_PHASES": "true",
             "TENSILE_PHASES_S": "0",
+            "TENSILE_LOG_LEVEL": "debug",
             "TENSILE_TORCH_THREADS": "2",
-            "TENSILE_LINK_OUT_BYTES_PER_S": "100000000",
-            "TENSILE_LINK_IN_BYTES_PER_S": "100000000",
+            "TENSILE_LINK_OUT_BYTES_PER_S": "3000000",
+            "TENSILE_LINK_IN_BYTES_PER_S": "3000000",
         }
         service.start()
         with database.connect("demo") as connection:
@@ -62,7 +63,7 @@ def test_jobs_in_a_round_publish_the_bits_of_the_job_alone_within_the_budget(
 ) -> None:
     rounds = _rounds(service)
     jobs = [_train(demo, f"round {number}") for number in (1, 2)]
-    service.until(lambda: _rounds(service) > rounds, "a round to begin")
+    service.until(lambda: _rounds(service) > rounds, "a round to begin", 100)
     assert service.until_ended(*jobs) == ["succeeded"] * 2
     assert [weights(service, job) for job in jobs] == [weights(service, alone)] * 2
     assert _highest_bytes(service) <= BUDGET_BYTES
@@ -74,7 +75,7 @@ def test_job_goes_on_when_another_is_killed_or_cancelled_in_the_round(
 ) -> None:
     rounds = _rounds(service)
     jobs = [_train(demo, f"hurt {number}") for number in (1, 2)]
-    service.until(lambda: _rounds(service) > rounds, "a round to begin")
+    service.until(lambda: _rounds(service) > rounds, "a round to begin", 100)
     wait_until_training(service, jobs[0])
     os.kill(child_pids(service, "tensile trainer")[-1], signal.SIGKILL)
     rounds = _rounds(service)
@@ -86,7 +87,7 @@ def test_job_goes_on_when_another_is_killed_or_cancelled_in_the_round(
 
 
 def _train(demo: psycopg.Connection, model: str) -> int:
-    return train(demo, model, "digits", architecture=CONVOLUTIONAL, epochs=EPOCHS, batch_size=360)
+    return train(demo, model, "digits", architecture=CONVOLUTIONAL, epochs=EPOCHS, batch_size=479)
 
 
 def _rounds(service: Service) -> int:
