@@ -36,6 +36,7 @@ from indb_tensile.scheduler.admission.questions import (
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
@@ -147,7 +148,7 @@ class BackgroundPlanner:
     def plan_round(
         self,
         workloads: tuple[Workload, ...],
-        plans: tuple[JobPlan, ...],
+        plans: Plans,
         *,
         budget_bytes: int,
         region_bytes: int,

@@ -10,6 +10,7 @@ from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
+from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.round_plans import plan_round
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.simulate import Compute
@@ -84,7 +85,7 @@ class PolicyPlanner:
     def plan_round(
         self,
         workloads: tuple[Workload, ...],
-        plans: tuple[JobPlan, ...],
+        plans: Plans,
         *,
         budget_bytes: int,
         region_bytes: int,

@@ -47,6 +47,10 @@ class RoundPlayers:
         """Return the seat of a trainer in the present round."""
         return self._seats[trainer]
 
+    def has(self, trainer: TrainerId) -> bool:
+        """Return whether the trainer has a seat in the present round."""
+        return trainer in self._seats
+
     def play(self, trainer: TrainerId) -> None:
         """Play the trainer's part from where it stopped, until the round ends."""
         seat = self._seats[trainer]

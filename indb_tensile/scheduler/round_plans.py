@@ -35,7 +35,7 @@ _MOST_BUDGETS = 8  # for a job's other graphs
 
 def plan_round(
     workloads: Sequence[Workload],
-    present: Sequence[JobPlan],
+    present: Plans,
     *,
     budget_bytes: int,
     region_bytes: int,
@@ -55,10 +55,9 @@ def plan_round(
     budget_bytes -= budget_bytes % region_bytes
     options = PlanOptions(compute=compute, effort=effort, cancellation_check=cancellation_check)
     planner = policy_named(policy).budget_planner(workloads, link=link, options=options, cache=kept)
-    present_plans = tuple(plan.plans for plan in present)
-    least_work = least_gain * work_of(workloads, forecasts(workloads, present_plans, link, compute, cache=kept))
+    least_work = least_gain * work_of(workloads, forecasts(workloads, present, link, compute, cache=kept))
     best: tuple[float, Phased, tuple[RoundPart, ...]] | None = None
-    for plans in _candidates(workloads, present_plans, planner, budget_bytes, kept):
+    for plans in _candidates(workloads, present, planner, budget_bytes, kept):
         cancellation_check()
         blocks = _blocks(workloads, plans, link, region_bytes, kept)
         candidate = _interleaved(workloads, plans, blocks, budget_bytes, link, compute, kept)

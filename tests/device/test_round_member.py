@@ -1,5 +1,6 @@
 """Check that gates never block jobs for ever, and that jobs keep to the budget, whoever is killed, parks or rests."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -191,13 +192,13 @@ class _Lender:
     def __init__(self) -> None:
         self.held: set[int] = set()
 
-    def take_for(self, places: object, limit_ns: int, /) -> bool:
+    def take_for(self, places: Sequence[int], limit_ns: int, /) -> bool:
         del limit_ns
-        self.held.update(places)  # type: ignore[call-overload]
+        self.held.update(places)
         return True
 
-    def give(self, places: object, /) -> None:
-        self.held.difference_update(places)  # type: ignore[call-overload]
+    def give(self, places: Sequence[int], /) -> None:
+        self.held.difference_update(places)
 
 
 def test_member_that_rests_for_longer_than_a_beat_is_played_and_goes_on_with_a_later_iteration() -> None:

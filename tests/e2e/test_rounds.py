@@ -14,9 +14,9 @@ from tests.e2e.trainings import child_pids, device_columns, device_is_free, load
 
 pytestmark = pytest.mark.postgres
 
-BUDGET_BYTES = 27 * MIB
+BUDGET_BYTES = 28 * MIB
 CONVOLUTIONAL = '{"type": "cnn", "channels": [12], "depth": 8, "hidden": [64]}'
-EPOCHS = 12
+EPOCHS = 20
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +26,14 @@ def service(cluster: Cluster, template: str) -> Iterator[Service]:
         service.settings |= {
             "TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES),
             "TENSILE_BUDGET_BYTES": str(BUDGET_BYTES),
-            "TENSILE_REGION_BYTES": str(256 * 1024),
             "TENSILE_SPARE_TRAINERS": "2",
             "TENSILE_SHARING": "any_price",
             "TENSILE_PHASES": "true",
             "TENSILE_PHASES_S": "0",
             "TENSILE_LOG_LEVEL": "debug",
             "TENSILE_TORCH_THREADS": "2",
-            "TENSILE_LINK_OUT_BYTES_PER_S": "3000000",
-            "TENSILE_LINK_IN_BYTES_PER_S": "3000000",
+            "TENSILE_LINK_OUT_BYTES_PER_S": "10000000",
+            "TENSILE_LINK_IN_BYTES_PER_S": "10000000",
         }
         service.start()
         with database.connect("demo") as connection:

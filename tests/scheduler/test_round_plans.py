@@ -19,6 +19,7 @@ from indb_tensile.scheduler.memory.residency import intervals
 from indb_tensile.scheduler.phases.round_part import RoundPart, Segment, Wait
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan, plan_jobs, schedules_of
+from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.round_plans import plan_round
 from indb_tensile.scheduler.search.local_search import Effort
@@ -40,12 +41,12 @@ def test_rounds_keep_the_budget_in_whole_regions_for_any_timing(
     blocks = sum(_block_regions(workload, plan) for workload, plan in zip(jobs, present, strict=True))
     budget = int(blocks * fraction) * REGION
     planned = plan_round(
-        jobs, present, budget_bytes=budget, region_bytes=REGION, link=LINK, compute=compute, least_gain=0
+        jobs, _plans(present), budget_bytes=budget, region_bytes=REGION, link=LINK, compute=compute, least_gain=0
     )
     if planned is None:
         return
     assert planned == plan_round(
-        jobs, present, budget_bytes=budget, region_bytes=REGION, link=LINK, compute=compute, least_gain=0
+        jobs, _plans(present), budget_bytes=budget, region_bytes=REGION, link=LINK, compute=compute, least_gain=0
     )
     _check(jobs, planned, budget)
 
@@ -60,7 +61,13 @@ def test_four_networks_in_little_memory_are_faster_in_a_round() -> None:
     present = plan_jobs(jobs, budget_bytes=budget, link=link, compute=Compute.TURNS, effort=Effort.QUICK)
     assert not isinstance(present, Infeasible)
     planned = plan_round(
-        jobs, present, budget_bytes=budget, region_bytes=region, link=link, compute=Compute.TURNS, least_gain=1.1
+        jobs,
+        _plans(present),
+        budget_bytes=budget,
+        region_bytes=region,
+        link=link,
+        compute=Compute.TURNS,
+        least_gain=1.1,
     )
     assert planned is not None
     _check(jobs, planned, budget, region)
@@ -71,7 +78,10 @@ def test_no_round_is_planned_if_it_gains_too_little_or_everything_fits() -> None
     present = _side_by_side(jobs)
     everything = sum(_block_regions(w, p) for w, p in zip(jobs, present, strict=True)) * REGION
     for budget, gain in ((everything, 0.0), (everything // 2, 1e6)):
-        assert plan_round(jobs, present, budget_bytes=budget, region_bytes=REGION, link=LINK, least_gain=gain) is None
+        assert (
+            plan_round(jobs, _plans(present), budget_bytes=budget, region_bytes=REGION, link=LINK, least_gain=gain)
+            is None
+        )
 
 
 def test_part_has_its_gates_by_iteration_and_knows_which_places_it_keeps_to_the_end() -> None:
@@ -200,3 +210,7 @@ def _block_regions(workload: Workload, plan: JobPlan) -> int:
 def _small_job(number: int) -> Workload:
     graph = residual(30)
     return Workload(job=JobId(number), graphs=(graph,), latency_ns=((1000,) * len(graph.operators),))
+
+
+def _plans(planned: Sequence[JobPlan]) -> Plans:
+    return tuple(plan.plans for plan in planned)

@@ -15,6 +15,7 @@ from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload
 
@@ -67,7 +68,7 @@ class TracePlanner:
     def plan_round(
         self,
         workloads: tuple[Workload, ...],
-        plans: tuple[JobPlan, ...],
+        plans: Plans,
         *,
         budget_bytes: int,
         region_bytes: int,

@@ -13,6 +13,7 @@ from indb_tensile.scheduler.admission.pool import Planner
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
@@ -60,10 +61,10 @@ class PlacedFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFor:
-    """The arguments of a call of `Planner.plan_round`."""
+    """The arguments of a call of `Planner.plan_round`: no forecasts, because they change with every report."""
 
     workloads: tuple[Workload, ...]
-    plans: tuple[JobPlan, ...]
+    plans: Plans
     budget_bytes: int
     region_bytes: int
     compute: Compute

@@ -71,7 +71,7 @@ def _look(decision: Decision) -> None:
         return
     if pool.improvable and is_worth_improving(pool):
         return
-    present = tuple(member.plan for member in running if member.plan is not None)
+    present = tuple(member.plan.plans for member in running if member.plan is not None)
     compute = Compute.TURNS if pool.contention.slowdown(len(running)) > (1 + len(running)) / 2 else Compute.OVERLAP
     try:
         plans = decision.planner.plan_round(

@@ -146,7 +146,7 @@ def _tightest(
         budget_bytes = most_bytes * part // 20 // REGION_BYTES * REGION_BYTES
         plans = plan_round(
             workloads,
-            present,
+            tuple(plan.plans for plan in present),
             budget_bytes=budget_bytes,
             region_bytes=REGION_BYTES,
             link=_LINK,

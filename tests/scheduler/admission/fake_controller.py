@@ -37,6 +37,7 @@ from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tenso
 from indb_tensile.scheduler.phases.round_part import RoundPart, Segment
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.policies.policy import Plans
 from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload
 
@@ -156,7 +157,7 @@ class HalvingPlanner:
     def plan_round(
         self,
         workloads: tuple[Workload, ...],
-        plans: tuple[JobPlan, ...],
+        plans: Plans,
         *,
         budget_bytes: int,
         region_bytes: int,
@@ -229,7 +230,7 @@ class CachedPlanner(HalvingPlanner):
     def plan_round(
         self,
         workloads: tuple[Workload, ...],
-        plans: tuple[JobPlan, ...],
+        plans: Plans,
         *,
         budget_bytes: int,
         region_bytes: int,
