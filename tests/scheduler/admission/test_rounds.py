@@ -112,6 +112,24 @@ def test_round_is_looked_for_once_for_the_same_plans() -> None:
     assert asked.count(RoundFor) <= 1
 
 
+def test_answer_is_used_although_forecasts_were_renewed_meanwhile() -> None:
+    controller = SlowPlannerController(10, phases=True)
+    for number in (1, 2):
+        _start(controller, number, 8)
+        while controller.question is not None and not isinstance(controller.question, RoundFor):
+            controller.answer()
+            controller.adopt_all()
+    assert isinstance(controller.question, RoundFor)
+    member = controller.pool.members[0]
+    assert member.trainer is not None
+    assert member.plan is not None
+    forecast = replace(member.plan.forecast, iteration_ns=1234)
+    renewed = replace(member, plan=replace(member.plan, forecast=forecast))
+    controller.pool = replace(controller.pool, members=(renewed, *controller.pool.members[1:]))
+    controller.answer()
+    assert controller.pool.round is not None
+
+
 def test_all_leave_when_other_plans_are_there_and_get_them_when_the_round_is_over() -> None:
     controller, first, second = _in_round()
     third = controller.claim(job(3))
