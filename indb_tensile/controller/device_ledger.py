@@ -145,8 +145,8 @@ class DeviceMemory:
         return self._account.usage(slot).held_bytes
 
     def slot(self, trainer: TrainerId) -> Slot:
-        """Return a living trainer's slot. Raises DeviceError if it has none."""
-        slot = self._slots.get(trainer)
+        """Return a trainer's slot, also after its death. Raises DeviceError if it has none."""
+        slot = self._slots.get(trainer, self._revoked.get(trainer))
         if slot is None:
             raise DeviceError(f"trainer {trainer} has no slot in the device's ledger")
         return slot
@@ -265,7 +265,7 @@ class DeviceMemory:
         usage = self._account.usage(slot)
         return JobUse(
             job=job,
-            granted_bytes=usage.granted_bytes,
+            granted_bytes=usage.granted_bytes + usage.lent_bytes,
             used_bytes=usage.used_bytes,
             high_water_bytes=usage.high_water_bytes,
         )
