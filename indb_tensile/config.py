@@ -73,7 +73,9 @@ class Settings:
     and if no job becomes slower than `max_slowdown` times alone with all the memory. With `any_price` it starts as
     soon as any plan fits, however slow the jobs become; this is for comparison. With `completion`, running jobs leave
     the device for waiting jobs that come before them (shifts), if `parked_jobs` allows it. A job that has waited for
-    its first step for `first_step_s` has a turn before others go on.
+    its first step for `first_step_s` has a turn before others go on. With `phases`, jobs of one
+    owner that go on side by side for at least `phases_s` may share memory in turns within their iterations, if that
+    is foretold to be faster; not on a GPU.
 
     Failures. A worker that has sent no heartbeat for `lease_s` stops its own trainers, and other workers take over
     its jobs. A trainer hangs if it has sent no message for `answer_s` since it was started or was sent a plan. While
@@ -117,6 +119,8 @@ class Settings:
     sharing: str = "completion"
     max_slowdown: float = 3.0
     first_step_s: float = 300.0  # a person who waits for the first loss of a training looks again after minutes
+    phases: bool = False
+    phases_s: float = 120.0  # planning a round takes seconds of a processor, and joining it an iteration of each job
     checkpoint_s: float = 30.0  # the least time between two checkpoints of a job
     checkpoint_store: str = "auto"
     checkpoint_catalog_s: float = 600.0  # under auto: 148 MB every 10 min are 21 GB of WAL a day
@@ -259,6 +263,8 @@ _KINDS: dict[str, str] = {
     "sharing": "a way of sharing",
     "max_slowdown": "a number",
     "first_step_s": "a duration",
+    "phases": "true or false",
+    "phases_s": "a duration",
     "checkpoint_s": "a duration",
     "checkpoint_store": "a store",
     "checkpoint_catalog_s": "a duration",
@@ -296,6 +302,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "drift_threshold": (0.01, 100),
     "max_slowdown": (1, 1000),
     "first_step_s": (1, 86400),
+    "phases_s": (0, 31_536_000),
     "checkpoint_s": (0, 86400),
     "checkpoint_catalog_s": (0, 86400),
     "log_bytes": (4096, 1024 * GIB),

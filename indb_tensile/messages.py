@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from indb_tensile import framing
+from indb_tensile.device.round_member import Seat
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, JobId, Phase, Slot
 from indb_tensile.scheduler.graph import StepGraph
@@ -52,6 +53,16 @@ class Adopt(Message, frozen=True, kw_only=True):
     grant_bytes: int
     plans: tuple[Plan, ...]
     correction: int = 0  # the last `Corrected.number` that the plans take into account
+    seat: Seat | None = None  # the trainer joins a round with these plans
+
+
+class LeavePhases(Message, frozen=True, kw_only=True):
+    """Tell the trainer to leave this round at the end of its iteration, and to wait for the next `Adopt` or `Park`.
+
+    The trainer answers `LeftPhases`.
+    """
+
+    number: int
 
 
 class Park(Message, frozen=True, kw_only=True):
@@ -138,6 +149,13 @@ class Parked(Message, frozen=True, kw_only=True):
     host_bytes: int
 
 
+class LeftPhases(Message, frozen=True, kw_only=True):
+    """The job iterates no more in this round, and has given back what the round had lent to it."""
+
+    job: JobId
+    number: int
+
+
 class Measured(Message, frozen=True, kw_only=True):
     """Means over the iterations of the training step that were sampled since the last report."""
 
@@ -192,6 +210,7 @@ AnyMessage = (
     Assign
     | Calibrate
     | Adopt
+    | LeavePhases
     | Park
     | Ready
     | Captured
@@ -200,6 +219,7 @@ AnyMessage = (
     | Misplaced
     | Adopted
     | Parked
+    | LeftPhases
     | Measured
     | Progressed
     | Finished

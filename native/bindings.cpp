@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,6 +19,8 @@
 #include "cpu_device.hpp"
 #include "emulated_device.hpp"
 #include "fault.hpp"
+#include "lent_regions.hpp"
+#include "passages.hpp"
 #include "script_bindings.hpp"
 
 using namespace tensile;
@@ -74,6 +77,7 @@ void bind_ledger(nb::module_& module) {
           "pid"_a)
       .def("set_pid", &Ledger::set_pid, "slot"_a, "pid"_a)
       .def("grant", &Ledger::grant, "slot"_a, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("set_pool", &Ledger::set_pool, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("revoke_slot", &Ledger::revoke_slot, "slot"_a)
       .def("release_slot", &Ledger::release_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -102,10 +106,57 @@ void bind_ledger(nb::module_& module) {
            [](const Ledger& ledger) {
              const PoolUsage u = ledger.usage();
              return std::make_tuple(u.capacity_bytes, u.region_bytes, u.granted_bytes, u.used_bytes,
-                                    u.high_water_bytes, u.host_bytes, u.host_limit_bytes, u.absent_bytes);
+                                    u.high_water_bytes, u.host_bytes, u.host_limit_bytes, u.absent_bytes,
+                                    u.pooled_bytes);
            })
       .def("out_lane", [](const Ledger& ledger) { return as_tuple(ledger.words().out); })
       .def("in_lane", [](const Ledger& ledger) { return as_tuple(ledger.words().in); });
+}
+
+void bind_round(nb::module_& module) {
+  nb::class_<Passages>(module, "Passages")
+      .def(
+          "__init__", [](Passages* place, int ledger_fd) { new (place) Passages(Ledger::attach(ledger_fd)); },
+          "ledger_fd"_a)
+      .def(
+          "advance",
+          [](Passages& passages, std::uint32_t slot, std::uint64_t round, std::uint64_t boundary) {
+            passages.advance(slot, {round, boundary});
+          },
+          "slot"_a, "number"_a, "boundary"_a)
+      .def(
+          "wait_for",
+          [](const Passages& passages, std::uint32_t slot, std::uint64_t round, std::uint64_t boundary,
+             std::uint64_t limit_ns, std::uint32_t spins) {
+            return passages.wait_for(slot, {round, boundary}, std::chrono::nanoseconds(limit_ns), spins);
+          },
+          "slot"_a, "number"_a, "boundary"_a, "limit_ns"_a, "spins"_a = 0, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "progress",
+          [](const Passages& passages, std::uint32_t slot) {
+            const layout::Progress progress = passages.progress(slot);
+            return std::make_tuple(progress.round, progress.boundary);
+          },
+          "slot"_a)
+      .def("end", &Passages::end, "number"_a)
+      .def("is_over", &Passages::is_over, "number"_a);
+  nb::class_<LentRegions>(module, "LentRegions")
+      .def(
+          "__init__",
+          [](LentRegions* place, int ledger_fd, std::uint32_t slot, std::uint64_t epoch, std::uint64_t begin,
+             std::uint32_t places) {
+            new (place) LentRegions(Ledger::attach(ledger_fd), {slot, epoch}, begin, places);
+          },
+          "ledger_fd"_a, "slot"_a, "epoch"_a, "begin"_a, "places"_a)
+      .def(
+          "take_for",
+          [](LentRegions& regions, const std::vector<std::uint32_t>& places, std::uint64_t limit_ns) {
+            return regions.take_for(places, std::chrono::nanoseconds(limit_ns));
+          },
+          "places"_a, "limit_ns"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("give", &LentRegions::give, "places"_a)
+      .def("held_bytes", &LentRegions::held_bytes)
+      .def("mapped_count", &LentRegions::mapped_count);
 }
 
 void bind_emulated_device(nb::module_& module) {
@@ -168,6 +219,7 @@ NB_MODULE(_native, module) {
       },
       "ledger_fd"_a, "slot"_a, "epoch"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>());
   bind_ledger(module);
+  bind_round(module);
   bind_emulated_device(module);
   bind_cpu_device(module);
   bind_cuda(module);

@@ -40,7 +40,7 @@ std::uint64_t blocked_ns(Waiter waiter) {
 
 inline auto as_tuple(const SlotUsage& u) {
   return std::make_tuple(u.slot, u.epoch, u.pid, u.granted_bytes, u.held_bytes, u.used_bytes, u.high_water_bytes,
-                         u.host_bytes);
+                         u.host_bytes, u.lent_bytes);
 }
 
 inline auto as_tuple(const layout::Owner& owner) {

@@ -1,13 +1,14 @@
-// The layout of the device's shared file, version 4. Every process that maps the file uses exactly this layout.
+// The layout of the device's shared file, version 5. Every process that maps the file uses exactly this layout.
 //
 //   offset  bytes  record
-//        0     64  Header   magic, version, slots, capacity, region, regions, memory, host pool
+//        0     64  Header   magic, version, slots, capacity, region, regions, memory, host pool, last round
 //       64     64  Lane     device to host: rate, clock, totals
 //      128     64  Lane     host to device
-//      192     64  Pool     the device as a whole: tally, high water
+//      192     64  Pool     the device as a whole: tally, high water, returned regions
 //      256  64*64  Slot     one per job: state, epoch, pid, granted, tally, intent, posted, high water
 //     4352   64*8  Word     one per job: its share of the pinned host pool (host_shares.hpp)
-//     4864    8*n  Word     one per region, n of them: its owner
+//     4864  64*64  Passage  one per job: how far it has come in its round (passages.hpp), the bytes lent to it
+//     8960    8*n  Word     one per region, n of them: its owner
 //   memory  n*region        the device's memory, at a page boundary, if the ledger was created with memory
 //
 // Each record has a cache line to itself, so that two jobs never contend for one line. The words of host shares and
@@ -22,7 +23,10 @@
 //   free ──controller: hand out──► empty ──owner: engage──► used ──owner: disengage──► empty
 //   │  ▲                           │ controller: take back   │ controller, when the owner's process is gone
 //   │  └───────────────────────── wiping ◄───────────────────┘
-//   └──controller: withdraw──► absent ──controller: restore──► free
+//   ├──controller: withdraw──► absent ──controller: restore──► free
+//   └──controller: pool──► pooled ──member of the round: borrow──► lent ──give back──► pooled
+//                            │ controller: unpool                   │ controller, when the member's process is gone
+//                            └──► wiping ──► free                   └──► wiping ──► pooled
 //
 // An owner marks an empty region `used` before it places an allocation there, and marks the region `empty` after the
 // last use of the last allocation. Nothing else is needed to hand the region back: the controller takes empty regions
@@ -34,6 +38,14 @@
 // quarantine: its owner is dead, but a process that maps the region may still run. The total grant is derived from
 // the number of words that are not free, so a process killed between two instructions leaves no second count to
 // repair.
+//
+// ## Rounds
+//
+// Jobs that run in phases (a round) take turns with memory. The regions with which they do so belong to the round:
+// the controller makes free regions `pooled`, and a member of the round makes them `lent` while it needs them. A
+// region that is pooled or lent counts once in the total grant, whoever has it, so the grants never exceed the
+// capacity although the members' peaks together may. A member's use may exceed its grant by `Passage::lent_share`,
+// which is raised after its regions have become `lent` and lowered before they are given back.
 //
 // ## Bytes
 //
@@ -61,7 +73,7 @@ namespace tensile::layout {
 using Word = std::atomic<std::uint64_t>;
 
 inline constexpr std::uint64_t magic = 0x31454c49534e4554;  // "TENSILE1" as bytes in memory
-inline constexpr std::uint32_t version = 4;
+inline constexpr std::uint32_t version = 5;
 inline constexpr std::uint32_t slot_count = 64;
 inline constexpr std::size_t line_bytes = 64;
 
@@ -82,6 +94,7 @@ struct alignas(line_bytes) Header {
   std::uint64_t region_count;   // whole regions in the capacity
   std::uint64_t memory_offset;  // start of the memory in this file; 0 if the memory of each process is private
   std::uint64_t host_bytes;     // limit on the pinned host memory of all processes together
+  Word last_over;               // number of the last round that is over; nobody waits in it any more
 };
 
 struct alignas(line_bytes) Lane {
@@ -94,6 +107,7 @@ struct alignas(line_bytes) Lane {
 struct alignas(line_bytes) Pool {
   Word tally;
   Word high_water_bytes;  // raised before the tally is replaced; the mark is max(this, tally.used_bytes)
+  Word returned;          // counts the times that regions became `pooled`; a futex (its low half)
 };
 
 struct alignas(line_bytes) Slot {
@@ -107,6 +121,11 @@ struct alignas(line_bytes) Slot {
   Word high_water_bytes;
 };
 
+struct alignas(line_bytes) Passage {
+  Word passed;      // Progress: only ever raised, by the job or by whoever plays its part; a futex (its low half)
+  Word lent_share;  // HostShare: the bytes of its lent regions; changed by the job alone until its slot is released
+};
+
 struct Ledger {
   Header header;
   Lane out;
@@ -114,6 +133,7 @@ struct Ledger {
   Pool pool;
   std::array<Slot, slot_count> slots;
   std::array<Word, slot_count> host_shares;
+  std::array<Passage, slot_count> passages;
 };
 
 static_assert(Word::is_always_lock_free && sizeof(Word) == 8 && alignof(Word) == 8);
@@ -122,7 +142,9 @@ static_assert(sizeof(Lane) == 64 && sizeof(Pool) == 64 && sizeof(Slot) == 64);
 static_assert(offsetof(Ledger, out) == 64 && offsetof(Ledger, in) == 128 && offsetof(Ledger, pool) == 192);
 static_assert(offsetof(Header, memory_offset) == 40 && offsetof(Header, host_bytes) == 48);
 static_assert(offsetof(Ledger, slots) == 256 && offsetof(Ledger, host_shares) == 256 + slot_count * sizeof(Slot));
-static_assert(sizeof(Ledger) == offsetof(Ledger, host_shares) + slot_count * sizeof(Word));
+static_assert(offsetof(Header, last_over) == 56 && sizeof(Passage) == 64);
+static_assert(offsetof(Ledger, passages) == offsetof(Ledger, host_shares) + slot_count * sizeof(Word));
+static_assert(sizeof(Ledger) == offsetof(Ledger, passages) + slot_count * sizeof(Passage) && sizeof(Ledger) == 8960);
 
 // Sequence numbers count a slot's moves and wrap around; they are only compared for equality with the latest number.
 inline constexpr unsigned sequence_bits = 14;
@@ -157,7 +179,7 @@ struct Intent {
   }
 };
 
-// A slot's share of the host pool, and the low bits of the epoch that holds it: 20 bits, 44 bits.
+// A slot's share of the host pool or of its round, and the low bits of the epoch that holds it: 20 bits, 44 bits.
 struct HostShare {
   std::uint64_t epoch;
   std::uint64_t size_bytes;
@@ -166,7 +188,28 @@ struct HostShare {
   static constexpr HostShare unpacked(std::uint64_t word) { return {word >> used_bits, word & max_bytes}; }
 };
 
-enum class RegionState : std::uint64_t { free = 0, empty = 1, used = 2, wiping = 3, absent = 4 };
+// How far a job has come: the number of its round, and the number of boundaries that it has passed in it. A later
+// round compares greater than any number of an earlier one: 20 bits, 44 bits.
+struct Progress {
+  std::uint64_t round;
+  std::uint64_t boundary;
+
+  constexpr std::uint64_t packed() const { return round << used_bits | boundary; }
+  static constexpr Progress unpacked(std::uint64_t word) { return {word >> used_bits, word & max_bytes}; }
+};
+
+inline constexpr std::uint64_t max_round = (std::uint64_t{1} << 20) - 1;
+inline constexpr std::uint64_t max_boundary = max_bytes;
+
+enum class RegionState : std::uint64_t {
+  free = 0,
+  empty = 1,
+  used = 2,
+  wiping = 3,
+  absent = 4,
+  pooled = 5,
+  lent = 6
+};
 
 // The owner of a region: 3 bits, 1 bit, 6 bits, 54 bits. The word of a free region is 0, as in a new file.
 struct Owner {

@@ -67,6 +67,7 @@ void bind_script(nb::module_& module) {
       .def("reserve", &Script::reserve, "size_bytes"_a, "gathers"_a = false)
       .def("kept", &Script::kept, "size_bytes"_a, "gathers"_a = false)
       .def("block", &Script::block)
+      .def("extend", &Script::extend, "size_bytes"_a)
       .def("discard", &Script::discard, "address"_a, "size_bytes"_a)
       .def("be_strict", &Script::be_strict, "who"_a)
       .def("serve", &Script::serve, "sheet"_a.none())

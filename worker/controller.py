@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from indb_tensile import config, settings_loader
+from indb_tensile._native import Passages
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
@@ -35,6 +36,7 @@ from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.mps import Mps
 from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
+from indb_tensile.controller.round_players import RoundPlayers
 from indb_tensile.controller.service_process import NoService, ServiceProcess
 from indb_tensile.controller.shared_regions import SharedRegions
 from indb_tensile.controller.trainers import Trainers
@@ -153,6 +155,7 @@ def _run(settings: Settings) -> None:
             records=records,
             trainers=trainers,
             memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom, regions=shared),
+            rounds=RoundPlayers(Passages(ledger.fd)),
             mailbox=mailbox,
             service=_ServiceAndLearner(service, learner),
             poll_s=settings.poll_s,
@@ -429,7 +432,17 @@ def _make_pool(settings: Settings, contention: Contention, link: Link) -> Pool:
         first_step_s=settings.first_step_s,
         link=link,
         contention=contention,
+        phases=_runs_phases(settings),
+        phases_ns=round(settings.phases_s * 1e9),
     )
+
+
+def _runs_phases(settings: Settings) -> bool:
+    """Return whether jobs may share the device in phases.
+
+    Gates on a GPU are not built. In strict mode every byte has an owner all the time.
+    """
+    return settings.phases and not settings.device.startswith("cuda") and not settings.strict
 
 
 def _contention(settings: Settings, records: CatalogRecords) -> Contention:

@@ -4,7 +4,8 @@ It is a thread and not a process because the search is native code that releases
 planner's caches are keyed by the graph objects. A plan that is no longer needed is still computed to its end, and
 then dropped.
 
-While no other planning is needed, a second thread improves plans that trainers already follow (`RenewFor`). It runs
+While no other planning is needed, a second thread improves plans that trainers already follow (`RenewFor`), and looks
+for rounds in which these jobs are faster (`RoundFor`). It runs
 at a lower priority than the loop, and is cancelled as soon as something else is to be planned. The result of a
 cancelled improvement is not stored, so plans depend on the questions alone.
 """
@@ -27,6 +28,7 @@ from indb_tensile.scheduler.admission.questions import (
     PlanFor,
     Question,
     RenewFor,
+    RoundFor,
     TradeOffsFor,
     Unanswered,
     answer,
@@ -34,6 +36,8 @@ from indb_tensile.scheduler.admission.questions import (
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 log = logging.getLogger("controller")
@@ -103,7 +107,7 @@ class BackgroundPlanner:
 
     def ask(self, question: Question) -> None:
         """Queue a question; returns at once."""
-        if isinstance(question, RenewFor):
+        if isinstance(question, RenewFor | RoundFor):
             self._cancellation.begin()
             self._renewals.put(question)
         else:
@@ -140,6 +144,21 @@ class BackgroundPlanner:
             RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes, thorough=thorough)
         )
         return cast(tuple[JobPlan, ...] | None, renewed)
+
+    def plan_round(
+        self,
+        workloads: tuple[Workload, ...],
+        plans: Plans,
+        *,
+        budget_bytes: int,
+        region_bytes: int,
+        compute: Compute,
+    ) -> tuple[JobPlan, ...] | None:
+        """Answer as `Planner.plan_round`. Raises Unanswered if the answer is not stored."""
+        question = RoundFor(
+            workloads=workloads, plans=plans, budget_bytes=budget_bytes, region_bytes=region_bytes, compute=compute
+        )
+        return cast(tuple[JobPlan, ...] | None, self._look_up(question))
 
     def least_bytes(self, workload: Workload) -> int:
         """Answer as `Planner.least_bytes`. Raises Unanswered if the answer is not stored."""
@@ -187,7 +206,10 @@ class BackgroundPlanner:
 
 def _described(question: Question) -> str:
     """Describe the question for the log: its kind, its jobs, and its budget."""
-    workloads = question.workloads if isinstance(question, PlanFor | RenewFor) else (question.workload,)
+    match question:
+        case PlanFor() | RenewFor() | RoundFor():
+            workloads, budget = question.workloads, f" within {question.budget_bytes} bytes"
+        case _:
+            workloads, budget = (question.workload,), ""
     jobs = ", ".join(str(workload.job) for workload in workloads)
-    budget = f" within {question.budget_bytes} bytes" if isinstance(question, PlanFor | RenewFor) else ""
     return f"{type(question).__name__} jobs {jobs}{budget}"

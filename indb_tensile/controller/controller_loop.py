@@ -20,6 +20,7 @@ from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.message_facts import fact
 from indb_tensile.controller.progress_watch import ProgressWatch
 from indb_tensile.controller.records import Records
+from indb_tensile.controller.round_players import RoundPlayers
 from indb_tensile.controller.trainers import MessageReceived, ProcessEnded, TrainerGone, Trainers
 from indb_tensile.controller.worker_registration import WorkerRegistration
 from indb_tensile.errors import (
@@ -36,6 +37,7 @@ from indb_tensile.messages import (
     Assign,
     Calibrate,
     Failed,
+    LeavePhases,
     Message,
     Park,
     Progressed,
@@ -43,15 +45,20 @@ from indb_tensile.messages import (
 from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
     AssignJob,
+    BeginRound,
     ClaimNext,
     EndMethod,
+    EndRound,
     EndTrainer,
     GrantCalibration,
+    LeaveRound,
     Order,
     ParkJob,
+    PlayPart,
     ReleaseTrainer,
     SendPlans,
     SetGrant,
+    SetRoundPool,
     SpawnTrainer,
 )
 from indb_tensile.scheduler.admission.decide import decide, finished
@@ -125,6 +132,7 @@ class Controller:
         records: Records,
         trainers: Trainers,
         memory: DeviceMemory,
+        rounds: RoundPlayers,
         mailbox: Mailbox[Mail],
         service: ServiceControl,
         poll_s: float,
@@ -136,6 +144,7 @@ class Controller:
         self._membership = WorkerRegistration(records)
         self._trainers = trainers
         self._memory = memory
+        self._rounds = rounds
         self._mailbox = mailbox
         self._service = service
         self._poll_s = poll_s
@@ -176,6 +185,7 @@ class Controller:
             in_order = True
         finally:  # if the loop ended by a fault, its trainers end first
             self._trainers.kill_all()
+            self._rounds.end()
             self._membership.leave(in_order=in_order)
         if self._outdated is not None:
             raise self._outdated
@@ -238,9 +248,9 @@ class Controller:
         while self._events:
             event = self._events.popleft()
             self._pool, orders = decide(self._pool, event, self._planner)
-            if self._pool.asked and self._pool.due is not PlanReason.DRIFT:
+            if self._pool.asked and self._pool.due not in (None, PlanReason.DRIFT):
                 self._planner.hurry()
-            if self._pool.due is None and (planning_ns := self._planner.forget()):
+            if self._pool.due is None and not self._pool.asked and (planning_ns := self._planner.forget()):
                 self._planning_ns = planning_ns
             self._claims = {m.job.job: m.job.claim for m in self._pool.members if not isinstance(m.outcome, Lost)}
             for order in orders:
@@ -352,6 +362,7 @@ class Controller:
         self._stop_silent()
         self._stop_stalled()
         self._reclaim()
+        self._memory.refill_pool()
         self.fold(Tick(now_s=self._clock_s(), time_of_day=time.strftime("%H:%M:%S UTC", time.gmtime())))
 
     def _stop_overruns(self) -> None:
@@ -410,6 +421,7 @@ class Controller:
                 self._trainers.send(trainer, Calibrate(grant_bytes=grant_bytes))
             case SendPlans():
                 self._run_clock(order.trainer)
+                seat = None if order.round is None else self._rounds.seat_of(order.trainer)
                 self._trainers.send(
                     order.trainer,
                     Adopt(
@@ -417,8 +429,19 @@ class Controller:
                         grant_bytes=order.grant_bytes,
                         plans=order.plans,
                         correction=order.correction,
+                        seat=seat,
                     ),
                 )
+            case BeginRound(number=number, trainers=trainers, parts=parts):
+                self._rounds.begin(number, {t: self._memory.slot(t) for t in trainers}, parts)
+            case SetRoundPool(size_bytes=size_bytes):
+                self._memory.set_pool(size_bytes)
+            case PlayPart(trainer=trainer):
+                self._rounds.play(trainer)
+            case LeaveRound(trainer=trainer, number=number):
+                self._trainers.send(trainer, LeavePhases(number=number))
+            case EndRound():
+                self._rounds.end()
             case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
                 self._trainers.send(trainer, Park(number=number, in_memory=in_memory))
             case EndTrainer(trainer=trainer, method=method):

@@ -65,6 +65,10 @@ class Account(Protocol):
         """Let the slot use this many bytes. Returns them rounded up to whole regions. Raises DeviceMemoryError."""
         ...
 
+    def set_pool(self, size_bytes: int) -> int:
+        """Give a round this many bytes of free regions, and return the bytes that it has. 0 takes all back."""
+        ...
+
     def revoke_slot(self, slot: Slot) -> None:
         """End the slot's epoch: the ledger refuses its writes from now on. Its regions stay reserved."""
         ...
@@ -112,6 +116,8 @@ class DeviceMemory:
         self._kind = kind
         self._slots: dict[TrainerId, Slot] = {}
         self._revoked: dict[TrainerId, Slot] = {}
+        self._wanted_pool_bytes = 0
+        self._pool_settled = True
 
     @property
     def fd(self) -> int:
@@ -137,6 +143,26 @@ class DeviceMemory:
             raise DeviceError(f"trainer {trainer} has no slot in the device's ledger")
         self._account.grant(slot, grant_bytes)
         return self._account.usage(slot).held_bytes
+
+    def slot(self, trainer: TrainerId) -> Slot:
+        """Return a trainer's slot, also after its death. Raises DeviceError if it has none."""
+        slot = self._slots.get(trainer, self._revoked.get(trainer))
+        if slot is None:
+            raise DeviceError(f"trainer {trainer} has no slot in the device's ledger")
+        return slot
+
+    def set_pool(self, size_bytes: int) -> None:
+        """Give a round this many bytes of free regions; 0 takes them back. `refill_pool` repeats what is missing."""
+        self._wanted_pool_bytes = size_bytes
+        pool_bytes = self._account.set_pool(size_bytes)
+        self._pool_settled = pool_bytes == size_bytes
+        if not self._pool_settled:
+            log.warning("a round has %d bytes of regions, and is to have %d", pool_bytes, size_bytes)
+
+    def refill_pool(self) -> None:
+        """Give a round the regions that were not free at `set_pool`."""
+        if not self._pool_settled:
+            self.set_pool(self._wanted_pool_bytes)
 
     def revoke(self, trainer: TrainerId) -> None:
         """End the epoch of a dead trainer's slot, if it has one. The slot stays taken until `release`."""
@@ -239,7 +265,7 @@ class DeviceMemory:
         usage = self._account.usage(slot)
         return JobUse(
             job=job,
-            granted_bytes=usage.granted_bytes,
+            granted_bytes=usage.granted_bytes + usage.lent_bytes,
             used_bytes=usage.used_bytes,
             high_water_bytes=usage.high_water_bytes,
         )

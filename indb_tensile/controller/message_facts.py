@@ -8,6 +8,7 @@ from indb_tensile.messages import (
     Corrected,
     Failed,
     Finished,
+    LeftPhases,
     Measured,
     Message,
     Misplaced,
@@ -26,15 +27,14 @@ from indb_tensile.scheduler.admission.events import (
     Measurement,
     Misplacement,
     Parking,
+    RoundLeft,
     SpareReady,
     StepsLeft,
 )
 from indb_tensile.scheduler.admission.pool import Fault, TrainerId
 
 
-def fact(  # noqa: C901 - a table: one line per kind of message
-    trainer: TrainerId, message: Message
-) -> Event | None:
+def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - a table: one line per message
     """Return the fact that the message states; None for progress before the first training step.
 
     Raises InvariantError for a message that only a controller sends.
@@ -65,6 +65,8 @@ def fact(  # noqa: C901 - a table: one line per kind of message
             return Adoption(trainer=trainer, generation=generation)
         case Parked():
             return Parking(trainer=trainer, number=message.number, host_bytes=message.host_bytes)
+        case LeftPhases(number=number):
+            return RoundLeft(trainer=trainer, number=number)
         case Measured():
             return Measurement(
                 trainer=trainer,

@@ -9,8 +9,11 @@ from indb_tensile.scheduler.memory.placement import place_plan
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew
-from indb_tensile.scheduler.policies import policy_named
+from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
+from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.round_plans import plan_round
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
+from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.trade_offs import trade_offs
 from indb_tensile.scheduler.workload import Workload
 
@@ -78,6 +81,37 @@ class PolicyPlanner:
         if renewed is None or limit_bytes is None:
             return renewed
         return renewed if passing_bytes(workloads, renewed, self.cache) <= limit_bytes else None
+
+    def plan_round(
+        self,
+        workloads: tuple[Workload, ...],
+        plans: Plans,
+        *,
+        budget_bytes: int,
+        region_bytes: int,
+        compute: Compute,
+    ) -> tuple[JobPlan, ...] | None:
+        """Return plans for a round that is faster than these plans side by side and fits the host pool, or None.
+
+        Other policies than our own are for comparison, and run as published.
+        """
+        if self.policy != DEFAULT_POLICY:
+            return None
+        planned = plan_round(
+            _without_host_bytes(workloads),
+            plans,
+            budget_bytes=budget_bytes,
+            region_bytes=region_bytes,
+            link=self.link,
+            policy=self.policy,
+            compute=compute,
+            cancellation_check=self.cancellation_check,
+            cache=self.cache,
+        )
+        limit_bytes = self._left_host_bytes(workloads)
+        if planned is None or limit_bytes is None:
+            return planned
+        return planned if passing_bytes(workloads, planned, self.cache) <= limit_bytes else None
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         """Return the plans with new forecasts."""

@@ -170,6 +170,10 @@ class ArenaServing:
         """The block's address, which does not depend on the block's size."""
         return self._script.block()
 
+    def extend(self, size_bytes: int) -> None:
+        """Let planned addresses lie in this many bytes after the block too, whose memory comes and goes."""
+        self._script.extend(size_bytes)
+
     def lend(self, address: int, size_bytes: int) -> None:
         """Serve small allocations that no sheet contains from these bytes. They are not counted as served.
 

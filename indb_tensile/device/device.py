@@ -172,7 +172,7 @@ class HostUsage:
 class _Native(Protocol):
     """The figures of the native back ends, as tuples."""
 
-    def _slot(self) -> tuple[int, int, int, int, int, int, int, int]: ...
+    def _slot(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
     def _arena(self) -> tuple[int, int, int, int, int, int, int, int, int]: ...
     def _arena_range(self) -> tuple[int, int]: ...
     def _host(self) -> tuple[int, int, int, int]: ...
@@ -188,7 +188,7 @@ def native_arena_range(self: _Native) -> range:
 
 def native_usage(self: _Native) -> Usage:
     """Return this job's figures from the ledger."""
-    _, _, _, granted_bytes, _, used_bytes, high_water_bytes, _ = self._slot()
+    _, _, _, granted_bytes, _, used_bytes, high_water_bytes, _, _ = self._slot()
     return Usage(granted_bytes=granted_bytes, used_bytes=used_bytes, high_water_bytes=high_water_bytes)
 
 

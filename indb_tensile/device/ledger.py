@@ -22,6 +22,8 @@ class RegionState(IntEnum):
     USED = 2
     WIPING = 3  # the controller is returning the region's memory to the machine
     ABSENT = 4  # the region has no memory, because other programs need it
+    POOLED = 5  # the region belongs to a round, and no member has it
+    LENT = 6  # the region belongs to a round, and a member has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class SlotUsage:
     used_bytes: int
     high_water_bytes: int
     host_bytes: int  # in the pinned host pool
+    lent_bytes: int = 0  # of the regions that its round has lent to it; its use may exceed its grant by this much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class DeviceUsage:
     absent_bytes: int  # of regions without memory
     out_lane: LaneUsage
     in_lane: LaneUsage
+    pooled_bytes: int = 0  # of a round's regions that no member has
 
 
 class Ledger:
@@ -142,6 +146,14 @@ class Ledger:
         """
         return self._open.grant(slot, size_bytes)
 
+    def set_pool(self, size_bytes: int) -> int:
+        """Give a round of jobs this many bytes of free regions, and return the bytes that it has: fewer if too little
+        is free.
+
+        With 0 the round's regions that no member has become free; the bytes that members still have are returned.
+        """
+        return self._open.set_pool(size_bytes)
+
     def revoke_slot(self, slot: Slot) -> None:
         """End the slot's epoch after its process has died.
 
@@ -190,6 +202,7 @@ class Ledger:
             host_bytes,
             host_limit_bytes,
             absent_bytes,
+            pooled_bytes,
         ) = self._open.pool()
         return DeviceUsage(
             capacity_bytes=capacity_bytes,
@@ -200,6 +213,7 @@ class Ledger:
             host_bytes=host_bytes,
             host_limit_bytes=host_limit_bytes,
             absent_bytes=absent_bytes,
+            pooled_bytes=pooled_bytes,
             out_lane=_lane_usage(self._open.out_lane()),
             in_lane=_lane_usage(self._open.in_lane()),
         )
@@ -221,8 +235,8 @@ class Ledger:
         return self._handle
 
 
-def _slot_usage(row: tuple[int, int, int, int, int, int, int, int]) -> SlotUsage:
-    slot, epoch, pid, granted_bytes, held_bytes, used_bytes, high_water_bytes, host_bytes = row
+def _slot_usage(row: tuple[int, int, int, int, int, int, int, int, int]) -> SlotUsage:
+    slot, epoch, pid, granted_bytes, held_bytes, used_bytes, high_water_bytes, host_bytes, lent_bytes = row
     return SlotUsage(
         slot=Slot(slot),
         epoch=epoch,
@@ -232,6 +246,7 @@ def _slot_usage(row: tuple[int, int, int, int, int, int, int, int]) -> SlotUsage
         used_bytes=used_bytes,
         high_water_bytes=high_water_bytes,
         host_bytes=host_bytes,
+        lent_bytes=lent_bytes,
     )
 
 

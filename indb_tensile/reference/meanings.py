@@ -206,6 +206,9 @@ SETTINGS: dict[str, str] = {
     "max_slowdown": "With `completion`: the most that sharing may slow a job down, against alone with all memory.",
     "first_step_s": "With `completion`: how long a job that is ready to train waits for its first step until running "
     "jobs make way for it. They do so at once for a job with less work left.",
+    "phases": "Whether jobs of one owner that run side by side may take turns with memory within their iterations, "
+    "if that is foretold to be faster. Not on a GPU, and not with `strict`.",
+    "phases_s": "How long the jobs have to go on for that.",
     "checkpoint_s": "The least time between two checkpoints. Checkpoints take at most a tenth of the training time.",
     "checkpoint_store": "Where checkpoints are stored: `local` in files below `state_dir`; `catalog` in the "
     "database; `auto` in files, and also in the catalog while a controller of another host is alive or files "

@@ -83,7 +83,7 @@ def phased(
 
 def fastest(workloads: Sequence[Workload], candidates: Sequence[Phased]) -> Phased:
     """Return the plans under which the device does most work. Of equal ones return the first."""
-    return max(candidates, key=lambda candidate: _work(workloads, candidate.forecasts))
+    return max(candidates, key=lambda candidate: work_of(workloads, candidate.forecasts))
 
 
 def peaks(
@@ -113,7 +113,7 @@ def forecasts(
     return simulate(runs, link, compute=compute, schedules=schedules, cache=cache) if runs else ()
 
 
-def _work(workloads: Sequence[Workload], forecast_list: Sequence[Forecast]) -> float:
+def work_of(workloads: Sequence[Workload], forecast_list: Sequence[Forecast]) -> float:
     """Return how much time of captured operators the device completes in a unit of time."""
     pairs = zip(workloads, forecast_list, strict=True)
     return sum(_captured_ns(workload) / forecast.iteration_ns for workload, forecast in pairs)

@@ -8,6 +8,7 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import liveness_peak, vanilla_peak
 from indb_tensile.scheduler.phased_plans import Phased, budget_steps, fastest, forecasts, peaks, phased
+from indb_tensile.scheduler.phases.round_part import RoundPart
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
@@ -46,6 +47,7 @@ class JobPlan:
     swapped_bytes: int  # in the training step, to the host and back
     # The gates to pass. With a schedule jobs together need less than the sum of their peaks.
     schedule: Schedule | None = None
+    part: RoundPart | None = None  # with a schedule that is executed: the job's part in it
 
 
 def plan_jobs(
@@ -85,12 +87,12 @@ def plan_jobs(
     if phases:
         for_phases = map(budget_planner.plans_in_phases, budget_steps(workloads, budget_bytes, cache=kept))
         chosen = _in_phases(workloads, (plans, *for_phases), budget_bytes, link, compute, policy, kept)
-        return chosen if isinstance(chosen, Infeasible) else _job_plans(workloads, chosen, kept)
+        return chosen if isinstance(chosen, Infeasible) else job_plans(workloads, chosen, kept)
     refusal = _over(workloads, plans, budget_bytes, policy, kept)
     if refusal is not None:
         return refusal
     forecast_list = forecasts(workloads, plans, link, compute, cache=kept)
-    return _job_plans(workloads, Phased(plans=plans, schedules=(), forecasts=forecast_list), kept)
+    return job_plans(workloads, Phased(plans=plans, schedules=(), forecasts=forecast_list), kept)
 
 
 def _in_phases(
@@ -124,7 +126,8 @@ def foresee(
 ) -> tuple[JobPlan, ...]:
     """Return the same plans with the simulator's forecasts for the workloads' present latencies."""
     ids = [plan.job for plan in plans]
-    schedules = [schedule.among(ids) for schedule in schedules_of(plans)]
+    # without the schedules of jobs of which one has ended
+    schedules = [s.among(ids) for s in schedules_of(plans) if set(s.jobs).issubset(ids)]
     forecast_list = forecasts(workloads, [plan.plans for plan in plans], link, schedules=schedules, cache=cache)
     return tuple(replace(plan, forecast=forecast) for plan, forecast in zip(plans, forecast_list, strict=True))
 
@@ -162,7 +165,7 @@ def renew(
     if renewed is None or _over(workloads, renewed, budget_bytes, policy, kept) is not None:
         return None
     forecast_list = forecasts(workloads, renewed, link, cache=kept)
-    return _job_plans(workloads, Phased(plans=renewed, schedules=(), forecasts=forecast_list), kept)
+    return job_plans(workloads, Phased(plans=renewed, schedules=(), forecasts=forecast_list), kept)
 
 
 def schedules_of(plans: Sequence[JobPlan]) -> tuple[Schedule, ...]:
@@ -219,7 +222,10 @@ def _over(
     return None
 
 
-def _job_plans(workloads: Sequence[Workload], chosen: Phased, cache: PlanCache) -> tuple[JobPlan, ...]:
+def job_plans(
+    workloads: Sequence[Workload], chosen: Phased, cache: PlanCache, parts: Sequence[RoundPart] = ()
+) -> tuple[JobPlan, ...]:
+    """Return the jobs' plans with their figures, and with their parts in a round if there is one."""
     ids = [workload.job for workload in workloads]
     schedules = {job: schedule.called(ids) for schedule in chosen.schedules for job in schedule.jobs}
     return tuple(
@@ -234,6 +240,7 @@ def _job_plans(workloads: Sequence[Workload], chosen: Phased, cache: PlanCache) 
             swaps=len(plans[0].swaps),
             swapped_bytes=forecast.out_bytes + forecast.in_bytes,
             schedule=schedules.get(position),
+            part=parts[position] if parts else None,
         )
         for position, (workload, plans, forecast, peak_bytes) in enumerate(
             zip(workloads, chosen.plans, chosen.forecasts, peaks(workloads, chosen.plans, cache), strict=True)

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "fault.hpp"
+#include "futex.hpp"
 
 namespace tensile {
 
@@ -43,6 +44,8 @@ std::uint64_t share_bytes(const layout::Slot& record, std::uint32_t slot, const 
   const bool was_posted = signs_pool || record.posted.load() == intent.sequence;
   return own.used_bytes + (was_posted ? static_cast<std::uint64_t>(intent.change_bytes) : 0);
 }
+
+constexpr std::uint64_t epoch_mask = (std::uint64_t{1} << 20) - 1;  // the bits of an epoch that a HostShare holds
 
 constexpr std::uint64_t ledger_bytes(std::uint64_t region_count) {
   return sizeof(layout::Ledger) + region_count * sizeof(Word);
@@ -131,6 +134,7 @@ Ledger Ledger::create(const DeviceShape& shape) {
   words->in.bytes_per_s = shape.in_bytes_per_s;
   for (layout::Slot& slot : words->slots) slot.epoch = 1;
   for (Word& share : words->host_shares) share = layout::HostShare{1, 0}.packed();
+  for (layout::Passage& passage : words->passages) passage.lent_share = layout::HostShare{1, 0}.packed();
   words->header.magic = layout::magic;
   return Ledger(std::move(memory));
 }
@@ -198,14 +202,53 @@ void Ledger::throw_full(const Claim& claim, std::uint64_t size_bytes) const {
 void Ledger::lower(std::uint32_t slot, std::uint64_t target_bytes) {
   layout::Slot& record = words_->slots[slot];
   const std::uint64_t before_bytes = record.granted_bytes.exchange(target_bytes);
-  const std::uint64_t needed_bytes = promised_bytes(record);
-  if (needed_bytes > target_bytes) {
+  const std::uint64_t over_bytes = excess_bytes(slot, target_bytes);
+  if (over_bytes > 0) {
     record.granted_bytes = before_bytes;
     throw Fault(Fault::Kind::memory,
                 text("slot ", slot, ": its grant of ", before_bytes, " bytes cannot be lowered to ", target_bytes,
-                     " bytes while ", needed_bytes, " bytes are in use"),
+                     " bytes while ", target_bytes + over_bytes, " bytes are in use"),
                 "Lower a grant only after the job has adopted the plan that needs less.");
   }
+}
+
+// Return by how much a slot's use exceeds this grant and the bytes that are lent to it. A member of a round raises
+// `lent_share` before its use and lowers it after its use, so only equal readings around that of the use tell.
+std::uint64_t Ledger::excess_bytes(std::uint32_t slot, std::uint64_t granted_bytes) const {
+  for (;;) {
+    const std::uint64_t lent = lent_bytes(slot);
+    const std::uint64_t needed_bytes = promised_bytes(words_->slots[slot]);
+    if (needed_bytes <= granted_bytes + lent) return 0;
+    if (lent_bytes(slot) == lent) return needed_bytes - granted_bytes - lent;
+  }
+}
+
+std::uint64_t Ledger::lent_bytes(std::uint32_t slot) const {
+  return layout::HostShare::unpacked(words_->passages[slot].lent_share.load()).size_bytes;
+}
+
+void Ledger::add_lent(const Claim& claim, std::int64_t change_bytes) {
+  Word& share = words_->passages[claim.slot].lent_share;
+  std::uint64_t word = share.load();
+  for (;;) {
+    const layout::HostShare now = layout::HostShare::unpacked(word);
+    if (now.epoch != (claim.epoch & epoch_mask)) throw_stale(claim, words_->slots[claim.slot].epoch);
+    const layout::HostShare next{now.epoch, now.size_bytes + static_cast<std::uint64_t>(change_bytes)};
+    if (share.compare_exchange_weak(word, next.packed())) return;
+  }
+}
+
+std::uint64_t Ledger::set_pool(std::uint64_t size_bytes) {
+  const std::uint64_t region_bytes = words_->header.region_bytes;
+  if (size_bytes == 0) return regions_.unpool(wipe()) * region_bytes;
+  const std::uint64_t present = regions_.round_count();
+  const std::uint64_t wanted = size_bytes / region_bytes;
+  const std::uint64_t added = wanted > present ? regions_.pool(wanted - present) : 0;
+  if (added > 0) {
+    ++words_->pool.returned;
+    wake_all(words_->pool.returned);
+  }
+  return (present + added) * region_bytes;
 }
 
 // Return the function that gives the bytes of regions back to the system; they read as zeros afterwards.
@@ -246,7 +289,10 @@ void Ledger::release_slot(std::uint32_t slot) {
   }
   record.tally = Tally{last, slot, 0}.packed();
   record.granted_bytes = 0;
+  words_->passages[slot].lent_share = layout::HostShare{record.epoch & epoch_mask, 0}.packed();
   regions_.take_all(slot, wipe());
+  ++words_->pool.returned;  // its lent regions are the round's again
+  wake_all(words_->pool.returned);
   host_shares_.begin(slot, record.epoch);
   record.high_water_bytes = 0;
   record.pid = 0;
@@ -269,7 +315,7 @@ std::uint64_t Ledger::move(const Claim& claim, std::uint64_t freed_bytes, std::u
                       static_cast<std::int64_t>(taken_bytes) - static_cast<std::int64_t>(freed_bytes)};
   publish(claim, record, before, intent);
   const Tally after{intent.sequence, claim.slot, before.used_bytes - freed_bytes + taken_bytes};
-  const std::uint64_t granted_bytes = record.granted_bytes.load();
+  const std::uint64_t granted_bytes = record.granted_bytes.load() + lent_bytes(claim.slot);
   if (taken_bytes > freed_bytes && after.used_bytes > granted_bytes) {
     withdraw(record, before, intent);
     live(claim);  // if the slot was released meanwhile, report that instead
@@ -341,7 +387,8 @@ SlotUsage Ledger::usage(std::uint32_t slot) const {
           .held_bytes = regions_.held_count({slot, record.epoch}) * words_->header.region_bytes,
           .used_bytes = used_bytes,
           .high_water_bytes = std::max(record.high_water_bytes.load(), used_bytes),
-          .host_bytes = host_shares_.of(slot)};
+          .host_bytes = host_shares_.of(slot),
+          .lent_bytes = lent_bytes(slot)};
 }
 
 PoolUsage Ledger::usage() const {
@@ -355,7 +402,8 @@ PoolUsage Ledger::usage() const {
           .high_water_bytes = std::max(words_->pool.high_water_bytes.load(), used_bytes),
           .host_bytes = host_shares_.sum(),
           .host_limit_bytes = host_shares_.limit_bytes(),
-          .absent_bytes = absent_bytes};
+          .absent_bytes = absent_bytes,
+          .pooled_bytes = regions_.pooled_count() * region_bytes};
 }
 
 std::vector<SlotUsage> Ledger::claimed_slots() const {

@@ -40,17 +40,19 @@ struct SlotUsage {
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
   std::uint64_t host_bytes;  // its share of the pinned host pool
+  std::uint64_t lent_bytes;  // of the regions that its round has lent to it
 };
 
 struct PoolUsage {
   std::uint64_t capacity_bytes;
   std::uint64_t region_bytes;
-  std::uint64_t granted_bytes;  // of all regions with an owner, including those in quarantine
+  std::uint64_t granted_bytes;  // of all regions with an owner or of a round, including those in quarantine
   std::uint64_t used_bytes;
   std::uint64_t high_water_bytes;
   std::uint64_t host_bytes;
   std::uint64_t host_limit_bytes;
   std::uint64_t absent_bytes;  // of regions without memory
+  std::uint64_t pooled_bytes;  // of the round's regions that no member has
 };
 
 class Ledger {
@@ -79,12 +81,19 @@ class Ledger {
   // before. Its regions become free for other jobs, so no process that maps them may be left of the job.
   void release_slot(std::uint32_t slot);
 
+  // Make free regions the round's, until this many bytes of it are pooled or lent. Returns the bytes that then are:
+  // fewer if too little is free. With 0, all that no member has become free; the bytes that members have remain.
+  std::uint64_t set_pool(std::uint64_t size_bytes);
+
   // --- for the trainer: one thread at a time per claim (see Account) ---
 
   // Give bytes back, then take bytes, as one change; returns the bytes in use afterwards. Raises a memory fault if
-  // the slot would exceed its grant.
+  // the slot would exceed its grant and what its round has lent to it.
   std::uint64_t move(const Claim& claim, std::uint64_t freed_bytes, std::uint64_t taken_bytes);
   void reset_high_water(const Claim& claim);
+
+  // Raise or lower what the claim's round has lent to it, in bytes of its lent regions.
+  void add_lent(const Claim& claim, std::int64_t change_bytes);
   void check(const Claim& claim) const;
 
   // --- for any process ---
@@ -106,6 +115,8 @@ class Ledger {
   layout::Slot& claimed(std::uint32_t slot) const;
   layout::Slot& live(const Claim& claim) const;
   void lower(std::uint32_t slot, std::uint64_t target_bytes);
+  std::uint64_t excess_bytes(std::uint32_t slot, std::uint64_t granted_bytes) const;
+  std::uint64_t lent_bytes(std::uint32_t slot) const;
   [[noreturn]] void throw_full(const Claim& claim, std::uint64_t size_bytes) const;
   Regions::Wipe wipe() const;
   void publish(const Claim& claim, layout::Slot& record, const layout::Tally& before, const layout::Intent& intent);

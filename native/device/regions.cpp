@@ -17,6 +17,16 @@ constexpr bool holds(const Claim& claim, const Owner& owner) {
          owner.epoch == claim.epoch;
 }
 
+constexpr bool is_lent_to(const Claim& claim, const Owner& owner) {
+  return owner.state == RegionState::lent && owner.slot == claim.slot && owner.epoch == claim.epoch;
+}
+
+// Whether the word's slot and epoch are those of a job.
+constexpr bool has_owner(const Owner& owner) {
+  return owner.state == RegionState::empty || owner.state == RegionState::used ||
+         owner.state == RegionState::wiping || owner.state == RegionState::lent;
+}
+
 // Add a region to a list of runs: it extends the last run if it is adjacent to that run, and otherwise begins a new
 // one.
 void append(std::vector<Range>& runs, std::uint64_t region) {
@@ -91,17 +101,70 @@ std::uint64_t Regions::take_back(const Claim& claim, std::uint64_t count, const 
 
 void Regions::take_all(std::uint32_t slot, const Wipe& wipe) {
   std::vector<Range> wiping;
+  std::vector<Range> lent;
   for (std::uint64_t region = 0; region < count_; ++region) {
     Owner now = owner(region);
-    while (now.state != RegionState::free && now.state != RegionState::absent && now.slot == slot) {
+    while (has_owner(now) && now.slot == slot) {
       if (replace(region, now, {RegionState::wiping, now.backed, now.slot, now.epoch})) {
-        append(wiping, region);
+        append(now.state == RegionState::lent ? lent : wiping, region);
         break;
       }
       now = owner(region);
     }
   }
   free(wiping, wipe);
+  free(lent, wipe, {RegionState::pooled});
+}
+
+std::uint64_t Regions::pool(std::uint64_t count) {
+  std::uint64_t pooled = 0;
+  for (std::uint64_t region = 0; region < count_ && pooled < count; ++region) {
+    if (replace(region, Owner{}, {RegionState::pooled})) ++pooled;
+  }
+  return pooled;
+}
+
+std::uint64_t Regions::unpool(const Wipe& wipe) {
+  std::vector<Range> wiping;
+  std::uint64_t lent = 0;
+  for (std::uint64_t region = 0; region < count_; ++region) {
+    const Owner now = owner(region);
+    if (now.state == RegionState::lent) ++lent;
+    if (now.state != RegionState::pooled) continue;
+    if (replace(region, now, {RegionState::wiping, now.backed, 0, 0})) {
+      append(wiping, region);
+    } else {
+      ++lent;
+    }
+  }
+  free(wiping, wipe);
+  return lent;
+}
+
+std::uint64_t Regions::pooled_count() const {
+  return count_if([](const Owner& owner) { return owner.state == RegionState::pooled; });
+}
+
+std::uint64_t Regions::round_count() const {
+  return count_if(
+      [](const Owner& owner) { return owner.state == RegionState::pooled || owner.state == RegionState::lent; });
+}
+
+std::uint64_t Regions::lent_count(const Claim& claim) const {
+  return count_if([&](const Owner& owner) { return is_lent_to(claim, owner); });
+}
+
+std::optional<Owner> Regions::borrow(const Claim& claim, std::uint64_t region) {
+  const Owner now = owner(region);
+  const Owner lent{RegionState::lent, now.backed, claim.slot, claim.epoch};
+  if (now.state != RegionState::pooled || !replace(region, now, lent)) return std::nullopt;
+  return lent;
+}
+
+// Fails if the member's epoch is over and the controller has taken the region.
+void Regions::give_back(const Claim& claim, std::uint64_t region) {
+  const Owner now = owner(region);
+  if (is_lent_to(claim, now)) replace(region, now, {RegionState::pooled, now.backed, 0, 0});
 }
 
 std::vector<std::uint64_t> Regions::withdraw(std::uint64_t count) {
@@ -131,8 +194,8 @@ std::optional<Owner> Regions::engage(const Claim& claim, std::uint64_t region) {
 
 // This and `disengage` only fail if the owner's epoch is over: no other process changes a region in use.
 void Regions::mark_backed(const Claim& claim, std::uint64_t region) {
-  replace(region, {RegionState::used, false, claim.slot, claim.epoch},
-          {RegionState::used, true, claim.slot, claim.epoch});
+  const RegionState state = owner(region).state == RegionState::lent ? RegionState::lent : RegionState::used;
+  replace(region, {state, false, claim.slot, claim.epoch}, {state, true, claim.slot, claim.epoch});
 }
 
 void Regions::disengage(const Claim& claim, std::uint64_t region) {
@@ -178,10 +241,10 @@ std::optional<Range> Regions::best_run(const Claim& claim, std::uint64_t max_cou
   return best;
 }
 
-void Regions::free(const std::vector<Range>& wiping, const Wipe& wipe) {
+void Regions::free(const std::vector<Range>& wiping, const Wipe& wipe, const Owner& then) {
   for (const Range& run : wiping) {
     wipe(run);
-    for (std::uint64_t region = run.offset; region < run.end(); ++region) words_[region] = 0;
+    for (std::uint64_t region = run.offset; region < run.end(); ++region) words_[region] = then.packed();
   }
 }
 

@@ -58,13 +58,31 @@ class Regions {
   // absent.
   void restore(const std::vector<std::uint64_t>& regions);
 
+  // Make at most this many free regions the round's, the lowest first. Returns their number.
+  std::uint64_t pool(std::uint64_t count);
+
+  // Make the round's regions free that no member has. Returns the number of those that a member still has.
+  std::uint64_t unpool(const Wipe& wipe);
+
+  std::uint64_t pooled_count() const;  // of the round, and with no member
+  std::uint64_t lent_count(const Claim& claim) const;
+  std::uint64_t round_count() const;  // pooled or lent
+
+  // --- for a member of the round ---
+
+  // Take this region of the round, if no other member has it. Returns its new word.
+  std::optional<layout::Owner> borrow(const Claim& claim, std::uint64_t region);
+
+  // Give a lent region back to the round, after the last use of its bytes.
+  void give_back(const Claim& claim, std::uint64_t region);
+
   // --- for the owner ---
 
   // Mark a region as used, before an allocation is placed there. Returns its new word, or nothing if the claim no
   // longer owns the region.
   std::optional<layout::Owner> engage(const Claim& claim, std::uint64_t region);
 
-  // Record that the operating system has set memory aside for an engaged region.
+  // Record that the operating system has set memory aside for an engaged or lent region.
   void mark_backed(const Claim& claim, std::uint64_t region);
 
   // Mark a region as empty, after the last use of its last allocation.
@@ -79,7 +97,7 @@ class Regions {
   bool replace(std::uint64_t region, const layout::Owner& expected, const layout::Owner& desired);
   std::vector<Range> free_runs() const;
   std::optional<Range> best_run(const Claim& claim, std::uint64_t max_count) const;
-  void free(const std::vector<Range>& wiping, const Wipe& wipe);
+  void free(const std::vector<Range>& wiping, const Wipe& wipe, const layout::Owner& then = {});
 
   layout::Word* words_;
   std::uint64_t count_;

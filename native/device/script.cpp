@@ -47,6 +47,20 @@ bool Script::reserve(std::uint64_t size_bytes, bool gathers) {
   return resized;
 }
 
+void Script::extend(std::uint64_t size_bytes) {
+  const std::lock_guard lock(changing_);
+  const std::uintptr_t end = block() + window_.size_bytes();
+  const auto lost = std::count_if(alive_.begin(), alive_.end(), [&](const Block& block) {
+    return is_planned(block.address) && block.address + block.size_bytes > end;
+  });
+  if (lost != 0) throw Fault(Fault::Kind::invariant, text(lost, " tensors are in memory that a round has lent"));
+  if (window_.size_bytes() + size_bytes > window_.end() - window_.begin()) {
+    throw Fault(Fault::Kind::invariant, text("a block of ", window_.size_bytes(), " bytes cannot be extended by ",
+                                             size_bytes, ": it has addresses for ", window_.end() - window_.begin()));
+  }
+  extra_bytes_ = size_bytes;
+}
+
 void Script::discard(std::uintptr_t address, std::uint64_t size_bytes) {
   const std::lock_guard lock(changing_);
   if (!is_planned(address)) return;
@@ -169,7 +183,7 @@ int Script::release(std::uintptr_t address) {
 // Return the address of the position's next planned allocation of this size. It skips entries of other sizes, so an
 // allocation that does not occur does not shift the addresses of those after it.
 std::uintptr_t Script::take_planned(std::uint64_t size_bytes) {
-  if (window_.size_bytes() == 0 || position_ >= sheet_->first.size() - 1) return 0;
+  if (planned_bytes() == 0 || position_ >= sheet_->first.size() - 1) return 0;
   if (position_ != followed_) {
     followed_ = position_;
     next_ = sheet_->first[position_];
@@ -248,7 +262,7 @@ std::vector<Script::Block>::iterator Script::at(std::uintptr_t address) {
 
 bool Script::is_free(std::uintptr_t address, std::uint64_t size_bytes) {
   const std::uintptr_t offset = address - block();
-  if (offset > window_.size_bytes() || size_bytes > window_.size_bytes() - offset) return false;
+  if (offset > planned_bytes() || size_bytes > planned_bytes() - offset) return false;
   const auto next = at(address);
   if (next != alive_.end() && next->address < address + size_bytes) return false;
   return next == alive_.begin() || std::prev(next)->address + std::prev(next)->size_bytes <= address;

@@ -86,6 +86,11 @@ class Script {
   }
   std::uintptr_t block() const noexcept { return window_.begin(); }
 
+  // Let planned addresses lie in this many bytes after the block as well, whose memory comes and goes as a round
+  // lends it (lent_regions.hpp). Nothing is planned there while it has no memory. All tensors there must have been
+  // released.
+  void extend(std::uint64_t size_bytes);
+
   // Give the whole pages of a range without tensors back to the machine; they read as zeros afterwards. Ignores
   // ranges outside the block, and keeps pages that cannot be given back. Only for a block in this machine's memory.
   void discard(std::uintptr_t address, std::uint64_t size_bytes);
@@ -138,13 +143,15 @@ class Script {
   std::uintptr_t take_unplanned(std::uint64_t size_bytes);
   std::vector<Block>::iterator at(std::uintptr_t address);
   bool is_free(std::uintptr_t address, std::uint64_t size_bytes);
+  std::uint64_t planned_bytes() const noexcept { return window_.size_bytes() + extra_bytes_; }
   bool is_planned(std::uintptr_t address) const noexcept { return address - block() < window_.end() - block(); }
 
   const tensile_arena_hook arena_;
   const Shim shim_;
   const bool is_foreign_;  // whether the arena's memory is a GPU's
   Window window_;
-  std::unique_ptr<Guard> guard_;  // in strict mode
+  std::uint64_t extra_bytes_ = 0;  // after the window
+  std::unique_ptr<Guard> guard_;   // in strict mode
   tensile_arena_hook hook_;
   tensile_arena_hook block_hook_;  // the same functions, for the address range of the block
   bool known_ = false;             // whether the shim has been given `block_hook_`

@@ -28,6 +28,7 @@ from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.oom_kills import OomKills
 from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import Writing
+from indb_tensile.controller.round_players import RoundPlayers
 from indb_tensile.controller.service_process import NoService
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.device.ledger import DeviceUsage, LaneUsage, Ledger, SlotUsage
@@ -244,6 +245,7 @@ class FakeLedger:
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
         self.absent_bytes = 0
+        self.pool_bytes = 0
         self.grants: dict[Slot, int] = {}
         self.pids: dict[Slot, int] = {}
         self.epochs = 0
@@ -277,6 +279,10 @@ class FakeLedger:
 
     def restore(self, regions: Sequence[int]) -> None:
         self.absent_bytes -= len(regions) * MIB
+
+    def set_pool(self, size_bytes: int) -> int:
+        self.pool_bytes = size_bytes
+        return size_bytes
 
     def revoke_slot(self, slot: Slot) -> None:
         self.revoked.append(slot)
@@ -317,6 +323,25 @@ class FakeLedger:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+class FakePassages:
+    """Progress in rounds that never comes: nobody waits, because every round is over."""
+
+    def advance(self, slot: int, number: int, boundary: int, /) -> None:
+        """Do nothing."""
+
+    def wait_for(self, slot: int, number: int, boundary: int, limit_ns: int, spins: int = 0, /) -> bool:
+        return True
+
+    def progress(self, slot: int, /) -> tuple[int, int]:
+        return 0, 0
+
+    def is_over(self, number: int, /) -> bool:
+        return True
+
+    def end(self, number: int, /) -> None:
+        """Do nothing."""
 
 
 class FakeRegions:
@@ -387,6 +412,7 @@ class ControllerHarness:
             records=self.records,
             trainers=self.trainers,
             memory=DeviceMemory(self.ledger, kind="fake", gauge=gauge, headroom=headroom, regions=changing),
+            rounds=RoundPlayers(FakePassages()),
             mailbox=self.mailbox,
             service=NoService(),
             poll_s=0.05,

@@ -11,7 +11,7 @@ from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId
-from indb_tensile.messages import Adopt, Adopted, Calibrate, Message, Misplaced, Park, Parked
+from indb_tensile.messages import Adopt, Adopted, Calibrate, LeavePhases, LeftPhases, Message, Misplaced, Park, Parked
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.device.fake_device import FakeDevice
 from tests.device.memory_device import MemoryDevice
@@ -106,6 +106,27 @@ def test_plans_for_corrected_workspaces_replace_the_steps() -> None:
     orders.follow()
     assert asked == [5]
     assert scene.device.usage().used_bytes > 0
+
+
+def test_trainer_that_leaves_its_round_waits_for_its_next_plan_on_the_device() -> None:
+    scene = _Scene([LeavePhases(number=4), ADOPT])
+    used_bytes = scene.runner._device.usage().used_bytes
+    assert scene.follow() == 50.0
+    assert scene.sent == [LeftPhases(job=JobId(7), number=4), Adopted(job=JobId(7), generation=2)]
+    assert scene.calls == ["wait", "begin"]
+    assert scene.runner._device.usage().used_bytes == used_bytes > 0
+
+
+def test_trainer_that_has_left_its_round_can_be_parked() -> None:
+    scene = _Scene([LeavePhases(number=4), Park(number=1), ADOPT])
+    assert scene.follow() == 100.0
+    assert [type(message) for message in scene.sent] == [LeftPhases, Parked, Adopted]
+
+
+def test_order_that_no_trainer_expects_after_it_has_left_its_round_is_refused() -> None:
+    scene = _Scene([LeavePhases(number=4), Calibrate(grant_bytes=1)])
+    with pytest.raises(InvariantError, match="the controller sent Calibrate to a job that has left its round"):
+        scene.follow()
 
 
 def test_plans_are_adopted_without_a_pause() -> None:

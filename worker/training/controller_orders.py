@@ -6,11 +6,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 from indb_tensile.device.hardware import trim_heap
+from indb_tensile.device.round_member import RoundMember, Seat
 from indb_tensile.errors import DeviceMemoryError, InvariantError, NoRoomToParkError
 from indb_tensile.executor.capture.capture import CapturedStep
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import JobId
-from indb_tensile.messages import Adopt, Adopted, Message, Misplaced, Park, Parked, TrainerLink
+from indb_tensile.messages import (
+    Adopt,
+    Adopted,
+    LeavePhases,
+    LeftPhases,
+    Message,
+    Misplaced,
+    Park,
+    Parked,
+    TrainerLink,
+)
 
 from .progress_writer import ProgressWriter
 
@@ -33,7 +44,7 @@ class ControllerOrders:
     """The orders to one job that trains. `save` saves a checkpoint and returns whether that succeeded.
 
     `steps_for` returns the steps with the workspaces of that correction, for which plans were made; None if the
-    runner has them.
+    runner has them. `join` makes the job a member of a round.
     """
 
     def __init__(
@@ -44,7 +55,9 @@ class ControllerOrders:
         progress_writer: ProgressWriter,
         save: Callable[[], bool],
         clock_s: Callable[[], float] = time.monotonic,
+        *,
         steps_for: Callable[[int], tuple[CapturedStep, ...] | None] = lambda _: None,
+        join: Callable[[Seat], RoundMember] | None = None,
     ) -> None:
         self._runner = runner
         self._link = link
@@ -53,10 +66,11 @@ class ControllerOrders:
         self._save = save
         self._clock_s = clock_s
         self._steps_for = steps_for
+        self._join = join
         self._job = progress_writer.job.job
 
     def follow(self) -> float:
-        """Follow every order that has arrived. Returns the seconds for which the job was parked.
+        """Follow every order that has arrived. Returns the seconds for which the job did not train.
 
         Raises NoRoomToParkError if the job had to leave the device and could not wait in the host pool.
         """
@@ -67,13 +81,16 @@ class ControllerOrders:
                     self._adopt(message)
                 case Park():
                     parked_s += self._park(message)
+                case LeavePhases():
+                    parked_s += self._leave_round(message)
                 case _:
                     raise _unexpected(message, "trains")
         return parked_s
 
     def _adopt(self, order: Adopt) -> None:
         steps = self._steps_for(order.correction)
-        self._runner.adopt(order.plans, order.generation, order.grant_bytes, steps=steps)
+        member = None if order.seat is None or self._join is None else self._join(order.seat)
+        self._runner.adopt(order.plans, order.generation, order.grant_bytes, member, steps=steps)
         trim_heap()
         answer_adopted(self._link, self._job, self._runner)
 
@@ -95,6 +112,22 @@ class ControllerOrders:
         self._progress_writer.enter_again()
         self._progress_writer.signs.begin()
         return self._clock_s() - started_s
+
+    def _leave_round(self, order: LeavePhases) -> float:
+        """Leave the round, and wait for the next order. Until then a thread plays the job's part."""
+        started_s = self._clock_s()
+        self._runner.leave_round()
+        self._link.send(LeftPhases(job=self._job, number=order.number))
+        message = self._inbox.next()
+        match message:
+            case Adopt():
+                self._adopt(message)
+                self._progress_writer.signs.begin()
+                return self._clock_s() - started_s
+            case Park():
+                return self._clock_s() - started_s + self._park(message)
+            case _:
+                raise _unexpected(message, "has left its round")
 
     def _leave(self, order: Park) -> int:
         """Move the state to the host pool and return its bytes there. If that is impossible, save a checkpoint."""

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,6 +14,7 @@ import torch
 from indb_tensile.catalog import plans
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.catalog.plans import OpMeasurement
+from indb_tensile.device.round_member import RoundMember, Seat
 from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import STEPS_NAME, State, restore_rng_state, rng_state
@@ -61,6 +62,7 @@ class EpochLoop:
     epochs_done: int = 0
     steps_done: int = 0  # of the epoch that is being trained
     early_stop: EarlyStop = field(init=False)
+    join: Callable[[Seat], RoundMember] | None = None  # makes the job a member of a round
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
     _feed: BatchPrefetcher = field(init=False)
     _losses: Losses = field(default_factory=Losses)  # of the epoch that is being trained
@@ -90,6 +92,7 @@ class EpochLoop:
             self.progress_writer,
             self._save_checkpoint_now,
             steps_for=self.corrections.steps_for,
+            join=self.join,
         )
 
     def train(self) -> None:

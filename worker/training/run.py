@@ -13,6 +13,7 @@ from indb_tensile.catalog import models, snapshots
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.device.cuda import CudaRegions
 from indb_tensile.device.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
+from indb_tensile.device.round_member import RoundMember, Seat, open_member
 from indb_tensile.errors import OvertakenError
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
@@ -24,7 +25,7 @@ from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
 from indb_tensile.learning.preparation import Prepared, prepare
 from indb_tensile.learning.requirements import AvailableMemory
-from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, TrainerLink
+from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftPhases, TrainerLink
 
 from ..capture_files import CaptureFiles
 from ..captured_steps import CapturedSteps, optimizer_settings
@@ -119,6 +120,10 @@ class TrainingRun:
             strict_for,
             self._settings.swap_directory,
         )
+
+    def _join(self, seat: Seat, progress_writer: ProgressWriter) -> RoundMember:
+        assigned = self._assigned
+        return open_member(self._device_fd, assigned.slot, assigned.epoch, seat, progress_writer.signs.give)
 
     @property
     def _name(self) -> str:
@@ -280,9 +285,13 @@ class TrainingRun:
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
                 corrections=corrections,
                 best_directory=Path(self._settings.swap_directory) if device.is_host else None,
+                join=lambda seat: self._join(seat, progress_writer),
             )
             with corrections.storing_refusals():
                 loop.train()
+            left = runner.leave_round()
+            if left is not None:
+                self._link.send(LeftPhases(job=self._job.job, number=left))
             return loop.trained()
         finally:
             if graphs is not None:

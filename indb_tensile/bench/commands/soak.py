@@ -1,6 +1,7 @@
 """Soak test of device memory: kills trainers at random moments and checks that no region is shared or lost.
 
     python -m indb_tensile.bench soak [--kills 500] [--at-once 4] [--survivors 2] [--seed 0] [--json]
+    python -m indb_tensile.bench soak --rounds 150 [--seed 0] [--json]
 
 Survivors train a small network on the device again and again, with their tensors in the device's memory. Beside them
 the test starts victims, which only allocate, fill and check memory. It changes their grants and kills them by
@@ -8,6 +9,9 @@ SIGKILL, most of them while they allocate and some before they have begun. The c
 death, quarantines the victim's regions and frees them. A region with two owners shows as bytes that the owner did not
 write: a victim checks its bytes, and a survivor's result is compared bit for bit with that of a training that runs
 alone in ordinary memory. A region is lost if it is not free after all processes have ended.
+
+With --rounds the jobs share memory in phases, in so many rounds. Members are killed at random moments, parked, and
+told to leave, and everybody else has to go on (bench/harness/soak_rounds.py).
 """
 
 import argparse
@@ -28,6 +32,7 @@ from typing import Any
 from indb_tensile import config
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.soak_rounds import is_clean_of_rounds, soak_rounds
 from indb_tensile.bench.harness.soak_victim import DAMAGED
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.fork_client import ForkServer
@@ -56,11 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--survivors", type=whole(0), default=2, help="trainings that run beside the victims")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=whole(0), default=0, help="rounds of jobs that share memory in phases")
     options = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    row = soak(options.kills, at_once=options.at_once, survivors=options.survivors, seed=options.seed)
+    if options.rounds:
+        row = soak_rounds(options.rounds, seed=options.seed)
+        clean = is_clean_of_rounds(row)
+    else:
+        row = soak(options.kills, at_once=options.at_once, survivors=options.survivors, seed=options.seed)
+        clean = is_clean(row)
     print(json.dumps(row) if options.json else "\n".join(f"{name:>26} {value}" for name, value in row.items()))
-    sys.exit(0 if is_clean(row) else 1)
+    sys.exit(0 if clean else 1)
 
 
 def soak(kills: int, *, at_once: int, survivors: int, seed: int) -> dict[str, Any]:

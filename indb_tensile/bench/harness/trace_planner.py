@@ -15,7 +15,8 @@ from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload
 
 _POLICY = "trade-off "
@@ -62,6 +63,19 @@ class TracePlanner:
     ) -> tuple[JobPlan, ...] | None:
         """Return None: all jobs are planned anew, which takes no time here."""
         del workloads, plans, budget_bytes
+        return None
+
+    def plan_round(
+        self,
+        workloads: tuple[Workload, ...],
+        plans: Plans,
+        *,
+        budget_bytes: int,
+        region_bytes: int,
+        compute: Compute,
+    ) -> tuple[JobPlan, ...] | None:
+        """Return None: the trace is simulated without phases."""
+        del workloads, plans, budget_bytes, region_bytes, compute
         return None
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:

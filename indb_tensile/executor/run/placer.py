@@ -41,6 +41,7 @@ class Placer:
         self._prove = prove
         self._placed: list[_Placed] = []
         self._grant_bytes: int | None = None
+        self._base_bytes: int | None = None
         self._current: _Placed | None = None
         self._not_arranged = False  # these programs have not been arranged yet
         self.unplaced_bytes = 0  # of the block of the adopted programs, if the regions had no room for it
@@ -59,8 +60,17 @@ class Placer:
         """Return whether the state is arranged for this program, with tensors at planned addresses."""
         return self._current is not None and self._current.program is program
 
-    def adopt(self, programs: Sequence[Program], grant_bytes: int | None = None) -> None:
+    @property
+    def block_address(self) -> int:
+        """The address of the block, or 0 if tensors are in ordinary memory."""
+        return 0 if self._serving is None or self._current is None else self._serving.block
+
+    def adopt(
+        self, programs: Sequence[Program], grant_bytes: int | None = None, base_bytes: int | None = None
+    ) -> None:
         """Place these programs from now on. Resident tensors move at the next `arrange`.
+
+        In a round only the first `base_bytes` of the block have memory, and the rest as the round lends it.
 
         If the programs' block is larger than the grant when it is placed, tensors stay in ordinary memory, because
         memory beyond the grant would be missing for other jobs. With `grant_bytes` None the grant is not checked.
@@ -68,7 +78,7 @@ class Placer:
         if self._serving is None:
             return
         self._placed = [_Placed(program, self._region_bytes) for program in programs]
-        self._grant_bytes = grant_bytes
+        self._grant_bytes, self._base_bytes = grant_bytes, base_bytes
         self.unplaced_bytes = 0
         self._not_arranged = True  # the controller may lower the grant to the size of the new block
 
@@ -80,14 +90,20 @@ class Placer:
         if self._serving is None or not self._placed:
             return
         before, self._current = self._current, next(placed for placed in self._placed if placed.program is program)
-        block_bytes = max(placed.offsets.size_bytes for placed in self._placed)
+        whole_bytes = max(placed.offsets.size_bytes for placed in self._placed)
+        block_bytes = whole_bytes if self._base_bytes is None else self._base_bytes
         first_time, self._not_arranged = self._not_arranged, False
+        if first_time:
+            self._serving.extend(0)
         kept_bytes = self._serving.kept(block_bytes, gathers=first_time) if before is not None else 0
         misplaced = [piece for piece in sorted(state.resident) if self._is_misplaced(piece, state, kept_bytes)]
         host_copies = {piece: self._move_to_host(state.storage(piece)) for piece in misplaced}
         fits = self._grant_bytes is None or block_bytes <= self._grant_bytes
         if not fits or not self._serving.reserve(block_bytes, gathers=first_time):
             self._use_ordinary_memory(block_bytes, host_copies, state)
+        elif first_time:
+            lent_bytes = max(0, whole_bytes - block_bytes)
+            self._serving.extend(-(-lent_bytes // self._region_bytes) * self._region_bytes)
         for piece in sorted(host_copies):
             self.take(piece, state.storage(piece))
             bytes_of(state.storage(piece)).copy_(host_copies.pop(piece))
@@ -130,6 +146,7 @@ class Placer:
     def close(self) -> None:
         """Give the block back when no tensor is in it."""
         if self._serving is not None:
+            self._serving.extend(0)
             self._serving.reserve(0)
         self._placed, self._current = [], None
 

@@ -86,17 +86,25 @@ def _pieces(wiring: VariableAssignment, tensors: Iterable[TensorId]) -> frozense
     return frozenset(wiring.pieces[t] for t in tensors if t in wiring.pieces)
 
 
-def compile_program(step: CapturedStep, plan: Plan, *, located: bool = False, on_host: bool = False) -> Program:
+def compile_program(
+    step: CapturedStep,
+    plan: Plan,
+    *,
+    located: bool = False,
+    on_host: bool = False,
+    gated: frozenset[int] = frozenset(),
+) -> Program:
     """Write both variants. Nothing is allocated. With `located`, the program reports its position while it runs.
 
-    `on_host` is for a device whose memory is the host's: uploads are written there directly. Raises InvariantError if
-    the plan breaks its own rules, GraphError if its order would change a result.
+    `on_host` is for a device whose memory is the host's: uploads are written there directly. At the boundaries
+    `gated` the program passes the gates of a round, after it has given memory back and before it takes memory. Raises
+    InvariantError if the plan breaks its own rules, GraphError if its order would change a result.
     """
     cache = PlanCache()
     timeline = unroll(step.graph, plan, cache)
     wiring = assign_variables(step, plan, timeline.home, cache)
-    plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host)
-    timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host)
+    plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host, gated=gated)
+    timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host, gated=gated)
     return Program(
         step=step,
         plan=plan,
@@ -124,11 +132,13 @@ def bind(
     *,
     rate_in_memory: bool = False,
     note_read: Callable[[HostBuffer, Ticket], None] | None = None,
+    gate: Callable[[int], int] | None = None,
 ) -> None:
     """Give the program its tensors, its device, and the word to which it writes its position.
 
-    `note_read` is called with each upload. The state must be at the program's home. With `rate_in_memory` iterations
-    take the learning rate as a tensor of one number, which they read on the device.
+    `note_read` is called with each upload, and `gate` at each gated boundary; it returns the nanoseconds waited. The
+    state must be at the program's home. With `rate_in_memory` iterations take the learning rate as a tensor of one
+    number, which they read on the device.
     """
     wiring = program.wiring
     scope: dict[str, Any] = {
@@ -143,6 +153,7 @@ def bind(
         "set_grad": torch.set_grad_enabled,
         "movable": _movable,
         "cut": _cut,
+        "gate": gate,
     }
     scope |= {f"c{i}": constant for i, constant in enumerate(program.constants)}
     scope |= {
@@ -248,8 +259,10 @@ class _Writer:
         timed: bool,
         located: bool,
         on_host: bool,
+        gated: frozenset[int],
     ) -> None:
         self._on_host = on_host
+        self._gated = gated
         self._step = step
         self._plan = plan
         self._timeline = timeline
@@ -273,7 +286,7 @@ class _Writer:
         for k, turn in enumerate(self._wiring.turns):
             self._clock(k)
             self._locate(k)
-            self._boundary(self._timeline.boundaries[k])
+            self._boundary(k)
             self._turn(turn)
             self._release(turn)
             self._leave(self._timeline.boundaries[k])
@@ -292,19 +305,28 @@ class _Writer:
         if self._located:
             self._emit(f"at[0] = {k}")
 
-    def _boundary(self, boundary: Boundary) -> None:
+    def _boundary(self, k: int) -> None:
+        boundary = self._timeline.boundaries[k]
         for gap in boundary.frees:
             if gap.swap.copies:
                 self._await(gap, carried=id(gap) in self._outgoing)
             self._emit(f"s{gap.tensor}.resize_(0)")
-        if boundary.freed_bytes or boundary.taken_bytes:
-            self._emit(f"move({boundary.freed_bytes}, {boundary.taken_bytes})")
+        if k in self._gated:
+            self._move(boundary.freed_bytes, 0)
+            self._emit(f"stall += gate({k})")
+            self._move(0, boundary.taken_bytes)
+        else:
+            self._move(boundary.freed_bytes, boundary.taken_bytes)
         for gap in boundary.ins:
             size_bytes = self._size(gap.tensor)
             self._emit(f"s{gap.tensor}.resize_({size_bytes})")
             self._emit(f"{self._ticket[id(gap)]} = copy_in(s{gap.tensor}.data_ptr(), h{gap.tensor}, {size_bytes})")
         for gap in boundary.needs:
             self._await(gap, carried=id(gap) in self._carried and id(gap) not in self._outgoing)
+
+    def _move(self, freed_bytes: int, taken_bytes: int) -> None:
+        if freed_bytes or taken_bytes:
+            self._emit(f"move({freed_bytes}, {taken_bytes})")
 
     def _size(self, tensor: TensorId) -> int:
         return self._wiring.graph.tensors[tensor].size_bytes
@@ -401,7 +423,7 @@ class _Writer:
     def _close(self) -> None:
         self._delete(tuple(self._live))
         self._locate(len(self._wiring.turns))
-        self._boundary(self._timeline.boundaries[-1])
+        self._boundary(len(self._wiring.turns))
         self._clock(len(self._wiring.turns))
         for gap in (*self._timeline.outgoing, *self._timeline.incoming):
             self._emit(f"carried[{self._carried[id(gap)]}] = {self._ticket[id(gap)]}")

@@ -8,6 +8,7 @@ from time import perf_counter_ns
 import torch
 
 from indb_tensile.device.device import Clock, Device, Ticket
+from indb_tensile.device.round_member import RoundMember
 from indb_tensile.errors import ComputationError, InvariantError
 from indb_tensile.executor.capture.capture import CapturedStep, StepKind, check_same_persistent
 from indb_tensile.executor.capture.replay import INPUTS
@@ -86,6 +87,7 @@ class Runner:
         self._iterations = 0
         self._grant_bytes: int | None = None
         self._excesses: dict[str, OperatorExcess] = {}  # by signature
+        self._member: RoundMember | None = None
         self.generation = 0
 
     def adopt(
@@ -93,12 +95,16 @@ class Runner:
         plans: tuple[Plan, ...],
         generation: int,
         grant_bytes: int | None = None,
+        member: RoundMember | None = None,
         *,
         steps: tuple[CapturedStep, ...] | None = None,
     ) -> None:
         """Follow these plans, one per step, and move the state to the first step's home at once.
 
-        `steps` replaces the steps, if their workspaces were corrected since the last plans.
+        `steps` replaces the steps, if their workspaces were corrected since the last plans. As a `member` of a round
+        the training step passes gates, and has the memory beyond its base only while it needs it. A job leaves its
+        round when it adopts other plans, parks or closes.
+
         On return, memory that only the old plans needed has been freed. Call this between iterations. Raises
         InvariantError for a plan that breaks its rules; the old plans then stay in use.
         """
@@ -106,20 +112,27 @@ class Runner:
         if len(plans) != len(steps):
             raise InvariantError(f"{len(plans)} plans were given for {len(steps)} steps")
         located = self._placer.position is not None
+        gated = frozenset[int]() if member is None else member.boundaries
         programs = tuple(
-            compile_program(s, plan, located=located, on_host=self._device.is_host)
-            for s, plan in zip(steps, plans, strict=True)
+            compile_program(
+                s, plan, located=located, on_host=self._device.is_host, gated=frozenset() if number else gated
+            )
+            for number, (s, plan) in enumerate(zip(steps, plans, strict=True))
         )
         self._steps, self._grant_bytes = steps, grant_bytes
         self._leave()
+        self.leave_round()
         if self._repeats is not None:
             self._repeats.forget()
-        self._placer.adopt(programs, grant_bytes)
+        self._placer.adopt(programs, grant_bytes, None if member is None else member.seat.part.base_bytes)
+        self._member = member
         self._residency.exchange(self._programs, programs)
         self._programs, self.generation = programs, generation
         self._samples.clear()
         self._sampled_ns = self._clock()  # the first iteration under new plans is not typical, so do not time it
         self._enter(programs[0])
+        if member is not None:
+            member.join(self._placer.block_address)
         self._device.trim()
         self._device.reset_high_water()  # the peak of the old plans does not count for the new ones
 
@@ -138,6 +151,18 @@ class Runner:
         """The size of the present plans' block, if the device had no room for it in this job's regions; else 0."""
         return self._placer.unplaced_bytes
 
+    def leave_round(self) -> int | None:
+        """Leave the round, and return its number; None if the job is in none. No step can run before `adopt`.
+
+        Call this between iterations: then nothing is in memory that the round has lent. A thread of this process
+        plays the job's part until the round is over.
+        """
+        member, self._member = self._member, None
+        if member is None:
+            return None
+        member.leave()
+        return member.number
+
     def park(self) -> int:
         """Move everything on the device to the host pool, and return the bytes that the job then has in the pool.
 
@@ -146,6 +171,7 @@ class Runner:
         but the state is whole, so it can be exported or closed.
         """
         self._leave()
+        self.leave_round()
         if self._repeats is not None:
             self._repeats.forget()
         left, self._programs = self._programs, ()
@@ -208,6 +234,7 @@ class Runner:
     def close(self) -> None:
         """Free all memory of the device and the host pool. The state can still be exported."""
         self._lanes.drain()
+        self.leave_round()
         if self._repeats is not None:
             self._repeats.forget()
         self._current = None
@@ -234,9 +261,9 @@ class Runner:
         self._stage(program, (x, y))
         rate = lr if self._rate is None else self._rate.fill_(lr)
         self._state.whole = False
-        with self._name_failed_operator(program), self._noting_excess(program):
+        with self._name_failed_operator(program), self._noting_excess(program), self._in_round(program):
             returned = None
-            if self._repeats is not None and not timed:
+            if self._repeats is not None and not timed and self._member is None:
                 returned = self._repeats.launch(
                     program,
                     self._carried,
@@ -248,6 +275,17 @@ class Runner:
         self._state.whole = True
         self._residency.finished(program)
         return returned
+
+    @contextmanager
+    def _in_round(self, program: Program) -> Iterator[None]:
+        """Run an iteration of the training step as a member of the round; other steps pass no gates."""
+        member = self._member if program is self._programs[0] else None
+        if member is None:
+            yield
+            return
+        member.enter()
+        yield
+        member.rest()
 
     def _stage(self, program: Program, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
         for name, tensor in zip(INPUTS, batch, strict=True):
@@ -345,6 +383,7 @@ class Runner:
                 self._placer.position,
                 rate_in_memory=self._rate is not None,
                 note_read=self._uploads.note_read,
+                gate=None if self._member is None else self._member.pass_boundary,
             )
         self._carried = empty_carried(program)
         self._residency.start_outgoing(program, self._carried)

@@ -7,6 +7,7 @@ from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, Phase
 from indb_tensile.scheduler.admission.events import Measurement
 from indb_tensile.scheduler.admission.pool import Fault, PlanReason, TrainerId
 from indb_tensile.scheduler.admission.questions import Question
+from indb_tensile.scheduler.phases.round_part import RoundPart
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.scheduler.timing.simulate import Forecast
@@ -67,6 +68,45 @@ class SendPlans:
     grant_bytes: int
     plans: tuple[Plan, ...]
     correction: int = 0  # the last correction of the job's workspaces that the plans take into account
+    round: int | None = None  # the number of the round that the trainer joins with this plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginRound:
+    """These trainers are about to join a round with these parts. Both are in the order of the positions."""
+
+    number: int
+    trainers: tuple[TrainerId, ...]
+    parts: tuple[RoundPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRoundPool:
+    """Give the round this many bytes of free regions in all; 0 takes all of them back."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayPart:
+    """Play the part of a trainer in the round, because the trainer does not."""
+
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRound:
+    """Tell this trainer to leave the round at the end of its iteration. The answer is a RoundLeft."""
+
+    trainer: TrainerId
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRound:
+    """The round is over: nobody iterates in it any more."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +255,11 @@ Order = (
     | SetGrant
     | GrantCalibration
     | SendPlans
+    | BeginRound
+    | SetRoundPool
+    | PlayPart
+    | LeaveRound
+    | EndRound
     | ParkJob
     | EndTrainer
     | ReleaseTrainer

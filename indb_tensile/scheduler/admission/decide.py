@@ -64,6 +64,7 @@ from indb_tensile.scheduler.admission.events import (
     PauseChange,
     PlacesChange,
     QueueChange,
+    RoundLeft,
     Silence,
     SpareReady,
     Stall,
@@ -92,6 +93,7 @@ from indb_tensile.scheduler.admission.pool import (
     TrainerId,
 )
 from indb_tensile.scheduler.admission.preemption import let_return
+from indb_tensile.scheduler.admission.rounds import keep_round, round_left
 from indb_tensile.scheduler.admission.running_set import watch
 from indb_tensile.scheduler.admission.set_review import review
 from indb_tensile.scheduler.admission.sharing import advance, divide, improve
@@ -124,6 +126,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
         divide(decision)
         advance(decision)
         improve(decision)
+        keep_round(decision)
         watch(decision)
         staff(decision)
     return decision.pool, tuple(decision.orders)
@@ -160,6 +163,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             place_again(decision, event)
         case StepsLeft():
             _stepped(decision, event)
+        case RoundLeft():
+            round_left(decision, event)
         case Finish(trainer=trainer):
             _finished(decision, trainer)
         case Failure():

@@ -121,6 +121,14 @@ class StepsLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLeft:
+    """The trainer iterates no more in this round, and has given back all that the round had lent to it."""
+
+    trainer: TrainerId
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """The trainer has published the job's version."""
 
@@ -258,6 +266,7 @@ Event = (
     | Correction
     | Misplacement
     | StepsLeft
+    | RoundLeft
     | Finish
     | Failure
     | Exit

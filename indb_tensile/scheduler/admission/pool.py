@@ -16,6 +16,8 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 TrainerId = NewType("TrainerId", int)  # numbered by the pool; a number is never used for a second process
@@ -228,6 +230,23 @@ class Spare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Jobs that share memory in phases (rounds.py): their trainers by position, and the regions of the round.
+
+    `pool_bytes` is what the round needs beside its members' own grants, `pooled_bytes` what it has so far. `left` are
+    the trainers that iterate no more in the round, `played` those whose parts the controller plays.
+    """
+
+    number: int
+    trainers: tuple[TrainerId, ...]
+    pool_bytes: int
+    pooled_bytes: int = 0
+    leaving: bool = False  # all members were told to leave
+    left: frozenset[TrainerId] = frozenset()
+    played: frozenset[TrainerId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """The state of one controller. `members` are in the order of their claims."""
 
@@ -265,6 +284,12 @@ class Pool:
     asked: bool = False  # the planner owes an answer
     shrunk: bool = False  # running jobs were planned for less memory, so that a job could be calibrated
     improvable: bool = False  # the present plans were made in little time, and were not improved since
+    phases: bool = False  # jobs may run in rounds
+    phases_ns: int = 120_000_000_000  # if one of them goes on for this long
+    round: Round | None = None
+    rounds: int = 0  # number of rounds so far
+    # the jobs and the generations of their plans for which a round was last looked for
+    looked_for: tuple[tuple[JobId, int], ...] = ()
     stopping: bool = False
 
     @property
@@ -296,7 +321,23 @@ class Pool:
     @property
     def free_bytes(self) -> int:
         """The bytes that may be granted now. Never negative, even while a lowered budget is still exceeded."""
-        return max(0, self.whole(self.budget_bytes) - self.held_bytes)
+        pooled_bytes = 0 if self.round is None else self.round.pooled_bytes
+        return max(0, self.whole(self.budget_bytes) - self.held_bytes - pooled_bytes)
+
+    @property
+    def forming(self) -> bool:
+        """True until all running jobs have joined the round. Until then nothing else is divided."""
+        plans = [
+            plan
+            for m in self.at(JobStage.RUNNING)
+            for plan in (m.plan if m.in_flight else None, m.target.plan if m.target is not None else None)
+        ]
+        return self.round is not None and any(plan is not None and plan.part is not None for plan in plans)
+
+    @property
+    def round_bytes(self) -> int:
+        """The bytes that a round has or will have beside its members' grants."""
+        return 0 if self.round is None else self.round.pool_bytes
 
     @property
     def free_host_bytes(self) -> float:
@@ -363,6 +404,18 @@ class Planner(Protocol):
 
         With `thorough` the planner may spend seconds of processor time on better plans.
         """
+        ...
+
+    def plan_round(
+        self,
+        workloads: tuple[Workload, ...],
+        plans: Plans,
+        *,
+        budget_bytes: int,
+        region_bytes: int,
+        compute: Compute,
+    ) -> tuple[JobPlan, ...] | None:
+        """Return plans for a round that is faster than these plans side by side, or None."""
         ...
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:

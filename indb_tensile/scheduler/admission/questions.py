@@ -13,6 +13,8 @@ from indb_tensile.scheduler.admission.pool import Planner
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
+from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
 
 
@@ -57,7 +59,18 @@ class PlacedFor:
     region_bytes: int
 
 
-Question = PlanFor | RenewFor | LeastFor | TradeOffsFor | PlacedFor
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFor:
+    """The arguments of a call of `Planner.plan_round`: no forecasts, because they change with every report."""
+
+    workloads: tuple[Workload, ...]
+    plans: Plans
+    budget_bytes: int
+    region_bytes: int
+    compute: Compute
+
+
+Question = PlanFor | RenewFor | RoundFor | LeastFor | TradeOffsFor | PlacedFor
 Answer = tuple[JobPlan, ...] | Infeasible | tuple[TradeOff, ...] | int | None
 
 
@@ -76,6 +89,10 @@ def answer(planner: Planner, question: Question) -> Answer:
             return planner.plan(workloads, budget_bytes=budget_bytes)
         case RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes, thorough=thorough):
             return planner.renew(workloads, plans, budget_bytes=budget_bytes, thorough=thorough)
+        case RoundFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes, region_bytes=region_bytes):
+            return planner.plan_round(
+                workloads, plans, budget_bytes=budget_bytes, region_bytes=region_bytes, compute=question.compute
+            )
         case LeastFor(workload=workload):
             return planner.least_bytes(workload)
         case TradeOffsFor(workload=workload):

@@ -59,7 +59,7 @@ def divide(decision: Decision) -> None:
     """Do the planning that is due, until it is done or the planner has to be asked. If it was asked, wait for its
     answer.
     """
-    while decision.pool.due is not None and not decision.pool.asked:
+    while decision.pool.due is not None and not decision.pool.asked and not decision.pool.forming:
         pool_before, order_count = decision.pool, len(decision.orders)
         try:
             decision.pool = replace(pool_before, due=None)
@@ -108,7 +108,9 @@ def _all_are_planned(pool: Pool, running: tuple[Member, ...]) -> bool:
 def improve(decision: Decision) -> None:
     """Have the present plans improved once all jobs follow them, if the jobs run for long enough after that."""
     pool = decision.pool
-    if not pool.improvable or pool.due is not None or pool.asked or not is_worth_improving(pool):
+    if not pool.improvable or pool.due is not None or pool.asked or pool.round is not None:
+        return
+    if not is_worth_improving(pool):
         return
     if all(member.settled for member in pool.at(JobStage.RUNNING)):
         decision.pool = replace(pool, improvable=False)
@@ -118,8 +120,13 @@ def improve(decision: Decision) -> None:
 
 def is_worth_improving(pool: Pool) -> bool:
     """Return whether some running job goes on for long enough to gain from seconds of planning."""
-    left_ns = (m.steps_left * m.plan.forecast.iteration_ns for m in pool.at(JobStage.RUNNING) if m.plan is not None)
-    return max(left_ns, default=0) > _WORTH_IMPROVING_NS
+    return left_ns(pool) > _WORTH_IMPROVING_NS
+
+
+def left_ns(pool: Pool) -> float:
+    """Return for how long the running job that ends last goes on."""
+    followed = ((m, m.plan) for m in pool.at(JobStage.RUNNING) if m.plan is not None)
+    return max((member.steps_left * plan.forecast.iteration_ns for member, plan in followed), default=0.0)
 
 
 def _end_member(decision: Decision, member: Member, outcome: Outcome, reason: PlanReason) -> None:
@@ -323,7 +330,8 @@ def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:
         return False
     decision.wait(head, None)
     room_bytes = pool.budget_bytes - head.need_bytes
-    if sum(_promise_bytes(m) for m in running) > room_bytes or any(m.outdated for m in running):
+    promised_bytes = sum(map(_promise_bytes, running)) + pool.round_bytes
+    if promised_bytes > room_bytes or any(m.outdated for m in running):
         _set_targets(decision, running, plans, PlanReason.CALIBRATION)
         decision.pool = replace(decision.pool, shrunk=True)
     return True
@@ -382,7 +390,11 @@ def _set_targets(
     """Make these plans the members' targets, except where a member follows the plan already."""
     for member, plan in zip(members, plans, strict=True):
         grant_bytes = grant_of(decision.planner, decision.pool, planned(member), plan)
-        same = member.plan is not None and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
+        same = (
+            member.plan is not None
+            and member.plan.part is None  # otherwise it needs the same plan without a round
+            and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
+        )
         target = None
         if same and not member.outdated:
             member = _renew_forecast(decision, member, plan)
@@ -418,6 +430,7 @@ def _send(decision: Decision, member: Member, target: Target) -> None:
             grant_bytes=target.grant_bytes,
             plans=target.plan.plans,
             correction=member.correction,
+            round=None if target.plan.part is None else decision.pool.rounds,
         )
     )
     decision.order(
@@ -446,7 +459,12 @@ def _send(decision: Decision, member: Member, target: Target) -> None:
 
 
 def _unsent(pool: Pool) -> tuple[Member, ...]:
-    return tuple(m for m in pool.at(JobStage.RUNNING) if m.target is not None and not m.in_flight)
+    """Return the members to which a plan may be sent. During a round only the plans of the round may."""
+    return tuple(
+        m
+        for m in pool.at(JobStage.RUNNING)
+        if m.target is not None and not m.in_flight and (pool.round is None or m.target.plan.part is not None)
+    )
 
 
 def _promise_bytes(member: Member) -> int:
@@ -455,7 +473,7 @@ def _promise_bytes(member: Member) -> int:
 
 
 def _promised_bytes(pool: Pool) -> int:
-    return sum(_promise_bytes(m) for m in pool.at(JobStage.RUNNING)) + _reserved_bytes(pool)
+    return sum(_promise_bytes(m) for m in pool.at(JobStage.RUNNING)) + _reserved_bytes(pool) + pool.round_bytes
 
 
 def _reserved_bytes(pool: Pool) -> int:

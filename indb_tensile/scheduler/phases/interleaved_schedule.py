@@ -17,7 +17,7 @@ _LITTLE = 0.01  # A schedule with fewer gates is preferred if its density is wit
 _BUDGETS = 2  # number of steps from the least budget to the whole budget
 # segments of an iteration: each segment with a higher load than the one before adds a gate or two, and more gain
 # nothing
-_STRETCHES = 48
+MOST_SEGMENTS = 48
 
 
 def interleaved_schedule(
@@ -29,12 +29,16 @@ def interleaved_schedule(
     compute: Compute = Compute.OVERLAP,
     cache: PlanCache | None = None,
 ) -> Schedules | Infeasible:
+    """Return the schedule of these plans, with jobs as positions."""
+    return schedule_cycles(_cycles(workloads, plans, link, cache), budget_bytes=budget_bytes, compute=compute)
+
+
+def schedule_cycles(cycles: Sequence[Cycle], *, budget_bytes: int, compute: Compute) -> Schedules | Infeasible:
     """Return the schedule with the fewest gates of those with nearly the highest density.
 
     Jobs that need not compute side by side may keep to less than the budget, down to the least budget in which one
     job at a time can be at its peak. That takes fewer gates and leaves memory free.
     """
-    cycles = _cycles(workloads, plans, link, cache)
     whole = interleave(cycles, budget_bytes=budget_bytes, compute=compute)
     if isinstance(whole, Infeasible):
         return whole
@@ -59,6 +63,6 @@ def _cycles(
     for workload, chosen in zip(workloads, plans, strict=True):
         key = (*map(id, workload.graphs), *map(id, chosen), workload.latency_ns)
         if key not in known:
-            known[key] = merge_segments(cycle_of(workload, chosen, link, cache), _STRETCHES)
+            known[key] = merge_segments(cycle_of(workload, chosen, link, cache), MOST_SEGMENTS)
         cycles.append(known[key])
     return cycles

@@ -1,7 +1,7 @@
 """A controller without processes for the tests of `decide()`, with fake planners, and builders of graphs and jobs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
@@ -28,6 +28,7 @@ from indb_tensile.scheduler.admission.questions import (
     PlanFor,
     Question,
     RenewFor,
+    RoundFor,
     TradeOffsFor,
     Unanswered,
 )
@@ -35,9 +36,11 @@ from indb_tensile.scheduler.admission.questions import answer as answer_of
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
+from indb_tensile.scheduler.phases.round_part import RoundPart, Segment
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
-from indb_tensile.scheduler.timing.simulate import Forecast
+from indb_tensile.scheduler.policies.policy import Plans
+from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload
 
 REGION = 1 << 20
@@ -60,7 +63,7 @@ class FakeController:
     def __init__(self, budget: int, planner: "HalvingPlanner | None" = None, **rules: Any) -> None:
         """`budget` is in regions. `rules` are further fields of the pool."""
         self.pool = Pool(budget_bytes=budget * REGION, region_bytes=REGION, **rules)
-        self.planner = planner or HalvingPlanner()
+        self.planner = planner or HalvingPlanner(rounds=bool(rules.get("phases")))
         self.orders: tuple[Order, ...] = ()
 
     def send(self, event: Event) -> tuple[Order, ...]:
@@ -126,6 +129,7 @@ class HalvingPlanner:
     """Plan every job for its whole graph. If the budget is too small, the last jobs get down to half of theirs."""
 
     slowdown: float = 4.0  # of a job that is planned for half of its graph
+    rounds: bool = False  # jobs may share the device in phases
     swaps: bool = True  # without swaps no job can be planned for less than its whole graph
 
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
@@ -150,7 +154,37 @@ class HalvingPlanner:
     def renew(
         self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...], *, budget_bytes: int, thorough: bool = True
     ) -> tuple[JobPlan, ...] | None:
-        return None
+        return plans if self.rounds and all(plan.part is None for plan in plans) else None
+
+    def plan_round(
+        self,
+        workloads: tuple[Workload, ...],
+        plans: Plans,
+        *,
+        budget_bytes: int,
+        region_bytes: int,
+        compute: Compute,
+    ) -> tuple[JobPlan, ...] | None:
+        """Return the whole graphs of all jobs, in turns: each keeps a region, and takes the rest at its operators."""
+        del plans, compute
+        wholes = [self.whole_bytes(workload) // region_bytes for workload in workloads]
+        if not self.rounds or len(wholes) - 1 + max(wholes) > budget_bytes // region_bytes:
+            return None
+        return tuple(
+            replace(
+                job_plan(workload.job, whole * region_bytes),
+                plans=(Plan(policy="round"),),
+                part=RoundPart(
+                    position=position,
+                    operators=2,
+                    iterations=1,
+                    base_bytes=region_bytes,
+                    region_bytes=region_bytes,
+                    segments=(Segment(operator=0, taken=tuple(range(whole - 1))),),
+                ),
+            )
+            for position, (workload, whole) in enumerate(zip(workloads, wholes, strict=True))
+        )
 
     def foresee(self, workloads: tuple[Workload, ...], plans: tuple[JobPlan, ...]) -> tuple[JobPlan, ...]:
         del workloads
@@ -180,7 +214,7 @@ class CachedPlanner(HalvingPlanner):
 
     def add_answer(self, question: Question) -> None:
         """Add HalvingPlanner's answer to the cache."""
-        self.answers.append((question, answer_of(HalvingPlanner(), question)))
+        self.answers.append((question, answer_of(HalvingPlanner(rounds=self.rounds), question)))
 
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
         plans: tuple[JobPlan, ...] | Infeasible = self.look_up(
@@ -195,6 +229,26 @@ class CachedPlanner(HalvingPlanner):
             RenewFor(workloads=workloads, plans=plans, budget_bytes=budget_bytes, thorough=thorough)
         )
         return renewed
+
+    def plan_round(
+        self,
+        workloads: tuple[Workload, ...],
+        plans: Plans,
+        *,
+        budget_bytes: int,
+        region_bytes: int,
+        compute: Compute,
+    ) -> tuple[JobPlan, ...] | None:
+        planned: tuple[JobPlan, ...] | None = self.look_up(
+            RoundFor(
+                workloads=workloads,
+                plans=plans,
+                budget_bytes=budget_bytes,
+                region_bytes=region_bytes,
+                compute=compute,
+            )
+        )
+        return planned
 
     def placed_bytes(self, workload: Workload, plan: JobPlan, *, region_bytes: int) -> int:
         size_bytes: int = self.look_up(PlacedFor(workload=workload, plan=plan, region_bytes=region_bytes))
@@ -219,7 +273,7 @@ class SlowPlannerController(FakeController):
     """A fake controller whose planner answers after `decide()` has returned, as the planner process does."""
 
     def __init__(self, budget: int, **rules: Any) -> None:
-        self.cached_planner = CachedPlanner()
+        self.cached_planner = CachedPlanner(rounds=bool(rules.get("phases")))
         self.question: Question | None = None  # the question that the planner works on
         super().__init__(budget, planner=self.cached_planner, **rules)
 
@@ -235,7 +289,7 @@ class SlowPlannerController(FakeController):
         """Compute the answer without telling `decide()`."""
         assert self.question is not None
         question, self.question = self.question, None
-        if self.pool.due is None:
+        if self.pool.due is None and not self.pool.asked:
             self.cached_planner.answers.clear()
         self.cached_planner.add_answer(question)
 

@@ -9,17 +9,22 @@ from hypothesis import strategies as st
 from indb_tensile.job import Blame, ClaimedJob, JobId
 from indb_tensile.scheduler.admission.admission_orders import (
     AssignJob,
+    BeginRound,
     CancelJob,
     ClaimNext,
+    EndRound,
     EndTrainer,
     FailJob,
     GrantCalibration,
+    LeaveRound,
     Order,
     ParkJob,
+    PlayPart,
     ReleaseTrainer,
     RequeueJob,
     SendPlans,
     SetGrant,
+    SetRoundPool,
     SpawnTrainer,
 )
 from indb_tensile.scheduler.admission.decide import decide
@@ -44,6 +49,7 @@ from indb_tensile.scheduler.admission.events import (
     Parking,
     PauseChange,
     QueueChange,
+    RoundLeft,
     SpareReady,
     StepsLeft,
     Tick,
@@ -72,7 +78,7 @@ class EventSimulation:
     def __init__(
         self, budget: int, sizes: list[int], data: st.DataObject, *, slow: bool, shifts: bool = False
     ) -> None:
-        rules: dict[str, Any] = {"spare_trainers": 2, "max_jobs": 4}
+        rules: dict[str, Any] = {"spare_trainers": 2, "max_jobs": 4, "phases": not shifts}
         if shifts:
             rules |= {"sharing": Sharing.COMPLETION, "link": _LINK, "first_step_s": 5.0, "contention": _TURNS}
         self.controller = (SlowPlannerController if slow else FakeController)(budget, **rules)
@@ -94,6 +100,10 @@ class EventSimulation:
         self.paused: set[int] = set()
         self.workspaces: dict[int, int] = {}  # by job, in regions: as measured last
         self.corrections: dict[TrainerId, int] = {}  # the number of the last correction
+        self.pool_bytes = 0  # of the round
+        self.seated = tuple[TrainerId, ...]()  # the trainers of the round
+        self.joined: set[TrainerId] = set()  # those that iterate in it
+        self.played: set[TrainerId] = set()  # those whose parts the controller plays
 
     def alive(self) -> set[TrainerId]:
         return self.starting | self.idle | set(self.busy) | self.ending
@@ -125,21 +135,39 @@ class EventSimulation:
                 self.granted_bytes[trainer] = grant_bytes
                 self.held_bytes[trainer] = max(held_bytes, grant_bytes)
                 if grant_bytes > held_bytes:
-                    assert sum(self.held_bytes.values()) <= self.controller.pool.budget_bytes, (
-                        "grants exceed the budget"
-                    )
+                    self.check_budget()
                 elif self.data.draw(st.booleans(), label="empty at once"):
                     answers.append(self.give_memory_back(trainer))
             case GrantCalibration(trainer=trainer, grant_bytes=grant_bytes):
                 assert self.granted_bytes[trainer] == grant_bytes
                 self.next_message[trainer] = self.calibration(trainer, grant_bytes)
-            case SendPlans(trainer=trainer, generation=generation, grant_bytes=grant_bytes):
+            case SendPlans(trainer=trainer, generation=generation, grant_bytes=grant_bytes, round=number):
                 assert order.correction == self.corrections.get(trainer, 0), "a plan for old workspaces"
+                assert (number is None) == (not self.seated), "a plan of no round in a round, or the reverse"
                 assert trainer not in self.in_flight, "two generations in flight"
                 assert grant_bytes <= self.granted_bytes[trainer]
                 self.in_flight[trainer] = generation
                 self.next_message[trainer] = Adoption(trainer=trainer, generation=generation)
+            case BeginRound(trainers=trainers):
+                assert not self.seated
+                assert self.pool_bytes == 0
+                self.seated = trainers
+            case SetRoundPool(size_bytes=size_bytes):
+                assert size_bytes % REGION == 0
+                self.pool_bytes = size_bytes
+                self.check_budget()
+            case PlayPart(trainer=trainer):
+                assert trainer in self.seated
+                self.played.add(trainer)
+            case LeaveRound(trainer=trainer, number=number):
+                assert trainer in self.joined
+                assert trainer not in self.next_message
+                self.next_message[trainer] = RoundLeft(trainer=trainer, number=number)
+            case EndRound():
+                assert not self.joined, "a round ended while a member iterates"
+                self.seated, self.played = (), set()
             case ParkJob(trainer=trainer, number=number, in_memory=in_memory):
+                self.next_message.pop(trainer, None)  # the order to leave a round comes first
                 assert trainer not in self.next_message
                 self.next_message[trainer] = Parking(trainer=trainer, number=number, host_bytes=5)
                 if not in_memory:
@@ -160,6 +188,10 @@ class EventSimulation:
                 self.queued.append(number)
             case _:
                 pass
+
+    def check_budget(self) -> None:
+        held_bytes = sum(self.held_bytes.values())
+        assert held_bytes + self.pool_bytes <= self.controller.pool.budget_bytes, "grants exceed the budget"
 
     def give_memory_back(self, trainer: TrainerId) -> Holding:
         """Let the trainer give back the memory above its grant."""
@@ -193,7 +225,8 @@ class EventSimulation:
         size = self.sizes[self.busy[trainer].job]
         unknown = self.data.draw(st.integers(0, 1), label="unknown operators")
         graphs = (self.graph(trainer),)
-        return Capture(trainer=trainer, graphs=graphs, latency_ns=((100,) * size,), unknown=unknown, steps=1e10)
+        steps = self.data.draw(st.sampled_from((1.0, 1e10, 1e12)), label="steps")
+        return Capture(trainer=trainer, graphs=graphs, latency_ns=((100,) * size,), unknown=unknown, steps=steps)
 
     def graph(self, trainer: TrainerId) -> StepGraph:
         """Return the graph of the trainer's job, with the workspace that was measured last."""
@@ -236,7 +269,7 @@ class EventSimulation:
         self.outcome_by_job[number] = outcome
 
     def exit_trainer(self, trainer: TrainerId, code: int = -9) -> None:
-        for group in (self.starting, self.idle, self.ending):
+        for group in (self.starting, self.idle, self.ending, self.joined):
             group.discard(trainer)
         for table in (self.busy, self.next_message, self.in_flight):
             table.pop(trainer, None)
@@ -245,13 +278,21 @@ class EventSimulation:
     def send_next_message(self, trainer: TrainerId) -> None:
         """Send the trainer's next message of the protocol."""
         event = self.next_message.pop(trainer)
+        self.joined.discard(trainer)  # it adopts, leaves or parks at the end of an iteration
         if isinstance(event, Adoption):
             del self.in_flight[trainer]
+            member = self.controller.pool.of_trainer(trainer)
+            if member is not None and member.plan is not None and member.plan.part is not None and self.seated:
+                self.joined.add(trainer)
         self.send(event)
 
     def finish_job(self, trainer: TrainerId) -> None:
         claimed = self.busy.pop(trainer)
         self.next_message.pop(trainer, None)
+        self.joined.discard(trainer)
+        leaves_first: bool = self.data.draw(st.booleans(), label="leaves a round before it ends")
+        if self.seated and leaves_first:
+            self.send(RoundLeft(trainer=trainer, number=self.controller.pool.rounds))
         self.ending.add(trainer)
         self.end_job(claimed.job, claimed.claim, "succeeded")
         self.send(Finish(trainer=trainer))
@@ -399,4 +440,5 @@ def test_no_sequence_of_events_exceeds_the_budget_loses_a_job_or_gets_stuck(data
         | {m.job.job for m in simulation.controller.pool.members}
     )
     assert known_jobs == set(simulation.sizes)
-    assert sum(simulation.held_bytes.values()) == 0
+    assert sum(simulation.held_bytes.values()) == simulation.pool_bytes == 0
+    assert simulation.controller.pool.round is None

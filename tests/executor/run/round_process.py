@@ -1,0 +1,261 @@
+"""A process that answers test_rounds.py: it plans a round of jobs, whose members train in processes of their own.
+
+Run it as `python -m tests.executor.run.round_process SCENE`; the scenes are functions of this module. It starts
+itself as `… member`, with a pickled `_Task` as its input. A member answers with one line of JSON and then waits for
+the end of its input: until then a thread of it plays its part.
+"""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from indb_tensile import _native
+from indb_tensile.device.allocator_shim import ArenaServing, preload_environment
+from indb_tensile.device.device import CpuDevice, EmulatedDevice
+from indb_tensile.device.ledger import Ledger
+from indb_tensile.device.round_member import PartPlayer, Seat, open_member
+from indb_tensile.executor.capture.capture import CapturedStep, with_host_uploads
+from indb_tensile.executor.run.placer import Placer
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.job import JobId, Slot
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.memory.placement import place_plan
+from indb_tensile.scheduler.plan import Infeasible, Plan
+from indb_tensile.scheduler.planner import JobPlan, plan_jobs
+from indb_tensile.scheduler.round_plans import plan_round
+from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.workload import Workload
+from tests.executor.conftest import prepared
+from tests.executor.driving import bits, drive, state_bits
+from tests.executor.eager import Eager
+from tests.executor.models import Job
+
+REGION_BYTES = 8192
+KINDS = ("wide", "cnn", "wide")
+_LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
+_EPOCHS = 4
+_NUMBER = 1
+
+torch.set_num_threads(1)
+torch.backends.mha.set_fastpath_enabled(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """One member: its claim of the ledger, its plans and its seat. It rests before epoch `rests_at` until told."""
+
+    number: int
+    on_host: bool
+    fd: int
+    slot: Slot
+    epoch: int
+    seat: Seat
+    plans: tuple[Plan, ...]
+    rests_at: int | None = None
+
+
+def _job(number: int, *, on_host: bool) -> tuple[Job, tuple[CapturedStep, ...]]:
+    job, steps = prepared(KINDS[number], number)
+    return job, tuple(map(with_host_uploads, steps)) if on_host else steps
+
+
+class _Scene:
+    """A round in the ledger of a device in whose memory its jobs do not fit side by side, and its running members."""
+
+    def __init__(self, *, on_host: bool = False) -> None:
+        self.on_host = on_host
+        workloads = tuple(
+            Workload(
+                job=JobId(number + 1),
+                graphs=tuple(step.graph for step in steps),
+                latency_ns=tuple((20_000,) * len(step.graph.operators) for step in steps),
+            )
+            for number, (_, steps) in enumerate(_job(n, on_host=on_host) for n in range(len(KINDS)))
+        )
+        present = plan_jobs(workloads, budget_bytes=1 << 40, link=_LINK)
+        assert not isinstance(present, Infeasible)
+        self.blocks_bytes = sum(_block_bytes(w, plan) for w, plan in zip(workloads, present, strict=True))
+        self.plans, self.budget_bytes = _tightest(workloads, present, self.blocks_bytes)
+        parts = [plan.part for plan in self.plans if plan.part is not None]
+        self.ledger = Ledger.create(self.budget_bytes, REGION_BYTES, 10**12, 10**12)
+        claims = [self.ledger.claim_slot(1) for _ in parts]
+        self.slots = tuple(slot for slot, _ in claims)
+        self.epochs = [epoch for _, epoch in claims]
+        for slot, part in zip(self.slots, parts, strict=True):
+            self.ledger.grant(slot, part.base_bytes)
+        self.ledger.set_pool(self.budget_bytes - sum(part.base_bytes for part in parts))
+        self.seats = [Seat(number=_NUMBER, part=part, slots=self.slots) for part in parts]
+        self.passages = _native.Passages(self.ledger.fd)
+
+    def start(self, number: int, rests_at: int | None = None) -> subprocess.Popen[bytes]:
+        task = _Task(
+            number=number,
+            on_host=self.on_host,
+            fd=self.ledger.fd,
+            slot=self.slots[number],
+            epoch=self.epochs[number],
+            seat=self.seats[number],
+            plans=self.plans[number].plans,
+            rests_at=rests_at,
+        )
+        member = subprocess.Popen(
+            (sys.executable, "-m", "tests.executor.run.round_process", "member"),
+            env=preload_environment(os.environ),
+            pass_fds=[self.ledger.fd],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert member.stdin is not None
+        pickle.dump(task, member.stdin)
+        member.stdin.flush()
+        return member
+
+    def finish(self, members: Sequence[subprocess.Popen[bytes]]) -> dict[str, Any]:
+        answers = [_answer_of(member) for member in members]
+        self.passages.end(_NUMBER)
+        for member in members:
+            member.communicate()
+        usage = self.ledger.device_usage()
+        return {
+            "members": answers,
+            "within the budget": usage.high_water_bytes <= usage.capacity_bytes == self.budget_bytes,
+            "less than the blocks": self.budget_bytes < self.blocks_bytes,
+            "gates": sum(len(seat.part.waits) for seat in self.seats) > 0,
+        }
+
+
+def _block_bytes(workload: Workload, plan: JobPlan) -> int:
+    pairs = zip(workload.graphs, plan.plans, strict=True)
+    return max(place_plan(graph, own, region_bytes=REGION_BYTES).size_bytes for graph, own in pairs)
+
+
+def _tightest(
+    workloads: Sequence[Workload], present: Sequence[JobPlan], most_bytes: int
+) -> tuple[tuple[JobPlan, ...], int]:
+    for part in range(10, 20):
+        budget_bytes = most_bytes * part // 20 // REGION_BYTES * REGION_BYTES
+        plans = plan_round(
+            workloads,
+            tuple(plan.plans for plan in present),
+            budget_bytes=budget_bytes,
+            region_bytes=REGION_BYTES,
+            link=_LINK,
+            compute=Compute.TURNS,
+            least_gain=0,
+        )
+        if plans is not None:
+            return plans, budget_bytes
+    raise AssertionError("there is no round")
+
+
+def _answer_of(member: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert member.stdout is not None
+    answer: dict[str, Any] = json.loads(member.stdout.readline() or b"{}")
+    return answer
+
+
+# --- a member --------------------------------------------------------------------------------------------------
+
+
+def _member() -> None:
+    task: _Task = pickle.load(sys.stdin.buffer)
+    print(json.dumps(_train(task)), flush=True)  # noqa: T201 - read by `_answer_of`
+    sys.stdin.buffer.read()
+
+
+def _train(task: _Task) -> dict[str, Any]:
+    """Train one member's job, and compare it with the same job alone, without plans."""
+    job, steps = _job(task.number, on_host=task.on_host)
+    claim = task.fd, task.slot, task.epoch
+    with (
+        CpuDevice(*claim, 1 << 26, tempfile.gettempdir()) if task.on_host else EmulatedDevice(*claim, 1 << 26)
+    ) as device:
+        serving = ArenaServing.of(device.hook_address())
+        assert serving is not None
+        eager, state = Eager(job), job.state()
+        runner = Runner(device, state, steps, placer=Placer(serving, region_bytes=REGION_BYTES), sample_every=3)
+        member = open_member(*claim, task.seat, lambda: None)
+        runner.adopt(task.plans, 1, task.seat.part.base_bytes, member)
+        same = True
+        for epoch in range(_EPOCHS):
+            if epoch == task.rests_at:
+                sys.stdin.buffer.readline()
+            same = same and bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
+        runner.leave_round()
+        same = same and state_bits(state.export()) == state_bits(eager.export())
+        served = serving.served()
+        with Ledger.attach(task.fd) as ledger:
+            own = ledger.usage(task.slot)
+        runner.close()
+        return {
+            "bits": same,
+            "beyond its base": own.high_water_bytes > task.seat.part.base_bytes,
+            "at planned addresses": served.planned > 0 and served.occupied == 0,
+            "nothing lent": own.lent_bytes == 0,
+        }
+
+
+# --- scenes ----------------------------------------------------------------------------------------------------
+
+
+def emulated() -> dict[str, Any]:
+    """Three jobs train in a round on an emulated device."""
+    scene = _Scene()
+    return scene.finish([scene.start(number) for number in range(len(KINDS))])
+
+
+def cpu() -> dict[str, Any]:
+    """Three jobs train in a round on the processor's own memory."""
+    scene = _Scene(on_host=True)
+    return scene.finish([scene.start(number) for number in range(len(KINDS))])
+
+
+def killed() -> dict[str, Any]:
+    """One member is killed inside an iteration. Its part is played when its memory is the round's again."""
+    scene = _Scene()
+    members = [scene.start(number) for number in range(len(KINDS))]
+    victim = members.pop(1)
+    slot, operators = scene.slots[1], scene.seats[1].part.operators
+    while (boundary := scene.passages.progress(slot)[1]) < 2 * operators or boundary % operators == 0:
+        time.sleep(0.0005)
+    victim.kill()
+    victim.wait()
+    scene.ledger.release_slot(slot)
+    boundary = scene.passages.progress(slot)[1]
+    player = PartPlayer(scene.passages, scene.seats[1])
+    playing = threading.Thread(target=lambda: player.play(boundary, lambda: False, to_end_of_iteration=False))
+    playing.start()
+    answer = scene.finish(members)
+    playing.join()
+    return answer
+
+
+def resting() -> dict[str, Any]:
+    """One member does other work between two iterations until all others are done. Nobody waits for it."""
+    scene = _Scene()
+    members = [scene.start(number, rests_at=1 if number == 0 else None) for number in range(len(KINDS))]
+    answers = [_answer_of(member) for member in members[1:]]
+    assert members[0].stdin is not None
+    members[0].stdin.write(b"\n")
+    members[0].stdin.flush()
+    answer = scene.finish(members[:1])
+    for member in members[1:]:
+        member.communicate()
+    return {**answer, "members": [*answer["members"], *answers]}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "member":
+        _member()
+    else:
+        print(json.dumps(globals()[sys.argv[1]]()), flush=True)  # noqa: T201 - read by `ask`
