@@ -125,6 +125,7 @@ def running(cluster: Cluster, template: str) -> Iterator[Service]:
             "TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES),
             "TENSILE_SPARE_TRAINERS": "3",
             "TENSILE_CONFIG": str(config),
+            "TENSILE_SHARING": "any_price",  # small jobs share the device here that would be done sooner in turns
         }
         config.write_text(f"budget_bytes = {BUDGET_BYTES}\n")
         service.start()
