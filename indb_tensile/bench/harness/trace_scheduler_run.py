@@ -5,8 +5,8 @@ from the queue at once; a capture takes the device's `prepare_ns`; memory that i
 plan is adopted when the state has been copied to the device, later plans at the next iteration's boundary; a trainer
 that has finished exits after `hand_over_ns`. Progress is reported before every other event, as a controller gets it
 many times a second. Measurements are reported soon after a change of the set and then ever more rarely, because equal
-measurements teach nothing new. Ticks tell the time before every event, because quanta end at certain times. A job that
-finds no place in host memory saves a checkpoint, goes back to the queue, and later continues with its steps.
+measurements teach nothing new. Ticks tell the time before every event, because quanta end at certain
+times. A job that finds no place in host memory saves a checkpoint, goes back to the queue, and later continues.
 """
 
 import heapq
