@@ -369,3 +369,18 @@ def test_an_option_out_of_range_is_named(option: str, value: str, capsys: pytest
     with pytest.raises(SystemExit):
         main(["--jobs", "3", f"{option}={value}"])
     assert f"argument {option}: '{value}' is no number from" in capsys.readouterr().err
+
+
+def test_a_job_that_makes_way_without_a_place_in_host_memory_continues_from_its_checkpoint() -> None:
+    pool = Pool(
+        budget_bytes=100 * REGION,
+        region_bytes=REGION,
+        sharing=Sharing.COMPLETION,
+        contention=TURNS,
+        parked_jobs=0,
+        max_slowdown=1.5,
+    )
+    jobs = [_job(1, 0, 100), replace(_job(2, 20, 5), priority=1)]
+    ends_s = _ends_s(run_admission(pool, jobs, _device(TURNS)))
+    assert ends_s[2] == pytest.approx(25, abs=1)
+    assert ends_s[1] == pytest.approx(105, abs=1)

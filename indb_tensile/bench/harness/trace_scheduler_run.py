@@ -5,7 +5,8 @@ from the queue at once; a capture takes the device's `prepare_ns`; memory that i
 plan is adopted when the state has been copied to the device, later plans at the next iteration's boundary; a trainer
 that has finished exits after `hand_over_ns`. Progress is reported before every other event, as a controller gets it
 many times a second. Measurements are reported soon after a change of the set and then ever more rarely, because equal
-measurements teach nothing new. Ticks come with them.
+measurements teach nothing new. Ticks tell the time before every event, because quanta end at certain
+times. A job that finds no place in host memory saves a checkpoint, goes back to the queue, and later continues.
 """
 
 import heapq
@@ -19,7 +20,7 @@ from indb_tensile.bench.harness.trace_outcome import Outcome
 from indb_tensile.bench.harness.trace_planner import TracePlanner, foretold_ns, graph_of_job, plan_number
 from indb_tensile.bench.harness.trace_workload import TraceJob
 from indb_tensile.errors import InvariantError
-from indb_tensile.job import ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
+from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId, JobSpec, Relation, Task
 from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
     AssignJob,
@@ -40,6 +41,7 @@ from indb_tensile.scheduler.admission.events import (
     Claim,
     Event,
     Exit,
+    Failure,
     Finish,
     Holding,
     Measurement,
@@ -49,12 +51,13 @@ from indb_tensile.scheduler.admission.events import (
     StepsLeft,
     Tick,
 )
-from indb_tensile.scheduler.admission.pool import JobStage, Pool, TrainerId
+from indb_tensile.scheduler.admission.pool import Fault, JobStage, Pool, TrainerId
 
 _FORK_NS = 35_000_000  # `bench start`
 _FIRST_REPORT_NS = 1_000_000_000
 _LAST_REPORT_NS = 600_000_000_000
 _SECOND_NS = 1_000_000_000
+_NO_ROOM = Fault(sqlstate="53200", message="the job could not be parked in host memory")
 _RUNNABLE = (JobStage.WAITING, JobStage.RUNNING)
 
 ClaimOrder = Callable[[TraceJob], tuple[float, ...]]
@@ -161,7 +164,10 @@ class _Run:
                 self._park(order)
             case EndTrainer(trainer=trainer):
                 self._after(self.device.hand_over_ns, Exit(trainer=trainer, code=0))
-            case FailJob() | RequeueJob() | AskPlanner():
+            case RequeueJob(job=number):
+                self.queue.add(number)
+                self._after(0, QueueChange())
+            case FailJob() | AskPlanner():
                 raise InvariantError(f"admission orders {order}, which cannot happen in this simulation")
             case _:
                 pass  # what is written to the catalog
@@ -187,7 +193,7 @@ class _Run:
             graphs=(graph_of_job(job),),
             latency_ns=foretold_ns(job),
             unknown=0,
-            steps=job.steps,
+            steps=self.here.left[job.number],
         )
 
     def _adopt(self, order: SendPlans) -> None:
@@ -211,10 +217,10 @@ class _Run:
         self._after(delay_ns, adopt)
 
     def _park(self, order: ParkJob) -> None:
-        """Leave the device at the next iteration's boundary, and copy the state to the host."""
+        """Leave the device at the next iteration's boundary, and copy the state to the host, or to a checkpoint."""
         member = self.pool.of_trainer(order.trainer)
-        if member is None or not order.in_memory:
-            raise InvariantError(f"{order} cannot be carried out in this simulation")
+        if member is None:
+            raise InvariantError(f"trainer {order.trainer} was told to park and has no job")
         job = self.trace[member.job.job]
 
         def leave() -> None:
@@ -223,8 +229,10 @@ class _Run:
             self.here.take(job.number)
             self.changes += 1
             self._changed()
-            parking = Parking(trainer=order.trainer, number=order.number, host_bytes=job.kind.state_bytes)
-            self._after(self.device.move_ns(job), parking)
+            left: Event = Parking(trainer=order.trainer, number=order.number, host_bytes=job.kind.state_bytes)
+            if not order.in_memory:
+                left = Failure(trainer=order.trainer, fault=_NO_ROOM, retry=True, blame=Blame.NOBODY)
+            self._after(self.device.move_ns(job), left)
 
         self._after(self.here.step_ns().get(job.number, 0.0), leave)
 

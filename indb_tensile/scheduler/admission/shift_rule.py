@@ -18,7 +18,7 @@ from indb_tensile.scheduler.admission.fair_turns import foretold_fair_ends_ns, i
 from indb_tensile.scheduler.admission.parking import bring_back, free_places, set_aside
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Sharing
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
-from indb_tensile.scheduler.completion.shifts import Shift, ShiftQuestion, choose_shift
+from indb_tensile.scheduler.completion.shifts import DeviceShift, ShiftQuestion, choose_shift
 from indb_tensile.scheduler.host_memory import parked_bytes
 
 _CHANGE_SHARE = 0.05  # of a quantum
@@ -110,11 +110,12 @@ def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
     running = sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.RUNNING)
     numbers = members(running)
     slowdown = pool.contention.slowdown(len(numbers))
-    times = [planned_step_ns(known[k], known[k].plan, slowdown) for k in numbers]  # type: ignore[arg-type]
+    followed = [(known[k], known[k].plan) for k in numbers]
+    times = tuple(planned_step_ns(member, plan, slowdown) for member, plan in followed if plan is not None)
     device = shared_device(pool, pool.budget_bytes - sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING)))
     ends_ns = foretold_fair_ends_ns(pool)
     return ShiftQuestion(
-        forecasts=SetForecasts(tuple(map(demand_of, known)), device, {running: tuple(times)} if times else None),
+        forecasts=SetForecasts(tuple(map(demand_of, known)), device, {running: times} if times else None),
         order=tuple(range(len(known))),
         fair_ends_ns=tuple(ends_ns.get(m.job.claim, float("inf")) for m in known),
         change_ns=tuple(change_ns(pool, m) for m in known),
@@ -130,7 +131,7 @@ def _may_leave(pool: Pool, member: Member) -> bool:
     return done_ns >= quantum_ns(pool, member) and left_ns > change_ns(pool, member)
 
 
-def _has_room(pool: Pool, known: Sequence[Member], chosen: Shift) -> bool:
+def _has_room(pool: Pool, known: Sequence[Member], chosen: DeviceShift) -> bool:
     """Return whether those that leave find room in the host pool, beside one region that stays free."""
     leaving = [known[k] for k in members(chosen.leaving)]
     needed_bytes = sum(max(0, parked_bytes(planned(m).graphs) - m.host_bytes) for m in leaving)

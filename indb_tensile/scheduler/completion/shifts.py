@@ -63,7 +63,7 @@ class ShiftQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class DeviceShift:
     """The running jobs that leave, and the waiting job that starts first in their place."""
 
     leaving: int
@@ -83,7 +83,7 @@ class _Course:
         return sum(self.ends_ns)
 
 
-def choose_shift(question: ShiftQuestion) -> Shift | None:
+def choose_shift(question: ShiftQuestion) -> DeviceShift | None:
     """Return the shift that is worth its cost; None if all running jobs stay."""
     if not question.is_open:
         return None
@@ -97,7 +97,7 @@ def choose_shift(question: ShiftQuestion) -> Shift | None:
     for change in sorted(changes, key=_rank):
         first = next(k for k in question.order if change.jobs & ~running & (1 << k))
         if _must(question, stay, change, first) or _pays(question, stay, change):
-            return Shift(leaving=running & ~change.jobs, first=first)
+            return DeviceShift(leaving=running & ~change.jobs, first=first)
     return None
 
 

@@ -10,7 +10,7 @@ from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.fair_shares import FairShare, fair_ends_ns
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, SlowSet
-from indb_tensile.scheduler.completion.shifts import Shift, ShiftQuestion, choose_shift
+from indb_tensile.scheduler.completion.shifts import DeviceShift, ShiftQuestion, choose_shift
 
 from .job_demands import MIB, MS
 
@@ -75,7 +75,9 @@ def _question(
 
 
 def test_a_long_job_makes_way_for_a_short_one() -> None:
-    assert choose_shift(_question([_demand(1, 100), _demand(2, 5)], running=0b01)) == Shift(leaving=0b01, first=1)
+    assert choose_shift(_question([_demand(1, 100), _demand(2, 5)], running=0b01)) == DeviceShift(
+        leaving=0b01, first=1
+    )
 
 
 def test_a_short_job_does_not_make_way_for_a_long_one() -> None:
@@ -84,7 +86,7 @@ def test_a_short_job_does_not_make_way_for_a_long_one() -> None:
 
 def test_a_job_with_little_left_does_not_make_way_because_the_change_costs_more() -> None:
     jobs = [_demand(1, 3), _demand(2, 1)]
-    assert choose_shift(_question(jobs, running=0b01)) == Shift(leaving=0b01, first=1)
+    assert choose_shift(_question(jobs, running=0b01)) == DeviceShift(leaving=0b01, first=1)
     assert choose_shift(_question(jobs, running=0b01, change_s=2.0)) is None
 
 
@@ -102,7 +104,7 @@ def test_only_as_many_jobs_make_way_as_have_to() -> None:
     side_by_side = Contention(points=((1, 1.0), (8, 1.0)))
     jobs = [_demand(1, 100), _demand(2, 200), _demand(3, 2)]
     chosen = choose_shift(_question(jobs, running=0b011, budget=200, contention=side_by_side))
-    assert chosen == Shift(leaving=0b010, first=2)
+    assert chosen == DeviceShift(leaving=0b010, first=2)
 
 
 def test_no_job_makes_way_if_all_jobs_would_end_much_later() -> None:
@@ -114,13 +116,13 @@ def test_no_job_makes_way_if_all_jobs_would_end_much_later() -> None:
 def test_an_overdue_first_step_makes_a_shorter_job_leave() -> None:
     jobs = [_demand(1, 50), _demand(2, 500)]
     assert choose_shift(_question(jobs, running=0b01)) is None
-    assert choose_shift(_question(jobs, running=0b01, overdue=0b10)) == Shift(leaving=0b01, first=1)
+    assert choose_shift(_question(jobs, running=0b01, overdue=0b10)) == DeviceShift(leaving=0b01, first=1)
 
 
 def test_a_job_that_would_end_later_than_with_fair_shares_passes_a_shorter_job_of_another_owner() -> None:
     jobs = [_demand(1, 50, owner=1), _demand(2, 60, owner=2)]
     late = _question(jobs, running=0b01, fair_ends_s=[100.0, 61.0])
-    assert choose_shift(late) == Shift(leaving=0b01, first=1)
+    assert choose_shift(late) == DeviceShift(leaving=0b01, first=1)
     one_owner = _question([_demand(1, 50), _demand(2, 60)], running=0b01, fair_ends_s=[100.0, 61.0])
     assert choose_shift(one_owner) is None
 
