@@ -31,6 +31,8 @@ def main() -> int:
     """Run the real trainer with such networks. The environment says when the operator grows, and to how much."""
     if "GROWS_AFTER" in os.environ:
         Need.grows_after = int(os.environ["GROWS_AFTER"])
-        Need.grown = Scratch(at_once=int(os.environ["GROWS_TO"]), in_turn=1)
+        Need.grown = Scratch(
+            at_once=int(os.environ["GROWS_TO"]), first=int(os.environ.get("GROWS_FIRST", "0")), in_turn=1
+        )
     vars(run).update(prepare=_prepare)
     return trainer.main()

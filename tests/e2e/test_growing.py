@@ -58,7 +58,7 @@ def test_job_whose_operator_grows_is_planned_anew_and_publishes_the_same_bits(se
 
 @pytest.mark.nightly
 def test_job_that_outgrows_the_whole_device_fails_with_its_operator_and_both_sizes(service: Service) -> None:
-    service.settings |= {"GROWS_AFTER": "60", "GROWS_TO": "2000"}
+    service.settings |= {"GROWS_AFTER": "60", "GROWS_TO": "2", "GROWS_FIRST": "600000"}
     service.start()
     with service.database.connect("demo") as demo:
         load(demo, "digits")
