@@ -72,8 +72,8 @@ class Settings:
     Sharing. With `sharing = "completion"` a waiting job starts beside running jobs only if all jobs then end earlier,
     and if no job becomes slower than `max_slowdown` times alone with all the memory. With `any_price` it starts as
     soon as any plan fits, however slow the jobs become; this is for comparison. With `phases`, jobs of one
-    owner that go on side by side for at least `phases_s` may share memory in turns within their iterations, if that
-    is foretold to be faster; not on a GPU.
+    owner that go on side by side for at least `phases_s` may share memory in turns within their iterations, if
+    `phases_gain` times as much work is foretold; not on a GPU.
 
     Failures. A worker that has sent no heartbeat for `lease_s` stops its own trainers, and other workers take over
     its jobs. A trainer hangs if it has sent no message for `answer_s` since it was started or was sent a plan. While
@@ -117,6 +117,7 @@ class Settings:
     sharing: str = "completion"
     max_slowdown: float = 3.0
     phases: bool = False
+    phases_gain: float = 1.05  # forecasts differ from measured times by a few per cent
     phases_s: float = 120.0  # planning a round takes seconds of a processor, and joining it an iteration of each job
     checkpoint_s: float = 30.0  # the least time between two checkpoints of a job
     checkpoint_store: str = "auto"
@@ -260,6 +261,7 @@ _KINDS: dict[str, str] = {
     "sharing": "a way of sharing",
     "max_slowdown": "a number",
     "phases": "true or false",
+    "phases_gain": "a number",
     "phases_s": "a duration",
     "checkpoint_s": "a duration",
     "checkpoint_store": "a store",
@@ -297,6 +299,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "parked_jobs": (0, 64),
     "drift_threshold": (0.01, 100),
     "max_slowdown": (1, 1000),
+    "phases_gain": (0, 1000),
     "phases_s": (0, 31_536_000),
     "checkpoint_s": (0, 86400),
     "checkpoint_catalog_s": (0, 86400),

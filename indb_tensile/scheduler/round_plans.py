@@ -28,7 +28,7 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 
 # A round has to do this much more work than the present plans. Forecasts of times differ from measured times by a few
 # per cent, and changing plans costs each job about an iteration.
-_LEAST_GAIN = 1.05
+LEAST_GAIN = 1.05
 _SMALLER = 0.75  # ratio of one budget for a job's other graphs to the next higher one
 _MOST_BUDGETS = 8  # for a job's other graphs
 
@@ -43,7 +43,7 @@ def plan_round(
     policy: str = DEFAULT_POLICY,
     compute: Compute = Compute.OVERLAP,
     effort: Effort = Effort.QUICK,
-    least_gain: float = _LEAST_GAIN,
+    least_gain: float = LEAST_GAIN,
     cancellation_check: CancellationCheck = never_cancel,
     cache: PlanCache | None = None,
 ) -> tuple[JobPlan, ...] | None:
