@@ -122,8 +122,10 @@ def _interleaved(
 ) -> tuple[Phased, tuple[RoundPart, ...]] | None:
     """Return these plans in phases, with the jobs' parts; None if they do not fit, or need no phases."""
     limits = [workload.limit_bytes for workload in workloads]
+    # a block has no more addresses than the device has bytes
     over = any(
-        limit is not None and max(block.cycle.load_bytes) > limit for block, limit in zip(blocks, limits, strict=True)
+        block.size_bytes > (budget_bytes if limit is None else min(budget_bytes, limit))
+        for block, limit in zip(blocks, limits, strict=True)
     )
     if over or sum(max(block.cycle.load_bytes) for block in blocks) <= budget_bytes:
         return None

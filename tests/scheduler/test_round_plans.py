@@ -122,6 +122,7 @@ def _check(jobs: Sequence[Workload], planned: Sequence[JobPlan], budget: int, re
         part = plan.part
         assert part is not None
         assert (part.position, part.base_bytes % region) == (position, 0)
+        assert part.base_bytes + part.places * region <= min(budget, workload.limit_bytes or budget)
         held = list(_held(part))
         _check_memory(workload, plan, part, held)
         loads.append(_loads(part, held))
