@@ -53,6 +53,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         max_slowdown=4.0,
         first_step_s=60.0,
         phases=True,
+        phases_gain=1.2,
         phases_s=60.0,
         entering_jobs=3,
         parked_jobs=2,

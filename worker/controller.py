@@ -186,6 +186,7 @@ def _make_planner(settings: Settings, link: Link, mailbox: Mailbox[Mail]) -> Bac
         link=link,
         policy=settings.policy,
         cancellation_check=cancellation.check,
+        least_gain=settings.phases_gain,
         host_bytes=settings.host_pool_bytes,
     )
     return BackgroundPlanner(planner, mailbox.post, cancellation)

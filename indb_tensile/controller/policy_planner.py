@@ -11,7 +11,7 @@ from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.planner import JobPlan, foresee, plan_jobs, renew
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import Plans
-from indb_tensile.scheduler.round_plans import plan_round
+from indb_tensile.scheduler.round_plans import LEAST_GAIN, plan_round
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.trade_offs import trade_offs
@@ -28,6 +28,7 @@ class PolicyPlanner:
     policy: str
     # called regularly while plans are improved; raises an exception to cancel
     cancellation_check: CancellationCheck = never_cancel
+    least_gain: float = LEAST_GAIN  # of a round of jobs
     host_bytes: int | None = None  # limit of the pinned host pool for all jobs together; None: no limit
     cache: PlanCache = field(default_factory=PlanCache, compare=False, repr=False)
 
@@ -105,6 +106,7 @@ class PolicyPlanner:
             link=self.link,
             policy=self.policy,
             compute=compute,
+            least_gain=self.least_gain,
             cancellation_check=self.cancellation_check,
             cache=self.cache,
         )

@@ -208,6 +208,7 @@ SETTINGS: dict[str, str] = {
     "jobs make way for it. They do so at once for a job with less work left.",
     "phases": "Whether jobs of one owner that run side by side may take turns with memory within their iterations, "
     "if that is foretold to be faster. Not on a GPU, and not with `strict`.",
+    "phases_gain": "The least ratio of the work that is then foretold to the work without.",
     "phases_s": "How long the jobs have to go on for that.",
     "checkpoint_s": "The least time between two checkpoints. Checkpoints take at most a tenth of the training time.",
     "checkpoint_store": "Where checkpoints are stored: `local` in files below `state_dir`; `catalog` in the "

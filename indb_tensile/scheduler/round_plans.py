@@ -28,7 +28,7 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 
 # A round has to do this much more work than the present plans. Forecasts of times differ from measured times by a few
 # per cent, and changing plans costs each job about an iteration.
-_LEAST_GAIN = 1.05
+LEAST_GAIN = 1.05
 _SMALLER = 0.75  # ratio of one budget for a job's other graphs to the next higher one
 _MOST_BUDGETS = 8  # for a job's other graphs
 
@@ -43,7 +43,7 @@ def plan_round(
     policy: str = DEFAULT_POLICY,
     compute: Compute = Compute.OVERLAP,
     effort: Effort = Effort.QUICK,
-    least_gain: float = _LEAST_GAIN,
+    least_gain: float = LEAST_GAIN,
     cancellation_check: CancellationCheck = never_cancel,
     cache: PlanCache | None = None,
 ) -> tuple[JobPlan, ...] | None:
@@ -122,8 +122,10 @@ def _interleaved(
 ) -> tuple[Phased, tuple[RoundPart, ...]] | None:
     """Return these plans in phases, with the jobs' parts; None if they do not fit, or need no phases."""
     limits = [workload.limit_bytes for workload in workloads]
+    # a block has no more addresses than the device has bytes
     over = any(
-        limit is not None and max(block.cycle.load_bytes) > limit for block, limit in zip(blocks, limits, strict=True)
+        block.size_bytes > (budget_bytes if limit is None else min(budget_bytes, limit))
+        for block, limit in zip(blocks, limits, strict=True)
     )
     if over or sum(max(block.cycle.load_bytes) for block in blocks) <= budget_bytes:
         return None

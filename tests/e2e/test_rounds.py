@@ -30,6 +30,7 @@ def service(cluster: Cluster, template: str) -> Iterator[Service]:
             "TENSILE_SHARING": "any_price",
             "TENSILE_PHASES": "true",
             "TENSILE_PHASES_S": "0",
+            "TENSILE_PHASES_GAIN": "0",
             "TENSILE_DRIFT_THRESHOLD": "100",
             "TENSILE_TORCH_THREADS": "2",
             "TENSILE_LINK_OUT_BYTES_PER_S": "30000000",

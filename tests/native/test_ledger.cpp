@@ -128,7 +128,7 @@ TEST(a_file_that_is_no_ledger_is_refused) {
   CHECK_FAULT(device, "Bad file descriptor", Ledger::attach(-1));
   Ledger newer = device_of(1);
   newer.words().header.version = layout::version + 1;
-  CHECK_FAULT(device, "layout 5, this process knows 4", Ledger::attach(newer.fd()));
+  CHECK_FAULT(device, "layout 6, this process knows 5", Ledger::attach(newer.fd()));
   CHECK_FAULT(invariant, "must hold a region", Ledger::create({999, 1000, 1, 1}));
   CHECK_FAULT(invariant, "must be above 0", Ledger::create({1000, 1000, 0, 1}));
 }

@@ -125,6 +125,12 @@ class BlockUse:
     use: tuple[tuple[int, ...], ...]  # the places of each segment
     cycle: Cycle
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the block's addresses. Tensors leave gaps, so this may exceed the most that is in use."""
+        places = 1 + max((place for segment in self.use for place in segment), default=-1)
+        return (self.base_regions + places) * self.region_bytes
+
     def part(self, position: int, schedule: Schedule, operators: Sequence[int]) -> RoundPart:
         """Return the job's part in this schedule of jobs as positions. `operators` are those of all jobs."""
         starts = (0, *self.stops[:-1])

@@ -7,6 +7,7 @@ from tests.device.preloaded import ask
 _MEMBER = {"bits": True, "beyond its base": True, "at planned addresses": True, "nothing lent": True}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["emulated", "cpu"])
 def test_members_of_a_round_train_bit_for_bit_in_less_memory_than_their_blocks(device: str) -> None:
     assert _asked(device) == _answer(members=3)
@@ -16,6 +17,7 @@ def test_members_go_on_when_one_is_killed_inside_an_iteration() -> None:
     assert _asked("killed") == _answer(members=2)
 
 
+@pytest.mark.nightly
 def test_nobody_waits_for_a_member_that_does_other_work_between_its_iterations() -> None:
     assert _asked("resting") == _answer(members=3)
 
