@@ -254,7 +254,7 @@ def _ready(connection: Connection, pid: int) -> bool:
 
 def _check_ours(directory: Path) -> None:
     """Raise RequestError unless the directory holds only files of `tensile up`, because removing is final."""
-    ours = {"data", "run", "service", "lock", "mps", "postgres.log", "pg_ctl.log", "checkpoints", "swap"}
+    ours = {"data", "run", "service", "lock", "mps", "postgres.log", "pg_ctl.log", "checkpoints", "swap", "captures"}
     ours |= {"controller.pid", "controller.toml", "controller.log", "settings.toml", "settings.new"}
     names = sorted(path.name for path in directory.iterdir())
     others = [name for name in names if name not in ours and not name.startswith((UNFINISHED, *_OLDER_LOGS))]

@@ -18,12 +18,13 @@ two jobs do not slow each other down, as with one thread for each job on two cor
 the memory of the largest job without plans.
 
 A row has the medians over the seeds for one number of jobs, device and method; its figures are explained in
-trace_outcome.py. `decision_ms` is the processor's time of a call of `decide()` that plans, without the planner's own
-time; `decision_most_ms` is the longest. For `--runnable` jobs that all arrive at once at a controller that takes
-them all, only the decisions are printed. The first line is the error of foretold throughput in rows of `bench share`,
-which then also is the default of `--error`. The targets come last, as medians of ratios for the same jobs with their
-range over the seeds. The trace has so few and so long jobs that the range is wide; compare settings on the same
-seeds, and on more of them than the default. The exit code is 0 also where targets are not met.
+trace_outcome.py. `decision_ms` is the processor's time of a call of `decide()` that plans, or in which a job comes or
+goes, without the planner's own time; `decision_most_ms` is the longest. For `--runnable` jobs that all arrive at once
+at a controller that takes them all, only the decisions are printed. The first line is the error of foretold
+throughput in rows of `bench share`, which then also is the default of `--error`. The targets come last, as medians of
+ratios for the same jobs with their range over the seeds. The trace has so few and so long jobs that the range is
+wide; compare settings on the same seeds, and on more of them than the default. The exit code is 0 also where targets
+are not met.
 """
 
 import argparse

@@ -59,6 +59,7 @@ _LAST_REPORT_NS = 600_000_000_000
 _SECOND_NS = 1_000_000_000
 _NO_ROOM = Fault(sqlstate="53200", message="the job could not be parked in host memory")
 _RUNNABLE = (JobStage.WAITING, JobStage.RUNNING)
+_COMING_OR_GOING = (Capture, Finish, Exit)  # after these events of a job, admission asks anew which jobs should run
 
 ClaimOrder = Callable[[TraceJob], tuple[float, ...]]
 
@@ -142,7 +143,7 @@ class _Run:
         calls, planned_ns, begin_ns = self.planner.calls, self.planner.took_ns, time.process_time_ns()
         self.pool, orders = decide(self.pool, event, self.planner)
         took_ns = time.process_time_ns() - begin_ns - (self.planner.took_ns - planned_ns)
-        if self.planner.calls > calls:
+        if self.planner.calls > calls or isinstance(event, _COMING_OR_GOING):
             self.decisions.append((len(self.pool.at(*_RUNNABLE)), took_ns))
         self.here.use_memory(self.pool.held_bytes)
         for order in orders:

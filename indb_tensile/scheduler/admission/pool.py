@@ -230,7 +230,7 @@ class Spare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class ActiveRound:
     """Jobs that share memory in phases (rounds.py): their trainers by position, and the regions of the round.
 
     `pool_bytes` is what the round needs beside its members' own grants, `pooled_bytes` what it has so far. `left` are
@@ -286,7 +286,7 @@ class Pool:
     improvable: bool = False  # the present plans were made in little time, and were not improved since
     phases: bool = False  # jobs may run in rounds
     phases_ns: int = 120_000_000_000  # if one of them goes on for this long
-    round: Round | None = None
+    round: ActiveRound | None = None
     rounds: int = 0  # number of rounds so far
     # the jobs and the generations of their plans for which a round was last looked for
     looked_for: tuple[tuple[JobId, int], ...] = ()

@@ -30,7 +30,7 @@ from indb_tensile.scheduler.admission.admission_orders import (
 )
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.events import RoundLeft
-from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason, Pool, Round, Target, TrainerId
+from indb_tensile.scheduler.admission.pool import ActiveRound, JobStage, Member, PlanReason, Pool, Target, TrainerId
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.region_fit import beside
 from indb_tensile.scheduler.admission.sharing import advance, is_worth_improving, left_ns
@@ -104,7 +104,9 @@ def _begin(decision: Decision, running: tuple[Member, ...], plans: tuple[JobPlan
     parts = tuple(plan.part for plan in plans if plan.part is not None)
     number = pool.rounds + 1
     pool_bytes = pool.whole(pool.budget_bytes) - sum(part.base_bytes for part in parts)
-    decision.pool = replace(pool, rounds=number, round=Round(number=number, trainers=trainers, pool_bytes=pool_bytes))
+    decision.pool = replace(
+        pool, rounds=number, round=ActiveRound(number=number, trainers=trainers, pool_bytes=pool_bytes)
+    )
     decision.order(BeginRound(number=number, trainers=trainers, parts=parts))
     for member, plan, part in zip(running, plans, parts, strict=True):
         pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
@@ -113,7 +115,7 @@ def _begin(decision: Decision, running: tuple[Member, ...], plans: tuple[JobPlan
     advance(decision)
 
 
-def _play(decision: Decision, current: Round) -> Round:
+def _play(decision: Decision, current: ActiveRound) -> ActiveRound:
     """Have the parts played of trainers that have ended, or will not iterate in the round."""
     for trainer in current.trainers:
         if trainer not in current.played and not _plays_itself(decision.pool, trainer):
@@ -134,7 +136,7 @@ def _target_plan(member: Member) -> JobPlan | None:
     return None if member.target is None else member.target.plan
 
 
-def _fill(decision: Decision, current: Round) -> Round:
+def _fill(decision: Decision, current: ActiveRound) -> ActiveRound:
     """Give the round what its members have given up, as far as no member's own grant still needs it."""
     pool = decision.pool
     promised_bytes = sum(max(member.held_bytes, _base_bytes(member)) for member in pool.members)
@@ -152,7 +154,7 @@ def _base_bytes(member: Member) -> int:
     return 0 if plan is None or plan.part is None else plan.part.base_bytes
 
 
-def _leave(decision: Decision, current: Round) -> Round | None:
+def _leave(decision: Decision, current: ActiveRound) -> ActiveRound | None:
     """Leave the round when all have joined and other plans are there. Return None when it is over."""
     members = [(trainer, decision.pool.of_trainer(trainer)) for trainer in current.trainers]
     present = [(t, m) for t, m in members if m is not None and m.stage is JobStage.RUNNING and t not in current.left]
@@ -176,7 +178,7 @@ def _other_plan(member: Member) -> bool:
     return plan is not None and plan.part is None
 
 
-def _is_due(pool: Pool, current: Round) -> bool:
+def _is_due(pool: Pool, current: ActiveRound) -> bool:
     """Return whether jobs have to leave: plans without the round are there, or nobody is left to share with."""
     waiting = any(_other_plan(member) for member in pool.at(JobStage.RUNNING))
     return waiting or not any(_may_hold(pool.of_trainer(t)) for t in current.trainers if t not in current.left)
