@@ -15,7 +15,7 @@ from dataclasses import replace
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
-from indb_tensile.scheduler.completion.choose_starts import StartChoice, choose_starts
+from indb_tensile.scheduler.completion.choose_starts import HORIZON, choose_starts
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from indb_tensile.scheduler.planner import JobPlan
@@ -32,23 +32,28 @@ class StartRule:
     def __init__(self, decision: Decision, waiting: tuple[Member, ...], budget_bytes: int) -> None:
         """`waiting` are the jobs that could start, in fair order. `budget_bytes` is the memory for all plans."""
         pool = decision.pool
-        self._pool = pool
         self._contention = pool.contention
-        running = pool.at(JobStage.RUNNING)
-        with_plans = [with_trade_offs(decision, m) for m in (*running, *waiting)]
+        running = [with_trade_offs(decision, m) for m in pool.at(JobStage.RUNNING)]
+        waiting = tuple(with_trade_offs(decision, m) for m in waiting)
         # Without trade-offs a job's own limit is too low for any plan. `_admit` ends such a job if it waits.
-        self._members = [m for m in with_plans if m.trade_offs]
-        apart_bytes = sum(m.planned_bytes for m in with_plans if not m.trade_offs)
+        runnable = [m for m in waiting if m.trade_offs]
+        self._beyond = {m.job.job: m for m in runnable[HORIZON:]}
+        self._members = [*(m for m in running if m.trade_offs), *runnable[:HORIZON]]
+        apart_bytes = sum(m.planned_bytes for m in (*running, *waiting) if not m.trade_offs)
         self._running = sum(1 << k for k, m in enumerate(self._members) if m.stage is JobStage.RUNNING)
         self._device = shared_device(pool, budget_bytes - apart_bytes)
         self._demands = tuple(map(demand_of, self._members))
         self._corrections: dict[int, tuple[float, ...]] = {}
-        self.choice = self._choose()
+        self._forecasts = SetForecasts(self._demands, self._device)
+        self.choice = choose_starts(self._forecasts, self._running)
 
     def considers(self, job: JobId) -> bool:
         """Return whether the job can run alone at all. Other jobs have to be ended with an explanation."""
         number = self._number(job)
-        return number is not None and SetForecasts(self._demands, self._device).step_ns(1 << number) is not None
+        if number is not None:
+            return self._forecasts.step_ns(1 << number) is not None
+        member = self._beyond.get(job)
+        return member is not None and SetForecasts((demand_of(member),), self._device).step_ns(1) is not None
 
     def confirms(self, jobs: tuple[JobId, ...], plans: tuple[JobPlan, ...]) -> bool:
         """Return whether the jobs still start now that these plans, of the running jobs and their own, are known."""
@@ -67,34 +72,33 @@ class StartRule:
             ns > self._device.max_slowdown * least for ns, least in zip(times, alone, strict=True)
         ):
             return False
+        estimated = self._forecasts.step_ns(together)
+        if estimated is not None and all(ns <= estimate for ns, estimate in zip(times, estimated, strict=True)):
+            return set(jobs) <= set(self.choice.starts)  # nothing is slower, so no other choice has become better
         self._corrections[together] = times
-        self.choice = self._choose()
+        self._forecasts = SetForecasts(self._demands, self._device, self._corrections)
+        self.choice = choose_starts(self._forecasts, self._running)
         return set(jobs) <= set(self.choice.starts)
 
     def throughput(self, jobs: frozenset[JobId]) -> float:
         """Return the foretold system throughput (STP) of these jobs side by side."""
         numbers = sum(1 << k for k, member in enumerate(self._members) if member.job.job in jobs)
-        return SetForecasts(self._demands, self._device, self._corrections).throughput(numbers)
+        return self._forecasts.throughput(numbers)
 
     def waiting_text(self, job: JobId) -> str:
         """Return what a job that does not start now waits for, and why."""
         ends_ns = self.choice.ends_ns
         ends = sorted((ends_ns.get(self._demands[k].job, 0.0), self._demands[k].job) for k in members(self._running))
         number = self._number(job)
-        if not ends or number is None:
+        if not ends or number is None:  # beyond the horizon of the choice
             return "its turn"
         names = " or ".join(f"job {other}" for _, other in ends)
         beside = "it" if len(ends) == 1 else "them"
         text = f"{names} to end, the first in about {seconds(ends[0][0])}: "
-        forecasts = SetForecasts(self._demands, self._device, self._corrections)
-        if forecasts.step_ns(self._running | 1 << number) is None:
+        if self._forecasts.step_ns(self._running | 1 << number) is None:
             slowdown = f"{self._device.max_slowdown:g}"
             return f"{text}beside {beside}, the jobs do not fit, or one would be more than {slowdown} times slower"
         return f"{text}if it started beside {beside} now, all jobs together would end no earlier"
-
-    def _choose(self) -> StartChoice:
-        forecasts = SetForecasts(self._demands, self._device, self._corrections)
-        return choose_starts(forecasts, self._running)
 
     def _number(self, job: JobId) -> int | None:
         return next((k for k, member in enumerate(self._members) if member.job.job == job), None)

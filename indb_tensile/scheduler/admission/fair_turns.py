@@ -64,9 +64,10 @@ def in_fair_order(pool: Pool, members: Sequence[Member]) -> list[Member]:
     is overdue, and all others as the fair schedule ends them.
     """
     ends_ns = foretold_fair_ends_ns(pool)
+    awaited = {other.aside_for for other in pool.members}
 
     def place(member: Member) -> tuple[float, ...]:
-        first = is_awaited(pool, member)
+        first = member.job.job in awaited and is_awaited(pool, member)
         ready_s = (member.ready_s or 0.0) if is_overdue(pool, member) else float("inf")
         return (
             -member.job.priority,

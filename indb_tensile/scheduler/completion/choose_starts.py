@@ -10,14 +10,14 @@ system throughput of at least 1 alone would be met by running one job at a time.
 2. *Search.* A depth-first search over the sets of jobs that start at each moment, which cuts branches that cannot
    improve on the best schedule known (branch and bound). It stops after `_NODES` moments.
 
-At most `_HORIZON` waiting jobs, the first in fair order, are considered. Whichever job ends first, the choice is made
+At most `HORIZON` waiting jobs, the first in fair order, are considered. Whichever job ends first, the choice is made
 again, with the jobs that follow.
 
 A schedule that starts a job has to be better by `_MARGIN` than waiting for the next end, in makespan or in ANTT.
 Estimates that differ by less than they err must not start a job, because it runs to its end.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
@@ -26,17 +26,17 @@ from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, total_ns, until_next_end
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
-from indb_tensile.scheduler.completion.start_rules import JOB_ORDERS, JobOrder, may_start
+from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlier_equals, job_orders
 
 # Schedules whose makespans differ by less are ranked by ANTT. A larger band finishes short jobs earlier and the last
 # job later.
 _BAND = 0.02
 _MARGIN = 0.03  # larger than the usual error of the forecasts of one set relative to another
-# Moments of the depth-first search. With 600, random sets of two to six jobs were at most 4 % above the exhaustive
-# best, mostly because of the band. A choice took 10 ms of a processor on the median and 40 ms at most. 2,000 were no
-# better.
-_NODES = 600
-_HORIZON = 8  # The next choice is made when a job ends. More jobs rarely change the first choice.
+# Moments of the depth-first search. Random sets of two to six jobs were at most 4 % above the exhaustive best with
+# 600, mostly because of the band, and within 5 % with 150. With 300, a choice among many jobs takes 10 to 15 ms of a
+# processor.
+_NODES = 300
+HORIZON = 8  # The next choice is made when a job ends. More jobs rarely change the first choice.
 # How many jobs lists run side by side at most. A list of width 5 or 7 rarely differs from its neighbours.
 _WIDTHS = (1, 2, 3, 4, 6, 8)
 _ALL_SUBSETS = (
@@ -75,7 +75,7 @@ def choose_starts(forecasts: SetForecasts, running: int, *, nodes: int = _NODES)
     At least one job starts if none runs, unless no job can run alone.
     """
     waiting = ((1 << len(forecasts.demands)) - 1) & ~running
-    beyond = members(waiting)[_HORIZON:]
+    beyond = members(waiting)[HORIZON:]
     moment = first_moment(forecasts.demands, running)
     for k in beyond:
         moment = _without(moment, k)
@@ -108,6 +108,10 @@ def _without(moment: ScheduleMoment, job: int) -> ScheduleMoment:
     )
 
 
+def _among(order: Sequence[int], waiting: int) -> list[int]:
+    return [k for k in order if waiting >> k & 1]
+
+
 def _best(schedules: "list[_Schedule]") -> _Schedule | None:
     """Return the schedule with the least ANTT among those whose makespan is within the band above the least."""
     if not schedules:
@@ -131,8 +135,14 @@ class _Search:
     _least_ns: float = float("inf")
     _least_antt: float = float("inf")  # of schedules within the band
     _most_throughput: float = field(init=False)  # that any set of these jobs can have
+    _rule: OvertakingRule = field(init=False)
+    _orders: tuple[tuple[int, ...], ...] = field(init=False)
+    _earlier_equals: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._rule = OvertakingRule(self.forecasts)
+        self._orders = job_orders(self.demands)
+        self._earlier_equals = earlier_equals(self.demands)
         self._most_throughput = max(map(self._bound_of_size, range(1, len(self.demands) + 1)), default=1.0)
 
     @property
@@ -146,20 +156,20 @@ class _Search:
         rules = (self._fits, self._raises_throughput, self._fits_unplanned)
         most = (moment.running | moment.waiting).bit_count()
         widths = [width for width in _WIDTHS if width <= most] or [1]
-        for order in JOB_ORDERS:
+        for order in self._orders:
             for width in widths:
                 for rule in rules if width > 1 else rules[:1]:  # a list of width 1 takes turns by any rule
                     self._follow(moment, order, partial(rule, width))
 
-    def _follow(self, moment: ScheduleMoment, order: JobOrder, joins: Callable[[int, int], bool]) -> None:
+    def _follow(self, moment: ScheduleMoment, order: Sequence[int], joins: Callable[[int, int], bool]) -> None:
         """Foretell the schedule in which jobs start in this order, whenever they may join the present set."""
         starts: int | None = None
         while not moment.is_over:
             chosen = 0
-            for k in order(self.demands, moment.waiting):
-                here = start(moment, chosen)
-                joining = not here.running or joins(here.running, 1 << k)
-                if joining and may_start(moment, chosen | 1 << k, self.forecasts):
+            for k in _among(order, moment.waiting):
+                present = moment.running | chosen
+                joining = not present or joins(present, 1 << k)
+                if joining and self._rule.may_start(moment, chosen | 1 << k):
                     chosen |= 1 << k
             starts = chosen if starts is None else starts
             following = until_next_end(start(moment, chosen), self.forecasts)
@@ -204,7 +214,7 @@ class _Search:
             if jobs in tried or not (jobs or moment.running):
                 continue
             tried.add(jobs)
-            if self._skips_an_equal(moment, jobs) or not may_start(moment, jobs, self.forecasts):
+            if self._skips_an_equal(moment, jobs) or not self._rule.may_start(moment, jobs):
                 continue
             if self.forecasts.step_ns(moment.running | jobs) is not None:
                 yield jobs
@@ -216,27 +226,18 @@ class _Search:
                 for chosen in combinations(waiting, size):
                     yield sum(1 << k for k in chosen)
             return
+        orders = [_among(order, moment.waiting) for order in self._orders]
         for size in range(min(len(waiting), _WIDTHS[-1]), -1, -1):
-            for order in JOB_ORDERS:
-                yield sum(1 << k for k in order(self.demands, moment.waiting)[:size])
+            for order in orders:
+                yield sum(1 << k for k in order[:size])
             if size == 1:
                 yield from (1 << k for k in waiting)
             if size == 2:
                 yield from (1 << j | 1 << k for j, k in combinations(waiting, 2))
 
     def _skips_an_equal(self, moment: ScheduleMoment, jobs: int) -> bool:
-        left_behind = members(moment.waiting & ~jobs)
-        return any(other < k and self._are_equal(other, k) for k in members(jobs) for other in left_behind)
-
-    def _are_equal(self, one: int, other: int) -> bool:
-        first, second = self.demands[one], self.demands[other]
-        return (first.owner, first.priority, first.steps, first.steps_left, first.trade_offs) == (
-            second.owner,
-            second.priority,
-            second.steps,
-            second.steps_left,
-            second.trade_offs,
-        )
+        left_behind = moment.waiting & ~jobs
+        return any(self._earlier_equals[k] & left_behind for k in members(jobs))
 
     def _may_improve(self, moment: ScheduleMoment) -> bool:
         """Return whether a schedule through this moment can have a lower makespan, or a lower ANTT in the band."""

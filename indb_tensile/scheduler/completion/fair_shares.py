@@ -14,7 +14,7 @@ between jobs make no job late. Hadoop's HFSP (Pastorelli et al., IEEE Big Data 2
 here they are known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from indb_tensile.errors import InvariantError
@@ -44,24 +44,20 @@ def advance(shares: Sequence[FairShare], work_ns: float) -> tuple[dict[JobId, fl
     Return the work that is left of each job, 0 if the job is done, and for each job that is done the work after which
     it was done.
     """
-    left_ns = {share.job: share.left_ns for share in shares}
+    owners = [_OwnersJobs([share for share in shares if share.owner == owner]) for owner in _owners(shares)]
     ends_ns: dict[JobId, float] = {}
     passed_ns = 0.0
-    present = list(shares)
-    while present:
-        rates = _rates(present)
-        step_ns = min(left_ns[share.job] / rates[share.job] for share in present if rates[share.job] > 0)
+    while passed_ns < work_ns:
+        present = [owner for owner in owners if owner.is_present]
+        if not present:
+            break
+        weights = sum(owner.weight for owner in present)
+        step_ns = min(owner.next_end_ns * weights / owner.weight for owner in present)
         step_ns = min(step_ns, work_ns - passed_ns)
         passed_ns += step_ns
-        for share in present:
-            left_ns[share.job] -= step_ns * rates[share.job]
-            if left_ns[share.job] <= _REST_NS:
-                left_ns[share.job] = 0.0
-                ends_ns[share.job] = passed_ns
-        present = [share for share in present if left_ns[share.job] > 0]
-        if passed_ns >= work_ns:
-            break
-    return left_ns, ends_ns
+        for owner in present:
+            ends_ns |= dict.fromkeys(owner.work(step_ns * owner.weight / weights), passed_ns)
+    return {job: ns for owner in owners for job, ns in owner.left_ns()}, ends_ns
 
 
 def fair_ends_ns(shares: Sequence[FairShare]) -> dict[JobId, float]:
@@ -70,19 +66,54 @@ def fair_ends_ns(shares: Sequence[FairShare]) -> dict[JobId, float]:
     return ends_ns
 
 
-def _rates(shares: Sequence[FairShare]) -> dict[JobId, float]:
-    """Return the part of the device that each job has. The parts add up to 1."""
-    highest: dict[int, int] = {}
-    for share in shares:
-        highest[share.owner] = max(share.priority, highest.get(share.owner, share.priority))
-    jobs: dict[int, int] = {}
-    weights: dict[int, float] = {}
-    for share in shares:
-        if share.priority == highest[share.owner]:
-            jobs[share.owner] = jobs.get(share.owner, 0) + 1
-            weights[share.owner] = share.weight
-    total = sum(weights.values())
-    return {
-        share.job: weights[share.owner] / total / jobs[share.owner] if share.priority == highest[share.owner] else 0.0
-        for share in shares
-    }
+def _owners(shares: Sequence[FairShare]) -> list[int]:
+    return list(dict.fromkeys(share.owner for share in shares))
+
+
+class _OwnersJobs:
+    """The jobs of one owner. Those of the highest priority have all been worked for equally long, which is kept once
+    for all of them: so an end costs no more than a step for each owner.
+    """
+
+    def __init__(self, shares: Sequence[FairShare]) -> None:
+        self.weight = shares[0].weight
+        ordered = sorted(shares, key=lambda share: (share.priority, -share.left_ns))
+        self._waiting = ordered  # the last is the next to end
+        self._done: list[JobId] = []
+        self._worked_ns = 0.0  # for each job of the highest priority
+        self._among = 0  # the number of jobs of the highest priority
+        self._count_highest()
+
+    @property
+    def is_present(self) -> bool:
+        """True if some job is not done."""
+        return bool(self._waiting)
+
+    @property
+    def next_end_ns(self) -> float:
+        """The work for this owner until the next job is done."""
+        return max(0.0, self._waiting[-1].left_ns - self._worked_ns) * self._among
+
+    def work(self, owners_ns: float) -> list[JobId]:
+        """Work for the owner's jobs of the highest priority, and return the jobs that are done by that."""
+        self._worked_ns += owners_ns / self._among
+        ended = []
+        while self._among and self._waiting[-1].left_ns - self._worked_ns <= _REST_NS:
+            ended.append(self._waiting.pop().job)
+            self._among -= 1
+        if not self._among:
+            self._worked_ns = 0.0
+            self._count_highest()
+        self._done += ended
+        return ended
+
+    def left_ns(self) -> Iterator[tuple[JobId, float]]:
+        """Yield the work that is left of each job."""
+        yield from ((job, 0.0) for job in self._done)
+        for place, share in enumerate(reversed(self._waiting)):
+            yield share.job, share.left_ns - (self._worked_ns if place < self._among else 0.0)
+
+    def _count_highest(self) -> None:
+        if self._waiting:
+            highest = self._waiting[-1].priority
+            self._among = sum(share.priority == highest for share in self._waiting)

@@ -6,11 +6,15 @@ need more than the lanes can carry slow down the jobs that copy. The planner lat
 set, whose forecasts then replace the estimate (`corrections`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
+
+_BITS = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class SetForecasts:
         self.device = device
         self._known: dict[int, tuple[float, ...] | None] = dict(corrections or {})
         self._alone_ns = [demand.alone_ns for demand in demands]
+        self._throughputs: dict[int, float] = {}
+        self._curves = [_Curve(demand.trade_offs, device.region_bytes) for demand in demands]
         self._slow = {slow.kinds: slow.slowdowns for slow in device.slow_sets}
 
     def step_ns(self, jobs: int) -> tuple[float, ...] | None:
@@ -65,18 +71,19 @@ class SetForecasts:
 
     def throughput(self, jobs: int) -> float:
         """Return the system throughput (STP) of the set: the sum of the jobs' speeds relative to alone."""
-        times = self.step_ns(jobs)
-        if times is None:
-            return 0.0
-        return sum(self._alone_ns[k] / ns for k, ns in zip(members(jobs), times, strict=True))
+        known = self._throughputs.get(jobs)
+        if known is None:
+            rows = zip(members(jobs), self.step_ns(jobs) or (), strict=False)  # no rows if the set cannot run
+            known = self._throughputs[jobs] = sum(self._alone_ns[k] / ns for k, ns in rows)
+        return known
 
     def fit_unplanned(self, jobs: int) -> bool:
         """Return whether the jobs fit side by side without plans."""
-        return sum(self._rounded(self.demands[k].trade_offs[0]) for k in members(jobs)) <= self.device.budget_bytes
+        return sum(self._curves[k].rounded_bytes[0] for k in members(jobs)) <= self.device.budget_bytes
 
     def _forecast(self, jobs: int) -> tuple[float, ...] | None:
         numbers = members(jobs)
-        points = self._divided([self.demands[k].trade_offs for k in numbers])
+        points = self._divided(numbers)
         if points is None:
             return None
         slowdown = self.device.contention.slowdown(len(numbers))
@@ -97,43 +104,67 @@ class SetForecasts:
         by_place = dict(zip(order, slowdowns, strict=True))
         return [max(ns, by_place[at] * self._alone_ns[numbers[at]]) for at, ns in enumerate(times)]
 
-    def _divided(self, curves: Sequence[tuple[TradeOff, ...]]) -> list[TradeOff] | None:
+    def _divided(self, numbers: Sequence[int]) -> list[TradeOff] | None:
         """Return one plan for each job so that all fit: the step down with the least slowdown for each byte is taken
         until they do.
         """
+        curves = [self._curves[k] for k in numbers]
         at = [0] * len(curves)
-        used_bytes = sum(self._rounded(curve[0]) for curve in curves)
+        used_bytes = sum(curve.rounded_bytes[0] for curve in curves)
         while used_bytes > self.device.budget_bytes:
             steps = [
-                (
-                    (point.iteration_ns - curve[at[k]].iteration_ns) / curve[0].iteration_ns / saved_bytes,
-                    k,
-                    to,
-                    saved_bytes,
-                )
+                (step.slope, k, step)
                 for k, curve in enumerate(curves)
-                for to, point in enumerate(curve[at[k] + 1 :], start=at[k] + 1)
-                if (saved_bytes := self._rounded(curve[at[k]]) - self._rounded(point)) > 0
+                if (step := curve.step_from(at[k])) is not None
             ]
             if not steps:
                 return None
-            _, k, to, saved_bytes = min(steps)
-            at[k] = to
-            used_bytes -= saved_bytes
-        return [curve[k] for curve, k in zip(curves, at, strict=True)]
+            _, k, step = min(steps, key=itemgetter(0, 1))
+            at[k] = step.to
+            used_bytes -= step.saved_bytes
+        return [curve.points[k] for curve, k in zip(curves, at, strict=True)]
 
-    def _rounded(self, point: TradeOff) -> int:
-        return -(-point.peak_bytes // self.device.region_bytes) * self.device.region_bytes
+
+class _StepDown(NamedTuple):
+    """From one plan of a job to another that needs less memory. `slope` is the slowdown for each saved byte."""
+
+    slope: float
+    to: int
+    saved_bytes: int
+
+
+class _Curve:
+    """The trade-offs of one job, with their memory in whole regions."""
+
+    def __init__(self, points: tuple[TradeOff, ...], region_bytes: int) -> None:
+        self.points = points
+        self.rounded_bytes = [-(-point.peak_bytes // region_bytes) * region_bytes for point in points]
+        self._steps: dict[int, _StepDown | None] = {}
+
+    def step_from(self, at: int) -> _StepDown | None:
+        """Return the step down from this plan with the least slope; None if no other plan needs less memory."""
+        if at not in self._steps:
+            self._steps[at] = min(self._steps_from(at), default=None)
+        return self._steps[at]
+
+    def _steps_from(self, at: int) -> Iterator[_StepDown]:
+        for to in range(at + 1, len(self.points)):
+            saved_bytes = self.rounded_bytes[at] - self.rounded_bytes[to]
+            if saved_bytes > 0:
+                added_ns = self.points[to].iteration_ns - self.points[at].iteration_ns
+                yield _StepDown(added_ns / self.points[0].iteration_ns / saved_bytes, to, saved_bytes)
 
 
 def members(jobs: int) -> tuple[int, ...]:
     """Return the numbers of the bits that are set, in increasing order."""
-    numbers = []
-    while jobs:
-        lowest = jobs & -jobs
-        numbers.append(lowest.bit_length() - 1)
-        jobs ^= lowest
-    return tuple(numbers)
+    if jobs < 256:
+        return _BITS[jobs]
+    numbers = _BITS[jobs & 255]
+    first = 8
+    while jobs := jobs >> 8:
+        numbers += tuple(first + bit for bit in _BITS[jobs & 255])
+        first += 8
+    return numbers
 
 
 def _with_lanes(points: Sequence[TradeOff], times: Sequence[float]) -> list[float]:

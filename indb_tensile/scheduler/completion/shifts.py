@@ -18,6 +18,7 @@ in which the fair schedule ends jobs changes only if jobs come or go, apart from
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from indb_tensile.scheduler.completion.choose_starts import HORIZON
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 
@@ -26,7 +27,6 @@ _GAIN_OVER_LOSS = 1.2
 _TIE = 0.05  # two jobs whose fair ends differ by less do not take each other's place
 _RISE = 0.03  # a job joins a set in a list if it raises the throughput by this much
 _WIDTHS = (1, 2, 3, 4, 8)
-_HORIZON = 8  # waiting jobs that are looked at, the first in fair order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class ShiftQuestion:
     @property
     def is_open(self) -> bool:
         """True if a waiting job precedes a job that may leave. Otherwise no shift is possible."""
-        waiting = [k for k in self.order if not self.running >> k & 1][:_HORIZON]
+        waiting = [k for k in self.order if not self.running >> k & 1][:HORIZON]
         return any(self.precedes(k, r) for k in waiting for r in members(self.movable))
 
 
@@ -132,7 +132,7 @@ def _is_allowed(question: ShiftQuestion, course: _Course) -> bool:
 def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:
     """Yield the schedules in which these jobs stay, and the others start in fair order, for several widths."""
     demands = question.forecasts.demands
-    near = [k for k in question.order if not question.running >> k & 1][:_HORIZON]
+    near = [k for k in question.order if not question.running >> k & 1][:HORIZON]
     known = question.running | sum(1 << k for k in near)
     order = [k for k in question.order if known >> k & 1]
     whole = first_moment(demands, running)

@@ -13,50 +13,65 @@ from indb_tensile.scheduler.completion.foretell import ScheduleMoment
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
 
 
-def may_start(moment: ScheduleMoment, jobs: int, forecasts: SetForecasts) -> bool:
-    """Return whether these waiting jobs may start now, before the waiting jobs that are not among them."""
-    left_behind = moment.waiting & ~jobs
-    for k in members(jobs):
-        for earlier in members(left_behind & ((1 << k) - 1)):
-            if not _are_peers(forecasts.demands[k], forecasts.demands[earlier]) and not _fills_a_gap(
-                moment, k, earlier, forecasts
-            ):
+class OvertakingRule:
+    """Says which sets of waiting jobs may start. What depends on pairs of jobs only is computed once."""
+
+    def __init__(self, forecasts: SetForecasts) -> None:
+        demands = forecasts.demands
+        self._forecasts = forecasts
+        # By job: the earlier jobs of other owners or priorities, as bit masks.
+        self._others = [
+            _earlier(demands, k, lambda one, other: not _are_peers(one, other)) for k in range(len(demands))
+        ]
+
+    def may_start(self, moment: ScheduleMoment, jobs: int) -> bool:
+        """Return whether these waiting jobs may start now, before the waiting jobs that are not among them."""
+        left_behind = moment.waiting & ~jobs
+        for k in members(jobs):
+            overtaken = left_behind & self._others[k]
+            if overtaken and not all(self._fills_a_gap(moment, k, earlier) for earlier in members(overtaken)):
                 return False
-    return True
+        return True
+
+    def _fills_a_gap(self, moment: ScheduleMoment, job: int, earlier: int) -> bool:
+        """Return whether the earlier job cannot run beside the present set, and this job ends before all others."""
+        if self._forecasts.step_ns(moment.running | 1 << earlier) is not None:
+            return False
+        together = moment.running | 1 << job
+        times = self._forecasts.step_ns(together)
+        if times is None:
+            return False
+        left = moment.steps_left
+        ends = {k: left[k] * ns for k, ns in zip(members(together), times, strict=True)}
+        return all(ends[job] <= ns for ns in ends.values())
 
 
-def in_fair_order(demands: Sequence[JobDemand], waiting: int) -> list[int]:
-    """Return the waiting jobs in fair order."""
-    del demands
-    return list(members(waiting))
+def job_orders(demands: Sequence[JobDemand]) -> tuple[tuple[int, ...], ...]:
+    """Return all jobs in fair order, with the least remaining work first, and with the most first (Graham's rule for
+    the makespan).
+    """
+    shortest_first = sorted(range(len(demands)), key=lambda k: (demands[k].steps_left * demands[k].alone_ns, k))
+    return tuple(range(len(demands))), tuple(shortest_first), tuple(reversed(shortest_first))
 
 
-def shortest_first(demands: Sequence[JobDemand], waiting: int) -> list[int]:
-    """Return the waiting jobs, those with the least remaining work first."""
-    return sorted(members(waiting), key=lambda k: (demands[k].steps_left * demands[k].alone_ns, k))
+def earlier_equals(demands: Sequence[JobDemand]) -> list[int]:
+    """Return for each job a bit mask of the earlier jobs that are equal to it in all that a schedule depends on."""
+    return [_earlier(demands, k, _are_equal) for k in range(len(demands))]
 
 
-def longest_first(demands: Sequence[JobDemand], waiting: int) -> list[int]:
-    """Return the waiting jobs, those with the most remaining work first (Graham's rule for the makespan)."""
-    return shortest_first(demands, waiting)[::-1]
-
-
-JobOrder = Callable[[Sequence[JobDemand], int], list[int]]
-JOB_ORDERS: tuple[JobOrder, ...] = (in_fair_order, shortest_first, longest_first)
+def _earlier(demands: Sequence[JobDemand], job: int, relate: Callable[[JobDemand, JobDemand], bool]) -> int:
+    return sum(1 << earlier for earlier in range(job) if relate(demands[job], demands[earlier]))
 
 
 def _are_peers(demand: JobDemand, other: JobDemand) -> bool:
     return demand.owner == other.owner and demand.priority == other.priority
 
 
-def _fills_a_gap(moment: ScheduleMoment, job: int, earlier: int, forecasts: SetForecasts) -> bool:
-    """Return whether the earlier job cannot run beside the present set, and this job ends before the set changes."""
-    if forecasts.step_ns(moment.running | 1 << earlier) is not None:
-        return False
-    together = moment.running | 1 << job
-    times = forecasts.step_ns(together)
-    if times is None:
-        return False
-    left = moment.steps_left
-    ends = {k: left[k] * ns for k, ns in zip(members(together), times, strict=True)}
-    return all(ends[job] <= ns for ns in ends.values())
+def _are_equal(demand: JobDemand, other: JobDemand) -> bool:
+    return (demand.owner, demand.priority, demand.steps, demand.steps_left, demand.trade_offs) == (
+        other.owner,
+        other.priority,
+        other.steps,
+        other.steps_left,
+        other.trade_offs,
+    )
