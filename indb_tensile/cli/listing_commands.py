@@ -1,4 +1,4 @@
-"""The commands `tensile jobs`, `queue`, `events`, `models`, `workers` and `devices`, which list the catalog."""
+"""The commands that list the catalog: `tensile jobs`, `queue`, `events`, `models`, `workers`, `devices`, `usage`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -97,6 +97,17 @@ def workers(dsn: str | None, as_json: bool, **options: Any) -> None:
 def devices(dsn: str | None, as_json: bool, **options: Any) -> None:
     """List devices with the memory that jobs use, newest worker first."""
     _list("DEVICES", dsn, options, as_json=as_json, empty="no device yet: tensile up starts a controller with one")
+
+
+@click.command()
+@dsn_option
+@json_option
+@name_option("model", "only the use by jobs of this model")
+@name_option("owner", "only the use by this role, for roles that see other roles' use")
+@page_options(None)
+def usage(dsn: str | None, as_json: bool, **options: Any) -> None:
+    """List the use of the devices by owner and model, the largest first."""
+    _list("USAGE", dsn, options, as_json=as_json, empty="no job has used a device yet")
 
 
 def _list(name: str, dsn: str | None, options: dict[str, Any], *, as_json: bool, empty: str) -> None:

@@ -108,6 +108,9 @@ COMMANDS = {
     "devices": LazyCommand(
         "listing_commands:devices", "List devices with the memory that jobs use, newest worker first."
     ),
+    "usage": LazyCommand(
+        "listing_commands:usage", "List the use of the devices by owner and model, the largest first."
+    ),
     "plan": LazyCommand(
         "plan_command:plan", "Show the memory plans of JOB_ID, or plan step graphs and show the predicted result."
     ),

@@ -88,6 +88,8 @@ def cell(name: str, value: object) -> str:
         return "yes" if value else "no"
     if name.endswith(_BYTES) and isinstance(value, _NUMERIC):
         return size(int(value))
+    if name == "byte_seconds" and isinstance(value, _NUMERIC):
+        return f"{size(int(value))} s"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, timedelta):

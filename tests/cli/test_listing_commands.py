@@ -10,12 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from indb_tensile.catalog import jobs as catalog_jobs
 from indb_tensile.catalog import models as catalog_models
+from indb_tensile.catalog.usage import JobUsage, record_usage
 from tests.catalog.enqueue import claim, enqueue, publication, register
 from tests.cli.conftest import Done, Tensile
 from tests.conftest import Database
 
-LISTINGS = ("jobs", "queue", "events", "models", "workers", "devices")
+LISTINGS = ("jobs", "queue", "events", "models", "workers", "devices", "usage")
 VALUED = (
     ("jobs", "--model"),
     ("jobs", "--owner"),
@@ -24,6 +26,7 @@ VALUED = (
     ("models", "--owner"),
     ("workers", "--host", "--device"),
     ("devices", "--host"),
+    ("usage", "--model", "--owner"),
 )
 HOSTILE = (
     """50%% "o'clock" %(x)s %s {} $1 \\ ; -- '""",
@@ -217,6 +220,31 @@ def test_workers_and_devices_are_listed_alive_or_stopped(
         stopped,
     ]
     assert numbers(demo, "devices", "--device", "cpu", column="worker_id") == [alive, stopped]
+
+
+@pytest.mark.postgres
+def test_use_is_listed_by_owner_and_model_the_largest_first(
+    demo: Tensile, monitor: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    assert demo("usage").err == "no job has used a device yet\n"
+    number = register(worker)
+    for role, model, device_s in (("demo", "a", 3.0), ("demo", "b", 5.0), ("alice", "a", 4.0)):
+        queue(database, model, role=role)
+        claimed = claim(worker, number)
+        use = JobUsage(
+            job=claimed.job, device_s=device_s, byte_s=1e9, running_s=device_s, alone_s=1.0, measured_s=device_s
+        )
+        record_usage(worker, [use])
+        catalog_jobs.cancelled(worker, claimed.job, claimed.claim)
+    listed = [
+        (row["owner"], row["model"], row["device_seconds"], row["slowdown"])
+        for row in rows(monitor("usage", "--json"))
+    ]
+    assert listed == [("demo", "b", 5.0, 5.0), ("alice", "a", 4.0, 4.0), ("demo", "a", 3.0, 3.0)]
+    of_a = rows(monitor("usage", "--model", "a", "--sort", "device_seconds", "--json"))
+    assert [row["owner"] for row in of_a] == ["demo", "alice"]
+    assert [row["model"] for row in rows(demo("usage", "--json"))] == ["b", "a"]
+    assert " 953.7 MB s " in demo("usage", "--owner", "demo").out
 
 
 @pytest.mark.postgres

@@ -1,4 +1,4 @@
-"""The listings of the command line: jobs, the queue, events, models, workers and devices.
+"""The listings of the command line: jobs, the queue, events, models, workers, devices and their use.
 
 The views and row-level security decide which rows a role sees. A listing adds no right and no rule of its own.
 """
@@ -9,7 +9,14 @@ from sqlalchemy import ColumnElement, FromClause, Text, and_, case, func
 
 from indb_tensile.catalog.sqlalchemy.catalog_tables import job_events, job_progress
 from indb_tensile.catalog.sqlalchemy.catalog_tables import jobs as job_rows
-from indb_tensile.catalog.sqlalchemy.catalog_views import model_list, stat_device, stat_jobs, stat_queue, stat_workers
+from indb_tensile.catalog.sqlalchemy.catalog_views import (
+    model_list,
+    stat_device,
+    stat_jobs,
+    stat_queue,
+    stat_usage,
+    stat_workers,
+)
 from indb_tensile.catalog.sqlalchemy.listing import Listing, is_any_of, is_equal, is_since, is_until
 from indb_tensile.job import JobState, Phase
 
@@ -133,4 +140,13 @@ DEVICES = Listing(
     names={"host": stat_device.c.host, "device": stat_device.c.device},
     filters={"alive": is_equal(stat_device.c.alive)},
     order=(stat_device.c.worker_id.desc(),),
+)
+
+USAGE = Listing(
+    name="usage",
+    source=stat_usage,
+    columns=_columns(stat_usage),
+    names={"model": stat_usage.c.model, "owner": stat_usage.c.owner.cast(Text)},
+    filters={},
+    order=(stat_usage.c.device_seconds.desc(), stat_usage.c.owner.asc(), stat_usage.c.model.asc()),
 )
