@@ -15,7 +15,7 @@ from dataclasses import replace
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
-from indb_tensile.scheduler.completion.choose_starts import HORIZON, choose_starts
+from indb_tensile.scheduler.completion.choose_starts import HORIZON, MARGIN, choose_starts
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from indb_tensile.scheduler.planner import JobPlan
@@ -73,8 +73,10 @@ class StartRule:
         ):
             return False
         estimated = self._forecasts.step_ns(together)
-        if estimated is not None and all(ns <= estimate for ns, estimate in zip(times, estimated, strict=True)):
-            return set(jobs) <= set(self.choice.starts)  # nothing is slower, so no other choice has become better
+        if estimated is not None and all(
+            ns <= (1 + MARGIN) * estimate for ns, estimate in zip(times, estimated, strict=True)
+        ):
+            return set(jobs) <= set(self.choice.starts)  # hardly slower, so no other choice has become clearly better
         self._corrections[together] = times
         self._forecasts = SetForecasts(self._demands, self._device, self._corrections)
         self.choice = choose_starts(self._forecasts, self._running)

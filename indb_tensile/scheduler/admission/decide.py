@@ -73,7 +73,7 @@ from indb_tensile.scheduler.admission.events import (
     Tick,
 )
 from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter
-from indb_tensile.scheduler.admission.measurements import measured
+from indb_tensile.scheduler.admission.measurements import measured, note_change
 from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
 from indb_tensile.scheduler.admission.oversized_job import least_limit
 from indb_tensile.scheduler.admission.parking import mark_paused, park, parked
@@ -112,6 +112,7 @@ def decide(pool: Pool, event: Event, planner: Planner) -> tuple[Pool, tuple[Orde
     """
     decision = Decision(pool, planner)
     _fold(decision, event)
+    note_change(decision, event)
     if not decision.pool.stopping:
         if isinstance(event, Measurement):
             review(decision)

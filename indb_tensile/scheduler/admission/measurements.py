@@ -1,8 +1,9 @@
 """Correct a job's latencies by its trainer's measurements, and have plans made anew when they have drifted.
 
 While another job is read, captured or calibrated, it takes processor time from the trainers for some seconds. The
-latencies that are measured meanwhile soon hold no longer, so up to `_MOST_DISTURBED` measurements in a row do not
-count for plans. Later ones do: where jobs come all the time, the disturbance is the usual state.
+latencies that are measured meanwhile soon hold no longer. So do those of a report that reaches back to before a job
+came, went, or adopted another plan. Up to `_MOST_DISTURBED` such measurements in a row do not count for plans and for
+contention. Later ones do: where jobs come all the time, the disturbance is the usual state.
 """
 
 from dataclasses import replace
@@ -10,7 +11,17 @@ from dataclasses import replace
 from indb_tensile.scheduler.admission.admission_orders import RecordMeasurement
 from indb_tensile.scheduler.admission.completion_rule import observe
 from indb_tensile.scheduler.admission.decision import Decision
-from indb_tensile.scheduler.admission.events import Measurement
+from indb_tensile.scheduler.admission.events import (
+    Adoption,
+    Calibration,
+    Capture,
+    Event,
+    Exit,
+    Failure,
+    Finish,
+    Measurement,
+    Parking,
+)
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason
 from indb_tensile.scheduler.admission.running_set import measured_throughput
 from indb_tensile.scheduler.admission.sharing import renew_forecasts
@@ -19,6 +30,19 @@ from indb_tensile.scheduler.timing.latency import correct, drift
 NEW_WEIGHT = 0.5  # weight of a measurement against the present value; reports are already means
 _MOST_DISTURBED = 8  # Trainers report about once a second, and a preparation takes some seconds.
 _PREPARING = (JobStage.CLAIMED, JobStage.CAPTURING, JobStage.CALIBRATING)
+_CHANGES = (Capture, Calibration, Adoption, Parking, Finish, Failure, Exit)  # of what runs on the device
+
+
+def note_change(decision: Decision, event: Event) -> None:
+    """Let the next measurement of the other running jobs not count, if this event of a job changes what they run
+    beside. The job's own measurements begin anew when it adopts a plan.
+    """
+    if isinstance(event, _CHANGES):
+        members = tuple(
+            replace(m, changed=True) if m.stage is JobStage.RUNNING and m.trainer != event.trainer else m
+            for m in decision.pool.members
+        )
+        decision.pool = replace(decision.pool, members=members)
 
 
 def measured(decision: Decision, measurement: Measurement) -> None:
@@ -39,7 +63,7 @@ def measured(decision: Decision, measurement: Measurement) -> None:
     # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
-    member = decision.put(replace(member, corrected_ns=corrected_ns, measured=True, disturbed=0))
+    member = decision.put(replace(member, corrected_ns=corrected_ns, measured=True, disturbed=0, changed=False))
     if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
         return  # a transition between two divisions is not interrupted
     # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
@@ -50,10 +74,10 @@ def measured(decision: Decision, measurement: Measurement) -> None:
 
 
 def _is_disturbed(decision: Decision, member: Member) -> bool:
-    """Return whether this measurement does not count for plans, and remember that."""
+    """Return whether this measurement does not count, and remember that."""
     preparing = bool(decision.pool.at(*_PREPARING))
-    if member.disturbed >= _MOST_DISTURBED or not (preparing or member.disturbed):
+    if member.disturbed >= _MOST_DISTURBED or not (preparing or member.changed):
         return False
     # The first measurement after a preparation contains iterations from before its end.
-    decision.put(replace(member, disturbed=member.disturbed + 1 if preparing else _MOST_DISTURBED))
+    decision.put(replace(member, disturbed=member.disturbed + 1, changed=preparing))
     return True

@@ -144,7 +144,8 @@ class Member:
     trainer: TrainerId | None = None
     workload: Workload | None = None
     corrected_ns: tuple[int, ...] = ()
-    disturbed: int = 0  # measurements in a row that did not count, because other jobs were prepared
+    disturbed: int = 0  # measurements in a row that did not count, because other jobs came, went or were prepared
+    changed: bool = False  # True if what runs beside the job has changed since its last measurement
     measured: bool = False  # True if corrected_ns come from training, and not only from a calibration
     granted_bytes: int = 0
     held_bytes: int = 0

@@ -33,6 +33,8 @@ def review(decision: Decision) -> None:
     running = pool.at(JobStage.RUNNING)
     if tuple(m.job.job for m in running) != pool.running_set.jobs or any(not m.trade_offs for m in running):
         return
+    if any(m.disturbed for m in running):  # something else made this report slow (measurements.py)
+        return
     low = sum(speeds.values()) < (1 - _MARGIN) * _of_fewer(pool, running)
     reports = pool.running_set.low_reports + 1 if low else 0
     decision.pool = replace(pool, running_set=replace(pool.running_set, low_reports=reports))

@@ -13,7 +13,7 @@ system throughput of at least 1 alone would be met by running one job at a time.
 At most `HORIZON` waiting jobs, the first in fair order, are considered. Whichever job ends first, the choice is made
 again, with the jobs that follow.
 
-A schedule that starts a job has to be better by `_MARGIN` than waiting for the next end, in makespan or in ANTT.
+A schedule that starts a job has to be better by `MARGIN` than waiting for the next end, in makespan or in ANTT.
 Estimates that differ by less than they err must not start a job, because it runs to its end.
 """
 
@@ -31,7 +31,7 @@ from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlie
 # Schedules whose makespans differ by less are ranked by ANTT. A larger band finishes short jobs earlier and the last
 # job later.
 _BAND = 0.02
-_MARGIN = 0.03  # larger than the usual error of the forecasts of one set relative to another
+MARGIN = 0.03  # larger than the usual error of the forecasts of one set relative to another
 # Moments of the depth-first search. Random sets of two to six jobs were at most 4 % above the exhaustive best with
 # 600, mostly because of the band, and within 5 % with 150. With 300, a choice among many jobs takes 10 to 15 ms of a
 # processor.
@@ -122,7 +122,7 @@ def _best(schedules: "list[_Schedule]") -> _Schedule | None:
 
 
 def _is_better(schedule: _Schedule, other: _Schedule) -> bool:
-    return schedule.makespan_ns < other.makespan_ns * (1 - _MARGIN) or schedule.antt < other.antt * (1 - _MARGIN)
+    return schedule.makespan_ns < other.makespan_ns * (1 - MARGIN) or schedule.antt < other.antt * (1 - MARGIN)
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class _Search:
     def _raises_throughput(self, width: int, running: int, job: int) -> bool:
         if not self._fits(width, running, job):
             return False
-        return self.forecasts.throughput(running | job) > self.forecasts.throughput(running) * (1 + _MARGIN)
+        return self.forecasts.throughput(running | job) > self.forecasts.throughput(running) * (1 + MARGIN)
 
     def _fits_unplanned(self, width: int, running: int, job: int) -> bool:
         return self._fits(width, running, job) and self.forecasts.fit_unplanned(running | job)

@@ -45,12 +45,17 @@ class Contention:
         return max(1.0, factor, *(earlier for smaller, earlier in self.points if smaller < jobs))
 
     def observed(self, jobs: int, slowdown: float) -> "Contention":
-        """Return the contention corrected by one observation of this number of jobs."""
+        """Return the contention corrected by one observation of this number of jobs.
+
+        Larger numbers are corrected by the same ratio: what makes these jobs slower or faster than was assumed, makes
+        more of them so too. Smaller numbers stay as they are, since the cause may be that there are so many.
+        """
         if jobs < 2:
             return self
-        corrected = (1 - NEW_WEIGHT) * self.slowdown(jobs) + NEW_WEIGHT * max(1.0, slowdown)
-        points = dict(self.points) | {jobs: corrected}
-        return replace(self, points=tuple(sorted(points.items())))
+        ratio = 1 + NEW_WEIGHT * (max(1.0, slowdown) / self.slowdown(jobs) - 1)
+        numbers = {number for number, _ in self.points} | {jobs}
+        points = [(n, self.slowdown(n) * ratio) if n >= jobs else (n, self.slowdown(n)) for n in sorted(numbers)]
+        return replace(self, points=tuple(points))
 
 
 def of_cores(cores: int, threads: int) -> Contention:

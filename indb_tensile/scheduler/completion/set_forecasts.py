@@ -43,7 +43,9 @@ class SharedDevice:
 class SetForecasts:
     """The forecasts of sets of these jobs. A set is a bit mask: bit k stands for `demands[k]`. Remembers its results.
 
-    `corrections` are the known step times of some sets, by position in the set, in nanoseconds.
+    `corrections` are the known step times of some sets, by position in the set, in nanoseconds. They hold for all
+    sets of the same kinds of jobs: otherwise, of two equal jobs, one that was planned would always look worse than
+    one that was not.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class SetForecasts:
         self.demands = tuple(demands)
         self.device = device
         self._known: dict[int, tuple[float, ...] | None] = dict(corrections or {})
+        self._kinds = _kinds(demands)
+        self._corrected = dict(map(self._by_kind, (corrections or {}).items()))
         self._alone_ns = [demand.alone_ns for demand in demands]
         self._throughputs: dict[int, float] = {}
         self._curves = [_Curve(demand.trade_offs, device.region_bytes) for demand in demands]
@@ -83,6 +87,9 @@ class SetForecasts:
 
     def _forecast(self, jobs: int) -> tuple[float, ...] | None:
         numbers = members(jobs)
+        if self._corrected and (corrected := self._corrected.get(self._set_kind(numbers))):
+            place = {number: at for at, number in enumerate(self._sorted_by_kind(numbers))}
+            return tuple(corrected[place[number]] for number in numbers)
         points = self._divided(numbers)
         if points is None:
             return None
@@ -94,6 +101,17 @@ class SetForecasts:
             if any(ns > self.device.max_slowdown * self._alone_ns[k] for k, ns in rows):
                 return None
         return tuple(times)
+
+    def _by_kind(self, correction: tuple[int, tuple[float, ...]]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        jobs, times = correction
+        by_number = dict(zip(members(jobs), times, strict=True))
+        return self._set_kind(members(jobs)), tuple(by_number[k] for k in self._sorted_by_kind(members(jobs)))
+
+    def _set_kind(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(self._kinds[k] for k in numbers))
+
+    def _sorted_by_kind(self, numbers: Sequence[int]) -> list[int]:
+        return sorted(numbers, key=lambda k: (self._kinds[k], k))
 
     def _as_measured(self, numbers: Sequence[int], times: list[float]) -> list[float]:
         """Return the times of the steps, no less than those that were measured in a slow set of the same kind."""
@@ -165,6 +183,12 @@ def members(jobs: int) -> tuple[int, ...]:
         numbers += tuple(first + bit for bit in _BITS[jobs & 255])
         first += 8
     return numbers
+
+
+def _kinds(demands: Sequence[JobDemand]) -> list[int]:
+    """Return for each job the number of the first job that has the same kind and the same trade-offs."""
+    first: dict[tuple[str, tuple[TradeOff, ...]], int] = {}
+    return [first.setdefault((demand.kind, demand.trade_offs), k) for k, demand in enumerate(demands)]
 
 
 def _with_lanes(points: Sequence[TradeOff], times: Sequence[float]) -> list[float]:

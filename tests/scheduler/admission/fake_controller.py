@@ -78,6 +78,11 @@ class FakeController:
                 self.orders += self.decide(Holding(trainer=order.trainer, held_bytes=order.grant_bytes))
         return self.orders
 
+    def send_twice(self, measurement: Measurement) -> None:
+        """Send a measurement twice. The first after a change of what runs does not count."""
+        for _ in range(2):
+            self.send(measurement)
+
     def decide(self, event: Event) -> tuple[Order, ...]:
         """Return the orders of this event alone."""
         self.pool, orders = decide(self.pool, event, self.planner)

@@ -176,7 +176,7 @@ def test_operators_that_are_much_slower_than_foretold_leave_no_plan_that_needs_m
 def test_a_job_that_is_faster_beside_others_is_at_least_as_fast_alone() -> None:
     controller = _controller(8)
     first, _ = (_capture(controller, job(number), 4) for number in (1, 2))
-    controller.send(measurement(first, 800))
+    controller.send_twice(measurement(first, 800))
     assert controller.pool.members[0].alone_ns == 800
     assert controller.pool.members[0].trade_offs[0].iteration_ns == 800
     assert controller.pool.contention == _NO_CONTENTION

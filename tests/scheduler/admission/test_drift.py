@@ -38,12 +38,12 @@ def test_drift_during_a_transition_is_ignored() -> None:
     second = controller.claim(job(2))
     controller.capture(second, 4)  # a plan is in flight now
     report = measurement(first, 9000)
-    controller.send(report)
+    controller.send_twice(report)
     workload = controller.pool.members[0].workload
     assert workload is not None
     assert workload.latency_ns == ((1000,),)
     controller.adopt_all()
-    controller.send(replace(report, latency_ns=(5000,)))
+    controller.send_twice(replace(report, latency_ns=(5000,)))
     assert controller.pool.members[0].workload is not None
     assert controller.pool.members[0].workload.latency_ns == ((7000,),)
 
@@ -62,6 +62,18 @@ def test_measurements_while_another_job_is_prepared_are_recorded_and_do_not_coun
     assert controller.pool.members[0].corrected_ns == (1000,)
     controller.send(report)
     assert controller.pool.members[0].corrected_ns == (9000,)
+
+
+def test_a_measurement_that_reaches_back_to_another_set_of_jobs_does_not_count() -> None:
+    controller = FakeController(10)
+    first, second = controller.start(1, 4), controller.start(2, 4)
+    controller.send(measurement(first, 9000))
+    assert controller.pool.members[0].corrected_ns == (1000,)
+    controller.send(measurement(first, 1100))
+    assert controller.pool.members[0].corrected_ns == (1100,)
+    controller.finish(second)
+    controller.send(measurement(first, 9000))
+    assert controller.pool.members[0].corrected_ns == (1100,)
 
 
 def test_measurements_count_again_where_jobs_are_prepared_all_the_time() -> None:

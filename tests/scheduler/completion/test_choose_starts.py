@@ -66,6 +66,14 @@ def test_the_first_owners_jobs_are_not_delayed_by_a_later_owners_choice(forecast
     assert any(demand.owner == first.owner for demand in started)
 
 
+def test_the_first_of_equal_jobs_starts_although_its_plan_is_a_little_slower_than_foretold() -> None:
+    demands = [_demand(number, 100) for number in (1, 2, 3)]
+    device = SharedDevice(budget_bytes=200 * MIB, region_bytes=MIB, contention=_NO_CONTENTION, max_slowdown=3.0)
+    alone_ns = demands[0].alone_ns
+    forecasts = SetForecasts(demands, device, {0b011: (1.04 * alone_ns, 1.04 * alone_ns)})
+    assert choose_starts(forecasts, 0b001).starts == (JobId(2),)
+
+
 def test_two_jobs_that_fit_run_side_by_side() -> None:
     choice = _choice([_demand(1, 100), _demand(2, 100)], budget=200)
     assert choice == StartChoice(

@@ -51,6 +51,15 @@ def test_known_times_replace_the_estimate() -> None:
     assert SetForecasts(demands, device, {0b11: (5.0, 6.0)}).step_ns(0b11) == (5.0, 6.0)
 
 
+def test_known_times_hold_for_sets_of_equal_jobs() -> None:
+    demands = [_demand(1, _WHOLE), _demand(2, _HALF), _demand(3, _WHOLE), _demand(4, _WHOLE, _HALF)]
+    device = _forecasts(demands, budget=400).device
+    forecasts = SetForecasts(demands, device, {0b011: (5.0, 6.0)})
+    assert forecasts.step_ns(0b110) == (6.0, 5.0)
+    assert forecasts.step_ns(0b1010) == (1400, 1000), "the fourth job has other trade-offs than the first"
+    assert forecasts.step_ns(0b111) == (1000, 1400, 1000)
+
+
 def test_contention_is_interpolated_and_never_falls() -> None:
     contention = Contention(points=((1, 1.0), (2, 1.5), (4, 1.4), (8, 4.0)))
     expected = [1.0, 1.5, 1.5, 1.5, 2.05, 2.7, 3.35, 4.0, 4.5, 8.0]
@@ -75,6 +84,11 @@ def test_observations_move_the_contention_towards_themselves(
     low, high = min(1.0, *observations), max(first, *observations)
     assert max(1.0, low) <= contention.slowdown(jobs) <= max(1.0, high)
     assert contention.slowdown(1) == 1.0
+
+
+def test_an_observation_corrects_larger_numbers_of_jobs_as_well_and_no_smaller_ones() -> None:
+    contention = Contention(points=((1, 1.0), (2, 1.0), (4, 2.0))).observed(3, 3.0)  # 1.5 was assumed
+    assert [contention.slowdown(k) for k in (1, 2, 3, 4, 8)] == pytest.approx([1.0, 1.0, 1.875, 2.5, 5.0])
 
 
 def test_alone_there_is_no_contention_to_observe() -> None:
