@@ -82,6 +82,15 @@ class StartRule:
         self.choice = choose_starts(self._forecasts, self._running)
         return set(jobs) <= set(self.choice.starts)
 
+    def keeps_all_memory(self, job: JobId) -> bool:
+        """Return whether the job keeps all the memory that it can use beside all jobs that run or start now."""
+        number = self._number(job)
+        starts = (self._number(other) for other in self.choice.starts)
+        together = self._running | sum(1 << other for other in starts if other is not None)
+        return (
+            number is not None and bool(together >> number & 1) and self._forecasts.keeps_all_memory(together, number)
+        )
+
     def throughput(self, jobs: frozenset[JobId]) -> float:
         """Return the foretold system throughput (STP) of these jobs side by side."""
         numbers = sum(1 << k for k, member in enumerate(self._members) if member.job.job in jobs)
@@ -154,7 +163,7 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
         ratio = compute_ns / member.alone_ns
         scaled = useful(scaled_by(point, ratio) for point in member.trade_offs)
         return pool, replace(member, alone_ns=compute_ns, trade_offs=scaled)
-    slowdown = min(2.0 * jobs, compute_ns / member.alone_ns)
+    slowdown = min(jobs, compute_ns / member.alone_ns)
     return replace(pool, contention=pool.contention.observed(jobs, slowdown)), member
 
 

@@ -170,7 +170,11 @@ def _try(decision: Decision, waiting: list[Member], reason: PlanReason, rule: St
         decision.wait(head, rule.waiting_text(head.job.job))
         make_way(decision, head)
         return False
-    return _admit_together(decision, waiting, reason, rule) or _admit(decision, head, reason, rule)
+    return (
+        _admit_into_free_memory(decision, head, reason, rule)
+        or _admit_together(decision, waiting, reason, rule)
+        or _admit(decision, head, reason, rule)
+    )
 
 
 def _within_quota(decision: Decision, head: Member) -> Member | None:
@@ -214,6 +218,31 @@ def _up_to_holder(pool: Pool, waiting: list[Member]) -> list[Member]:
     """
     holder = next((place for place, member in enumerate(waiting) if _lets_nobody_past(pool, member)), len(waiting))
     return waiting[: holder + 1]
+
+
+def _admit_into_free_memory(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
+    """Let the job in beside plans that stay as they are, if all the memory that it can use is free, and it would keep
+    that memory in the next division. Return True if it was let in.
+
+    So a small job need not wait until the large ones are planned anew, which takes up to a second.
+    """
+    free_bytes = min(decision.pool.free_bytes, decision.pool.budget_bytes - promised_bytes(decision.pool))
+    if rule is None or not head.trade_offs or decision.pool.regions(head.trade_offs[0].peak_bytes) > free_bytes:
+        return False
+    running = decision.pool.at(JobStage.RUNNING)
+    present = [m.plan if m.target is None else m.target.plan for m in running]
+    known = tuple(plan for plan in present if plan is not None)
+    if len(known) < len(running) or not rule.keeps_all_memory(head.job.job):
+        return False
+    plans = fit_members(decision, (head,), free_bytes)
+    if isinstance(plans, Infeasible) or not rule.confirms((head.job.job,), (*known, *plans)):
+        return False
+    head = decision.wait(head, None)
+    set_targets(decision, (head,), plans, reason)
+    decision.pool = replace(decision.pool, improvable=bool(running))
+    _count_overtaking(decision, head)
+    decision.plan_anew(reason)  # the running jobs may have more memory now, and the next job may fit as well
+    return True
 
 
 def _admit_together(decision: Decision, waiting: list[Member], reason: PlanReason, rule: StartRule | None) -> bool:
