@@ -84,6 +84,12 @@ from indb_tensile.scheduler.rewrite import own_state
 # moments that are examined first, along the iteration, and then where the bound is expected to be highest
 _COARSE, _FINE = 10, 4
 _ZONES = 16  # the most zones of an iteration with several peaks; each costs as much as a moment
+# The first cuts part micro-batches, and further cuts part the peaks within each of them. A micro-batch that is cut
+# has copies that go beyond its zone, and these may take all slack. So few zones are tried beside many.
+_FEW_ZONES = (2, 3, 4, 8)
+_DIVISIONS = 4  # how often the slack is divided between the same zones
+_EVENING = 1.0  # the power of a zone's bound by which its part of the slack is changed
+_NEARLY = 0.9  # Zones are given up if a bound of them is below this part of the best bound.
 _LEAST_DEPTH = 0.1  # The load between two peaks has to be lower by this fraction of the highest peak.
 _COARSE_STEPS, _STEPS, _LEAST_STEPS = 40, 200, 20
 _WORK = 1_500  # number of items above which fewer steps are made
@@ -126,20 +132,41 @@ def bound_bytes(graph: StepGraph, latency_ns: Sequence[int], link: Link, iterati
 
 
 def _together(moments: Moments, held_bytes: Floats, slack_ns: float, best_bound: int) -> int:
-    """Return the bound of several peaks in turn, if it is higher than `found`. At least one peak has only its part of
-    the slack.
+    """Return the bound of several peaks in turn, if it is higher than `best_bound`. At least one zone has only its
+    part of the slack.
     """
-    zones = sorted(_zones(held_bytes, moments.fixed), key=lambda zone: (-held_bytes[zone[0] : zone[1]].max(), zone))
-    for count in sorted({len(zones), len(zones) // 2, 2}, reverse=True):
-        least = inf if 2 <= count <= len(zones) else 0.0
-        for start, stop in zones[:count]:
-            if least * _SURE <= best_bound:
+    cuts = _cut_places(held_bytes, moments.fixed)
+    for count in sorted({len(cuts) + 1, len(cuts) // 2 + 1, *_FEW_ZONES}):
+        if not 2 <= count <= len(cuts) + 1:
+            continue
+        zones = list(pairwise((0, *sorted(cuts[: count - 1]), len(held_bytes))))
+        parts = np.full(count, 1 / count)
+        for round_number in range(_DIVISIONS):
+            least = _least_of_zones(moments, held_bytes, zones, slack_ns * parts, best_bound)
+            best_bound = max(best_bound, ceil(least.min() * _SURE))
+            # A zone that is not examined, or whose bound is far below the best, cannot be raised by a little slack.
+            if least.min() < _NEARLY * best_bound or round_number + 1 == _DIVISIONS:
                 break
-            zone = _Zone(start=start, stop=stop, slack_ns=slack_ns / count)
-            position = start + int(np.argmax(held_bytes[start:stop]))
-            least = min(least, _least_at(moments, position, slack_ns, zone))
-        best_bound = max(best_bound, ceil(least * _SURE))
+            # A zone whose bound is higher than the others' gets more of the slack, which lowers its bound.
+            parts = parts * (least / least.mean()) ** _EVENING
+            parts /= parts.sum()
     return best_bound
+
+
+def _least_of_zones(
+    moments: Moments, held_bytes: Floats, zones: Sequence[tuple[int, int]], slacks_ns: Floats, best_bound: int
+) -> Floats:
+    """Return the bound of each zone's highest moment with its slack. Zero from the first zone on that is too low."""
+    least = np.zeros(len(zones))
+    order = sorted(range(len(zones)), key=lambda number: held_bytes[slice(*zones[number])].max())
+    for number in order:
+        start, stop = zones[number]
+        zone = _Zone(start=start, stop=stop, slack_ns=float(slacks_ns[number]))
+        position = start + int(np.argmax(held_bytes[start:stop]))
+        least[number] = _least_at(moments, position, float(slacks_ns.sum()), zone)
+        if least[number] < _NEARLY * best_bound:
+            break
+    return least
 
 
 def _least_at(moments: Moments, position: int, slack_ns: float, zone: "_Zone | None" = None) -> float:
@@ -148,27 +175,32 @@ def _least_at(moments: Moments, position: int, slack_ns: float, zone: "_Zone | N
     return max(_Relaxation(moment, moments, slack_ns, zone, windows=count).least(_STEPS) for count in _WINDOWS)
 
 
-def _zones(held_bytes: Floats, fixed: Flags) -> list[tuple[int, int]]:
-    """Cut the iteration where the load between two peaks is low, the deepest cuts first."""
+def _cut_places(held_bytes: Floats, fixed: Flags) -> list[int]:
+    """Return the operators before which the load between two peaks is low, the deepest first."""
     places = np.flatnonzero(fixed)
     load = held_bytes[places]
     cuts: list[int] = []
-    segments = [(0, len(places))]
+    segments = [_deepest(load, 0, len(places))]
     while segments and len(cuts) + 1 < _ZONES:
-        first, stop = segments.pop()
-        segment_load = load[first:stop]
-        depth = (
-            np.minimum(np.maximum.accumulate(segment_load), np.maximum.accumulate(segment_load[::-1])[::-1])
-            - segment_load
-        )
-        inner = int(np.argmax(depth))
-        if depth[inner] < _LEAST_DEPTH * load.max():
-            continue
-        cuts.append(first + inner)
-        segments += [(first, first + inner), (first + inner, stop)]
-        segments.sort(key=lambda segment: (segment[1] - segment[0], segment))
-    ends = [0, *(int(places[cut]) for cut in sorted(cuts)), len(held_bytes)]
-    return [(start, stop) for start, stop in pairwise(ends) if stop > start and fixed[start:stop].any()]
+        depth, first, inner, stop = segments.pop(0)
+        if depth == 0 or -depth < _LEAST_DEPTH * load.max():
+            break
+        cuts.append(int(places[inner]))
+        segments = sorted((*segments, _deepest(load, first, inner), _deepest(load, inner, stop)))
+    return cuts
+
+
+def _deepest(load: Floats, first: int, stop: int) -> tuple[float, int, int, int]:
+    """Return the lowest load between two peaks of this segment: the negative depth, the segment's start, the place of
+    the lowest load, and the segment's end.
+    """
+    part = load[first:stop]
+    if not len(part):
+        return 0.0, first, first, stop
+    rising, falling = np.maximum.accumulate(part), np.maximum.accumulate(part[::-1])[::-1]
+    depth = np.minimum(rising, falling) - part
+    inner = int(np.argmax(depth))
+    return -float(depth[inner]), first, first + inner, stop
 
 
 def least_bytes(graph: StepGraph) -> int:
