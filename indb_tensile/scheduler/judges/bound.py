@@ -71,7 +71,7 @@ update accesses, an arbitrarily small part.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 
