@@ -46,12 +46,15 @@ these prices, and choose the end of s's range that makes the bound smaller. Pric
 (Held and Karp's method for the travelling salesman). Prices that are not optimal weaken the bound, but not the proof.
 
 6. *Several peaks in turn*, as micro-batches have. Cut the captured order into zones. A zone lasts from the first run
-  of its first fixed operator to that of the next zone's. All zones together spend S, so of any r zones at least one
-  spends at most S / r. For a moment in that zone, windows that lie within the zone (from an operator of it, until an
-  operator of it or the next zone's first) have S / r where they had S, and so has everything that runs again before
-  such an operator. Windows that reach beyond the zone keep S, and what runs again for later operators takes at most
-  S, counted separately. So the least of the r bounds, one for each zone with S / r, is a bound. The zones are cut
-  where the load between two peaks is low (`_zones`). A graph with one peak has one zone, and nothing changes.
+  of its first fixed operator to that of the next zone's. All zones together spend S. Give each zone a part of S, with
+  the sum S; then at least one zone spends no more than its part. For a moment in that zone, windows that lie within
+  the zone (from an operator of it, until an operator of it or the next zone's first) have this part where they had S,
+  and so has everything that runs again before such an operator. Windows that reach beyond the zone keep S, and what
+  runs again for later operators takes at most S, counted separately. So the least of the zones' bounds, each with its
+  part, is a bound for any parts. They are equal at first; then zones with a higher bound get more (`_together`). The
+  zones are cut where the load between two peaks is low, the deepest cuts first, in several numbers (`_cut_places`): a
+  zone that ends within a micro-batch leaves most of its windows with S. A graph with one peak has one zone, and
+  nothing changes.
 
 The bound is not tight (docs/results.md, "The least overhead and the bound"): within a zone each moment is examined by
 itself, so a lane may serve each moment as if no other moment needed it, and recomputed tensors take no memory of
@@ -60,6 +63,7 @@ their own before they are read. That is not what makes the bound loose: linear p
 EOR of 1.02. What remains are fractions: of tensors that are copied whole, and of an update that is half before a
 moment and half behind it. With VGG-16's largest update on one side of each moment, the program's optimum is 1 to 5 %
 higher. Two moments together decide that optimum, so a case for each place of the update does not raise this bound.
+Where few tensors are large, whole tensors matter more: see "How far from the best" in docs/developer/planner.md.
 
 The time is proportional to operators and accesses: `_COARSE` + `_FINE` moments are examined for any size of the
 graph, and a moment with more items takes fewer steps (`_WORK`).
@@ -88,7 +92,7 @@ _ZONES = 16  # the most zones of an iteration with several peaks; each costs as 
 # has copies that go beyond its zone, and these may take all slack. So few zones are tried beside many.
 _FEW_ZONES = (2, 3, 4, 8)
 _DIVISIONS = 4  # how often the slack is divided between the same zones
-_EVENING = 1.0  # the power of a zone's bound by which its part of the slack is changed
+_EVENING = 0.7  # the power of a zone's bound by which its part of the slack is changed
 _NEARLY = 0.9  # Zones are given up if a bound of them is below this part of the best bound.
 _LEAST_DEPTH = 0.1  # The load between two peaks has to be lower by this fraction of the highest peak.
 _COARSE_STEPS, _STEPS, _LEAST_STEPS = 40, 200, 20
