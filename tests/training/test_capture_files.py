@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.executor.capture.capture import CapturedStep
-from tests.executor.models import make_job
+from tests.executor.conftest import captured
 from worker import capture_files
 from worker.capture_files import CaptureFiles
 
 
 @pytest.fixture(scope="module")
 def steps() -> tuple[CapturedStep, ...]:
-    return make_job("mlp").steps
+    return captured("mlp")
 
 
 @pytest.fixture
