@@ -21,6 +21,10 @@ check_types() { $bin/mypy --no-error-summary indb_tensile worker tests; }
 check_imports() { $bin/lint-imports; }
 check_native() { sh tests/native/run.sh address; }
 
+# Tests also wait for PostgreSQL and other processes, so there is one process more than cores. Each takes four seconds
+# to collect the tests. nproc counts OMP_NUM_THREADS as the number of cores, so it is asked before that is set.
+processes=$(($(nproc) + 1))
+[ "$processes" -le 4 ] || processes=4
 # Hundreds of processes import the package and torch. Without stored bytecode each of them compiles the sources again.
 unset PYTHONDONTWRITEBYTECODE
 # Several test processes share the cores. Idle threads of numpy's OpenBLAS and of OpenMP spin, and took half of the time.
@@ -36,10 +40,6 @@ rm -f .cache/*.failed
 checks=$!
 trap 'kill $checks 2>/dev/null || true' EXIT
 say "suite"
-# Tests also wait for PostgreSQL and other processes, so there is one process more than cores. Each takes four seconds
-# to collect the tests.
-processes=$(($(nproc) + 1))
-[ "$processes" -le 4 ] || processes=4
 color=no
 [ ! -t 1 ] || color=yes
 code=0
