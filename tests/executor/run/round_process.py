@@ -1,26 +1,28 @@
 """A process that answers test_rounds.py: it plans a round of jobs, whose members train in processes of their own.
 
-Run it as `python -m tests.executor.run.round_process SCENE`; the scenes are functions of this module. It starts
-itself as `… member`, with a pickled `_Task` as its input. A member answers with one line of JSON and then waits for
-the end of its input: until then a thread of it plays its part.
+`preloaded.ask` runs it with the name of a scene; the scenes are functions of this module. A member is a fork of this
+process, which has imported torch and captured the steps already. It sends its answer and then waits for a word: until
+then a thread of it plays its part.
 """
 
 import json
-import os
-import pickle
-import subprocess
+import multiprocessing
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import torch
 
 from indb_tensile import _native
-from indb_tensile.device.allocator_shim import ArenaServing, preload_environment
+from indb_tensile.controller.parent_death import die_with_parent
+from indb_tensile.device.allocator_shim import ArenaServing
 from indb_tensile.device.device import CpuDevice, EmulatedDevice
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.round_member import PartPlayer, Seat, open_member
@@ -35,7 +37,7 @@ from indb_tensile.scheduler.planner import JobPlan, plan_jobs
 from indb_tensile.scheduler.round_plans import plan_round
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
-from tests.executor.conftest import prepared
+from tests.executor.conftest import captured, prepared
 from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
@@ -45,6 +47,7 @@ KINDS = ("wide", "cnn", "wide")
 _LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 _EPOCHS = 4
 _NUMBER = 1
+_FORKS = multiprocessing.get_context("fork")
 
 torch.set_num_threads(1)
 torch.backends.mha.set_fastpath_enabled(False)
@@ -56,7 +59,6 @@ class _Task:
 
     number: int
     on_host: bool
-    fd: int
     slot: Slot
     epoch: int
     seat: Seat
@@ -69,11 +71,46 @@ def _job(number: int, *, on_host: bool) -> tuple[Job, tuple[CapturedStep, ...]]:
     return job, tuple(map(with_host_uploads, steps)) if on_host else steps
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """A running member, and the end of its connection that is ours."""
+
+    process: ForkProcess
+    connection: Connection
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the member's answer."""
+        answer: dict[str, Any] = self.connection.recv()
+        return answer
+
+    def tell(self) -> None:
+        """Let the member continue: with its training if it rests, and with its end if it has answered."""
+        self.connection.send(None)
+
+    def end(self) -> None:
+        """Let the member end, and wait for its end."""
+        self.tell()
+        self.process.join()
+        assert self.process.exitcode == 0
+
+
+def _fork() -> _Running:
+    ours, theirs = _FORKS.Pipe()
+    process = _FORKS.Process(target=_member, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return _Running(process=process, connection=ours)
+
+
 class _Scene:
     """A round in the ledger of a device in whose memory its jobs do not fit side by side, and its running members."""
 
     def __init__(self, *, on_host: bool = False) -> None:
         self.on_host = on_host
+        # The shim serves no fork of a process that it has served, as it serves this process while it calibrates.
+        for kind in KINDS:
+            captured(kind)
+        self._forks = tuple(_fork() for _ in KINDS)
         workloads = tuple(
             Workload(
                 job=JobId(number + 1),
@@ -97,34 +134,27 @@ class _Scene:
         self.seats = [Seat(number=_NUMBER, part=part, slots=self.slots) for part in parts]
         self.passages = _native.Passages(self.ledger.fd)
 
-    def start(self, number: int, rests_at: int | None = None) -> subprocess.Popen[bytes]:
-        task = _Task(
-            number=number,
-            on_host=self.on_host,
-            fd=self.ledger.fd,
-            slot=self.slots[number],
-            epoch=self.epochs[number],
-            seat=self.seats[number],
-            plans=self.plans[number].plans,
-            rests_at=rests_at,
+    def start(self, number: int, rests_at: int | None = None) -> _Running:
+        member = self._forks[number]
+        member.connection.send(
+            _Task(
+                number=number,
+                on_host=self.on_host,
+                slot=self.slots[number],
+                epoch=self.epochs[number],
+                seat=self.seats[number],
+                plans=self.plans[number].plans,
+                rests_at=rests_at,
+            )
         )
-        member = subprocess.Popen(
-            (sys.executable, "-m", "tests.executor.run.round_process", "member"),
-            env=preload_environment(os.environ),
-            pass_fds=[self.ledger.fd],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert member.stdin is not None
-        pickle.dump(task, member.stdin)
-        member.stdin.flush()
+        send_handle(member.connection, self.ledger.fd, member.process.pid)
         return member
 
-    def finish(self, members: Sequence[subprocess.Popen[bytes]]) -> dict[str, Any]:
-        answers = [_answer_of(member) for member in members]
+    def finish(self, members: Sequence[_Running]) -> dict[str, Any]:
+        answers = [member.answer() for member in members]
         self.passages.end(_NUMBER)
         for member in members:
-            member.communicate()
+            member.end()
         usage = self.ledger.device_usage()
         return {
             "members": answers,
@@ -158,25 +188,20 @@ def _tightest(
     raise AssertionError("there is no round")
 
 
-def _answer_of(member: subprocess.Popen[bytes]) -> dict[str, Any]:
-    assert member.stdout is not None
-    answer: dict[str, Any] = json.loads(member.stdout.readline() or b"{}")
-    return answer
-
-
 # --- a member --------------------------------------------------------------------------------------------------
 
 
-def _member() -> None:
-    task: _Task = pickle.load(sys.stdin.buffer)
-    print(json.dumps(_train(task)), flush=True)  # noqa: T201 - read by `_answer_of`
-    sys.stdin.buffer.read()
+def _member(connection: Connection) -> None:
+    die_with_parent()
+    task: _Task = connection.recv()
+    connection.send(_train(task, recv_handle(connection), connection))
+    connection.recv()
 
 
-def _train(task: _Task) -> dict[str, Any]:
+def _train(task: _Task, fd: int, connection: Connection) -> dict[str, Any]:
     """Train one member's job, and compare it with the same job alone, without plans."""
     job, steps = _job(task.number, on_host=task.on_host)
-    claim = task.fd, task.slot, task.epoch
+    claim = fd, task.slot, task.epoch
     with (
         CpuDevice(*claim, 1 << 26, tempfile.gettempdir()) if task.on_host else EmulatedDevice(*claim, 1 << 26)
     ) as device:
@@ -189,12 +214,12 @@ def _train(task: _Task) -> dict[str, Any]:
         same = True
         for epoch in range(_EPOCHS):
             if epoch == task.rests_at:
-                sys.stdin.buffer.readline()
+                connection.recv()
             same = same and bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
         runner.leave_round()
         same = same and state_bits(state.export()) == state_bits(eager.export())
         served = serving.served()
-        with Ledger.attach(task.fd) as ledger:
+        with Ledger.attach(fd) as ledger:
             own = ledger.usage(task.slot)
         runner.close()
         return {
@@ -227,9 +252,10 @@ def killed() -> dict[str, Any]:
     victim = members.pop(1)
     slot, operators = scene.slots[1], scene.seats[1].part.operators
     while (boundary := scene.passages.progress(slot)[1]) < 2 * operators or boundary % operators == 0:
+        assert victim.process.is_alive()
         time.sleep(0.0005)
-    victim.kill()
-    victim.wait()
+    victim.process.kill()
+    victim.process.join()
     scene.ledger.release_slot(slot)
     boundary = scene.passages.progress(slot)[1]
     player = PartPlayer(scene.passages, scene.seats[1])
@@ -244,18 +270,13 @@ def resting() -> dict[str, Any]:
     """One member does other work between two iterations until all others are done. Nobody waits for it."""
     scene = _Scene()
     members = [scene.start(number, rests_at=1 if number == 0 else None) for number in range(len(KINDS))]
-    answers = [_answer_of(member) for member in members[1:]]
-    assert members[0].stdin is not None
-    members[0].stdin.write(b"\n")
-    members[0].stdin.flush()
+    answers = [member.answer() for member in members[1:]]
+    members[0].tell()
     answer = scene.finish(members[:1])
     for member in members[1:]:
-        member.communicate()
+        member.end()
     return {**answer, "members": [*answer["members"], *answers]}
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "member":
-        _member()
-    else:
-        print(json.dumps(globals()[sys.argv[1]]()), flush=True)  # noqa: T201 - read by `ask`
+    print(json.dumps(globals()[sys.argv[1]]()), flush=True)  # noqa: T201 - read by `ask`
