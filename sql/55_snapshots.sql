@@ -22,8 +22,8 @@ grant select on tensile.jobs, tensile.settings to tensile_data;
 grant select, insert, update, delete on tensile.snapshots to tensile_data;
 
 -- Returns the columns that a snapshot of a relation can have. `stored` is null for a column that a snapshot cannot
--- have.
-create function tensile.snapshot_columns(relation oid)
+-- have. A query has the oid 0, and its columns are the arguments.
+create function tensile.snapshot_columns(relation oid, columns text[], types oid[], modifiers integer[])
   returns table (place integer, name name, stored text, converted boolean, key boolean)
   language sql stable
   set search_path = pg_catalog, pg_temp
@@ -32,6 +32,10 @@ as $$
     select a.attnum, a.attname, a.atttypid, a.atttypmod
       from pg_attribute as a
      where a.attrelid = relation and a.attnum > 0 and not a.attisdropped
+    union all
+    select q.place::int2, q.name::name, q.type, q.modifier
+      from unnest(columns, types, modifiers) with ordinality as q (name, type, modifier, place)
+     where relation = 0
     union all
     select b.attnum, b.attname, t.typbasetype, t.typtypmod
       from base as b join pg_type as t on t.oid = b.type
@@ -53,11 +57,16 @@ as $$
          not d.learned, d.key
     from described as d
 $$;
-comment on function tensile.snapshot_columns(oid) is
-  'returns the columns that a snapshot of a relation can have: base types unchanged, enums and keys of other types as '
-  'text';
+comment on function tensile.snapshot_columns(oid, text[], oid[], integer[]) is
+  'returns the columns that a snapshot of a relation, or of a query with these columns, can have: base types unchanged, '
+  'enums and keys of other types as text';
 
-create function tensile.make_snapshot(job bigint, columns text[])
+-- The types and modifiers of a query's columns are arguments, because a query has no rows in the catalog. The caller
+-- may give others than those of the query: the columns have base types of pg_catalog in any case, and the caller's
+-- session converts the values.
+create function tensile.make_snapshot(
+  job bigint, columns text[], types oid[] default null, modifiers integer[] default null
+)
   returns table (relation text, name text, converted boolean)
   language plpgsql volatile security definer parallel unsafe
   set search_path = pg_catalog, pg_temp
@@ -88,12 +97,12 @@ begin
   select string_agg(format('%I %s', c.name, c.stored), ', ' order by c.place),
          coalesce(array_agg(c.name::text order by c.place) filter (where c.key), '{}')
     into definition, keys
-    from tensile.snapshot_columns(source) as c
+    from tensile.snapshot_columns(source, columns, types, modifiers) as c
    where c.stored is not null and (c.key or c.name::text = any (columns));
   if definition is null then
     raise exception 'the relation of job % has none of the columns %', job, columns using errcode = 'undefined_column';
   end if;
-  while exists (select from tensile.snapshot_columns(source) as c where c.name = ordinal) loop
+  while exists (select from tensile.snapshot_columns(source, columns, types, modifiers) as c where c.name = ordinal) loop
     ordinal := ordinal || '_';
   end loop;
   -- A dump contains the snapshot tables of jobs that it does not contain, so a restored copy may have this table
@@ -108,14 +117,14 @@ begin
   insert into tensile.snapshots (job_id, table_name, key) values (job, target, keys);
   return query
   select format('tensile_data.%I', target), c.name::text, c.converted
-    from tensile.snapshot_columns(source) as c
+    from tensile.snapshot_columns(source, columns, types, modifiers) as c
    where c.stored is not null and (c.key or c.name::text = any (columns))
    order by c.place;
 end
 $$;
-comment on function tensile.make_snapshot(bigint, text[]) is
+comment on function tensile.make_snapshot(bigint, text[], oid[], integer[]) is
   'creates the snapshot table of a job that this transaction has enqueued, with these columns and the key, and allows '
-  'the job''s owner to insert; returns the table, its columns, and which of them are converted to text';
+  'the job''s owner to insert; the columns of a job on a query come with their types and modifiers; returns the table, its columns, and which of them are converted to text';
 
 create function tensile.seal_snapshot(job bigint) returns table (rows bigint, bytes bigint)
   language plpgsql volatile security definer parallel unsafe
@@ -140,7 +149,8 @@ declare
   setting text;
 begin
   select j.owner_oid, j.installation, r.rolname, s.table_name,
-         format('%s.%s', j.relation_schema, j.relation_name) as subject
+         case j.relation_oid when 0 then 'the query'
+           else format('"%s.%s"', j.relation_schema, j.relation_name) end as subject
     into mine
     from tensile.snapshots as s join tensile.jobs as j using (job_id) join pg_roles as r on r.oid = j.owner_oid
    where s.job_id = job and not s.sealed and j.enqueued_xact = pg_current_xact_id();
@@ -186,9 +196,9 @@ begin
     if used > most then
       raise exception '%', format(
           case setting
-            when 'snapshot_max_bytes' then 'the snapshot of "%1$s" has %2$s bytes, the most for one are %3$s'
-            when 'role_snapshots_max_bytes' then 'with "%1$s" your snapshots have %2$s bytes, the most for one role are %3$s'
-            else 'with "%1$s" all snapshots have %2$s bytes, the most for all together are %3$s'
+            when 'snapshot_max_bytes' then 'the snapshot of %1$s has %2$s bytes, the most for one are %3$s'
+            when 'role_snapshots_max_bytes' then 'with %1$s your snapshots have %2$s bytes, the most for one role are %3$s'
+            else 'with %1$s all snapshots have %2$s bytes, the most for all together are %3$s'
           end, mine.subject, used, most)
         using errcode = 'program_limit_exceeded',
               detail = format('The snapshot of %s rows has %s bytes.', counted,
@@ -273,15 +283,15 @@ $$;
 comment on function tensile.drop_snapshots(integer) is
   'drops at most this many snapshot tables of ended or deleted jobs, and returns how many; skips locked tables';
 
-alter function tensile.make_snapshot(bigint, text[]) owner to tensile_data;
+alter function tensile.make_snapshot(bigint, text[], oid[], integer[]) owner to tensile_data;
 alter function tensile.seal_snapshot(bigint) owner to tensile_data;
 alter function tensile.require_sealed() owner to tensile_data;
 alter function tensile.drop_snapshots(integer) owner to tensile_data;
 
-revoke execute on function tensile.snapshot_columns(oid),
-  tensile.make_snapshot(bigint, text[]), tensile.seal_snapshot(bigint), tensile.require_sealed(),
+revoke execute on function tensile.snapshot_columns(oid, text[], oid[], integer[]),
+  tensile.make_snapshot(bigint, text[], oid[], integer[]), tensile.seal_snapshot(bigint), tensile.require_sealed(),
   tensile.drop_snapshots(integer) from public;
 grant execute on function tensile.known_settings(), tensile.setting(text) to tensile_data;
-grant execute on function tensile.snapshot_columns(oid) to tensile_data;
-grant execute on function tensile.make_snapshot(bigint, text[]), tensile.seal_snapshot(bigint) to tensile_user;
+grant execute on function tensile.snapshot_columns(oid, text[], oid[], integer[]) to tensile_data;
+grant execute on function tensile.make_snapshot(bigint, text[], oid[], integer[]), tensile.seal_snapshot(bigint) to tensile_user;
 grant execute on function tensile.drop_snapshots(integer) to tensile_worker, tensile_admin;

@@ -206,7 +206,7 @@ DENIED_STATEMENTS = (
     "insert into tensile.snapshots (job_id, table_name, key) values (1, 'x', '{{}}')",
     "delete from tensile.snapshots",
     "select tensile.drop_snapshots(1)",
-    "select tensile.snapshot_columns('t'::regclass)",
+    "select tensile.snapshot_columns('t'::regclass, null, null, null)",
     "select tensile.require_sealed()",
 )
 

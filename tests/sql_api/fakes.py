@@ -62,6 +62,9 @@ class FakeCursor:
     def fetch(self, count: int) -> Iterable[Row]:
         return list(itertools.islice(self._rows, count))
 
+    def close(self) -> None:
+        self._rows = iter(())
+
 
 def address_of(service: FakeService) -> Row:
     """Return the row with the address of the only service."""
