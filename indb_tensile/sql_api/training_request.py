@@ -108,6 +108,7 @@ def _resolve(plpy: Plpy, request: Json) -> tuple[Json, Table]:
     used = _used_names(table, spec)
     if not _needs_snapshot(request, table, used):
         require_grants(plpy, table, used)
+        spec["column_numbers"] = {column.name: column.number for column in table.columns if column.name in used}
     with callers_path(plpy, _search_path(request)):
         check_rows(plpy, table, spec)
         check_split_values(plpy, table, spec)

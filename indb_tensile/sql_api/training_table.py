@@ -21,6 +21,7 @@ class TableColumn:
     kind: str  # integer, float, boolean, text, date, time or array; empty for unsupported types
     key: bool  # part of the primary key, or an identity column
     primary: bool = False  # part of the primary key
+    number: int = 0  # PostgreSQL's number of the column in its table
     type_oid: int = 0  # of a query's column only: its type as PostgreSQL's catalog names it
     type_modifier: int = -1  # of a query's column only
 
@@ -89,7 +90,12 @@ def find_table(plpy: Plpy, request: Json) -> Table:
         name=facts["name"],
         columns=tuple(
             TableColumn(
-                name=row["name"], type=row["type"], kind=kind_of(row), key=row["key"], primary=row["primary_key"]
+                name=row["name"],
+                type=row["type"],
+                kind=kind_of(row),
+                key=row["key"],
+                primary=row["primary_key"],
+                number=row["number"],
             )
             for row in described
         ),
