@@ -226,3 +226,23 @@ def test_text_that_is_no_trainable_query_is_refused(owner: Connection, query: st
     assert value(owner, "select count(*) from t") == 200
     assert value(owner, "select count(*) from tensile.jobs") == 0
     assert value(owner, "select count(*) from tensile.snapshots") == 0
+
+
+def test_version_of_a_query_is_listed_as_a_query_and_its_split_needs_a_relation(
+    alice: Connection, admin: Connection, published: int
+) -> None:
+    admin.execute(
+        """update tensile.model_versions set relation_oid = 0, relation_schema = '', relation_name = 'query';
+           insert into tensile.version_bundles (version_id, bundle)
+           values (%s, '{"split": {"kind": "hash", "keyed": false, "seed": 0, "identity": []}}')""".replace(
+            "%s", str(published)
+        ).encode()
+    )
+
+    assert value(alice, "select relation from tensile_training_info('flowers')") == "query"
+    error = refused(alice, "select * from tensile_split('flowers')")
+    assert (error.sqlstate, error.message, error.hint) == (
+        "55000",
+        "the model was trained on the rows of a query, which are not kept",
+        "Name a relation with the same rows, such as a view of the query: tensile_split('model', 'view').",
+    )
