@@ -9,18 +9,18 @@ from indb_tensile.scheduler.admission.admission_orders import (
 )
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.oversized_job import least_limit, too_large
-from indb_tensile.scheduler.admission.pool import (
-    JobStage,
-    Member,
-    PlanReason,
-    Pool,
-)
-from indb_tensile.scheduler.admission.targets import (
+from indb_tensile.scheduler.admission.plan_targets import (
     end_member,
     fit_members,
     promise_bytes,
     set_targets,
     waits_for_memory,
+)
+from indb_tensile.scheduler.admission.pool import (
+    JobStage,
+    Member,
+    PlanReason,
+    Pool,
 )
 from indb_tensile.scheduler.admission.trainer_staff import holds_queue
 from indb_tensile.scheduler.plan import Infeasible

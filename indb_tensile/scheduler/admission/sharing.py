@@ -1,7 +1,7 @@
 """Divide the device's budget among jobs: plan them together, and let waiting jobs in.
 
-A division only sets *targets*, which become plans one step at a time (targets.py). Grants are whole regions, so the
-sum of *rounded* peaks has to fit.
+A division only sets *targets*, which become plans one step at a time (plan_targets.py). Grants are whole regions, so
+the sum of *rounded* peaks has to fit.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,16 @@ from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.fair_turns import in_fair_order, is_awaited, is_overdue
 from indb_tensile.scheduler.admission.memory_correction import make_memory
 from indb_tensile.scheduler.admission.oversized_job import least_limit, too_large
+from indb_tensile.scheduler.admission.plan_targets import (
+    end_member,
+    fit_members,
+    held_bytes,
+    promised_bytes,
+    reserved_bytes,
+    send_plans,
+    set_targets,
+    waits_for_memory,
+)
 from indb_tensile.scheduler.admission.pool import (
     Interrupted,
     JobStage,
@@ -29,16 +39,6 @@ from indb_tensile.scheduler.admission.preemption import let_return, make_way
 from indb_tensile.scheduler.admission.questions import Unanswered
 from indb_tensile.scheduler.admission.region_fit import beside, fit, fits
 from indb_tensile.scheduler.admission.shift_rule import give_up, shift
-from indb_tensile.scheduler.admission.targets import (
-    end_member,
-    fit_members,
-    held_bytes,
-    promised_bytes,
-    reserved_bytes,
-    send_plans,
-    set_targets,
-    waits_for_memory,
-)
 from indb_tensile.scheduler.admission.trainer_staff import holds_queue
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
