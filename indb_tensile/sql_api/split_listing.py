@@ -17,8 +17,8 @@ from ..request.request_fields import read_integer, read_model_name, read_text
 from .refusals import DENIED, MISSING_COLUMN, MISSING_TABLE, NOT_READY, RefusalError
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, qualified
 from .split_membership import Membership, row_hash, seconds
-from .stored_models import find_version
 from .training_table import find_table
+from .version_lookup import find_version
 
 _PAGE_ROWS = 2000
 _MOST_OPEN = 4  # more than one, because a view that is read may itself call tensile_split

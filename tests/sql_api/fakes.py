@@ -12,6 +12,7 @@ from indb_tensile.sql_api import (
     stored_models,
     training_request,
     training_table,
+    version_lookup,
 )
 from tests.sql.fakes import INSTALLATION, FakeService
 
@@ -115,7 +116,7 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "model": stored_models.MODEL,
         "key": training_request.JOB_OF_KEY,
         "services": service_connection.SERVICES,
-        "version": stored_models.VERSION,
+        "version": version_lookup.VERSION,
         "path": spi.CURRENT_PATH,
         "transaction": snapshot_copy.TRANSACTION,
         "made": snapshot_copy.MAKE,
