@@ -63,7 +63,16 @@ def measured(decision: Decision, measurement: Measurement) -> None:
     # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
-    member = decision.put(replace(member, corrected_ns=corrected_ns, measured=True, disturbed=0, changed=False))
+    member = decision.put(
+        replace(
+            member,
+            corrected_ns=corrected_ns,
+            measured=True,
+            disturbed=0,
+            changed=False,
+            graph_share=measurement.graph_share,
+        )
+    )
     if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
         return  # a transition between two divisions is not interrupted
     # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.

@@ -1,19 +1,22 @@
 """A process that answers test_rounds.py: it plans a round of jobs, whose members train in processes of their own.
 
-Run it as `python -m tests.executor.run.round_process SCENE`; the scenes are functions of this module. It starts
-itself as `… member`, with a pickled `_Task` as its input. A member answers with one line of JSON and then waits for
-the end of its input: until then a thread of it plays its part.
+Run it as `python -m tests.executor.run.round_process SCENE [DEVICE]`; the scenes are functions of this module. The
+device is `emulated`, `cpu`, or `cuda` with a double of the driver, whose device memory is host memory. The process
+starts itself as `… member`, with a pickled `_Task` as its input. A member answers with one line of JSON and then waits
+for the end of its input: until then a thread of it plays its part.
 """
 
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +24,8 @@ import torch
 
 from indb_tensile import _native
 from indb_tensile.device.allocator_shim import ArenaServing, preload_environment
+from indb_tensile.device.backend import CPU, EMULATED
+from indb_tensile.device.cuda import CudaBroker, CudaDevice, CudaRegions
 from indb_tensile.device.device import CpuDevice, EmulatedDevice
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.round_member import PartPlayer, Seat, open_member
@@ -39,12 +44,14 @@ from tests.executor.conftest import prepared
 from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
+from tests.native.cuda_double import physical_bytes
 
 REGION_BYTES = 8192
 KINDS = ("wide", "cnn", "wide")
 _LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 _EPOCHS = 4
 _NUMBER = 1
+CUDA = "cuda"
 
 torch.set_num_threads(1)
 torch.backends.mha.set_fastpath_enabled(False)
@@ -52,11 +59,15 @@ torch.backends.mha.set_fastpath_enabled(False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """One member: its claim of the ledger, its plans and its seat. It rests before epoch `rests_at` until told."""
+    """One member: its claim of the ledger, its plans and its seat. It rests before epoch `rests_at` until told.
+
+    On a GPU it receives the device's regions from `regions_fd`.
+    """
 
     number: int
-    on_host: bool
+    device: str
     fd: int
+    regions_fd: int | None
     slot: Slot
     epoch: int
     seat: Seat
@@ -64,30 +75,32 @@ class _Task:
     rests_at: int | None = None
 
 
-def _job(number: int, *, on_host: bool) -> tuple[Job, tuple[CapturedStep, ...]]:
+def _job(number: int, device: str) -> tuple[Job, tuple[CapturedStep, ...]]:
     job, steps = prepared(KINDS[number], number)
-    return job, tuple(map(with_host_uploads, steps)) if on_host else steps
+    return job, tuple(map(with_host_uploads, steps)) if device == CPU else steps
 
 
 class _Scene:
     """A round in the ledger of a device in whose memory its jobs do not fit side by side, and its running members."""
 
-    def __init__(self, *, on_host: bool = False) -> None:
-        self.on_host = on_host
+    def __init__(self, device: str) -> None:
+        self.device = device
         workloads = tuple(
             Workload(
                 job=JobId(number + 1),
                 graphs=tuple(step.graph for step in steps),
                 latency_ns=tuple((20_000,) * len(step.graph.operators) for step in steps),
             )
-            for number, (_, steps) in enumerate(_job(n, on_host=on_host) for n in range(len(KINDS)))
+            for number, (_, steps) in enumerate(_job(n, device) for n in range(len(KINDS)))
         )
         present = plan_jobs(workloads, budget_bytes=1 << 40, link=_LINK)
         assert not isinstance(present, Infeasible)
         self.blocks_bytes = sum(_block_bytes(w, plan) for w, plan in zip(workloads, present, strict=True))
         self.plans, self.budget_bytes = _tightest(workloads, present, self.blocks_bytes)
         parts = [plan.part for plan in self.plans if plan.part is not None]
-        self.ledger = Ledger.create(self.budget_bytes, REGION_BYTES, 10**12, 10**12)
+        self.broker = None if device != CUDA else CudaBroker(0, REGION_BYTES, self.budget_bytes // REGION_BYTES)
+        memory = None if device == CUDA else ""
+        self.ledger = Ledger.create(self.budget_bytes, REGION_BYTES, 10**12, 10**12, memory)
         claims = [self.ledger.claim_slot(1) for _ in parts]
         self.slots = tuple(slot for slot, _ in claims)
         self.epochs = [epoch for _, epoch in claims]
@@ -98,10 +111,20 @@ class _Scene:
         self.passages = _native.Passages(self.ledger.fd)
 
     def start(self, number: int, rests_at: int | None = None) -> subprocess.Popen[bytes]:
+        own_end, member_end = socket.socketpair()
+        with own_end, member_end:
+            member = self._start(number, member_end.fileno(), rests_at)
+            member_end.close()
+            if self.broker is not None:
+                self.broker.send(own_end.fileno())
+        return member
+
+    def _start(self, number: int, regions_fd: int, rests_at: int | None) -> subprocess.Popen[bytes]:
         task = _Task(
             number=number,
-            on_host=self.on_host,
+            device=self.device,
             fd=self.ledger.fd,
+            regions_fd=regions_fd if self.device == CUDA else None,
             slot=self.slots[number],
             epoch=self.epochs[number],
             seat=self.seats[number],
@@ -111,7 +134,7 @@ class _Scene:
         member = subprocess.Popen(
             (sys.executable, "-m", "tests.executor.run.round_process", "member"),
             env=preload_environment(os.environ),
-            pass_fds=[self.ledger.fd],
+            pass_fds=[self.ledger.fd, regions_fd],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -122,13 +145,15 @@ class _Scene:
 
     def finish(self, members: Sequence[subprocess.Popen[bytes]]) -> dict[str, Any]:
         answers = [_answer_of(member) for member in members]
+        physical = physical_bytes(os.getpid())  # of the double; other devices have none
         self.passages.end(_NUMBER)
         for member in members:
             member.communicate()
         usage = self.ledger.device_usage()
         return {
             "members": answers,
-            "within the budget": usage.high_water_bytes <= usage.capacity_bytes == self.budget_bytes,
+            "within the budget": usage.high_water_bytes <= usage.capacity_bytes == self.budget_bytes
+            and physical == (self.budget_bytes if self.broker is not None else 0),
             "less than the blocks": self.budget_bytes < self.blocks_bytes,
             "gates": sum(len(seat.part.waits) for seat in self.seats) > 0,
         }
@@ -175,16 +200,15 @@ def _member() -> None:
 
 def _train(task: _Task) -> dict[str, Any]:
     """Train one member's job, and compare it with the same job alone, without plans."""
-    job, steps = _job(task.number, on_host=task.on_host)
+    job, steps = _job(task.number, task.device)
     claim = task.fd, task.slot, task.epoch
-    with (
-        CpuDevice(*claim, 1 << 26, tempfile.gettempdir()) if task.on_host else EmulatedDevice(*claim, 1 << 26)
-    ) as device:
-        serving = ArenaServing.of(device.hook_address())
+    with _opened(task) as device:
+        on_gpu = isinstance(device, CudaDevice)
+        serving = ArenaServing.of(device.hook_address(), device.pieces_address() if on_gpu else 0)
         assert serving is not None
         eager, state = Eager(job), job.state()
         runner = Runner(device, state, steps, placer=Placer(serving, region_bytes=REGION_BYTES), sample_every=3)
-        member = open_member(*claim, task.seat, lambda: None)
+        member = open_member(*claim, task.seat, lambda: None, device if on_gpu else None)
         runner.adopt(task.plans, 1, task.seat.part.base_bytes, member)
         same = True
         for epoch in range(_EPOCHS):
@@ -205,24 +229,33 @@ def _train(task: _Task) -> dict[str, Any]:
         }
 
 
+@contextmanager
+def _opened(task: _Task) -> Iterator[EmulatedDevice | CpuDevice | CudaDevice]:
+    claim = task.fd, task.slot, task.epoch
+    if task.device == EMULATED:
+        with EmulatedDevice(*claim, 1 << 26) as emulated:
+            yield emulated
+    elif task.device == CPU:
+        with CpuDevice(*claim, 1 << 26, tempfile.gettempdir()) as cpu:
+            yield cpu
+    else:
+        assert task.regions_fd is not None
+        with CudaDevice(*claim, 1 << 26, regions=CudaRegions(0, task.regions_fd)) as gpu:
+            yield gpu
+
+
 # --- scenes ----------------------------------------------------------------------------------------------------
 
 
-def emulated() -> dict[str, Any]:
-    """Three jobs train in a round on an emulated device."""
-    scene = _Scene()
+def undisturbed(device: str) -> dict[str, Any]:
+    """Three jobs train in a round."""
+    scene = _Scene(device)
     return scene.finish([scene.start(number) for number in range(len(KINDS))])
 
 
-def cpu() -> dict[str, Any]:
-    """Three jobs train in a round on the processor's own memory."""
-    scene = _Scene(on_host=True)
-    return scene.finish([scene.start(number) for number in range(len(KINDS))])
-
-
-def killed() -> dict[str, Any]:
+def killed(device: str) -> dict[str, Any]:
     """One member is killed inside an iteration. Its part is played when its memory is the round's again."""
-    scene = _Scene()
+    scene = _Scene(device)
     members = [scene.start(number) for number in range(len(KINDS))]
     victim = members.pop(1)
     slot, operators = scene.slots[1], scene.seats[1].part.operators
@@ -240,9 +273,9 @@ def killed() -> dict[str, Any]:
     return answer
 
 
-def resting() -> dict[str, Any]:
+def resting(device: str) -> dict[str, Any]:
     """One member does other work between two iterations until all others are done. Nobody waits for it."""
-    scene = _Scene()
+    scene = _Scene(device)
     members = [scene.start(number, rests_at=1 if number == 0 else None) for number in range(len(KINDS))]
     answers = [_answer_of(member) for member in members[1:]]
     assert members[0].stdin is not None
@@ -258,4 +291,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "member":
         _member()
     else:
-        print(json.dumps(globals()[sys.argv[1]]()), flush=True)  # noqa: T201 - read by `ask`
+        print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])), flush=True)  # noqa: T201 - read by `ask`
