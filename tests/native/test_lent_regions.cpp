@@ -76,23 +76,27 @@ TEST(a_place_is_given_back_only_when_kernels_and_copies_queued_there_have_ended)
     Round round;
     Member& one = round.first;
     CHECK(one.lent->take_for({0, 1, 2}, 0ns));
-    std::byte* host = one.device->host_allocate(100'000);
+    std::byte* out = one.device->host_allocate(100'000);
+    std::byte* in = one.device->host_allocate(100'000);
+    std::memset(in, 4, 100'000);
     fake_cuda::hold(true);
-    write(one.at(0), region_bytes, std::byte{1});
-    one.device->copy_out(host, one.at(1), 100'000);
+    write(one.at(0), 2 * region_bytes, std::byte{1});
+    one.device->copy_out(out, one.at(1), 100'000);
+    one.device->copy_in(one.at(2), in, 100'000);
     CHECK(fake_cuda::queued(nullptr) > 0);
-    one.lent->give({0, 1});
+    one.lent->give({0, 1, 2});
     CHECK_EQUAL(fake_cuda::queued(nullptr), 0U);
-    CHECK_EQUAL(round.count(RegionState::pooled), 2U);
+    CHECK_EQUAL(round.count(RegionState::pooled), 3U);
     Member& two = round.second;
-    CHECK(two.lent->take_for({0, 1}, 0ns));
-    write(two.at(0), 2 * region_bytes, std::byte{2});
+    CHECK(two.lent->take_for({0, 1, 2}, 0ns));
+    std::memset(reinterpret_cast<void*>(two.at(0)), 2, 3 * region_bytes);
     fake_cuda::hold(false);
     fake_cuda::settle();
-    CHECK(byte_at(two.at(0)) == std::byte{2});
-    CHECK(byte_at(two.at(1)) == std::byte{2});
+    for (std::uint32_t place = 0; place < 3; ++place) CHECK(byte_at(two.at(place)) == std::byte{2});
+    CHECK(out[0] == std::byte{1} && out[99'999] == std::byte{1});
     CHECK(one.device->drain_for(60s));
-    one.device->host_free(host);
+    one.device->host_free(out);
+    one.device->host_free(in);
   }
 }
 
