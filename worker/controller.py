@@ -36,6 +36,7 @@ from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.mps import Mps
 from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
+from indb_tensile.controller.round_conditions import boundary_ns, runs_rounds
 from indb_tensile.controller.round_players import RoundPlayers
 from indb_tensile.controller.service_process import NoService, ServiceProcess
 from indb_tensile.controller.shared_regions import SharedRegions
@@ -84,9 +85,6 @@ LEARNER = "indb_tensile.worker.learner"
 # Two jobs on one GPU are assumed to slow each other down by half until they have been measured side by side: a guess
 # between no slowdown and turns, so that a first pair is tried.
 _GPU_CONTENTION = ((1, 1.0), (2, 1.5))
-# On a GPU the host waits, exchanges regions and launches between two segments of a job in a round. An estimate: the
-# thread sleeps while it waits, which costs some tens of microseconds. tests/gpu measures it (part `rounds`).
-_GPU_BOUNDARY_NS = 60_000
 _LEAST_ENTERING = 2  # so that one job that waits for a lock or memory does not delay its owner's other jobs
 
 log = logging.getLogger("controller")
@@ -153,7 +151,7 @@ def _run(settings: Settings) -> None:
             regions=regions,
         )
         controller = Controller(
-            pool=_make_pool(settings, contention, link, phases=_runs_phases(settings, shared)),
+            pool=_make_pool(settings, contention, link, phases=runs_rounds(settings, shared=shared is not None)),
             planner=planner,
             records=records,
             trainers=trainers,
@@ -190,7 +188,7 @@ def _make_planner(settings: Settings, link: Link, mailbox: Mailbox[Mail]) -> Bac
         policy=settings.policy,
         cancellation_check=cancellation.check,
         least_gain=settings.phases_gain,
-        boundary_ns=_GPU_BOUNDARY_NS if settings.device.startswith("cuda") else 0,
+        boundary_ns=boundary_ns(settings),
         host_bytes=settings.host_pool_bytes,
     )
     return BackgroundPlanner(planner, mailbox.post, cancellation)
@@ -439,25 +437,8 @@ def _make_pool(settings: Settings, contention: Contention, link: Link, *, phases
         contention=contention,
         phases=phases,
         phases_ns=round(settings.phases_s * 1e9),
+        phases_measured=settings.device.startswith("cuda"),
     )
-
-
-def _runs_phases(settings: Settings, shared: SharedRegions | None) -> bool:
-    """Return whether jobs may share the device in phases. If they may not although they should, the log says why.
-
-    In strict mode every byte has an owner all the time. Without shared regions a trainer would have to allocate and
-    free its memory several times in each iteration, by slow calls of the driver.
-    """
-    if not settings.phases:
-        return False
-    obstacle = ""
-    if settings.strict:
-        obstacle = "strict is on"
-    elif settings.device.startswith("cuda") and shared is None:
-        obstacle = "each trainer allocates its own regions of the GPU, so no region can pass from job to job"
-    if obstacle:
-        log.warning("phases is on, and jobs do not share memory in phases: %s", obstacle)
-    return not obstacle
 
 
 def _contention(settings: Settings, records: CatalogRecords) -> Contention:

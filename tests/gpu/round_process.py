@@ -111,7 +111,11 @@ def train(settings: dict[str, Any]) -> None:
         part = seat.part
         figures = _trained(settings, opened, step, plans, seat)
         write_figures(
-            **figures, operators=part.operators, segments=len(part.segments), gates=len(part.waits), places=part.places
+            **figures,
+            operators=part.operators,
+            segments=len(part.segments),
+            gates=len(part.waits),
+            places=part.places,
         )
         sys.stdin.readline()
 

@@ -116,7 +116,7 @@ def _slot(number: int) -> Any:
 
 
 def _round(directory: Path) -> tuple[tuple[JobPlan, ...], int, int]:
-    """Return the plans of a round under the smallest budget for which there is one, and what both need side by side."""
+    """Return the plans of a round under the smallest budget that has one, and the bytes of both jobs side by side."""
     read = [pickle.loads((directory / f"workload {number}").read_bytes()) for number in (0, 1)]
     workloads: tuple[Workload, ...] = tuple(workload for workload, _ in read)
     link: Link = read[0][1]

@@ -40,7 +40,8 @@ def iterate(number):
     regions = CudaRegions(0, member_end.fileno())
     sender.join()
     device = CudaDevice(ledger.fd, slot, epoch, 1 << 20, regions=regions)
-    member = open_member(ledger.fd, slot, epoch, Seat(number=1, part=parts[number], slots=slots), lambda: None, device)
+    seat = Seat(number=1, part=parts[number], slots=slots)
+    member = open_member(ledger.fd, slot, epoch, seat, lambda: None, device)
     block = _native.Script.create(device.hook_address(), 0, device.pieces_address()).block()
     source, target = device.host_allocate(100_000), device.host_allocate(100_000)
     member.join(block)
@@ -75,7 +76,8 @@ passages.end(1)
 for member, _ in members:
     member.close()
 usage = ledger.device_usage()
-print(usage.high_water_bytes // REGION, usage.pooled_bytes // REGION, [ledger.usage(slot).lent_bytes for slot in slots])
+lent = [ledger.usage(slot).lent_bytes for slot in slots]
+print(usage.high_water_bytes // REGION, usage.pooled_bytes // REGION, lent)
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_cuda_violations.restype = ctypes.c_char_p
 print(driver.fake_cuda_violations().decode())

@@ -28,6 +28,7 @@ from indb_tensile.scheduler.admission.sharing import renew_forecasts
 from indb_tensile.scheduler.timing.latency import correct, drift
 
 NEW_WEIGHT = 0.5  # weight of a measurement against the present value; reports are already means
+_SHARE_STEP = 0.1  # of Member.graph_share: several times the noise of its measurement
 _MOST_DISTURBED = 8  # Trainers report about once a second, and a preparation takes some seconds.
 _PREPARING = (JobStage.CLAIMED, JobStage.CAPTURING, JobStage.CALIBRATING)
 _CHANGES = (Capture, Calibration, Adoption, Parking, Finish, Failure, Exit)  # of what runs on the device
@@ -70,7 +71,7 @@ def measured(decision: Decision, measurement: Measurement) -> None:
             measured=True,
             disturbed=0,
             changed=False,
-            graph_share=measurement.graph_share,
+            graph_share=_graph_share(member.graph_share, measurement.graph_share),
         )
     )
     if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
@@ -80,6 +81,14 @@ def measured(decision: Decision, measurement: Measurement) -> None:
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
     if drift(planned_ns, member.corrected_ns) > decision.pool.drift_threshold:
         decision.plan_anew(PlanReason.DRIFT)
+
+
+def _graph_share(known: float, measured_share: float) -> float:
+    """Return the share for rounds: the known one, unless it has changed by more than noise does.
+
+    Each change asks the planner again.
+    """
+    return measured_share if abs(measured_share - known) >= _SHARE_STEP else known
 
 
 def _is_disturbed(decision: Decision, member: Member) -> bool:

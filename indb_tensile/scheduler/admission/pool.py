@@ -288,6 +288,7 @@ class Pool:
     improvable: bool = False  # the present plans were made in little time, and were not improved since
     phases: bool = False  # jobs may run in rounds
     phases_ns: int = 120_000_000_000  # if one of them goes on for this long
+    phases_measured: bool = False  # and only after all of them have been measured, which tells their graph_share
     round: ActiveRound | None = None
     rounds: int = 0  # number of rounds so far
     # the jobs and the generations of their plans for which a round was last looked for

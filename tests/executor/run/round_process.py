@@ -2,8 +2,8 @@
 
 Run it as `python -m tests.executor.run.round_process SCENE [DEVICE]`; the scenes are functions of this module. The
 device is `emulated`, `cpu`, or `cuda` with a double of the driver, whose device memory is host memory. The process
-starts itself as `… member`, with a pickled `_Task` as its input. A member answers with one line of JSON and then waits
-for the end of its input: until then a thread of it plays its part.
+starts itself as `… member`, with a pickled `_Task` as its input. A member answers with one line of JSON and then
+waits for the end of its input: until then a thread of it plays its part.
 """
 
 import json
@@ -203,12 +203,12 @@ def _train(task: _Task) -> dict[str, Any]:
     job, steps = _job(task.number, task.device)
     claim = task.fd, task.slot, task.epoch
     with _opened(task) as device:
-        on_gpu = isinstance(device, CudaDevice)
-        serving = ArenaServing.of(device.hook_address(), device.pieces_address() if on_gpu else 0)
+        gpu = device if isinstance(device, CudaDevice) else None
+        serving = ArenaServing.of(device.hook_address(), 0 if gpu is None else gpu.pieces_address())
         assert serving is not None
         eager, state = Eager(job), job.state()
         runner = Runner(device, state, steps, placer=Placer(serving, region_bytes=REGION_BYTES), sample_every=3)
-        member = open_member(*claim, task.seat, lambda: None, device if on_gpu else None)
+        member = open_member(*claim, task.seat, lambda: None, gpu)
         runner.adopt(task.plans, 1, task.seat.part.base_bytes, member)
         same = True
         for epoch in range(_EPOCHS):
