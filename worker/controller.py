@@ -437,7 +437,6 @@ def _make_pool(settings: Settings, contention: Contention, link: Link, *, phases
         contention=contention,
         phases=phases,
         phases_ns=round(settings.phases_s * 1e9),
-        phases_measured=settings.device.startswith("cuda"),
     )
 
 

@@ -28,7 +28,6 @@ from indb_tensile.scheduler.admission.sharing import renew_forecasts
 from indb_tensile.scheduler.timing.latency import correct, drift
 
 NEW_WEIGHT = 0.5  # weight of a measurement against the present value; reports are already means
-_SHARE_STEP = 0.1  # of Member.graph_share: several times the noise of its measurement
 _MOST_DISTURBED = 8  # Trainers report about once a second, and a preparation takes some seconds.
 _PREPARING = (JobStage.CLAIMED, JobStage.CAPTURING, JobStage.CALIBRATING)
 _CHANGES = (Capture, Calibration, Adoption, Parking, Finish, Failure, Exit)  # of what runs on the device
@@ -64,16 +63,8 @@ def measured(decision: Decision, measurement: Measurement) -> None:
     # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
-    member = decision.put(
-        replace(
-            member,
-            corrected_ns=corrected_ns,
-            measured=True,
-            disturbed=0,
-            changed=False,
-            graph_share=_graph_share(member.graph_share, measurement.graph_share),
-        )
-    )
+    member = replace(member, corrected_ns=corrected_ns, measured=True, disturbed=0, changed=False)
+    member = decision.put(_with_share(member, measurement))
     if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
         return  # a transition between two divisions is not interrupted
     # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
@@ -83,12 +74,14 @@ def measured(decision: Decision, measurement: Measurement) -> None:
         decision.plan_anew(PlanReason.DRIFT)
 
 
-def _graph_share(known: float, measured_share: float) -> float:
-    """Return the share for rounds: the known one, unless it has changed by more than noise does.
+def _with_share(member: Member, measurement: Measurement) -> Member:
+    """Return the member with its graph's share of the time, once for each plan.
 
-    Each change asks the planner again.
+    The share is part of a question to the planner, whose answer would never be used if noise changed the question.
     """
-    return measured_share if abs(measured_share - known) >= _SHARE_STEP else known
+    if member.share_generation == measurement.generation:
+        return member
+    return replace(member, graph_share=measurement.graph_share, share_generation=measurement.generation)
 
 
 def _is_disturbed(decision: Decision, member: Member) -> bool:

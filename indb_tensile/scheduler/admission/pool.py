@@ -147,7 +147,8 @@ class Member:
     disturbed: int = 0  # measurements in a row that did not count, because other jobs came, went or were prepared
     changed: bool = False  # True if what runs beside the job has changed since its last measurement
     measured: bool = False  # True if corrected_ns come from training, and not only from a calibration
-    graph_share: float = 1.0  # of the last measurement; see Workload
+    graph_share: float = 1.0  # see Workload; of the first measurement that counts under a plan
+    share_generation: int = 0  # the generation of this plan
     granted_bytes: int = 0
     held_bytes: int = 0
     need_bytes: int = 0
@@ -288,7 +289,6 @@ class Pool:
     improvable: bool = False  # the present plans were made in little time, and were not improved since
     phases: bool = False  # jobs may run in rounds
     phases_ns: int = 120_000_000_000  # if one of them goes on for this long
-    phases_measured: bool = False  # and only after all of them have been measured, which tells their graph_share
     round: ActiveRound | None = None
     rounds: int = 0  # number of rounds so far
     # the jobs and the generations of their plans for which a round was last looked for

@@ -94,7 +94,6 @@ def _may_share(pool: Pool, running: tuple[Member, ...]) -> bool:
     """Return whether these jobs follow their plans, belong to one owner, and no job is about to need the device."""
     owners = {member.job.owner_oid for member in running}
     follow = all(m.settled and m.plan is not None and not m.parked for m in running)
-    follow = follow and (not pool.phases_measured or all(m.measured for m in running))
     others = all(member.stage in _SETTLED for member in pool.members)
     return len(running) > 1 and len(owners) == 1 and follow and others
 
