@@ -90,7 +90,10 @@ class JobSpec:
     """The user's training request, resolved when the job was enqueued. A worker must not trust its contents.
 
     `architecture` is `{"type": "mlp" | "cnn" | "layers", ...}`; see `request/network_rules.py`.
-    `features` None stands for all columns except the target and those in `exclude`.
+    `features` None stands for all columns except the target and those in `exclude`. `column_numbers` has PostgreSQL's
+    number of each column that is read directly; a column of another number is not the one that the user named.
+    `query` is the text of the query that gave the rows of the job's snapshot; `relation` then has oid 0 and an empty
+    schema. No worker runs it.
     """
 
     model: str
@@ -108,6 +111,8 @@ class JobSpec:
     memory_limit_bytes: int | None = None
     max_runtime_s: int | None = None
     deploy: str = "if_better"
+    query: str | None = None
+    column_numbers: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,9 +108,11 @@ comment on column tensile.model_versions.weights_bytes is 'size of the weights';
 comment on column tensile.model_versions.weights_digest is
   'SHA-256 of the weights, in hexadecimal; weights with another digest are not loaded. Null for a version of release '
   '0.1';
-comment on column tensile.model_versions.relation_oid is 'table that the version was trained on';
-comment on column tensile.model_versions.relation_schema is 'schema of that table when the job was enqueued';
-comment on column tensile.model_versions.relation_name is 'name of that table when the job was enqueued';
+comment on column tensile.model_versions.relation_oid is 'table that the version was trained on; 0 for a query';
+comment on column tensile.model_versions.relation_schema is
+  'schema of that table when the job was enqueued; empty for a query';
+comment on column tensile.model_versions.relation_name is
+  'name of that table when the job was enqueued; "query" for a query';
 comment on column tensile.model_versions.data_digest is 'digest of the rows that the version was trained on';
 comment on column tensile.model_versions.training is
   'how the version was trained: the hyperparams and early_stop that repeat the training, which of them were chosen '
@@ -304,9 +306,10 @@ comment on column tensile.jobs.owner_oid is
   'installation';
 comment on column tensile.jobs.owner_name is
   'name of the owner, for display and for copies of the database; see tensile.adopt_owners()';
-comment on column tensile.jobs.relation_oid is 'table to train on; another table of the same name is an error';
-comment on column tensile.jobs.relation_schema is 'schema of that table when the job was enqueued';
-comment on column tensile.jobs.relation_name is 'name of that table when the job was enqueued';
+comment on column tensile.jobs.relation_oid is
+  'table to train on; another table of the same name is an error. 0 if the rows are those of the query in spec';
+comment on column tensile.jobs.relation_schema is 'schema of that table when the job was enqueued; empty for a query';
+comment on column tensile.jobs.relation_name is 'name of that table when the job was enqueued; "query" for a query';
 comment on column tensile.jobs.spec is 'the resolved training request: the JSON of indb_tensile.job.JobSpec';
 comment on column tensile.jobs.state is
   'state of the job; each update of it names the expected old state, and notifies';

@@ -197,7 +197,9 @@ begin
                  ('features', '{array,"null",missing}'), ('exclude', '{array,missing}'),
                  ('preprocess', '{object,missing}'), ('split', '{object,missing}'), ('metric', '{string,"null",missing}'),
                  ('early_stop', '{object,"null",missing}'), ('memory_limit_bytes', '{number,"null",missing}'),
-                 ('max_runtime_s', '{number,"null",missing}'), ('deploy', '{string,missing}')) as k (name, types)
+                 ('max_runtime_s', '{number,"null",missing}'), ('deploy', '{string,missing}'),
+                 ('query', '{string,"null",missing}'),
+                 ('column_numbers', '{object,missing}')) as k (name, types)
    where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
    limit 1;
   return case

@@ -1,19 +1,20 @@
 -- The bridge from SQL to Python, and the functions that raise its errors.
 
 -- The body is a loader: it holds the text of each module of indb_tensile/sql_api and indb_tensile/request as a literal
--- (indb_tensile/catalog/bridge_sources.py), and imports the modules once per session, as folders of a package whose name
--- contains their digest. So the modules import one another as in the source tree, and after an upgrade within a session
--- the new modules are loaded and never mixed with the old ones. GD keeps the package. SD belongs to this function alone
--- and saves later calls the computation of the digest. The rows to predict are an argument of their own, so that they are
--- not parsed as part of the request.
+-- (indb_tensile/catalog/bridge_sources.py), and imports a module when a session first needs it, as part of a package
+-- whose name contains the digest of all. So the modules import one another as in the source tree, and after an upgrade
+-- within a session the new modules are loaded and never mixed with the old ones. GD keeps the package. SD belongs to
+-- this function alone and saves later calls the computation of the digest. The rows to predict are an argument of their
+-- own, so that they are not parsed as part of the request.
 create function tensile.bridge(verb text, request jsonb, rows jsonb[] default null) returns jsonb
   language plpython3u volatile parallel unsafe
   set search_path = pg_catalog, pg_temp
 as $bridge$
-if "answer" not in SD:
+import sys
+
+if "package" not in SD:
     import hashlib
     import importlib
-    import sys
     from importlib.machinery import ModuleSpec
 
     sources = @BRIDGE_SOURCES@
@@ -39,13 +40,19 @@ if "answer" not in SD:
 
     if package not in GD:
         finder = Texts()
-        sys.meta_path.insert(0, finder)
+        sys.meta_path.append(finder)
         try:
             GD[package] = importlib.import_module(package + ".sql_api")
         finally:
             sys.meta_path.remove(finder)
-    SD["answer"] = GD[package].answer
-return SD["answer"](plpy, verb, request, rows)
+    SD["package"] = GD[package]
+
+# Python finds the modules only during a call: nothing else in the session looks for its modules here.
+sys.meta_path.append(SD["package"].__spec__.loader)
+try:
+    return SD["package"].answer(plpy, verb, request, rows)
+finally:
+    sys.meta_path.remove(SD["package"].__spec__.loader)
 $bridge$;
 comment on function tensile.bridge(text, jsonb, jsonb[]) is
   'checks and enqueues a request, or sends it to the service, with the caller''s privileges; the result contains any '

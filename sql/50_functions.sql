@@ -48,6 +48,17 @@ comment on function public.tensile_train is
   'transaction has committed. The rows of a view, of a foreign or temporary table, or behind policies are first copied '
   'into a snapshot table';
 
+create function public.tensile_train_query(
+  @TRAIN_QUERY_PARAMETERS@
+) returns bigint
+  language sql volatile parallel unsafe
+  return tensile.train(tensile.training_request(
+      @TRAIN_QUERY_ARGUMENTS@)
+    operator(pg_catalog.||) pg_catalog.jsonb_build_object('query', query));
+comment on function public.tensile_train_query is
+  'enqueues a training of the model on the rows of a query and returns the job''s number; the caller''s session runs the '
+  'query now and copies its rows into a snapshot table, and the job can start once the transaction has committed';
+
 create function tensile.follow_job(job bigint, told text) returns text
   language plpgsql volatile parallel unsafe
 as $$
@@ -280,6 +291,13 @@ begin
 end
 $$;
 comment on function tensile.raise_no_job(bigint) is 'raises the error that the caller sees no job of this number';
+
+create function tensile.relation_title(oid oid, schema text, name text) returns text
+  language sql immutable parallel safe
+  return case when oid operator(pg_catalog.=) 0::pg_catalog.oid then name
+              else pg_catalog.format('%I.%I', schema, name) end;
+comment on function tensile.relation_title(oid, text, text) is
+  'returns the quoted name of the relation of a job or version, or "query" if a query gave the rows';
 
 -- Predictions --------------------------------------------------------------------------------------------------
 -- Each function has one input of type anycompatible, which accepts rows, sub-selects, arrays, jsonb, literals and null.
@@ -686,7 +704,8 @@ begin
   end if;
   return query
   select v.number, v.deployed, v.task, v.target, v.architecture, v.metric_name, v.metric, v.parameters,
-         v.weights_bytes, quote_ident(v.relation_schema) || '.' || quote_ident(v.relation_name),
+         v.weights_bytes, case when v.relation_oid is not null
+           then tensile.relation_title(v.relation_oid, v.relation_schema, v.relation_name) end,
          v.job_id, v.created_at
     from tensile.models as m
     join tensile.model_versions as v on v.model_id = m.model_id
@@ -968,3 +987,5 @@ end
 $$;
 
 grant execute on function public.tensile_version() to tensile_monitor, tensile_worker;
+revoke execute on function tensile.relation_title(oid, text, text) from public;
+grant execute on function tensile.relation_title(oid, text, text) to tensile_user, tensile_monitor, tensile_worker;

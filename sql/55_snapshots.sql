@@ -22,8 +22,8 @@ grant select on tensile.jobs, tensile.settings to tensile_data;
 grant select, insert, update, delete on tensile.snapshots to tensile_data;
 
 -- Returns the columns that a snapshot of a relation can have. `stored` is null for a column that a snapshot cannot
--- have.
-create function tensile.snapshot_columns(relation oid)
+-- have. A query has the oid 0, and its columns are the arguments.
+create function tensile.snapshot_columns(relation oid, columns text[], types oid[], modifiers integer[])
   returns table (place integer, name name, stored text, converted boolean, key boolean)
   language sql stable
   set search_path = pg_catalog, pg_temp
@@ -32,6 +32,10 @@ as $$
     select a.attnum, a.attname, a.atttypid, a.atttypmod
       from pg_attribute as a
      where a.attrelid = relation and a.attnum > 0 and not a.attisdropped
+    union all
+    select q.place::int2, q.name::name, q.type, q.modifier
+      from unnest(columns, types, modifiers) with ordinality as q (name, type, modifier, place)
+     where relation = 0
     union all
     select b.attnum, b.attname, t.typbasetype, t.typtypmod
       from base as b join pg_type as t on t.oid = b.type
@@ -53,11 +57,101 @@ as $$
          not d.learned, d.key
     from described as d
 $$;
-comment on function tensile.snapshot_columns(oid) is
-  'returns the columns that a snapshot of a relation can have: base types unchanged, enums and keys of other types as '
-  'text';
+comment on function tensile.snapshot_columns(oid, text[], oid[], integer[]) is
+  'returns the columns that a snapshot of a relation, or of a query with these columns, can have: base types unchanged, '
+  'enums and keys of other types as text';
 
-create function tensile.make_snapshot(job bigint, columns text[])
+-- `bytes` is the size of this snapshot, which is not yet in the catalog while rows are inserted.
+create function tensile.check_snapshot_limits(job bigint, bytes bigint, detail text) returns void
+  language plpgsql stable parallel unsafe
+  set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  mine record;
+  way_out constant text :=
+    'Train on fewer rows or columns, or ask an administrator: select tensile_set_setting(''%s'', ...);';
+  used bigint;
+  most bigint;
+  setting text;
+begin
+  select j.owner_oid, j.installation,
+         case j.relation_oid when 0 then 'the query'
+           else format('"%s.%s"', j.relation_schema, j.relation_name) end as subject
+    into mine
+    from tensile.jobs as j where j.job_id = job;
+  for setting, used in
+    select 'snapshot_max_bytes', bytes
+    union all
+    select 'role_snapshots_max_bytes', bytes + coalesce(sum(s.bytes), 0)
+      from tensile.snapshots as s join tensile.jobs as j using (job_id)
+     where (j.owner_oid, j.installation) = (mine.owner_oid, mine.installation) and j.job_id <> job
+       and j.state not in ('succeeded', 'failed', 'cancelled')  -- a controller drops the others within a minute
+    union all
+    select 'all_snapshots_max_bytes', bytes + coalesce(sum(s.bytes), 0)
+      from tensile.snapshots as s where s.job_id <> job
+  loop
+    most := tensile.setting(setting) #>> '{}';
+    if used > most then
+      raise exception '%', format(
+          case setting
+            when 'snapshot_max_bytes' then 'the snapshot of %1$s has %2$s bytes, the most for one are %3$s'
+            when 'role_snapshots_max_bytes' then 'with %1$s your snapshots have %2$s bytes, the most for one role are %3$s'
+            else 'with %1$s all snapshots have %2$s bytes, the most for all together are %3$s'
+          end, mine.subject, used, most)
+        using errcode = 'program_limit_exceeded',
+              detail = detail,
+              hint = case when setting <> 'snapshot_max_bytes'
+                          then 'Wait until jobs that train on snapshots have ended. ' else '' end
+                     || format(way_out, setting);
+    end if;
+  end loop;
+end
+$$;
+comment on function tensile.check_snapshot_limits(bigint, bigint, text) is
+  'raises an error with this detail if the snapshot of a job, of so many bytes, is larger than the settings allow';
+
+-- The size is checked while the rows are inserted, since the role may insert more than the disk holds. The argument is
+-- the smallest size at which a limit can be exceeded, so that the settings are read only from there on.
+create function tensile.check_snapshot_growth() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if pg_table_size(tg_relid) > tg_argv[0]::bigint then
+    perform tensile.check_snapshot_limits(s.job_id, pg_table_size(tg_relid), 'Not all rows were copied.')
+       from tensile.snapshots as s where s.table_name = tg_table_name;
+  end if;
+  return new;
+end
+$$;
+comment on function tensile.check_snapshot_growth() is
+  'trigger: ends the writing of a snapshot that is larger than the settings allow; the argument is the size in bytes '
+  'from which on the settings are read';
+
+create function tensile.snapshot_room(job bigint) returns bigint
+  language sql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+  select least((tensile.setting('snapshot_max_bytes') #>> '{}')::bigint,
+               (tensile.setting('role_snapshots_max_bytes') #>> '{}')::bigint
+                 - coalesce(sum(s.bytes) filter (where o.owner_oid = mine.owner_oid
+                              and o.state not in ('succeeded', 'failed', 'cancelled')), 0)::bigint,
+               (tensile.setting('all_snapshots_max_bytes') #>> '{}')::bigint - coalesce(sum(s.bytes), 0)::bigint)
+    from tensile.jobs as mine
+    left join (tensile.snapshots as s join tensile.jobs as o using (job_id)) on s.job_id <> mine.job_id
+   where mine.job_id = snapshot_room.job
+   group by mine.owner_oid
+$$;
+comment on function tensile.snapshot_room(bigint) is
+  'returns the size that the snapshot of a job may have by the settings and the present snapshots; may be negative';
+
+-- The types and modifiers of a query's columns are arguments, because a query has no rows in the catalog. The caller
+-- may give others than those of the query: the columns have base types of pg_catalog in any case, and the caller's
+-- session converts the values.
+create function tensile.make_snapshot(
+  job bigint, columns text[], types oid[] default null, modifiers integer[] default null
+)
   returns table (relation text, name text, converted boolean)
   language plpgsql volatile security definer parallel unsafe
   set search_path = pg_catalog, pg_temp
@@ -70,6 +164,7 @@ declare
   source oid;
   target constant name := 'job_' || job;
   definition text;
+  writable text;
   keys text[];
   ordinal name := 'place';
 begin
@@ -86,14 +181,15 @@ begin
     raise exception 'job % has a snapshot already', job using errcode = 'duplicate_table';
   end if;
   select string_agg(format('%I %s', c.name, c.stored), ', ' order by c.place),
+         string_agg(quote_ident(c.name), ', ' order by c.place),
          coalesce(array_agg(c.name::text order by c.place) filter (where c.key), '{}')
-    into definition, keys
-    from tensile.snapshot_columns(source) as c
+    into definition, writable, keys
+    from tensile.snapshot_columns(source, columns, types, modifiers) as c
    where c.stored is not null and (c.key or c.name::text = any (columns));
   if definition is null then
     raise exception 'the relation of job % has none of the columns %', job, columns using errcode = 'undefined_column';
   end if;
-  while exists (select from tensile.snapshot_columns(source) as c where c.name = ordinal) loop
+  while exists (select from tensile.snapshot_columns(source, columns, types, modifiers) as c where c.name = ordinal) loop
     ordinal := ordinal || '_';
   end loop;
   -- A dump contains the snapshot tables of jobs that it does not contain, so a restored copy may have this table
@@ -103,19 +199,24 @@ begin
   -- page. See seal_snapshot.
   execute format('create table tensile_data.%I (%s, %I bigint generated always as identity (cache 1000))'
                  ' with (autovacuum_enabled = off, toast.autovacuum_enabled = off)', target, definition, ordinal);
-  execute format('grant insert on tensile_data.%I to %I', target, owner);
+  -- The owner may not choose the numbers of the rows: those that 250 divides check the size.
+  execute format('create trigger check_growth before insert on tensile_data.%I for each row'
+                 ' when (new.%I %% 250 = 0) execute function tensile.check_snapshot_growth(%s)',
+                 target, ordinal, quote_literal(tensile.snapshot_room(job)));
+  execute format('grant insert (%s) on tensile_data.%I to %I', writable, target, owner);
   set constraints tensile.snapshots_commit_sealed deferred;
   insert into tensile.snapshots (job_id, table_name, key) values (job, target, keys);
   return query
   select format('tensile_data.%I', target), c.name::text, c.converted
-    from tensile.snapshot_columns(source) as c
+    from tensile.snapshot_columns(source, columns, types, modifiers) as c
    where c.stored is not null and (c.key or c.name::text = any (columns))
    order by c.place;
 end
 $$;
-comment on function tensile.make_snapshot(bigint, text[]) is
+comment on function tensile.make_snapshot(bigint, text[], oid[], integer[]) is
   'creates the snapshot table of a job that this transaction has enqueued, with these columns and the key, and allows '
-  'the job''s owner to insert; returns the table, its columns, and which of them are converted to text';
+  'the job''s owner to insert; the columns of a job on a query come with their types and modifiers; returns the table, '
+  'its columns, and which of them are converted to text';
 
 create function tensile.seal_snapshot(job bigint) returns table (rows bigint, bytes bigint)
   language plpgsql volatile security definer parallel unsafe
@@ -134,13 +235,8 @@ declare
   columns text;
   counted bigint;
   misplaced bigint;
-  size constant text := 'Train on fewer rows or columns, or ask an administrator: select tensile_set_setting(''%s'', ...);';
-  used bigint;
-  most bigint;
-  setting text;
 begin
-  select j.owner_oid, j.installation, r.rolname, s.table_name,
-         format('%s.%s', j.relation_schema, j.relation_name) as subject
+  select r.rolname, s.table_name
     into mine
     from tensile.snapshots as s join tensile.jobs as j using (job_id) join pg_roles as r on r.oid = j.owner_oid
    where s.job_id = job and not s.sealed and j.enqueued_xact = pg_current_xact_id();
@@ -152,6 +248,7 @@ begin
   target := format('tensile_data.%I', mine.table_name);
   unordered := mine.table_name || '_unordered';  -- unique to the job: no wait for another transaction
   execute format('revoke insert on %s from %I', target, mine.rolname);
+  execute format('drop trigger check_growth on %s', target);
   select max(a.attname) filter (where a.attidentity <> ''),
          string_agg(quote_ident(a.attname), ', ' order by a.attnum) filter (where a.attidentity = '')
     into ordinal, columns
@@ -172,31 +269,8 @@ begin
   update tensile.snapshots as s
      set sealed = true, rows = counted, bytes = pg_total_relation_size(target::regclass)
    where s.job_id = job;
-  for setting, used in
-    select 'snapshot_max_bytes', s.bytes from tensile.snapshots as s where s.job_id = job
-    union all
-    select 'role_snapshots_max_bytes', sum(s.bytes)
-      from tensile.snapshots as s join tensile.jobs as j using (job_id)
-     where (j.owner_oid, j.installation) = (mine.owner_oid, mine.installation)
-       and j.state not in ('succeeded', 'failed', 'cancelled')  -- a controller drops the others within a minute
-    union all
-    select 'all_snapshots_max_bytes', sum(s.bytes) from tensile.snapshots as s
-  loop
-    most := tensile.setting(setting) #>> '{}';
-    if used > most then
-      raise exception '%', format(
-          case setting
-            when 'snapshot_max_bytes' then 'the snapshot of "%1$s" has %2$s bytes, the most for one are %3$s'
-            when 'role_snapshots_max_bytes' then 'with "%1$s" your snapshots have %2$s bytes, the most for one role are %3$s'
-            else 'with "%1$s" all snapshots have %2$s bytes, the most for all together are %3$s'
-          end, mine.subject, used, most)
-        using errcode = 'program_limit_exceeded',
-              detail = format('The snapshot of %s rows has %s bytes.', counted,
-                              (select s.bytes from tensile.snapshots as s where s.job_id = job)),
-              hint = case when setting <> 'snapshot_max_bytes'
-                          then 'Wait until jobs that train on snapshots have ended. ' else '' end || format(size, setting);
-    end if;
-  end loop;
+  perform tensile.check_snapshot_limits(job, s.bytes, format('The snapshot of %s rows has %s bytes.', s.rows, s.bytes))
+     from tensile.snapshots as s where s.job_id = job;
   return query select s.rows, s.bytes from tensile.snapshots as s where s.job_id = job;
 end
 $$;
@@ -228,10 +302,14 @@ create constraint trigger snapshots_commit_sealed after insert on tensile.snapsh
 
 -- A table that another session reads (a dump, a trainer that is being stopped) is left to the next call. A dump locks
 -- all snapshot tables, so three locked tables end the call, which must not keep a controller waiting.
+--
+-- Every user may use the schema, to insert, and PostgreSQL lets a role create a view on a table that the role may not
+-- read, or a column of the table's row type. So "cascade" drops what users made from our tables.
 create function tensile.drop_snapshots(most integer) returns bigint
   language plpgsql volatile security definer parallel unsafe
   set search_path = pg_catalog, pg_temp
   set lock_timeout = '20ms'
+  set client_min_messages = warning  -- "cascade" names what it drops
 as $$
 declare
   snapshot_table name;
@@ -254,7 +332,7 @@ begin
       continue when exists (
         select from tensile.snapshots as s join tensile.jobs as j using (job_id)
          where s.table_name = snapshot_table and j.state not in ('succeeded', 'failed', 'cancelled'));
-      execute format('drop table tensile_data.%I', snapshot_table);
+      execute format('drop table tensile_data.%I cascade', snapshot_table);
       dropped := dropped + 1;
     exception
       when undefined_table then null;
@@ -273,15 +351,18 @@ $$;
 comment on function tensile.drop_snapshots(integer) is
   'drops at most this many snapshot tables of ended or deleted jobs, and returns how many; skips locked tables';
 
-alter function tensile.make_snapshot(bigint, text[]) owner to tensile_data;
+alter function tensile.make_snapshot(bigint, text[], oid[], integer[]) owner to tensile_data;
 alter function tensile.seal_snapshot(bigint) owner to tensile_data;
 alter function tensile.require_sealed() owner to tensile_data;
+alter function tensile.check_snapshot_growth() owner to tensile_data;
 alter function tensile.drop_snapshots(integer) owner to tensile_data;
 
-revoke execute on function tensile.snapshot_columns(oid),
-  tensile.make_snapshot(bigint, text[]), tensile.seal_snapshot(bigint), tensile.require_sealed(),
+revoke execute on function tensile.snapshot_columns(oid, text[], oid[], integer[]),
+  tensile.make_snapshot(bigint, text[], oid[], integer[]), tensile.seal_snapshot(bigint), tensile.require_sealed(),
+  tensile.check_snapshot_limits(bigint, bigint, text), tensile.check_snapshot_growth(), tensile.snapshot_room(bigint),
   tensile.drop_snapshots(integer) from public;
 grant execute on function tensile.known_settings(), tensile.setting(text) to tensile_data;
-grant execute on function tensile.snapshot_columns(oid) to tensile_data;
-grant execute on function tensile.make_snapshot(bigint, text[]), tensile.seal_snapshot(bigint) to tensile_user;
+grant execute on function tensile.snapshot_columns(oid, text[], oid[], integer[]),
+  tensile.check_snapshot_limits(bigint, bigint, text), tensile.snapshot_room(bigint) to tensile_data;
+grant execute on function tensile.make_snapshot(bigint, text[], oid[], integer[]), tensile.seal_snapshot(bigint) to tensile_user;
 grant execute on function tensile.drop_snapshots(integer) to tensile_worker, tensile_admin;

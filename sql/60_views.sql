@@ -56,7 +56,7 @@ comment on view tensile.stat_progress_train is 'active trainings and their progr
 
 create view tensile.stat_jobs with (security_invoker) as
 select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
-       format('%I.%I', j.relation_schema, j.relation_name) as relation, j.state, j.phase, j.priority, j.attempt,
+       tensile.relation_title(j.relation_oid, j.relation_schema, j.relation_name) as relation, j.state, j.phase, j.priority, j.attempt,
        j.enqueued_at, j.started_at, j.finished_at,
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
@@ -275,7 +275,7 @@ comment on column tensile.stat_progress_train.updated_at is 'time when the progr
 comment on column tensile.stat_jobs.job_id is 'number of the job';
 comment on column tensile.stat_jobs.model is 'model that the job trains';
 comment on column tensile.stat_jobs.owner is 'owner of the job';
-comment on column tensile.stat_jobs.relation is 'table that the job trains on';
+comment on column tensile.stat_jobs.relation is 'table that the job trains on, or "query"';
 comment on column tensile.stat_jobs.state is
   'state of the job: queued, starting, running, succeeded, failed or cancelled';
 comment on column tensile.stat_jobs.phase is 'current activity of a starting or running job';

@@ -77,6 +77,7 @@ def cluster() -> Iterator[Cluster]:
         temporary_cluster(ROLES, "max_connections = 60\nmax_wal_size = 128MB\n", within=directory) as created,
     ):
         yield created
+        _maintenance.close()
 
 
 @pytest.fixture(scope="session")
@@ -118,11 +119,39 @@ def fresh_database(cluster: Cluster, template: str) -> Iterator[Database]:
     """Yield a new database, and drop it when the block ends."""
     created = Database(name=f"test_{next(_numbers)}", cluster=cluster)
     name = sql.Identifier(created.name)
-    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("create database {} template {} strategy file_copy").format(name, sql.Identifier(template))
-        )
+    _maintenance.run(
+        cluster, sql.SQL("create database {} template {} strategy file_copy").format(name, sql.Identifier(template))
+    )
     yield created
-    # This needs a new connection, since the test may have restarted the cluster.
-    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("drop database {} with (force)").format(name))
+    _maintenance.run(cluster, sql.SQL("drop database {} with (force)").format(name))
+
+
+class _Maintenance:
+    """Runs statements in the maintenance database over one connection. A new one takes as long as a new database."""
+
+    def __init__(self) -> None:
+        self._connection: psycopg.Connection | None = None
+
+    def run(self, cluster: Cluster, statement: sql.Composed) -> None:
+        """Run the statement, over a new connection if the test has restarted the cluster."""
+        dsn = cluster.dsn(database="postgres")
+        if self._connection is None or self._connection.info.host != str(cluster.run) or not self._answers():
+            self.close()
+            self._connection = psycopg.connect(dsn, autocommit=True)
+        self._connection.execute(statement)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _answers(self) -> bool:
+        assert self._connection is not None
+        try:
+            self._connection.execute("")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+_maintenance = _Maintenance()

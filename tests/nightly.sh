@@ -23,6 +23,8 @@ say "chaos: 500 events at a lease of 6 s"
 $tensile bench chaos --lease 6 --events 500 --seed "${SEED:-1}" || code=1
 say "chaos: 100 events at the default lease"
 $tensile bench chaos --events 100 --seed "${SEED:-1}" || code=1
+say "soak: 150 rounds of jobs that share memory in phases, with members killed and parked"
+$tensile bench soak --rounds 150 --seed "${SEED:-1}" || code=1
 say "soak: 500 trainers killed at random moments"
 $tensile bench soak --kills 500 --seed "${SEED:-1}" || code=1
 exit $code

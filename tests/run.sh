@@ -9,30 +9,55 @@ setup
 install_test_tools
 bin=.venv/bin
 
-say "ruff"
-$bin/ruff format --check --quiet . || die "these files are not formatted: run .venv/bin/ruff format ."
-$bin/ruff check --quiet .
-say "clang-format"
-# shellcheck disable=SC2046
-$bin/clang-format --dry-run --Werror $(find native tests/native -name '*.[ch]' -o -name '*.[ch]pp') ||
-  die "these files are not formatted: run .venv/bin/clang-format -i on them"
-say "native tests with warnings as errors and the address sanitizer, on one core while the rest goes on"
-sh tests/native/run.sh address >.cache/native.log 2>&1 &
-native=$!
-trap 'kill $native 2>/dev/null || true' EXIT
-say "mypy and import contracts"
-$bin/mypy --no-error-summary indb_tensile worker tests
-$bin/lint-imports >.cache/imports.log || { cat .cache/imports.log; exit 1; }
-say "suite"
+# Every check has a log, .cache/NAME.log, and runs beside the suite.
+check_format() {
+  $bin/ruff format --check --quiet . || die "these files are not formatted: run .venv/bin/ruff format ."
+  $bin/ruff check --quiet . || die "ruff has found faults in these files"
+  # shellcheck disable=SC2046
+  $bin/clang-format --dry-run --Werror $(find native tests/native -name '*.[ch]' -o -name '*.[ch]pp') ||
+    die "these files are not formatted: run .venv/bin/clang-format -i on them"
+}
+check_types() { $bin/mypy --no-error-summary indb_tensile worker tests; }
+check_imports() { $bin/lint-imports; }
+check_native() { sh tests/native/run.sh address; }
+
 # Tests also wait for PostgreSQL and other processes, so there is one process more than cores. Each takes four seconds
-# to collect the tests.
+# to collect the tests. nproc counts OMP_NUM_THREADS as the number of cores, so it is asked before that is set.
 processes=$(($(nproc) + 1))
 [ "$processes" -le 4 ] || processes=4
 # Hundreds of processes import the package and torch. Without stored bytecode each of them compiles the sources again.
 unset PYTHONDONTWRITEBYTECODE
 # Several test processes share the cores. Idle threads of numpy's OpenBLAS and of OpenMP spin, and took half of the time.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+
+say "format, lint, types, import contracts, and native tests with the address sanitizer, beside the suite"
+rm -f .cache/*.failed
+(
+  for name in format types imports native; do
+    ("check_$name") >".cache/$name.log" 2>&1 || echo "$name" >".cache/$name.failed"
+  done
+) &
+checks=$!
+trap 'kill $checks 2>/dev/null || true' EXIT
+say "suite"
+color=no
+[ ! -t 1 ] || color=yes
 code=0
-$bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder --durations=30 "$@" || code=$?
-wait $native || { cat .cache/native.log; die "the native tests failed"; }
-exit $code
+{
+  code=0
+  $bin/python -m pytest --color=$color --numprocesses "$processes" --dist loadfile --no-loadscope-reorder \
+    --durations=30 "$@" || code=$?
+  echo $code >.cache/suite.code
+} | tee .cache/suite.log
+code=$(cat .cache/suite.code)
+wait $checks
+for failed in .cache/*.failed; do
+  [ -e "$failed" ] || continue
+  name=$(cat "$failed")
+  say "failed: $name"
+  cat ".cache/$name.log"
+  code=1
+done
+# The last line says how many tests have passed, also below the failures of the checks.
+[ ! -e "${failed:-}" ] || tail -n 1 .cache/suite.log
+exit "$code"

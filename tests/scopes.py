@@ -18,6 +18,7 @@ TOGETHER = {
         "tests/executor/run/test_runner.py",
         "tests/executor/run/test_rewritten.py",
         "tests/executor/capture/test_capture.py",
+        "tests/executor/capture/test_stored_capture.py",
         "tests/executor/latency/test_calibrate.py",
         "tests/executor/test_without_database.py",
         "tests/device/test_memory.py",
@@ -29,6 +30,7 @@ TOGETHER = {
         "tests/device/test_allocator_shim.py",
         "tests/learning/test_requirements.py",
         "tests/training/test_learner.py",
+        "tests/training/test_capture_files.py",
     ),
 }
 _SCOPES = {module: scope for scope, modules in TOGETHER.items() for module in modules}

@@ -126,7 +126,7 @@ select c.device_kind as device, c.jobs, ((c.arithmetic + c.memory + c.mixed) / 3
 select public.tensile_version(), current_setting('server_version');
 
 -- job --
-select j.job_id, j.model_name as model, format('%%I.%%I', j.relation_schema, j.relation_name) as relation,
+select j.job_id, j.model_name as model, tensile.relation_title(j.relation_oid, j.relation_schema, j.relation_name) as relation,
        j.state, j.phase, j.priority, j.attempt, p.epoch, p.epochs, p.step, p.steps, p.loss, p.valid_loss,
        v.number as version, v.metric_name, v.metric, j.enqueued_at, j.started_at, j.finished_at, q.waits_for,
        d.granted_bytes, d.used_bytes, s.settings, v.not_deployed, j.error_message as error, j.error_detail, j.error_hint

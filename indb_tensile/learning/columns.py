@@ -52,6 +52,7 @@ class Column:
     identity: bool = False
     generated: bool = False
     dims: int = 0
+    number: int = 0  # PostgreSQL's number of the column in its table, which no later column has again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

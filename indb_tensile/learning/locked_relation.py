@@ -266,6 +266,7 @@ def _describe_locked(
             identity=row["identity"],
             generated=row["generated"],
             dims=row["dims"],
+            number=row["number"],
         )
         for row in rows
     )

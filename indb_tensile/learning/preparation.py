@@ -125,8 +125,9 @@ def prepare(
     if snapshot is not None:
         owner_oid = None
         exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
-        spec = replace(spec, relation=snapshot.relation, exclude=exclude)
+        spec = replace(spec, relation=snapshot.relation, exclude=exclude, column_numbers={})
     checked = _CheckedOptions.of(spec)
+    spec = _without_later_columns(spec, checked.split.divider)
 
     def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> None:
         estimate = estimate_memory(
@@ -141,6 +142,7 @@ def prepare(
             estimate.check(f"{spec.relation.schema}.{spec.relation.name}", memory)
 
     def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
+        _require_same_columns(spec, described)
         features = choose_features(described, spec.target, spec.features, left_out(spec), checked.options)
         divider = checked.split.divider
         if divider is not None and divider not in [column.name for column in described]:
@@ -158,6 +160,33 @@ def prepare(
             hint="Call tensile_train again.",
         )
     return assemble(table, spec, room, consume=True)
+
+
+def _require_same_columns(spec: JobSpec, described: tuple[Column, ...]) -> None:
+    """Refuse a table whose columns were dropped, renamed or created again after the job was enqueued."""
+    numbers = {column.name: column.number for column in described}
+    changed = sorted(name for name, number in spec.column_numbers.items() if numbers.get(name) != number)
+    if changed:
+        table = f"{spec.relation.schema}.{spec.relation.name}"
+        listed = ", ".join(f'"{name}"' for name in changed)
+        raise MissingError(
+            f"columns of table {table} changed after the job was enqueued: {listed}",
+            detail="They were dropped or renamed, or other columns have these names now.",
+            hint="Call tensile_train again to train on the present columns.",
+        )
+
+
+def _without_later_columns(spec: JobSpec, divider: str | None) -> JobSpec:
+    """Return the specification with the features that the table had when the job was enqueued, in the table's order.
+
+    Otherwise a column that was added while the job waited would become a feature, and an excluded column that was
+    dropped would end the job.
+    """
+    if not spec.column_numbers:
+        return spec
+    numbered = sorted((number, name) for name, number in spec.column_numbers.items())
+    features = spec.features or tuple(name for _, name in numbered if name not in (spec.target, divider))
+    return replace(spec, features=features, exclude=())
 
 
 def assemble(

@@ -175,7 +175,8 @@ below (oid) as (
     union
     select i.inhrelid from below as b join pg_catalog.pg_inherits as i on i.inhparent = b.oid
 )
-select a.attname as name, pg_catalog.format_type(a.atttypid, a.atttypmod) as type, b.typtype = 'e' as enumerated,
+select a.attname as name, a.attnum::int4 as number, pg_catalog.format_type(a.atttypid, a.atttypmod) as type,
+       b.typtype = 'e' as enumerated,
        case when b.typnamespace = 'pg_catalog'::regnamespace then b.typname end as base,
        a.attidentity <> '' or coalesce(a.attnum = any (i.indkey::int2[]), false) as key,
        coalesce(a.attnum = any (i.indkey::int2[]), false) as primary_key, a.attidentity <> '' as identity,

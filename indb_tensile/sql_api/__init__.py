@@ -1,24 +1,16 @@
 """The Python side of the SQL functions: checks requests, enqueues trainings, and asks the service for predictions.
 
 The extension contains the source text of these modules and of `indb_tensile/request` in one PL/Python function,
-`tensile.bridge`, which compiles them once per session. The database host has no other part of the package. Therefore
-these modules use only the standard library and relative imports, and contain SQL text. Everything runs with the
-caller's own privileges, and a caller may call the bridge directly, so no request contains an address, a path or SQL.
+`tensile.bridge`, which compiles a module once per session, when it is first needed. The database host has no other
+part of the package. Therefore these modules use only the standard library and relative imports, and contain SQL text.
+Everything runs with the caller's own privileges, and a caller may call the bridge directly, so no request contains an
+address, a path or SQL.
 """
 
+import importlib
 import json
-from collections.abc import Callable
 
 from ..errors import RequestError
-from . import (
-    dataset_loading,
-    evaluations,
-    predictions,
-    service_connection,
-    split_listing,
-    stored_models,
-    training_request,
-)
 from .refusals import READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
 from .spi import Json, Plpy
 
@@ -63,7 +55,8 @@ def _result(plpy: Plpy, verb: str, request: Json) -> Json:
         raise RequestError("the bridge has no such verb", hint=f"Known verbs: {', '.join(VERBS)}.")
     if not isinstance(request, dict):
         raise RequestError("the request is not a JSON object")
-    return VERBS[verb](plpy, request)
+    module = importlib.import_module(f".{VERBS[verb]}", __package__)
+    return dict(getattr(module, verb)(plpy, request))
 
 
 def _with_read_only_reason(plpy: Plpy, error: dict[str, str]) -> dict[str, str]:
@@ -86,13 +79,15 @@ def _with_read_only_reason(plpy: Plpy, error: dict[str, str]) -> dict[str, str]:
 
 IN_RECOVERY = "select pg_catalog.pg_is_in_recovery() as standby"
 _SIMPLER = "Give lists and objects that are nested less deep, and numbers of fewer digits."
-VERBS: dict[str, Callable[[Plpy, Json], Json]] = {
-    "train": training_request.train,
-    "explain": training_request.explain,
-    "create_model": stored_models.create_model,
-    "predict": predictions.predict,
-    "evaluate": evaluations.evaluate,
-    "split": split_listing.split,
-    "load_dataset": dataset_loading.load_dataset,
-    "ping": service_connection.ping,
+# The module of each verb; its function has the verb's name. The first request with the verb imports it, because
+# compiling all modules takes longer than a prediction.
+VERBS = {
+    "train": "training_request",
+    "explain": "training_request",
+    "create_model": "stored_models",
+    "predict": "predictions",
+    "evaluate": "evaluations",
+    "split": "split_listing",
+    "load_dataset": "dataset_loading",
+    "ping": "service_connection",
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..request.split_rules import SPLIT, deciding_column
 from .feature_columns import used_columns
-from .spi import Json, Plpy, literal, qualified
+from .spi import Json, Plpy, literal
 from .training_table import Table, TableColumn
 
 KEY, COUNTER = "key", "counter"
@@ -137,7 +137,7 @@ def _first_rows(plpy: Plpy, table: Table, columns: Sequence[TableColumn]) -> tup
         for place, column in enumerate(columns)
     )
     aggregates = ", ".join(f"pg_catalog.array_agg(c{place}) as c{place}" for place in range(len(columns)))
-    source = qualified(plpy, table.schema, table.name)
+    source = table.source
     try:
         statement = f"select {aggregates} from (select {expressions} from {source} limit {limit}) as first_rows"
         row = next(iter(plpy.execute(statement)))

@@ -11,8 +11,8 @@ from . import service_connection
 from .predictions import storable
 from .refusals import DATA, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, literal
-from .stored_models import find_version
 from .training_table import no_table
+from .version_lookup import find_version
 
 MOST_ROW_BYTES = 8 << 20  # largest row, equal to tensile.check_row_size(); as JSON a row usually has twice the size
 _SMALL_ROW_BYTES = 32768  # PostgreSQL compresses at most 255 times, so such a row has at most MOST_ROW_BYTES

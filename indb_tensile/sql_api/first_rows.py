@@ -12,7 +12,7 @@ from typing import Any
 
 from .feature_columns import used_columns
 from .refusals import DATA, RefusalError
-from .spi import Json, Plpy, Row, fetch, literal, qualified
+from .spi import Json, Plpy, Row, fetch, literal
 from .training_table import Table, TableColumn
 
 _ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
@@ -29,7 +29,10 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
     limit = _ARRAY_ROWS if arrays else _ROWS
     summary = _summarize(plpy, table, target, arrays, limit)
     if not summary["rows"]:
-        raise RefusalError(DATA, f"{table} has no rows", hint="Insert rows, commit, and call tensile_train again.")
+        hint = "Insert rows, commit, and call tensile_train again."
+        if table.query is not None:
+            hint = "Change the query's conditions, or insert rows into the tables that it reads."
+        raise RefusalError(DATA, f"{table} has no rows", hint=hint)
     is_complete = summary["rows"] < limit  # otherwise the table has further rows
     subject = f'target "{target.name}" of {table}'
     if is_complete and not summary["known"]:
@@ -46,7 +49,7 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
 
 def count_values(plpy: Plpy, table: Table, target: TableColumn) -> int:
     """Return the number of distinct values of an integer target in the first rows."""
-    column, source = plpy.quote_ident(target.name), qualified(plpy, table.schema, table.name)
+    column, source = plpy.quote_ident(target.name), table.source
     statement = (
         f"select pg_catalog.count(distinct v) as values from (select {column} as v from {source} "
         f"where {column} is not null limit {_ROWS}) as sample"
@@ -59,7 +62,7 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
 
     The service needs both to build the network.
     """
-    source = qualified(plpy, table.schema, table.name)
+    source = table.source
     used = [*used_columns(table, spec), table.column(spec["target"], "target")]
     expressions = ["(select pg_catalog.count(*) from sample) as sampled"]
     for place, column in enumerate(used):
@@ -89,7 +92,7 @@ def _statistic(column: TableColumn, value: Any) -> Json:
 
 def _summarize(plpy: Plpy, table: Table, target: TableColumn, arrays: Sequence[TableColumn], limit: int) -> Row:
     """Compute counts and extremes of the first rows in one statement."""
-    source = qualified(plpy, table.schema, table.name)
+    source = table.source
     columns = [plpy.quote_ident(target.name), *(plpy.quote_ident(column.name) for column in arrays)]
     aliases = ", ".join(f"{column} as c{place}" for place, column in enumerate(columns))
     special_values = ("NaN", "Infinity", "-Infinity")

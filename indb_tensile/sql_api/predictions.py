@@ -12,7 +12,7 @@ from ..request.request_fields import read_choice, read_integer, read_model_name
 from . import service_connection
 from .refusals import INVALID_TEXT, TOO_MUCH, RefusalError
 from .spi import Json, Plpy
-from .stored_models import find_version
+from .version_lookup import find_version
 
 _PREDICTIONS = ("value", "label", "proba", "vector")
 _FORMS = ("value", "record", "literal")

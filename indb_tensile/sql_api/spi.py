@@ -19,6 +19,9 @@ class Cursor(Protocol):
     def fetch(self, count: int) -> Iterable[Row]:
         """Return the next rows, or no rows at the end."""
 
+    def close(self) -> None:
+        """End the statement."""
+
 
 class Plpy(Protocol):
     """The part of PL/Python's module `plpy` that the bridge uses."""

@@ -13,7 +13,7 @@ from ..request.split_rules import (
 )
 from .feature_columns import used_columns
 from .refusals import DATA, RefusalError
-from .spi import Json, Plpy, Row, qualified
+from .spi import Json, Plpy, Row
 from .training_table import Table, TableColumn
 
 _ROWS = 10_000  # rows that are checked; the worker checks all rows
@@ -126,7 +126,7 @@ def _count_parts(plpy: Plpy, table: Table, spec: Json, name: str) -> Row:
 
     For a date, timestamp or number only the unknown values matter.
     """
-    source, column = qualified(plpy, table.schema, table.name), plpy.quote_ident(name)
+    source, column = table.source, plpy.quote_ident(name)
     target = plpy.quote_ident(spec["target"])
     counts = ", ".join(
         f"pg_catalog.count(*) filter (where part_name {test}) as {part}"

@@ -17,8 +17,8 @@ from ..request.request_fields import read_integer, read_model_name, read_text
 from .refusals import DENIED, MISSING_COLUMN, MISSING_TABLE, NOT_READY, RefusalError
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, qualified
 from .split_membership import Membership, row_hash, seconds
-from .stored_models import find_version
 from .training_table import find_table
+from .version_lookup import find_version
 
 _PAGE_ROWS = 2000
 _MOST_OPEN = 4  # more than one, because a view that is read may itself call tensile_split
@@ -112,6 +112,12 @@ def _training_relation(plpy: Plpy, version: int) -> int:
     In a copy of the database the relation has another oid; it is then found by its name.
     """
     relation = fetch(plpy, TRAINED_ON, version)[0]
+    if relation["of_query"]:
+        raise RefusalError(
+            NOT_READY,
+            "the model was trained on the rows of a query, which are not kept",
+            hint="Name a relation with the same rows, such as a view of the query: tensile_split('model', 'view').",
+        )
     oid = relation["oid"] if relation["unchanged"] else relation["named_so"]
     if oid is None:
         message = f'table "{relation["schema"]}.{relation["name"]}", which the model was trained on, does not exist'
@@ -187,8 +193,11 @@ select b.version_id is not null as own, (b.bundle -> 'split')::text as rule
  where v.version_id = $1::int8"""
 TRAINED_ON = """
 select v.relation_oid::int8 as oid, v.relation_schema as schema, v.relation_name as name,
+       coalesce(v.relation_oid = 0, false) as of_query,
        exists (select from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
                 where c.oid = v.relation_oid and n.nspname = v.relation_schema and c.relname = v.relation_name)
        as unchanged,
-       pg_catalog.to_regclass(pg_catalog.format('%I.%I', v.relation_schema, v.relation_name))::oid::int8 as named_so
+       case when v.relation_oid <> 0
+         then pg_catalog.to_regclass(pg_catalog.format('%I.%I', v.relation_schema, v.relation_name))::oid::int8
+       end as named_so
   from tensile.model_versions as v where v.version_id = $1::int8"""

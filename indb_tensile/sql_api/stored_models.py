@@ -1,12 +1,12 @@
-"""Defines models, reads the arguments of a model's last training, and finds a version to predict with."""
+"""Defines models, and reads the arguments of a model's last training."""
 
 import json
 
 from ..request.request_fields import read_model_name
 from . import training_arguments
 from .inherited_arguments import LastRun, read_last_run
-from .refusals import DENIED, DUPLICATE, MISSING, NOT_READY, RefusalError
-from .spi import Json, Plpy, Row, fetch, literal
+from .refusals import DENIED, DUPLICATE, RefusalError
+from .spi import Json, Plpy, fetch, literal
 
 
 def create_model(plpy: Plpy, request: Json) -> Json:
@@ -41,25 +41,6 @@ def last_run(plpy: Plpy, name: str) -> LastRun:
     return read_last_run(facts["last_spec"], facts["last_job_id"], facts["target_kind"], facts["definition"])
 
 
-def find_version(plpy: Plpy, name: str, number: int | None) -> Row:
-    """Return a version of a model that the caller may see: the numbered version, or the deployed one."""
-    versions = fetch(plpy, VERSION, name, number)
-    if not versions:
-        hint = "See your models: select * from tensile.model_list. Its owner can train it with tensile_train(...)."
-        raise RefusalError(MISSING, f'there is no model "{name}"', hint=hint)
-    if versions[0]["version_id"] is not None:
-        return versions[0]
-    if number is not None:
-        hint = f"See its versions: select * from tensile_training_info({literal(name)})."  # noqa: S608 - a hint
-        raise RefusalError(MISSING, f'model "{name}" has no version {number}', hint=hint)
-    hint = (
-        "Predictions become possible when a training has succeeded: see tensile.stat_jobs. "
-        "A version that is not deployed is named with version => N: "
-        f"tensile_training_info({literal(name)}) lists them."
-    )
-    raise RefusalError(NOT_READY, f'model "{name}" has no deployed version', hint=hint)
-
-
 def _name_taken(name: str) -> RefusalError:
     hint = "Model names are unique in the database: choose another name."
     return RefusalError(DENIED, f'model "{name}" belongs to another role', hint=hint)
@@ -83,9 +64,3 @@ select m.owner_oid = tensile.current_role_oid() and m.installation = tensile.ins
          where v.model_id = m.model_id and v.job_id = m.last_job_id
          order by v.version_id desc limit 1) as target_kind
   from tensile.models as m where m.name = $1::text and m.dropped_at is null"""
-VERSION = """
-select v.version_id, v.number, v.target, v.metrics::text as metrics
-  from tensile.models as m
-  left join tensile.model_versions as v
-    on v.model_id = m.model_id and case when $2::int4 is null then v.deployed else v.number = $2 end
- where m.name = $1::text and m.dropped_at is null"""

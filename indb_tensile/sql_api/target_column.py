@@ -46,7 +46,7 @@ def _inherited_target(table: Table, name: str) -> TableColumn:
             return column
     raise RefusalError(
         MISSING_COLUMN,
-        f'column "{name}" of relation "{table.schema}.{table.name}" does not exist',
+        f'column "{name}" of {table.title} does not exist',
         detail="It is the target of the model's last run, as no target is given.",
         hint=f"Name the column to predict with target => '...'. Columns: {table.names}.",
     )

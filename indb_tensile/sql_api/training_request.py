@@ -11,6 +11,7 @@ from .data_warnings import warn_about_features
 from .feature_columns import choose_features, used_columns
 from .first_rows import check_rows, read_statistics
 from .inherited_arguments import fitting, fitting_task, tell_inherited
+from .query_source import describe_query
 from .snapshot_copy import make_snapshot, require_writable
 from .spi import Json, Plpy, callers_path, fetch
 from .split_column import check_split_values, choose_split_column, read_shares
@@ -70,7 +71,7 @@ def explain(plpy: Plpy, request: Json) -> Json:
 def _resolve(plpy: Plpy, request: Json) -> tuple[Json, Table]:
     """Return the complete JobSpec of a request, with defaults and inherited arguments, and its table."""
     name = read_model_name(request)
-    table = find_table(plpy, request)
+    table = find_table(plpy, request) if "query" not in request else describe_query(plpy, request)
     last = last_run(plpy, name)
     target = choose_target(request, last.arguments, table)
     last = fitting_task(plpy, request, last, target)
@@ -96,6 +97,8 @@ def _resolve(plpy: Plpy, request: Json) -> tuple[Json, Table]:
         "max_runtime_s": check_max_runtime(request.get("max_runtime_s")),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
+    if table.query is not None:
+        spec["query"] = table.query
     spec["split"] = choose_split_column(plpy, request, table, spec)
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
@@ -105,6 +108,7 @@ def _resolve(plpy: Plpy, request: Json) -> tuple[Json, Table]:
     used = _used_names(table, spec)
     if not _needs_snapshot(request, table, used):
         require_grants(plpy, table, used)
+        spec["column_numbers"] = {column.name: column.number for column in table.columns if column.name in used}
     with callers_path(plpy, _search_path(request)):
         check_rows(plpy, table, spec)
         check_split_values(plpy, table, spec)
@@ -126,7 +130,7 @@ def _used_names(table: Table, spec: Json) -> list[str]:
 
 
 def _needs_snapshot(request: Json, table: Table, used: Sequence[str]) -> bool:
-    return bool(request.get("snapshot")) or bool(reasons_against(table, used))
+    return table.query is not None or bool(request.get("snapshot")) or bool(reasons_against(table, used))
 
 
 JOB_OF_KEY = """

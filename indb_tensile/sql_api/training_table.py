@@ -8,7 +8,7 @@ from ..request.column_types import KIND_OF_TYPE, SUPPORTED_TYPES
 from ..request.copyable_relation import COLUMNS, FAMILY, NO_ROWS, Reason, counting, reasons
 from ..request.request_fields import read_integer
 from .refusals import MISSING_COLUMN, MISSING_TABLE, WRONG_KIND, RefusalError
-from .spi import Json, Plpy, Row, fetch, literal
+from .spi import Json, Plpy, Row, fetch, literal, qualified
 from .table_grants import check_caller, check_reader
 
 
@@ -21,20 +21,34 @@ class TableColumn:
     kind: str  # integer, float, boolean, text, date, time or array; empty for unsupported types
     key: bool  # part of the primary key, or an identity column
     primary: bool = False  # part of the primary key
+    number: int = 0  # PostgreSQL's number of the column in its table
+    type_oid: int = 0  # of a query's column only: its type as PostgreSQL's catalog names it
+    type_modifier: int = -1  # of a query's column only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A relation that the caller may read. `reasons` says why the trainers' role cannot copy it as it stands."""
+    """A relation that the caller may read, or a query.
+
+    `source` is the item of a FROM clause that gives the rows. `reasons` says why the trainers' role cannot copy the
+    relation as it stands. `query` is the text of a query; a query has no oid and no schema (query_source.py).
+    """
 
     oid: int
     schema: str
     name: str
     columns: tuple[TableColumn, ...]
+    source: str
     reasons: tuple[Reason, ...] = ()
+    query: str | None = None
 
     def __str__(self) -> str:
-        return f'table "{self.schema}.{self.name}"'
+        return f'table "{self.schema}.{self.name}"' if self.query is None else "the query"
+
+    @property
+    def title(self) -> str:
+        """Return the words for the relation in PostgreSQL's own error about a missing column."""
+        return f'relation "{self.schema}.{self.name}"' if self.query is None else "the query"
 
     @property
     def column_names(self) -> list[str]:
@@ -51,7 +65,7 @@ class Table:
         for column in self.columns:
             if column.name == name:
                 return column
-        message = f'column "{name}" of relation "{self.schema}.{self.name}" does not exist'
+        message = f'column "{name}" of {self.title} does not exist'
         detail = "" if role == "target" else f"It is named in {role}."
         raise RefusalError(MISSING_COLUMN, message, detail=detail, hint=f"The columns are {self.names}.")
 
@@ -76,10 +90,16 @@ def find_table(plpy: Plpy, request: Json) -> Table:
         name=facts["name"],
         columns=tuple(
             TableColumn(
-                name=row["name"], type=row["type"], kind=_kind(row), key=row["key"], primary=row["primary_key"]
+                name=row["name"],
+                type=row["type"],
+                kind=kind_of(row),
+                key=row["key"],
+                primary=row["primary_key"],
+                number=row["number"],
             )
             for row in described
         ),
+        source=qualified(plpy, facts["schema"], facts["name"]),
         reasons=table_reasons,
     )
     if table_reasons and table_reasons[0].code == NO_ROWS:
@@ -135,7 +155,8 @@ def require_learnable(table: Table, features: Sequence[TableColumn]) -> None:
     raise RequestError(message, hint=advice + _SUPPORTED)
 
 
-def _kind(column: Row) -> str:
+def kind_of(column: Row) -> str:
+    """Return the kind of a described column, or an empty text for a type that models cannot learn from."""
     return "text" if column["enumerated"] else KIND_OF_TYPE.get(column["base"] or "", "")
 
 

@@ -28,17 +28,19 @@ from tests.catalog.enqueue import (
     state,
 )
 from tests.conftest import Database
+from tests.nightly import nightly_unless
 
 pytestmark = pytest.mark.postgres
 
 
-def test_concurrent_workers_claim_each_job_once(database: Database) -> None:
+@pytest.mark.parametrize("count", nightly_unless(lambda count: count == 200, [200, 1000]))
+def test_concurrent_workers_claim_each_job_once(database: Database, count: int) -> None:
     with database.connect() as connection:
         connection.execute("select tensile_set_quota('postgres', jobs_running => 1000)")
         connection.execute(
             "insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)"
-            " select 'm', 1, 'public', 't', %s from generate_series(1, 1000)",
-            (Jsonb(specification("m")),),
+            " select 'm', 1, 'public', 't', %s from generate_series(1, %s)",
+            (Jsonb(specification("m")), count),
         )
     claimed: list[list[JobId]] = [[] for _ in range(8)]
     barrier = threading.Barrier(8)
@@ -55,7 +57,7 @@ def test_concurrent_workers_claim_each_job_once(database: Database) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(job for claimed_jobs in claimed for job in claimed_jobs) == list(range(1, 1001))
+    assert sorted(job for claimed_jobs in claimed for job in claimed_jobs) == list(range(1, count + 1))
     assert sum(bool(claimed_jobs) for claimed_jobs in claimed) > 1, (
         "one worker claimed all jobs, so nothing was concurrent"
     )

@@ -17,10 +17,14 @@ DECLARING = """create function public.tensile_train(
 
 
 def test_the_placeholders_become_parameters_names_and_fields() -> None:
-    source = "f(\n  @TRAIN_PARAMETERS@) g(@TRAIN_ARGUMENTS@) h(@TRAIN_FIELDS@)"
+    source = (
+        "f(\n  @TRAIN_PARAMETERS@) g(@TRAIN_ARGUMENTS@) h(@TRAIN_FIELDS@) "
+        "q(@TRAIN_QUERY_PARAMETERS@) p(@TRAIN_QUERY_ARGUMENTS@)"
+    )
     assert fill_train_signature(source, DECLARING) == (
         "f(\n  model text, relation regclass,\n  max_runtime interval default null) g(model, relation, max_runtime) "
-        "h('model', model, 'relation', relation::oid::bigint, 'max_runtime_s', extract(epoch from max_runtime))"
+        "h('model', model, 'relation', relation::oid::bigint, 'max_runtime_s', extract(epoch from max_runtime)) "
+        "q(model text, query text,\n  max_runtime interval default null) p(model, null, max_runtime)"
     )
 
 
@@ -47,6 +51,9 @@ def test_all_functions_of_a_training_take_the_same_arguments(database: Database)
         names: list[str] = _value(
             connection, "select proargnames from pg_proc where oid = 'public.tensile_train'::regproc"
         )
+        of_query: list[str] = _value(
+            connection, "select proargnames from pg_proc where oid = 'public.tensile_train_query'::regproc"
+        )
         request: dict[str, Any] = _value(
             connection,
             "select tensile.training_request('m', 'pg_class', max_runtime => '2 minutes', priority => 3)",
@@ -58,6 +65,7 @@ def test_all_functions_of_a_training_take_the_same_arguments(database: Database)
     assert set(request) == {*(renamed.get(name, name) for name in names), "search_path"}
     assert (request["relation"], request["max_runtime_s"], request["priority"]) == (1259, 120, 3)
     assert set(UNSUPPORTED) <= set(names)
+    assert of_query == ["query" if name == "relation" else name for name in names if name != "snapshot"]
 
 
 _JOB = ", INOUT job bigint DEFAULT NULL::bigint"  # of the procedure

@@ -229,8 +229,10 @@ def test_interrupted_watch_says_that_the_jobs_continue(demo: Tensile, database: 
             assert process.stderr is not None
             with database.connect() as admin:
                 until(lambda: _is_watched(admin), "the command to look at its job")
-            process.send_signal(signal.SIGINT)
-            log = process.stderr.read()
+                process.send_signal(signal.SIGINT)
+                log = process.stderr.read()
+                # Otherwise the next command would be interrupted while Python starts, on account of this session.
+                until(lambda: not _is_watched(admin), "the command's session to end")
         assert process.returncode == 130
         assert "Traceback" not in log
         assert log.splitlines()[-1] == (

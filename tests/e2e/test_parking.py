@@ -123,6 +123,7 @@ def test_paused_training_gives_its_memory_to_another_and_publishes_the_bits_of_a
     assert service.value(kinds, job) == ["pause_requested", "resume_requested"] * 2
 
 
+@pytest.mark.nightly  # by day test_training.py kills a trainer, and the test above pauses a training
 def test_paused_training_whose_trainer_is_killed_continues_from_its_checkpoint_when_it_is_resumed(
     service: Service, demo: psycopg.Connection, undisturbed: int
 ) -> None:

@@ -1,6 +1,10 @@
 """A long training makes way for a short one with real processes, and both publish the bits of undisturbed ones."""
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -8,7 +12,7 @@ import pytest
 from indb_tensile.cluster import Cluster
 from tests.conftest import fresh_database
 from tests.e2e.conftest import MIB, Service, service_on
-from tests.e2e.trainings import device_columns, device_is_free, load, train, wait_until_training, weights
+from tests.e2e.trainings import child_pids, device_columns, device_is_free, load, train, wait_until_training, weights
 
 pytestmark = pytest.mark.postgres
 
@@ -32,6 +36,26 @@ def service(cluster: Cluster, template: str) -> Iterator[Service]:
         yield service
 
 
+WAITING = "select phase = 'waiting for memory' from tensile.jobs where job_id = %s"
+
+
+@contextmanager
+def _stopped_trainer(service: Service) -> Iterator[None]:
+    """Stop the only training, whose trainer has used a processor longer than the spare trainers."""
+    trainer = max(child_pids(service, "tensile trainer"), key=_processor_time)
+    os.kill(trainer, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(trainer, signal.SIGCONT)
+
+
+def _processor_time(pid: int) -> int:
+    """Return the processor time of a process, in clock ticks."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 @pytest.fixture
 def demo(service: Service) -> Iterator[psycopg.Connection]:
     with service.database.connect("demo") as connection:
@@ -39,6 +63,8 @@ def demo(service: Service) -> Iterator[psycopg.Connection]:
     service.until(lambda: device_is_free(service), "the device to be free")
 
 
+# By day tests/scheduler/admission/test_shifts.py tests the decision, and test_parking.py a paused training's bits.
+@pytest.mark.nightly
 def test_long_training_makes_way_for_a_short_one_and_both_publish_the_bits_of_undisturbed_ones(
     service: Service, demo: psycopg.Connection
 ) -> None:
@@ -48,7 +74,9 @@ def test_long_training_makes_way_for_a_short_one_and_both_publish_the_bits_of_un
         assert service.until_ended(undisturbed[name]) == ["succeeded"]
     long = train(demo, "long", "digits", epochs=LONG_EPOCHS)
     wait_until_training(service, long)
-    short = train(demo, "short", "digits", epochs=SHORT_EPOCHS)
+    with _stopped_trainer(service):  # so that it has not ended when the short training asks for the memory
+        short = train(demo, "short", "digits", epochs=SHORT_EPOCHS)
+        service.until(lambda: service.value(WAITING, short), "the short training to wait for memory")
     assert service.until_ended(short) == ["succeeded"]
     assert service.state(long) == "running"
     assert service.until_ended(long) == ["succeeded"]

@@ -1,5 +1,5 @@
-"""Check with a real controller that a training on a view or a table with a policy gives the same bits as a training
-on a plain table with the same rows.
+"""Check with a real controller that a training on a view, a query or a table with a policy gives the same bits as a
+training on a plain table with the same rows.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from tests.e2e.conftest import Service
 
 pytestmark = pytest.mark.postgres
 
+QUERY = "select * from seen order by id"
 TABLES = """
 create table plain as
   select i as id, (i * 37 % 101)::float8 / 7 as x, (i % 9)::real as z, 'w' || i % 4 as word, 'c' || i % 3 as y
@@ -25,7 +26,7 @@ alter table protected force row level security;
 create policy visible on protected using (id <= 300);
 grant select on plain, loose to tensile_reader;
 """
-PAIRS = (("plain", "protected"), ("loose", "seen"))
+PAIRS = (("plain", "protected"), ("loose", "seen"), ("loose", QUERY))
 
 
 @pytest.mark.nightly
@@ -35,9 +36,14 @@ def test_training_through_a_snapshot_gives_the_bits_of_a_plain_table(service: Se
         alice.execute(TABLES)
         jobs = {name: train(alice, name) for pair in PAIRS for name in pair}
         snapshot_jobs = alice.execute("select job_id from tensile.snapshots where sealed order by job_id").fetchall()
-        assert [job for (job,) in snapshot_jobs] == sorted((jobs["protected"], jobs["seen"]))
+        assert [job for (job,) in snapshot_jobs] == sorted((jobs["protected"], jobs["seen"], jobs[QUERY]))
         alice.execute("drop view seen; drop table protected")  # the jobs have their snapshots
-        assert service.until_ended(*jobs.values()) == ["succeeded"] * 4, service.log.read_text()
+        assert service.until_ended(*jobs.values()) == ["succeeded"] * 5, service.log.read_text()
+        assert relations_of_versions(alice, "on_query") == ["query"]
+        with pytest.raises(psycopg.Error, match="the model was trained on the rows of a query, which are not kept"):
+            alice.execute("select * from tensile_split(%s)", ("on_query",))
+        parts = alice.execute("select part, count(*) from tensile_split(%s, 'loose') group by part", ("on_query",))
+        assert sum(count for _, count in parts.fetchall()) == 300
         for plain_relation, snapshot_relation in PAIRS:
             assert published_version(service, jobs[snapshot_relation]) == published_version(
                 service, jobs[plain_relation]
@@ -52,13 +58,19 @@ def test_training_through_a_snapshot_gives_the_bits_of_a_plain_table(service: Se
 
 
 def train(connection: psycopg.Connection[Any], relation: str) -> int:
+    function, name = ("tensile_train_query", "on_query") if relation == QUERY else ("tensile_train", f"on_{relation}")
     row = connection.execute(
-        """select tensile_train(%s, %s::regclass, target => 'y', architecture => '{"type": "mlp", "hidden": [16]}',
-                                hyperparams => '{"epochs": 3, "seed": 7}')""",
-        (f"on_{relation}", relation),
+        f"""select {function}(%s, %s, target => 'y', architecture => '{{"type": "mlp", "hidden": [16]}}',
+                              hyperparams => '{{"epochs": 3, "seed": 7}}')""".encode(),
+        (name, relation),
     ).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def relations_of_versions(connection: psycopg.Connection[Any], model: str) -> list[str]:
+    rows = connection.execute("select relation from tensile_training_info(%s)", (model,)).fetchall()
+    return [row[0] for row in rows]
 
 
 def published_version(service: Service, job: int) -> tuple[Any, ...]:

@@ -221,6 +221,8 @@ def test_dropped_table_fails_its_own_job_only(service: Service, demo: psycopg.Co
     assert "iris" in message
 
 
+# By day tests/controller/test_controller_process.py stops a controller, with trainers that need no torch.
+@pytest.mark.nightly
 def test_stop_requeues_jobs_and_they_continue_from_their_checkpoints(
     service: Service, demo: psycopg.Connection, undisturbed: int
 ) -> None:
@@ -235,7 +237,7 @@ def test_stop_requeues_jobs_and_they_continue_from_their_checkpoints(
 
 
 def test_evaluation_from_sql_equals_the_published_metric(service: Service, demo: psycopg.Connection) -> None:
-    job = train(demo, "digits", "digits", epochs=15)
+    job = train(demo, "digits", "digits", epochs=6)
     assert service.until_ended(job) == ["succeeded"]
     accuracy = demo.execute("select value from tensile_evaluate('digits') where metric = 'accuracy'").fetchone()
     assert accuracy is not None

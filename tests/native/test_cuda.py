@@ -415,8 +415,13 @@ sys.exit(pytest.main([*options, "-k", "swapped or mapped or broker or maps or re
 def test_the_gpus_back_end_passes_the_suite_of_every_device(library: Path) -> None:
     source = """
 import ctypes, pytest
+class Profile:
+    def pytest_configure(self):  # as tests/conftest.py, which this run leaves out
+        from hypothesis import settings
+        settings.register_profile("double", max_examples=25, derandomize=True, deadline=None)
+        settings.load_profile("double")
 suite = ["tests/device/test_device.py", "tests/device/test_arena.py"]
-ended = pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", "-k", "cuda", *suite])
+ended = pytest.main(["-q", "--noconftest", "-p", "no:cacheprovider", "-k", "cuda", *suite], plugins=[Profile()])
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_cuda_violations.restype = ctypes.c_char_p
 print(int(ended), "violations:", driver.fake_cuda_violations().decode())

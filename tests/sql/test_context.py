@@ -14,6 +14,7 @@ pytestmark = pytest.mark.postgres
     ("statement", "lines"),
     [
         ("select tensile_train('m', 'iris', target => 'nosuch')", 1),
+        ("select tensile_train_query('m', 'select * from iris', target => 'nosuch')", 1),
         ("select tensile_load_dataset('digits')", 1),
         ("select tensile_create_model('m', 'nosuch')", 2),
         ("select * from tensile_explain('m', 'iris', target => 'nosuch')", 2),
@@ -34,6 +35,7 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
     [
         "select tensile_train('m', 'pg_catalog.pg_class')",
         "select * from tensile_explain('m', 'pg_catalog.pg_class')",
+        "select tensile_train_query('m', 'select 1 as y')",
         "select tensile_create_model('m')",
         "select tensile_load_dataset('digits')",
         "call tensile_train_and_wait('m', 'pg_catalog.pg_class')",

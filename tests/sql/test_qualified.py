@@ -95,7 +95,7 @@ def test_statements_on_a_callers_relation_are_qualified() -> None:
         TableColumn(name=name, type="t", kind=kind, key=False)
         for name, kind in (("a", "integer"), ("b", "float"), ("c", "boolean"), ("d", "text"), ("e", "time"))
     ]
-    table = Table(oid=1, schema="public", name="t", columns=tuple(columns))
+    table = Table(oid=1, schema="public", name="t", columns=tuple(columns), source="public.t")
     plpy = FakePlpy({"sample": [{}], "first_rows": [{f"c{place}": [] for place in range(5)}]})
     split_column._count_parts(plpy, table, {"target": "a"}, "c")
     data_warnings._first_rows(plpy, table, columns)

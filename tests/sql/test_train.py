@@ -43,6 +43,7 @@ def test_call_with_a_name_and_a_table_derives_the_rest(alice: Connection) -> Non
         task=Task.CLASSIFICATION,
         architecture={"type": "auto"},
         exclude=("id",),
+        column_numbers={"pixels": 2, "label": 3},
     )
     assert notices == [
         'task is classification, as target "label" is an integer of 3 values',
@@ -64,6 +65,7 @@ def test_every_argument_is_in_the_specification(alice: Connection) -> None:
 
     spec = spec_of(alice, job)
     del spec["relation"]
+    assert spec.pop("column_numbers") == {"petal": 2, "sepal": 3, "kind": 5}
     assert spec == {
         "model": "flowers",
         "target": "petal",

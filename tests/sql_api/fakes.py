@@ -12,6 +12,7 @@ from indb_tensile.sql_api import (
     stored_models,
     training_request,
     training_table,
+    version_lookup,
 )
 from tests.sql.fakes import INSTALLATION, FakeService
 
@@ -62,6 +63,9 @@ class FakeCursor:
     def fetch(self, count: int) -> Iterable[Row]:
         return list(itertools.islice(self._rows, count))
 
+    def close(self) -> None:
+        self._rows = iter(())
+
 
 def address_of(service: FakeService) -> Row:
     """Return the row with the address of the only service."""
@@ -83,9 +87,9 @@ RELATION = {
 FAMILY = [{"schema": "public", "name": "iris", "kind": "r", "persistence": "p", "secured": False, "place": "self"}]
 _ORDINARY = {"enumerated": False, "generated": False, "sent_safely": True, "sent_as_text": False}
 COLUMNS = [
-    {"name": "id", "type": "bigint", "base": "int8", "key": True, "primary_key": True} | _ORDINARY,
-    {"name": "petal", "type": "real", "base": "float4", "key": False, "primary_key": False} | _ORDINARY,
-    {"name": "label", "type": "text", "base": "text", "key": False, "primary_key": False} | _ORDINARY,
+    {"name": "id", "number": 1, "type": "bigint", "base": "int8", "key": True, "primary_key": True} | _ORDINARY,
+    {"name": "petal", "number": 2, "type": "real", "base": "float4", "key": False, "primary_key": False} | _ORDINARY,
+    {"name": "label", "number": 3, "type": "text", "base": "text", "key": False, "primary_key": False} | _ORDINARY,
 ]
 TABLE_STATISTICS = {"rows": 60, "known": 60, "value": "a", "last_value": "b", "infinite": 0}
 
@@ -112,7 +116,7 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "model": stored_models.MODEL,
         "key": training_request.JOB_OF_KEY,
         "services": service_connection.SERVICES,
-        "version": stored_models.VERSION,
+        "version": version_lookup.VERSION,
         "path": spi.CURRENT_PATH,
         "transaction": snapshot_copy.TRANSACTION,
         "made": snapshot_copy.MAKE,

@@ -84,7 +84,7 @@ def test_bridge_behaves_like_the_package() -> None:
     assert bridge_plpy.notices == direct_plpy.notices
 
 
-def test_session_compiles_the_package_once_and_adds_no_finder() -> None:
+def test_session_compiles_each_module_once_when_it_is_needed_and_adds_no_finder() -> None:
     session: dict[str, Any] = {}
     finders = list(sys.meta_path)
     bridge(session, plpy_with(), bridge_body())("nothing", "{}")
@@ -95,9 +95,23 @@ def test_session_compiles_the_package_once_and_adds_no_finder() -> None:
     assert session == {name: package}
     assert sys.modules[f"{name}.sql_api"] is package
     assert sys.meta_path == finders
-    imported = {module.removeprefix(name) for module in sys.modules if module.startswith(name)}
+    assert _imported(name) == {"", ".errors", ".sql_api", ".sql_api.refusals", ".sql_api.spi"}
+    for verb in sql_api.VERBS:
+        bridge(session, plpy_with(), bridge_body())(verb, "{}")
     paths = (path.relative_to(PACKAGE).with_suffix("") for path in CARRIED)
-    assert imported == {"", *("." + str(path).replace("/", ".").removesuffix(".__init__") for path in paths)}
+    assert _imported(name) == {"", *("." + str(path).replace("/", ".").removesuffix(".__init__") for path in paths)}
+    assert sys.meta_path == finders
+
+
+def test_a_session_that_only_predicts_compiles_no_module_of_trainings() -> None:
+    session: dict[str, Any] = {}
+    bridge(session, plpy_with(), bridge_body())("predict", "{}")
+    assert not _imported(next(iter(session))) & {".sql_api.training_request", ".request.network_rules"}
+
+
+def _imported(package: str) -> set[str]:
+    """Return the modules of the package that the session has imported, without the package's name."""
+    return {module.removeprefix(package) for module in sys.modules if module.startswith(package)}
 
 
 def test_two_versions_in_one_session_are_independent() -> None:

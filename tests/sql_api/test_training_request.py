@@ -28,6 +28,7 @@ def test_enqueued_specification_is_a_job_spec() -> None:
         architecture={"type": "auto"},
         hyperparams={"epochs": 2},
         exclude=("id",),
+        column_numbers={"petal": 2, "label": 3},
     )
 
 

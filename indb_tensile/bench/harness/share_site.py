@@ -1,11 +1,13 @@
 """The databases, roles and controllers with which `bench share` runs sets of jobs.
 
 All controllers of one mix start from copies of one warm database: it has the tables to train on, the latencies of the
-mix's operators, and the pace of the emulated device. Each controller has a copy of its own, since it would otherwise
-claim jobs that another method is to run. A controller without jobs waits, so several are ready at the same time.
+mix's operators, and the pace of the emulated device. They also have copies of the captured networks. Each controller
+has a database of its own, since it would otherwise claim jobs that another method is to run. A controller without
+jobs waits, so several are ready at the same time.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -34,6 +36,7 @@ PURPOSE = "tensile bench share"
 TABLES = ("digits", "breast_cancer", "diabetes")
 MOST_OWNERS = 2
 _SQL = parse(Path(__file__).with_name("share_site.sql").read_text(encoding="utf-8"))
+_CAPTURES = "captures"  # in a controller's state directory (worker/capture_files.py)
 _READY_S = 300.0
 _POLL_S = 0.05
 _END_S = 60.0
@@ -69,8 +72,12 @@ class ShareSite:
         """Yield a controller of the warm database itself, which knows no latencies when the block begins."""
         with connect(self.dsn, application_name=PURPOSE) as connection:
             connection.execute(_SQL["forget_latencies"])
+        shutil.rmtree(self._captures, ignore_errors=True)
         with self._started(self.dsn, "warm", threads, settings) as controller:
             yield controller
+            captures = controller.log.parent / _CAPTURES
+            if captures.is_dir():
+                shutil.copytree(captures, self._captures)
 
     @contextmanager
     def _started(
@@ -83,6 +90,8 @@ class ShareSite:
                 )
             )
             directory.chmod(0o755)
+            if self._captures.is_dir():
+                shutil.copytree(self._captures, directory / _CAPTURES)
             log = directory / "controller.log"
             environment = _environment(dsn, self.device, directory, threads, settings)
             with log.open("wb") as output:
@@ -95,6 +104,10 @@ class ShareSite:
             yield ShareController(
                 name=name, process=process, connection=connection, log=log, owners=self.owners, run_s=self.run_s
             )
+
+    @property
+    def _captures(self) -> Path:
+        return self.directory / _CAPTURES
 
     @property
     def _name(self) -> str:

@@ -12,6 +12,7 @@ import pickle
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,8 @@ class _Writer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if value in _RECORDS if isinstance(value, type) else isinstance(value, _RECORDS):
-            return NotImplemented
+            # Some versions of Python 3.11 would store getattr to make a member of an enumeration.
+            return (type(value), (value.value,)) if isinstance(value, Enum) else NotImplemented
         raise pickle.PicklingError(f"a value of type {type(value).__name__}")
 
 

@@ -82,6 +82,15 @@ class StartRule:
         self.choice = choose_starts(self._forecasts, self._running)
         return set(jobs) <= set(self.choice.starts)
 
+    def keeps_all_memory(self, job: JobId) -> bool:
+        """Return whether the job keeps all the memory that it can use beside all jobs that run or start now."""
+        number = self._number(job)
+        starts = (self._number(other) for other in self.choice.starts)
+        together = self._running | sum(1 << other for other in starts if other is not None)
+        return (
+            number is not None and bool(together >> number & 1) and self._forecasts.keeps_all_memory(together, number)
+        )
+
     def throughput(self, jobs: frozenset[JobId]) -> float:
         """Return the foretold system throughput (STP) of these jobs side by side."""
         numbers = sum(1 << k for k, member in enumerate(self._members) if member.job.job in jobs)
@@ -135,7 +144,7 @@ def demand_of(member: Member) -> JobDemand:
         steps=steps,
         steps_left=max(_LEAST_STEPS, member.steps_left),
         trade_offs=member.trade_offs,
-        kind=planned(member).graphs[0].signature or f"job {spec.job}",
+        kind=_kind(member),
     )
 
 
@@ -144,18 +153,34 @@ def observe(pool: Pool, member: Member, compute_ns: int) -> tuple[Pool, Member]:
 
     Alone, this is the new time of the job's operators alone, and its trade-offs are scaled to it. A time beside other
     jobs counts as alone if it is less: no job is faster beside others, and a calibration overestimates by up to a
-    third. Otherwise it corrects the contention. A slowdown beyond the number of jobs has other causes, and is not
-    counted.
+    third. It also is the time of waiting jobs with the same graph. Otherwise it corrects the contention. A slowdown
+    beyond the number of jobs has other causes, and is not counted.
     """
     if pool.sharing is not Sharing.COMPLETION or member.alone_ns <= 0 or compute_ns <= 0:
         return pool, member
     jobs = len(pool.at(JobStage.RUNNING))
     if jobs < 2 or compute_ns < member.alone_ns:
-        ratio = compute_ns / member.alone_ns
-        scaled = useful(scaled_by(point, ratio) for point in member.trade_offs)
-        return pool, replace(member, alone_ns=compute_ns, trade_offs=scaled)
-    slowdown = min(2.0 * jobs, compute_ns / member.alone_ns)
+        kind = _kind(member)
+        members = tuple(
+            _with_alone_time(m, compute_ns)
+            if m.stage is JobStage.WAITING and not m.measured and _kind(m) == kind
+            else m
+            for m in pool.members
+        )
+        return replace(pool, members=members), _with_alone_time(member, compute_ns)
+    slowdown = min(jobs, compute_ns / member.alone_ns)
     return replace(pool, contention=pool.contention.observed(jobs, slowdown)), member
+
+
+def _with_alone_time(member: Member, compute_ns: int) -> Member:
+    """Return the member with this new time of its operators alone. Its trade-offs are scaled to the time."""
+    ratio = compute_ns / max(1, member.alone_ns)
+    scaled = useful(scaled_by(point, ratio) for point in member.trade_offs)
+    return replace(member, alone_ns=compute_ns, trade_offs=scaled)
+
+
+def _kind(member: Member) -> str:
+    return planned(member).graphs[0].signature or f"job {member.job.job}"
 
 
 def planned_step_ns(member: Member, plan: JobPlan, slowdown: float) -> float:

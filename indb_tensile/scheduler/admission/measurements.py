@@ -22,9 +22,9 @@ from indb_tensile.scheduler.admission.events import (
     Measurement,
     Parking,
 )
+from indb_tensile.scheduler.admission.plan_targets import renew_forecasts
 from indb_tensile.scheduler.admission.pool import JobStage, Member, PlanReason
 from indb_tensile.scheduler.admission.running_set import measured_throughput
-from indb_tensile.scheduler.admission.sharing import renew_forecasts
 from indb_tensile.scheduler.timing.latency import correct, drift
 
 NEW_WEIGHT = 0.5  # weight of a measurement against the present value; reports are already means

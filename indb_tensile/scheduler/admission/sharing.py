@@ -1,51 +1,45 @@
-"""Divide the device's budget among jobs, and move from one division to the next without ever exceeding the budget.
+"""Divide the device's budget among jobs: plan them together, and let waiting jobs in.
 
-A re-plan only sets *targets*. Targets become plans one step at a time. A job that shrinks is sent its plan at once
-and keeps its old grant until it has adopted the new plan. A job that grows is sent its plan when the bytes are free,
-and then a new job is. The ledger therefore covers the old and the new plan of every job at every moment, and the
-grants never add up to more than the budget. No order of adoptions can block: once every job that shrinks has shrunk,
-the sum of targets fits, so each growing job finds its bytes.
-
-Grants are whole regions, so the sum of *rounded* peaks has to fit.
-
-A job with unmeasured operators gets a calibration grant first: one job at a time, out of the free memory. If too
-little is free, the other jobs are planned for less first.
+A division only sets *targets*, which become plans one step at a time (plan_targets.py). Grants are whole regions, so
+the sum of *rounded* peaks has to fit.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from indb_tensile.errors import InvariantError
 from indb_tensile.job import Blame
 from indb_tensile.scheduler.admission.admission_orders import (
     AskPlanner,
-    EndMethod,
-    GrantCalibration,
-    RecordForecast,
-    RecordPlan,
-    SendPlans,
 )
+from indb_tensile.scheduler.admission.calibration_room import calibrate, make_room
 from indb_tensile.scheduler.admission.completion_rule import StartRule, with_trade_offs
-from indb_tensile.scheduler.admission.decision import Decision, corrected, planned
+from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.fair_turns import in_fair_order, is_awaited, is_overdue
 from indb_tensile.scheduler.admission.memory_correction import make_memory
 from indb_tensile.scheduler.admission.oversized_job import least_limit, too_large
+from indb_tensile.scheduler.admission.plan_targets import (
+    end_member,
+    fit_members,
+    held_bytes,
+    promised_bytes,
+    reserved_bytes,
+    send_plans,
+    set_targets,
+    waits_for_memory,
+)
 from indb_tensile.scheduler.admission.pool import (
     Interrupted,
     JobStage,
     Member,
-    Outcome,
     PlanReason,
     Pool,
     Sharing,
-    Target,
 )
 from indb_tensile.scheduler.admission.preemption import let_return, make_way
 from indb_tensile.scheduler.admission.questions import Unanswered
-from indb_tensile.scheduler.admission.region_fit import beside, fit, fits, grant_of
+from indb_tensile.scheduler.admission.region_fit import beside, fit, fits
 from indb_tensile.scheduler.admission.shift_rule import give_up, shift
 from indb_tensile.scheduler.admission.trainer_staff import holds_queue
-from indb_tensile.scheduler.host_memory import host_bytes
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.planner import JobPlan
 from indb_tensile.sizes import size
@@ -84,25 +78,31 @@ def _replan(decision: Decision, reason: PlanReason) -> None:
     if reason is PlanReason.START and not decision.pool.shrunk and _all_are_planned(decision.pool, running):
         return
     decision.pool = replace(decision.pool, shrunk=False)
-    budget_bytes = decision.pool.budget_bytes - _reserved_bytes(decision.pool)
+    budget_bytes = decision.pool.budget_bytes - reserved_bytes(decision.pool)
     renewed = _renewed(decision, running, budget_bytes) if reason is PlanReason.DRIFT else None
-    plans = _fit(decision, running, budget_bytes) if renewed is None else renewed
+    plans = fit_members(decision, running, budget_bytes) if renewed is None else renewed
     if renewed is None:
         decision.pool = replace(decision.pool, improvable=len(running) > 1)
     if not isinstance(plans, Infeasible):
-        _set_targets(decision, running, plans, reason)
+        set_targets(decision, running, plans, reason)
     elif make_memory(decision, reason):
         return
-    elif _promised_bytes(decision.pool) > decision.pool.budget_bytes:
+    elif promised_bytes(decision.pool) > decision.pool.budget_bytes:
         youngest = decision.pool.at(JobStage.RUNNING, JobStage.CALIBRATING)[-1]
-        _end_member(
+        end_member(
             decision, youngest, Interrupted(reason="the device's budget was lowered", blame=Blame.NOBODY), reason
         )
 
 
 def _all_are_planned(pool: Pool, running: tuple[Member, ...]) -> bool:
     planned_for = all(m.plan is not None or m.target is not None for m in running)
-    return planned_for and not any(m.outdated for m in running) and _promised_bytes(pool) <= pool.budget_bytes
+    return planned_for and not any(m.outdated for m in running) and promised_bytes(pool) <= pool.budget_bytes
+
+
+def advance(decision: Decision) -> None:
+    """Take every step that is safe now: send plans, then begin a calibration."""
+    send_plans(decision)
+    calibrate(decision)
 
 
 def improve(decision: Decision) -> None:
@@ -127,32 +127,6 @@ def left_ns(pool: Pool) -> float:
     """Return for how long the running job that ends last goes on."""
     followed = ((m, m.plan) for m in pool.at(JobStage.RUNNING) if m.plan is not None)
     return max((member.steps_left * plan.forecast.iteration_ns for member, plan in followed), default=0.0)
-
-
-def _end_member(decision: Decision, member: Member, outcome: Outcome, reason: PlanReason) -> None:
-    """End the job of a member that no plan can fit. This stands, whatever has to be asked about the other members."""
-    decision.end(member, outcome, EndMethod.TERMINATE)
-    decision.plan_anew(reason)
-
-
-def renew_forecasts(decision: Decision) -> None:
-    """Renew the forecasts of the present plans with the latest latencies, without planning anew."""
-    followed = [(m, m.plan) for m in decision.pool.at(JobStage.RUNNING) if m.plan is not None]
-    workloads = tuple(corrected(member) for member, _ in followed)
-    expected = decision.planner.foresee(workloads, tuple(plan for _, plan in followed))
-    for (member, _), plan in zip(followed, expected, strict=True):
-        decision.put(_renew_forecast(decision, member, plan))
-
-
-def advance(decision: Decision) -> None:
-    """Take every step towards the targets that is safe now: shrink, then grow, then start, then calibrate."""
-    for member in _unsent(decision.pool):
-        if member.target is not None and member.target.grant_bytes <= member.granted_bytes:
-            _send(decision, member, member.target)
-    for member in sorted(_unsent(decision.pool), key=lambda m: m.generation == 0):
-        if member.target is not None and member.target.grant_bytes - member.held_bytes <= decision.pool.free_bytes:
-            _send(decision, member, member.target)
-    _calibrate(decision)
 
 
 def _let_in(decision: Decision, reason: PlanReason) -> bool:
@@ -186,7 +160,7 @@ def _try(decision: Decision, waiting: list[Member], reason: PlanReason, rule: St
     """Let the first of these jobs in if it may start now. Return True if it was let in, or ended."""
     head = waiting[0]
     if head.stage is JobStage.UNMEASURED:
-        return _make_room(decision, head, reason)
+        return make_room(decision, head, reason)
     if is_awaited(decision.pool, head):
         if _admit(decision, head, reason, None):
             return True
@@ -196,7 +170,11 @@ def _try(decision: Decision, waiting: list[Member], reason: PlanReason, rule: St
         decision.wait(head, rule.waiting_text(head.job.job))
         make_way(decision, head)
         return False
-    return _admit_together(decision, waiting, reason, rule) or _admit(decision, head, reason, rule)
+    return (
+        _admit_into_free_memory(decision, head, reason, rule)
+        or _admit_together(decision, waiting, reason, rule)
+        or _admit(decision, head, reason, rule)
+    )
 
 
 def _within_quota(decision: Decision, head: Member) -> Member | None:
@@ -205,7 +183,7 @@ def _within_quota(decision: Decision, head: Member) -> Member | None:
     if quota_bytes is None:
         return head
     others = [m for m in decision.pool.members if m.job.owner_oid == head.job.owner_oid and m.job != head.job]
-    used_bytes = sum(map(_held_bytes, others))
+    used_bytes = sum(map(held_bytes, others))
     left_bytes = decision.pool.whole(max(0, quota_bytes - used_bytes))
     own_bytes = least_limit(head.job.spec.memory_limit_bytes, quota_bytes)
     least = decision.planner.least_bytes(replace(planned(head), limit_bytes=own_bytes))
@@ -226,7 +204,7 @@ def _start_rule(decision: Decision, waiting: list[Member]) -> StartRule | None:
     heads = tuple(member for member in waiting if member.stage is JobStage.WAITING)
     if decision.pool.sharing is not Sharing.COMPLETION or not heads:
         return None
-    return StartRule(decision, heads, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
+    return StartRule(decision, heads, decision.pool.budget_bytes - reserved_bytes(decision.pool))
 
 
 def _lets_nobody_past(pool: Pool, head: Member) -> bool:
@@ -242,6 +220,31 @@ def _up_to_holder(pool: Pool, waiting: list[Member]) -> list[Member]:
     return waiting[: holder + 1]
 
 
+def _admit_into_free_memory(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
+    """Let the job in beside plans that stay as they are, if all the memory that it can use is free, and it would keep
+    that memory in the next division. Return True if it was let in.
+
+    So a small job need not wait until the large ones are planned anew, which takes up to a second.
+    """
+    free_bytes = min(decision.pool.free_bytes, decision.pool.budget_bytes - promised_bytes(decision.pool))
+    if rule is None or not head.trade_offs or decision.pool.regions(head.trade_offs[0].peak_bytes) > free_bytes:
+        return False
+    running = decision.pool.at(JobStage.RUNNING)
+    present = [m.plan if m.target is None else m.target.plan for m in running]
+    known = tuple(plan for plan in present if plan is not None)
+    if len(known) < len(running) or not rule.keeps_all_memory(head.job.job):
+        return False
+    plans = fit_members(decision, (head,), free_bytes)
+    if isinstance(plans, Infeasible) or not rule.confirms((head.job.job,), (*known, *plans)):
+        return False
+    head = decision.wait(head, None)
+    set_targets(decision, (head,), plans, reason)
+    decision.pool = replace(decision.pool, improvable=bool(running))
+    _count_overtaking(decision, head)
+    decision.plan_anew(reason)  # the running jobs may have more memory now, and the next job may fit as well
+    return True
+
+
 def _admit_together(decision: Decision, waiting: list[Member], reason: PlanReason, rule: StartRule | None) -> bool:
     """Plan all jobs that the rule starts now, if these are several, together with the running jobs.
 
@@ -255,11 +258,11 @@ def _admit_together(decision: Decision, waiting: list[Member], reason: PlanReaso
         return False
     running = decision.pool.at(JobStage.RUNNING)
     together = (*running, *heads)
-    plans = _fit(decision, together, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
+    plans = fit_members(decision, together, decision.pool.budget_bytes - reserved_bytes(decision.pool))
     if isinstance(plans, Infeasible) or not rule.confirms(tuple(m.job.job for m in heads), plans):
         return False
     heads = [decision.wait(head, None) for head in heads]
-    _set_targets(decision, (*running, *heads), plans, reason)
+    set_targets(decision, (*running, *heads), plans, reason)
     decision.pool = replace(decision.pool, improvable=True)
     for head in heads:
         _count_overtaking(decision, head)
@@ -271,14 +274,14 @@ def _admit_together(decision: Decision, waiting: list[Member], reason: PlanReaso
 def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule | None) -> bool:
     """Plan the waiting job together with the running jobs. Return True if it was let in, or ended."""
     together = (*decision.pool.at(JobStage.RUNNING), head)
-    plans = _fit(decision, together, decision.pool.budget_bytes - _reserved_bytes(decision.pool))
+    plans = fit_members(decision, together, decision.pool.budget_bytes - reserved_bytes(decision.pool))
     if not isinstance(plans, Infeasible) and rule is not None and not rule.confirms((head.job.job,), plans):
         decision.wait(head, rule.waiting_text(head.job.job))
         make_way(decision, head)
         return False
     if not isinstance(plans, Infeasible):
         head = decision.wait(head, None)
-        _set_targets(decision, (*together[:-1], head), plans, reason)
+        set_targets(decision, (*together[:-1], head), plans, reason)
         decision.pool = replace(decision.pool, improvable=len(together) > 1)
         _count_overtaking(decision, head)
         if decision.pool.at(JobStage.WAITING, JobStage.UNMEASURED):
@@ -289,9 +292,11 @@ def _admit(decision: Decision, head: Member, reason: PlanReason, rule: StartRule
     unshared = replace(planned(head), limit_bytes=own_bytes)
     alone = fit(decision.planner, decision.pool, (unshared,), budget_bytes=decision.pool.budget_bytes)
     if isinstance(alone, Infeasible):
-        _end_member(decision, head, too_large(decision, head, alone), reason)
+        end_member(decision, head, too_large(decision, head, alone), reason)
         return True
-    decision.wait(head, _waits_for(decision, decision.planner.least_bytes(planned(head)), plans.shortfall_bytes))
+    decision.wait(
+        head, waits_for_memory(decision, decision.planner.least_bytes(planned(head)), plans.shortfall_bytes)
+    )
     return False
 
 
@@ -312,62 +317,6 @@ def _count_overtaking(decision: Decision, member: Member) -> None:
         decision.put(replace(earlier, overtaken=earlier.overtaken + 1))
 
 
-def _make_room(decision: Decision, head: Member, reason: PlanReason) -> bool:
-    """Make room for the calibration. Return True if the job will have the room, or was ended."""
-    pool = decision.pool
-    limit_bytes = least_limit(head.job.spec.memory_limit_bytes, head.job.owner_limit_bytes)
-    most_bytes = pool.whole(pool.budget_bytes)
-    if limit_bytes is not None:
-        most_bytes = min(most_bytes, pool.regions(limit_bytes))
-    if head.need_bytes > most_bytes:
-        needs = Infeasible(needed_bytes=head.need_bytes, budget_bytes=most_bytes, reason="largest operator")
-        _end_member(decision, head, too_large(decision, head, needs), reason)
-        return True
-    running = pool.at(JobStage.RUNNING)
-    plans = _fit(decision, running, pool.budget_bytes - head.need_bytes)
-    if isinstance(plans, Infeasible):
-        decision.wait(head, _waits_for(decision, head.need_bytes, plans.shortfall_bytes))
-        return False
-    decision.wait(head, None)
-    room_bytes = pool.budget_bytes - head.need_bytes
-    promised_bytes = sum(map(_promise_bytes, running)) + pool.round_bytes
-    if promised_bytes > room_bytes or any(m.outdated for m in running):
-        _set_targets(decision, running, plans, PlanReason.CALIBRATION)
-        decision.pool = replace(decision.pool, shrunk=True)
-    return True
-
-
-def _calibrate(decision: Decision) -> None:
-    """Give the calibration all free memory, if the other jobs have settled and that memory suffices."""
-    pool = decision.pool
-    if pool.at(JobStage.CALIBRATING) or not all(m.settled for m in pool.at(JobStage.RUNNING)):
-        return
-    head = _next_to_calibrate(pool)
-    if head is None or head.trainer is None:
-        return
-    limit_bytes = planned(head).limit_bytes
-    grant_bytes = pool.free_bytes if limit_bytes is None else min(pool.free_bytes, pool.regions(limit_bytes))
-    trainer = head.trainer
-    head = decision.grant(decision.wait(head, None), grant_bytes)
-    decision.order(GrantCalibration(trainer=trainer, grant_bytes=grant_bytes))
-    decision.put(replace(head, stage=JobStage.CALIBRATING))
-
-
-def _next_to_calibrate(pool: Pool) -> Member | None:
-    """Return the first unmeasured job for which there is room, unless an earlier job blocks the queue."""
-    for member in pool.at(JobStage.WAITING, JobStage.UNMEASURED):
-        limit_bytes = least_limit(pool.free_bytes, planned(member).limit_bytes) or 0
-        if member.stage is JobStage.UNMEASURED and member.need_bytes <= pool.regions(limit_bytes):
-            return member
-        if holds_queue(member):
-            return None
-    return None
-
-
-def _fit(decision: Decision, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
-    return fit(decision.planner, decision.pool, tuple(planned(m) for m in members), budget_bytes=budget_bytes)
-
-
 def _renewed(decision: Decision, members: tuple[Member, ...], budget_bytes: int) -> tuple[JobPlan, ...] | None:
     """Return the planner's renewal of the plans that all members follow, if its grants fit into the budget."""
     followed = tuple(m.plan for m in members if m.plan is not None)
@@ -382,114 +331,3 @@ def _renewed(decision: Decision, members: tuple[Member, ...], budget_bytes: int)
     if plans is None or not fits(decision.planner, decision.pool, workloads, plans, budget_bytes=whole_bytes):
         return None
     return plans
-
-
-def _set_targets(
-    decision: Decision, members: tuple[Member, ...], plans: tuple[JobPlan, ...], reason: PlanReason
-) -> None:
-    """Make these plans the members' targets, except where a member follows the plan already."""
-    for member, plan in zip(members, plans, strict=True):
-        grant_bytes = grant_of(decision.planner, decision.pool, planned(member), plan)
-        same = (
-            member.plan is not None
-            and member.plan.part is None  # otherwise it needs the same plan without a round
-            and (member.plan.plans, member.planned_bytes) == (plan.plans, grant_bytes)
-        )
-        target = None
-        if same and not member.outdated:
-            member = _renew_forecast(decision, member, plan)
-        else:
-            pinned_bytes = host_bytes(planned(member).graphs, plan.plans)
-            target = Target(plan=plan, grant_bytes=grant_bytes, host_bytes=pinned_bytes, reason=reason)
-        decision.put(replace(member, stage=JobStage.RUNNING, target=target))
-
-
-def _renew_forecast(decision: Decision, member: Member, plan: JobPlan) -> Member:
-    """Record a new forecast for the same plan, if newer latencies have changed it."""
-    if member.plan is None or member.plan.forecast == plan.forecast:
-        return member
-    job = member.job
-    decision.order(RecordForecast(job=job.job, claim=job.claim, generation=member.generation, forecast=plan.forecast))
-    return replace(member, plan=plan)
-
-
-def _send(decision: Decision, member: Member, target: Target) -> None:
-    """Send the plan, unless a job that is leaving still has host memory that the plan needs. The member's own memory
-    suffices until then.
-    """
-    if target.host_bytes - member.host_bytes > decision.pool.free_host_bytes:
-        return
-    member = decision.grant(member, max(member.granted_bytes, target.grant_bytes))
-    if member.trainer is None:
-        raise InvariantError(f"job {member.job.job} has a plan and no trainer")
-    generation = member.generation + 1
-    decision.order(
-        SendPlans(
-            trainer=member.trainer,
-            generation=generation,
-            grant_bytes=target.grant_bytes,
-            plans=target.plan.plans,
-            correction=member.correction,
-            round=None if target.plan.part is None else decision.pool.rounds,
-        )
-    )
-    decision.order(
-        RecordPlan(
-            job=member.job.job,
-            claim=member.job.claim,
-            generation=generation,
-            reason=target.reason,
-            grant_bytes=target.grant_bytes,
-            plan=target.plan,
-        )
-    )
-    decision.put(
-        replace(
-            member,
-            generation=generation,
-            plan=target.plan,
-            planned_bytes=target.grant_bytes,
-            planned_host_bytes=target.host_bytes,
-            host_bytes=max(member.host_bytes, target.host_bytes),
-            planned_correction=member.correction,
-            resend=False,
-            target=None,
-        )
-    )
-
-
-def _unsent(pool: Pool) -> tuple[Member, ...]:
-    """Return the members to which a plan may be sent. During a round only the plans of the round may."""
-    return tuple(
-        m
-        for m in pool.at(JobStage.RUNNING)
-        if m.target is not None and not m.in_flight and (pool.round is None or m.target.plan.part is not None)
-    )
-
-
-def _promise_bytes(member: Member) -> int:
-    """Return the grant that the member has, or will have when its target is reached."""
-    return member.planned_bytes if member.target is None else member.target.grant_bytes
-
-
-def _promised_bytes(pool: Pool) -> int:
-    return sum(_promise_bytes(m) for m in pool.at(JobStage.RUNNING)) + _reserved_bytes(pool) + pool.round_bytes
-
-
-def _reserved_bytes(pool: Pool) -> int:
-    return sum(m.granted_bytes for m in pool.at(JobStage.CALIBRATING))
-
-
-def _waits_for(decision: Decision, least_bytes: int, shortfall_bytes: int) -> str:
-    """Return the text that `stat_queue` shows: the memory that is needed, the memory that is missing, and the jobs
-    that hold it.
-    """
-    holders = [f"job {m.job.job} ({size(_held_bytes(m))})" for m in decision.pool.members if _held_bytes(m)]
-    text = f"at least {size(least_bytes)} of device memory, held by {' and '.join(holders)}"
-    if shortfall_bytes > 0:
-        text += f": {size(shortfall_bytes)} more than the budget of {size(decision.pool.budget_bytes)}"
-    return f"{text}; {size(decision.pool.free_bytes)} are free"
-
-
-def _held_bytes(member: Member) -> int:
-    return max(member.held_bytes, _promise_bytes(member))

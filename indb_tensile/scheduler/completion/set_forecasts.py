@@ -85,6 +85,12 @@ class SetForecasts:
         """Return whether the jobs fit side by side without plans."""
         return sum(self._curves[k].rounded_bytes[0] for k in members(jobs)) <= self.device.budget_bytes
 
+    def keeps_all_memory(self, jobs: int, job: int) -> bool:
+        """Return whether this job of the set keeps all the memory that it can use when the memory is divided."""
+        numbers = members(jobs)
+        points = self._divided(numbers)
+        return points is not None and points[numbers.index(job)] == self.demands[job].trade_offs[0]
+
     def _forecast(self, jobs: int) -> tuple[float, ...] | None:
         numbers = members(jobs)
         if self._corrected and (corrected := self._corrected.get(self._set_kind(numbers))):

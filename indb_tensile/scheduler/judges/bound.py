@@ -46,12 +46,15 @@ these prices, and choose the end of s's range that makes the bound smaller. Pric
 (Held and Karp's method for the travelling salesman). Prices that are not optimal weaken the bound, but not the proof.
 
 6. *Several peaks in turn*, as micro-batches have. Cut the captured order into zones. A zone lasts from the first run
-  of its first fixed operator to that of the next zone's. All zones together spend S, so of any r zones at least one
-  spends at most S / r. For a moment in that zone, windows that lie within the zone (from an operator of it, until an
-  operator of it or the next zone's first) have S / r where they had S, and so has everything that runs again before
-  such an operator. Windows that reach beyond the zone keep S, and what runs again for later operators takes at most
-  S, counted separately. So the least of the r bounds, one for each zone with S / r, is a bound. The zones are cut
-  where the load between two peaks is low (`_zones`). A graph with one peak has one zone, and nothing changes.
+  of its first fixed operator to that of the next zone's. All zones together spend S. Give each zone a part of S, with
+  the sum S; then at least one zone spends no more than its part. For a moment in that zone, windows that lie within
+  the zone (from an operator of it, until an operator of it or the next zone's first) have this part where they had S,
+  and so has everything that runs again before such an operator. Windows that reach beyond the zone keep S, and what
+  runs again for later operators takes at most S, counted separately. So the least of the zones' bounds, each with its
+  part, is a bound for any parts. They are equal at first; then zones with a higher bound get more (`_together`). The
+  zones are cut where the load between two peaks is low, the deepest cuts first, in several numbers (`_cut_places`): a
+  zone that ends within a micro-batch leaves most of its windows with S. A graph with one peak has one zone, and
+  nothing changes.
 
 The bound is not tight (docs/results.md, "The least overhead and the bound"): within a zone each moment is examined by
 itself, so a lane may serve each moment as if no other moment needed it, and recomputed tensors take no memory of
@@ -60,6 +63,7 @@ their own before they are read. That is not what makes the bound loose: linear p
 EOR of 1.02. What remains are fractions: of tensors that are copied whole, and of an update that is half before a
 moment and half behind it. With VGG-16's largest update on one side of each moment, the program's optimum is 1 to 5 %
 higher. Two moments together decide that optimum, so a case for each place of the update does not raise this bound.
+Where few tensors are large, whole tensors matter more: see "How far from the best" in docs/developer/planner.md.
 
 The time is proportional to operators and accesses: `_COARSE` + `_FINE` moments are examined for any size of the
 graph, and a moment with more items takes fewer steps (`_WORK`).
@@ -71,7 +75,7 @@ update accesses, an arbitrarily small part.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 
@@ -84,6 +88,12 @@ from indb_tensile.scheduler.rewrite import own_state
 # moments that are examined first, along the iteration, and then where the bound is expected to be highest
 _COARSE, _FINE = 10, 4
 _ZONES = 16  # the most zones of an iteration with several peaks; each costs as much as a moment
+# The first cuts part micro-batches, and further cuts part the peaks within each of them. A micro-batch that is cut
+# has copies that go beyond its zone, and these may take all slack. So few zones are tried beside many.
+_FEW_ZONES = (2, 3, 4, 8)
+_DIVISIONS = 4  # how often the slack is divided between the same zones
+_EVENING = 0.7  # the power of a zone's bound by which its part of the slack is changed
+_NEARLY = 0.9  # Zones are given up if a bound of them is below this part of the best bound.
 _LEAST_DEPTH = 0.1  # The load between two peaks has to be lower by this fraction of the highest peak.
 _COARSE_STEPS, _STEPS, _LEAST_STEPS = 40, 200, 20
 _WORK = 1_500  # number of items above which fewer steps are made
@@ -126,20 +136,41 @@ def bound_bytes(graph: StepGraph, latency_ns: Sequence[int], link: Link, iterati
 
 
 def _together(moments: Moments, held_bytes: Floats, slack_ns: float, best_bound: int) -> int:
-    """Return the bound of several peaks in turn, if it is higher than `found`. At least one peak has only its part of
-    the slack.
+    """Return the bound of several peaks in turn, if it is higher than `best_bound`. At least one zone has only its
+    part of the slack.
     """
-    zones = sorted(_zones(held_bytes, moments.fixed), key=lambda zone: (-held_bytes[zone[0] : zone[1]].max(), zone))
-    for count in sorted({len(zones), len(zones) // 2, 2}, reverse=True):
-        least = inf if 2 <= count <= len(zones) else 0.0
-        for start, stop in zones[:count]:
-            if least * _SURE <= best_bound:
+    cuts = _cut_places(held_bytes, moments.fixed)
+    for count in sorted({len(cuts) + 1, len(cuts) // 2 + 1, *_FEW_ZONES}):
+        if not 2 <= count <= len(cuts) + 1:
+            continue
+        zones = list(pairwise((0, *sorted(cuts[: count - 1]), len(held_bytes))))
+        parts = np.full(count, 1 / count)
+        for round_number in range(_DIVISIONS):
+            least = _least_of_zones(moments, held_bytes, zones, slack_ns * parts, best_bound)
+            best_bound = max(best_bound, ceil(least.min() * _SURE))
+            # A zone that is not examined, or whose bound is far below the best, cannot be raised by a little slack.
+            if least.min() < _NEARLY * best_bound or round_number + 1 == _DIVISIONS:
                 break
-            zone = _Zone(start=start, stop=stop, slack_ns=slack_ns / count)
-            position = start + int(np.argmax(held_bytes[start:stop]))
-            least = min(least, _least_at(moments, position, slack_ns, zone))
-        best_bound = max(best_bound, ceil(least * _SURE))
+            # A zone whose bound is higher than the others' gets more of the slack, which lowers its bound.
+            parts = parts * (least / least.mean()) ** _EVENING
+            parts /= parts.sum()
     return best_bound
+
+
+def _least_of_zones(
+    moments: Moments, held_bytes: Floats, zones: Sequence[tuple[int, int]], slacks_ns: Floats, best_bound: int
+) -> Floats:
+    """Return the bound of each zone's highest moment with its slack. Zero from the first zone on that is too low."""
+    least = np.zeros(len(zones))
+    order = sorted(range(len(zones)), key=lambda number: held_bytes[slice(*zones[number])].max())
+    for number in order:
+        start, stop = zones[number]
+        zone = _Zone(start=start, stop=stop, slack_ns=float(slacks_ns[number]))
+        position = start + int(np.argmax(held_bytes[start:stop]))
+        least[number] = _least_at(moments, position, float(slacks_ns.sum()), zone)
+        if least[number] < _NEARLY * best_bound:
+            break
+    return least
 
 
 def _least_at(moments: Moments, position: int, slack_ns: float, zone: "_Zone | None" = None) -> float:
@@ -148,27 +179,32 @@ def _least_at(moments: Moments, position: int, slack_ns: float, zone: "_Zone | N
     return max(_Relaxation(moment, moments, slack_ns, zone, windows=count).least(_STEPS) for count in _WINDOWS)
 
 
-def _zones(held_bytes: Floats, fixed: Flags) -> list[tuple[int, int]]:
-    """Cut the iteration where the load between two peaks is low, the deepest cuts first."""
+def _cut_places(held_bytes: Floats, fixed: Flags) -> list[int]:
+    """Return the operators before which the load between two peaks is low, the deepest first."""
     places = np.flatnonzero(fixed)
     load = held_bytes[places]
     cuts: list[int] = []
-    segments = [(0, len(places))]
+    segments = [_deepest(load, 0, len(places))]
     while segments and len(cuts) + 1 < _ZONES:
-        first, stop = segments.pop()
-        segment_load = load[first:stop]
-        depth = (
-            np.minimum(np.maximum.accumulate(segment_load), np.maximum.accumulate(segment_load[::-1])[::-1])
-            - segment_load
-        )
-        inner = int(np.argmax(depth))
-        if depth[inner] < _LEAST_DEPTH * load.max():
-            continue
-        cuts.append(first + inner)
-        segments += [(first, first + inner), (first + inner, stop)]
-        segments.sort(key=lambda segment: (segment[1] - segment[0], segment))
-    ends = [0, *(int(places[cut]) for cut in sorted(cuts)), len(held_bytes)]
-    return [(start, stop) for start, stop in pairwise(ends) if stop > start and fixed[start:stop].any()]
+        depth, first, inner, stop = segments.pop(0)
+        if depth == 0 or -depth < _LEAST_DEPTH * load.max():
+            break
+        cuts.append(int(places[inner]))
+        segments = sorted((*segments, _deepest(load, first, inner), _deepest(load, inner, stop)))
+    return cuts
+
+
+def _deepest(load: Floats, first: int, stop: int) -> tuple[float, int, int, int]:
+    """Return the lowest load between two peaks of this segment: the negative depth, the segment's start, the place of
+    the lowest load, and the segment's end.
+    """
+    part = load[first:stop]
+    if not len(part):
+        return 0.0, first, first, stop
+    rising, falling = np.maximum.accumulate(part), np.maximum.accumulate(part[::-1])[::-1]
+    depth = np.minimum(rising, falling) - part
+    inner = int(np.argmax(depth))
+    return -float(depth[inner]), first, first + inner, stop
 
 
 def least_bytes(graph: StepGraph) -> int:

@@ -51,9 +51,15 @@ def test_every_plan_gives_the_bits_of_torchs_own_optimizer(kind: str, name: str)
         runner.close()
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_job_resumes_from_its_checkpoint_with_equal_bits(name: str) -> None:
-    job, steps = prepared("cnn", settings=SETTINGS[name])
+# In the day a small model with every optimizer, and one with running statistics with the optimizer of most states.
+RESUMED = [(kind, name) for kind in ("constant", "cnn") for name in SETTINGS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), nightly_unless(lambda case: case[0] == "constant" or case[1] == "adamw, averaged", RESUMED)
+)
+def test_a_job_resumes_from_its_checkpoint_with_equal_bits(kind: str, name: str) -> None:
+    job, steps = prepared(kind, settings=SETTINGS[name])
     eager = Eager(job)
     drive(eager, job, 2)
     first = job.state()

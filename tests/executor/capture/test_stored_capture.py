@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,20 +16,19 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.stored_capture import capture_key, decode, encode, is_storable
 from indb_tensile.executor.latency.calibrate import add_scripts
+from tests.executor.conftest import captured
 from tests.executor.models import BATCH, DAILY_KINDS, SHAPES, make_job
-
-_STORED = encode(make_job("mlp").steps)
 
 
 @pytest.mark.parametrize("kind", DAILY_KINDS)
 def test_steps_are_read_back_unchanged(kind: str) -> None:
-    steps = make_job(kind).steps
+    steps = captured(kind)
     assert is_storable(steps)
     assert decode(encode(steps)) == steps
 
 
 def test_scripts_are_stored_with_the_steps() -> None:
-    steps = add_scripts(make_job("mlp").steps)
+    steps = add_scripts(captured("mlp"))
     assert [step.scripts for step in decode(encode(steps))] == [step.scripts for step in steps]
 
 
@@ -64,9 +64,14 @@ def test_references_to_torchs_functions_are_refused(name: str) -> None:
         decode(b"".join(content))
 
 
+@cache  # not at import, which every test process does
+def _stored() -> bytes:
+    return encode(captured("mlp"))
+
+
 @given(st.data())
 def test_damaged_content_is_refused_or_gives_steps(data: st.DataObject) -> None:
-    content = bytearray(_STORED)
+    content = bytearray(_stored())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -77,14 +82,14 @@ def test_damaged_content_is_refused_or_gives_steps(data: st.DataObject) -> None:
 
 
 def test_a_value_that_no_reader_knows_is_not_stored() -> None:
-    step = make_job("mlp").steps[0]
+    step = captured("mlp")[0]
     call = replace(step.steps[0].kernel, kwargs={"value": torch.zeros(1)})
     with pytest.raises(DataError, match="cannot be stored"):
         decode(encode((replace(step, steps=(replace(step.steps[0], kernel=call), *step.steps[1:])),)))
 
 
 def test_steps_with_constants_are_not_storable() -> None:
-    step = make_job("mlp").steps[0]
+    step = captured("mlp")[0]
     assert not is_storable((replace(step, constants={"table": torch.zeros(1)}),))
 
 

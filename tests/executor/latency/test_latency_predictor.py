@@ -2,7 +2,9 @@
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -63,6 +65,11 @@ def predictor() -> Predictor:
     return train(_random_samples(800, seed=1, crowded=True), SPEED)
 
 
+@cache  # made by the first test that needs it: every test process imports this module
+def _small_predictor() -> Predictor:
+    return train(_random_samples(FEWEST_SAMPLES, seed=6), SPEED)
+
+
 def _r2(samples: list[MeasuredOperator], latency_ns: np.ndarray) -> float:
     measured = np.log([sample.latency_ns for sample in samples])
     return float(1 - ((measured - np.log(latency_ns)) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
@@ -110,7 +117,7 @@ def test_a_model_survives_its_file_bit_for_bit(predictor: Predictor) -> None:
 
 @given(st.lists(descriptions(), max_size=4), st.floats(0, 1))
 def test_any_operator_has_a_positive_finite_latency(operators: list[Description], utilisation: float) -> None:
-    latency_ns = _PREDICTOR.predict(operators, utilisation)
+    latency_ns = _small_predictor().predict(operators, utilisation)
     assert latency_ns.shape == (len(operators),)
     assert latency_ns.dtype == np.int64
     assert (latency_ns >= 1).all()
@@ -119,12 +126,9 @@ def test_any_operator_has_a_positive_finite_latency(operators: list[Description]
 @given(st.lists(descriptions(), min_size=1, max_size=4), st.data())
 def test_a_graph_is_predicted_operator_by_operator(operators: list[Description], data: st.DataObject) -> None:
     graph = data.draw(st.lists(st.sampled_from(operators), min_size=1, max_size=12))
-    alone = np.array([_PREDICTOR.predict([description])[0] for description in graph])
+    alone = np.array([_small_predictor().predict([description])[0] for description in graph])
     # A product sums its rows in another order if the product has more rows.
-    assert np.allclose(_PREDICTOR.predict(graph), alone, rtol=1e-4, atol=1)
-
-
-_PREDICTOR = train(_random_samples(FEWEST_SAMPLES, seed=6), SPEED)
+    assert np.allclose(_small_predictor().predict(graph), alone, rtol=1e-4, atol=1)
 
 
 def test_written_samples_are_read_again_and_malformed_samples_are_refused() -> None:
@@ -141,16 +145,16 @@ def test_latencies_are_estimated_without_a_predictor_and_predicted_with_one() ->
     step = capture_training(module, torch.nn.CrossEntropyLoss(), x, y, OptimizerSettings())
     described = [step.descriptions[operator.signature] for operator in step.graph.operators]
     assert predict_latencies(step.graph, step.descriptions, SPEED, None) == estimate(step.graph, SPEED)
-    latency_ns = predict_latencies(step.graph, step.descriptions, SPEED, _PREDICTOR)
-    assert latency_ns == tuple(_PREDICTOR.predict(described).tolist())
+    latency_ns = predict_latencies(step.graph, step.descriptions, SPEED, _small_predictor())
+    assert latency_ns == tuple(_small_predictor().predict(described).tolist())
 
 
 def test_an_unreadable_predictor_is_none_and_a_warning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert read_predictor(b"garbage") is None
     assert "estimated, not predicted" in caplog.text
-    again = read_predictor(_PREDICTOR.to_bytes())
+    again = read_predictor(_small_predictor().to_bytes())
     assert again is not None
-    assert again.to_bytes() == _PREDICTOR.to_bytes()
+    assert again.to_bytes() == _small_predictor().to_bytes()
 
 
 def test_too_few_samples_are_refused() -> None:
@@ -159,48 +163,55 @@ def test_too_few_samples_are_refused() -> None:
 
 
 def _changed_file(**arrays: np.ndarray | None) -> bytes:
-    saved = {**load(_PREDICTOR.to_bytes()), **arrays}
+    saved = {**load(_small_predictor().to_bytes()), **arrays}
     return save({name: array for name, array in saved.items() if array is not None})
 
 
 def _file_about(**changes: object) -> bytes:
-    about = json.loads(load(_PREDICTOR.to_bytes())["about"].tobytes()) | changes
+    about = json.loads(load(_small_predictor().to_bytes())["about"].tobytes()) | changes
     return _changed_file(about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
 
 
-def _wrong_files() -> dict[str, bytes]:
-    whole = load(_PREDICTOR.to_bytes())
-    return {
-        "nothing": b"",
-        "noise": bytes(range(256)) * 8,
-        "a huge header": (2**60).to_bytes(8, "little") + b"{}",
-        "half a file": _PREDICTOR.to_bytes()[:-100],
-        "no description": _changed_file(about=None),
-        "a description that is not JSON": _changed_file(about=np.zeros(7, dtype=np.uint8)),
-        "a description of something else": _changed_file(about=np.frombuffer(b"[]", dtype=np.uint8)),
-        "another format": _file_about(format=2),
-        "endless ratios": _file_about(ratios=[0.0, float("inf")]),
-        "ratios that are not numbers": _file_about(ratios=[float("nan"), 1.0]),
-        "no speed": _file_about(speed=[0, 1, 1]),
-        "one kind too many": _file_about(kinds=[*_COST, "aten.more.default"]),
-        "weights that are not numbers": _changed_file(weight0=np.full_like(whole["weight0"], np.nan)),
-        "weights of 64 bits": _changed_file(weight0=whole["weight0"].astype(np.float64)),
-        "other features": _changed_file(centre=whole["centre"][:-1], spread=whole["spread"][:-1]),
-        "no spread": _changed_file(spread=np.zeros_like(whole["spread"])),
-        "a missing layer": _changed_file(weight2=None, bias2=None),
-        "a missing bias": _changed_file(bias1=None),
-    }
+def _changed_array(name: str, change: Callable[[np.ndarray], np.ndarray]) -> bytes:
+    return _changed_file(**{name: change(load(_small_predictor().to_bytes())[name])})
 
 
-@pytest.mark.parametrize("fault", _wrong_files())
+def _with_fewer_features() -> bytes:
+    whole = load(_small_predictor().to_bytes())
+    return _changed_file(centre=whole["centre"][:-1], spread=whole["spread"][:-1])
+
+
+_WRONG_FILES: dict[str, Callable[[], bytes]] = {
+    "nothing": lambda: b"",
+    "noise": lambda: bytes(range(256)) * 8,
+    "a huge header": lambda: (2**60).to_bytes(8, "little") + b"{}",
+    "half a file": lambda: _small_predictor().to_bytes()[:-100],
+    "no description": lambda: _changed_file(about=None),
+    "a description that is not JSON": lambda: _changed_file(about=np.zeros(7, dtype=np.uint8)),
+    "a description of something else": lambda: _changed_file(about=np.frombuffer(b"[]", dtype=np.uint8)),
+    "another format": lambda: _file_about(format=2),
+    "endless ratios": lambda: _file_about(ratios=[0.0, float("inf")]),
+    "ratios that are not numbers": lambda: _file_about(ratios=[float("nan"), 1.0]),
+    "no speed": lambda: _file_about(speed=[0, 1, 1]),
+    "one kind too many": lambda: _file_about(kinds=[*_COST, "aten.more.default"]),
+    "weights that are not numbers": lambda: _changed_array("weight0", lambda weights: np.full_like(weights, np.nan)),
+    "weights of 64 bits": lambda: _changed_array("weight0", lambda weights: weights.astype(np.float64)),
+    "other features": _with_fewer_features,
+    "no spread": lambda: _changed_array("spread", np.zeros_like),
+    "a missing layer": lambda: _changed_file(weight2=None, bias2=None),
+    "a missing bias": lambda: _changed_file(bias1=None),
+}
+
+
+@pytest.mark.parametrize("fault", _WRONG_FILES)
 def test_a_file_that_is_not_a_predictor_is_refused_with_the_way_out(fault: str) -> None:
     with pytest.raises(DataError, match=r"not a latency predictor of format 1: ") as caught:
-        Predictor.from_bytes(_wrong_files()[fault])
+        Predictor.from_bytes(_WRONG_FILES[fault]())
     assert caught.value.hint == "Remove the file: a controller trains another predictor."
 
 
 def test_huge_weights_give_latencies_within_the_ratios() -> None:
-    huge = np.full_like(load(_PREDICTOR.to_bytes())["weight1"], 3e38)
+    huge = np.full_like(load(_small_predictor().to_bytes())["weight1"], 3e38)
     predictor = Predictor.from_bytes(_changed_file(weight1=huge))
     descriptions = [dense(8, 16, 32), elementwise(1 << 30)]
     ratio = np.log(predictor.predict(descriptions) / rooflines_ns(descriptions, SPEED))
@@ -210,7 +221,7 @@ def test_huge_weights_give_latencies_within_the_ratios() -> None:
 
 @given(st.integers(0, 100_000), st.integers(0, 255))
 def test_a_file_with_one_wrong_byte_is_refused_or_gives_finite_latencies(position: int, value: int) -> None:
-    data = bytearray(_PREDICTOR.to_bytes())
+    data = bytearray(_small_predictor().to_bytes())
     data[position % len(data)] = value
     try:
         predictor = Predictor.from_bytes(bytes(data))

@@ -182,6 +182,22 @@ def test_a_job_that_is_faster_beside_others_is_at_least_as_fast_alone() -> None:
     assert controller.pool.contention == _NO_CONTENTION
 
 
+def test_a_waiting_job_with_the_same_graph_is_as_fast_alone_as_the_job_that_was_measured() -> None:
+    controller = _controller(4)
+    for number in (1, 2, 3):
+        same = replace(graph(4), signature="same" if number < 3 else "other")
+        trainer = controller.claim(job(number))
+        controller.send(Capture(trainer=trainer, graphs=(same,), latency_ns=((1000,),), unknown=0, steps=100.0))
+        controller.adopt_all()
+    controller.send_twice(measurement(TrainerId(1), 600))
+    assert [(m.stage is JobStage.RUNNING, m.alone_ns) for m in controller.pool.members] == [
+        (True, 600),
+        (False, 600),
+        (False, 1000),
+    ]
+    assert [m.trade_offs[0].iteration_ns for m in controller.pool.members] == [600, 600, 1000]
+
+
 def test_a_job_is_told_once_what_it_waits_for() -> None:
     controller = _controller(4)
     for number in (1, 2):

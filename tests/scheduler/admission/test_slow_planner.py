@@ -15,7 +15,9 @@ from indb_tensile.scheduler.admission.events import (
     Exit,
     Tick,
 )
-from indb_tensile.scheduler.admission.questions import PlacedFor
+from indb_tensile.scheduler.admission.pool import Sharing
+from indb_tensile.scheduler.admission.questions import PlacedFor, PlanFor
+from indb_tensile.scheduler.completion.contention import Contention
 from tests.scheduler.admission.fake_controller import FakeController, SlowPlannerController, job, measurement
 
 
@@ -83,3 +85,20 @@ def planned_ns(controller: FakeController) -> tuple[int, ...]:
     workload = controller.pool.members[0].workload
     assert workload is not None
     return workload.latency_ns[0]
+
+
+def test_a_job_whose_memory_is_free_starts_before_the_others_are_planned_anew() -> None:
+    contention = Contention(points=((1, 1.0), (8, 1.0)))
+    controller = SlowPlannerController(8, sharing=Sharing.COMPLETION, contention=contention, entering_jobs=8)
+    for number, regions in ((1, 6), (2, 2)):
+        controller.capture(controller.claim(job(number)), regions)
+        asked_for = []
+        while not controller.grants().get(number):
+            if isinstance(controller.question, PlanFor):
+                asked_for.append(tuple(workload.job for workload in controller.question.workloads))
+            controller.answer()
+        controller.adopt_all()
+    assert asked_for == [(2,)]
+    controller.answer_all()
+    assert controller.grants() == {1: 6, 2: 2}
+    assert all(member.generation == 1 for member in controller.pool.members)

@@ -82,6 +82,23 @@ def test_two_consecutive_peaks_share_the_extra_time() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, time_ns + 80) == 40
 
 
+def test_a_low_load_within_a_step_does_not_hide_that_two_steps_share_the_extra_time() -> None:
+    """Each step needs a at two peaks with a low load between them. Recomputing a takes 40 ns, and 49 ns are there for
+    both steps.
+    """
+    graph = graph_from_rows((40, A, "w.....r."), (30, A, ".wr....."), (25, A, "....wr.."))
+    graph, latency_ns = _repeated(graph, 2), (40, 10, 10, 10, 10, 10, 10, 10) * 2
+    assert bound_bytes(graph, latency_ns, NEVER, sum(latency_ns)) == 70
+    assert bound_bytes(graph, latency_ns, NEVER, sum(latency_ns) + 49) in range(44, 47), "each step gets 25 of 40 ns"
+
+
+def test_a_higher_peak_gets_more_of_the_extra_time() -> None:
+    """With 20 of 50 ns for the peak of 70 bytes and 30 ns for the peak of 80 bytes both keep 50 bytes."""
+    graph = graph_from_rows((40, A, "w..r...."), (30, A, ".wr....."), (40, A, "....w..r"), (40, A, ".....wr."))
+    latency_ns = (40, 10, 10, 10) * 2
+    assert bound_bytes(graph, latency_ns, NEVER, sum(latency_ns) + 50) in range(48, 52)
+
+
 @FEW_EXAMPLES
 @given(graphs(), st.integers(2, 3), links(), st.data())
 def test_no_search_is_below_the_bound_of_a_repeated_step(
