@@ -75,7 +75,7 @@ class Settings:
     the device for waiting jobs that come before them (shifts), if `parked_jobs` allows it. A job that has waited for
     its first step for `first_step_s` has a turn before others go on. With `phases`, jobs of one
     owner that go on side by side for at least `phases_s` may share memory in turns within their iterations, if
-    `phases_gain` times as much work is foretold; not on a GPU.
+    `phases_gain` times as much work is foretold; not in strict mode.
 
     Failures. A worker that has sent no heartbeat for `lease_s` stops its own trainers, and other workers take over
     its jobs. A trainer hangs if it has sent no message for `answer_s` since it was started or was sent a plan. While

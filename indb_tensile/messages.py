@@ -157,7 +157,10 @@ class LeftPhases(Message, frozen=True, kw_only=True):
 
 
 class Measured(Message, frozen=True, kw_only=True):
-    """Means over the iterations of the training step that were sampled since the last report."""
+    """Means over the iterations of the training step that were sampled since the last report.
+
+    `graph_share` is the time of an iteration as one CUDA graph, as a share of its time operator by operator.
+    """
 
     job: JobId
     generation: int
@@ -165,6 +168,7 @@ class Measured(Message, frozen=True, kw_only=True):
     iteration_ns: int
     stall_ns: int
     peak_bytes: int
+    graph_share: float = 1.0
 
 
 class Progressed(Message, frozen=True, kw_only=True):

@@ -145,7 +145,8 @@ void bind_round(nb::module_& module) {
           "__init__",
           [](LentRegions* place, int ledger_fd, std::uint32_t slot, std::uint64_t epoch, std::uint64_t begin,
              std::uint32_t places) {
-            new (place) LentRegions(Ledger::attach(ledger_fd), {slot, epoch}, begin, places);
+            new (place) LentRegions(Ledger::attach(ledger_fd), {slot, epoch}, places,
+                                    file_places(Ledger::attach(ledger_fd), begin, places));
           },
           "ledger_fd"_a, "slot"_a, "epoch"_a, "begin"_a, "places"_a)
       .def(
@@ -154,7 +155,7 @@ void bind_round(nb::module_& module) {
             return regions.take_for(places, std::chrono::nanoseconds(limit_ns));
           },
           "places"_a, "limit_ns"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("give", &LentRegions::give, "places"_a)
+      .def("give", &LentRegions::give, "places"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("held_bytes", &LentRegions::held_bytes)
       .def("mapped_count", &LentRegions::mapped_count);
 }

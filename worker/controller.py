@@ -36,6 +36,7 @@ from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.mps import Mps
 from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
+from indb_tensile.controller.round_conditions import boundary_ns, runs_rounds
 from indb_tensile.controller.round_players import RoundPlayers
 from indb_tensile.controller.service_process import NoService, ServiceProcess
 from indb_tensile.controller.shared_regions import SharedRegions
@@ -150,7 +151,7 @@ def _run(settings: Settings) -> None:
             regions=regions,
         )
         controller = Controller(
-            pool=_make_pool(settings, contention, link),
+            pool=_make_pool(settings, contention, link, phases=runs_rounds(settings, shared=shared is not None)),
             planner=planner,
             records=records,
             trainers=trainers,
@@ -187,6 +188,7 @@ def _make_planner(settings: Settings, link: Link, mailbox: Mailbox[Mail]) -> Bac
         policy=settings.policy,
         cancellation_check=cancellation.check,
         least_gain=settings.phases_gain,
+        boundary_ns=boundary_ns(settings),
         host_bytes=settings.host_pool_bytes,
     )
     return BackgroundPlanner(planner, mailbox.post, cancellation)
@@ -418,7 +420,7 @@ def _entering_jobs(settings: Settings) -> int:
     return settings.entering_jobs or max(_LEAST_ENTERING, len(os.sched_getaffinity(0)))
 
 
-def _make_pool(settings: Settings, contention: Contention, link: Link) -> Pool:
+def _make_pool(settings: Settings, contention: Contention, link: Link, *, phases: bool) -> Pool:
     return Pool(
         budget_bytes=settings.budget_bytes,
         region_bytes=settings.region_bytes,
@@ -433,17 +435,9 @@ def _make_pool(settings: Settings, contention: Contention, link: Link) -> Pool:
         first_step_s=settings.first_step_s,
         link=link,
         contention=contention,
-        phases=_runs_phases(settings),
+        phases=phases,
         phases_ns=round(settings.phases_s * 1e9),
     )
-
-
-def _runs_phases(settings: Settings) -> bool:
-    """Return whether jobs may share the device in phases.
-
-    Gates on a GPU are not built. In strict mode every byte has an owner all the time.
-    """
-    return settings.phases and not settings.device.startswith("cuda") and not settings.strict
 
 
 def _contention(settings: Settings, records: CatalogRecords) -> Contention:

@@ -75,6 +75,7 @@ def fact(trainer: TrainerId, message: Message) -> Event | None:  # noqa: C901 - 
                 iteration_ns=message.iteration_ns,
                 stall_ns=message.stall_ns,
                 peak_bytes=message.peak_bytes,
+                graph_share=message.graph_share,
             )
         case Finished():
             return Finish(trainer=trainer)

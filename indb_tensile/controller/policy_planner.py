@@ -29,6 +29,7 @@ class PolicyPlanner:
     # called regularly while plans are improved; raises an exception to cancel
     cancellation_check: CancellationCheck = never_cancel
     least_gain: float = LEAST_GAIN  # of a round of jobs
+    boundary_ns: int = 0  # for which the device stands still between two segments of a job in a round
     host_bytes: int | None = None  # limit of the pinned host pool for all jobs together; None: no limit
     cache: PlanCache = field(default_factory=PlanCache, compare=False, repr=False)
 
@@ -107,6 +108,7 @@ class PolicyPlanner:
             policy=self.policy,
             compute=compute,
             least_gain=self.least_gain,
+            boundary_ns=self.boundary_ns,
             cancellation_check=self.cancellation_check,
             cache=self.cache,
         )

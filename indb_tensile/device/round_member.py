@@ -6,6 +6,9 @@ gates cannot just be opened, because a gate that another gate implies is left ou
 one, and this one for the second. So its part is *played*: `PartPlayer` passes the gates in order and reports
 progress, and holds nothing. A trainer plays its own part whenever it has been between two iterations for a beat; the
 controller plays the parts of trainers that have ended.
+
+On a GPU too the host passes the gates, between two segments. The host is ahead of the GPU there, so a member waits
+for the GPU before it gives places back, and before it waits for others.
 """
 
 import os
@@ -69,7 +72,19 @@ class Lender(Protocol):
         ...
 
     def give(self, places: Sequence[int], /) -> None:
-        """Give these places back."""
+        """Give these places back, after the device has finished what it was given to do there."""
+        ...
+
+
+class QueueingDevice(Protocol):
+    """A device that computes what it is given later, such as a GPU."""
+
+    def lent_regions(self, begin: int, places: int, /) -> Lender:
+        """Return the places of a member from the address `begin` on."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until the device has finished all computation that it was given."""
         ...
 
 
@@ -124,12 +139,17 @@ class RoundMember:
         seat: Seat,
         lend: Callable[[int, int], Lender],
         *,
+        finish: Callable[[], None] | None = None,
         alive: Callable[[], None] = lambda: None,
         beat_s: float = BEAT_S,
     ) -> None:
-        """`lend` gets the address at which the job's places begin, and their number."""
+        """`lend` gets the address at which the job's places begin, and their number.
+
+        `finish` waits until the device has finished what it was given; None if this thread itself computes.
+        """
         self._passages = passages
         self._lend = lend
+        self._finish = finish
         self._alive = alive
         self._beat_s = beat_s
         self._segments = {segment.operator: segment for segment in seat.part.segments}
@@ -183,7 +203,10 @@ class RoundMember:
             self._rested_s = time.monotonic()
 
     def pass_boundary(self, operator: int) -> int:
-        """Give places back, report progress, wait at the gates and take places. Return the nanoseconds waited."""
+        """Give places back, report progress, wait at the gates and take places.
+
+        Return the nanoseconds for which the device stood still meanwhile.
+        """
         assert self._lender is not None
         operators = self.seat.part.operators
         if operator == operators:
@@ -196,14 +219,21 @@ class RoundMember:
             self._lender.give(segment.given)
         if operator:
             self._passages.advance(self.seat.slot, self.number, self._iteration * operators + operator)
-        start_ns = time.monotonic_ns()
+        idle = _IdleTime(None if segment.given else self._finish)
         for position, target in self._gates(self._iteration, operator):
-            slot = self.seat.slots[position]
-            while not self._passages.wait_for(slot, self.number, target, _SLICE_NS, self._spins):
+            self._wait_for(self.seat.slots[position], target, idle)
+        if segment.taken and not self._lender.take_for(segment.taken, 0):
+            idle.begin()
+            while not self._lender.take_for(segment.taken, _SLICE_NS):
                 self._alive()
-        while segment.taken and not self._lender.take_for(segment.taken, _SLICE_NS):
+        return idle.passed_ns()
+
+    def _wait_for(self, slot: Slot, boundary: int, idle: "_IdleTime") -> None:
+        if self._passages.wait_for(slot, self.number, boundary, 0, self._spins):
+            return
+        idle.begin()
+        while not self._passages.wait_for(slot, self.number, boundary, _SLICE_NS):
             self._alive()
-        return time.monotonic_ns() - start_ns
 
     def leave(self) -> None:
         """Run no further iteration, and give up the addresses. The part is played until the round is over."""
@@ -260,10 +290,47 @@ def _gates_of(part: RoundPart) -> Callable[[int, int], tuple[tuple[int, int], ..
     return before
 
 
-def open_member(fd: int, slot: Slot, epoch: int, seat: Seat, alive: Callable[[], None]) -> RoundMember:
-    """Return the member for a claim of the ledger behind `fd`."""
+class _IdleTime:
+    """The time at a boundary for which the device has nothing to do.
+
+    With `finish` the device is still computing at first: then the time begins when the host has to wait, and the
+    device has finished. Otherwise a latency that is measured across the boundary would be reduced by a wait that the
+    device did not notice.
+    """
+
+    def __init__(self, finish: Callable[[], None] | None) -> None:
+        self._finish = finish
+        self._start_ns = time.monotonic_ns() if finish is None else None
+
+    def begin(self) -> None:
+        """The host has to wait from now on."""
+        if self._start_ns is None and self._finish is not None:
+            self._finish()
+            self._start_ns = time.monotonic_ns()
+
+    def passed_ns(self) -> int:
+        """Return the nanoseconds so far."""
+        return 0 if self._start_ns is None else time.monotonic_ns() - self._start_ns
+
+
+def open_member(
+    fd: int,
+    slot: Slot,
+    epoch: int,
+    seat: Seat,
+    alive: Callable[[], None],
+    device: QueueingDevice | None = None,
+) -> RoundMember:
+    """Return the member for a claim of the ledger behind `fd`.
+
+    `device` is the claim's device if it computes later than it is told to, as a GPU does. Otherwise the memory of the
+    places is that of the ledger.
+    """
 
     def lend(begin: int, places: int) -> Lender:
         return _native.LentRegions(fd, slot, epoch, begin, places)
 
-    return RoundMember(_native.Passages(fd), seat, lend, alive=alive)
+    passages = _native.Passages(fd)
+    if device is None:
+        return RoundMember(passages, seat, lend, alive=alive)
+    return RoundMember(passages, seat, device.lent_regions, finish=device.finish, alive=alive)

@@ -207,7 +207,7 @@ SETTINGS: dict[str, str] = {
     "first_step_s": "With `completion`: how long a job that is ready to train waits for its first step until running "
     "jobs make way for it. They do so at once for a job with less work left.",
     "phases": "Whether jobs of one owner that run side by side may take turns with memory within their iterations, "
-    "if that is foretold to be faster. Not on a GPU, and not with `strict`.",
+    "if that is foretold to be faster. Not with `strict`, and not on a GPU whose memory trainers cannot share.",
     "phases_gain": "The least ratio of the work that is then foretold to the work without.",
     "phases_s": "How long the jobs have to go on for that.",
     "checkpoint_s": "The least time between two checkpoints. Checkpoints take at most a tenth of the training time.",

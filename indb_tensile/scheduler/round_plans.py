@@ -9,13 +9,19 @@ rounds that are up to 4 % faster.
 A job's other graphs (the last, smaller batch; the validation pass) run between iterations and pass no gates, so the
 job keeps their memory all the time. They run seldom, so they get the largest plans that fit into what the job keeps
 anyway, or else the smallest.
+
+On a GPU the host takes part between two segments: it waits until the GPU has finished, exchanges regions and starts
+the next segment. So no iteration of a round is launched as one CUDA graph, operators then take as long as one by one
+(`Workload.graph_share`), and the GPU stands still for `boundary_ns` at each boundary. An iteration has so few
+segments that this is at most `_MOST_IDLE` of it, and the rest counts in the comparison with the present plans.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.phased_plans import Phased, budget_steps, forecasts, work_of
-from indb_tensile.scheduler.phases.interleaved_schedule import schedule_cycles
+from indb_tensile.scheduler.phases.interleaved_schedule import MOST_SEGMENTS, schedule_cycles
 from indb_tensile.scheduler.phases.round_part import BlockUse, RoundPart, block_use
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
@@ -23,7 +29,7 @@ from indb_tensile.scheduler.planner import JobPlan, job_plans
 from indb_tensile.scheduler.policies import DEFAULT_POLICY, policy_named
 from indb_tensile.scheduler.policies.policy import BudgetPlanner, PlanOptions, Plans
 from indb_tensile.scheduler.search.local_search import CancellationCheck, Effort, never_cancel
-from indb_tensile.scheduler.timing.simulate import Compute
+from indb_tensile.scheduler.timing.simulate import Compute, Forecast
 from indb_tensile.scheduler.workload import Workload, least_bytes
 
 # A round has to do this much more work than the present plans. Forecasts of times differ from measured times by a few
@@ -31,6 +37,8 @@ from indb_tensile.scheduler.workload import Workload, least_bytes
 LEAST_GAIN = 1.05
 _SMALLER = 0.75  # ratio of one budget for a job's other graphs to the next higher one
 _MOST_BUDGETS = 8  # for a job's other graphs
+_MOST_IDLE = 0.02  # of an iteration: as much as the least gain leaves twice
+_FEWEST_SEGMENTS = 8  # with fewer, a job has nearly its peak all the time, and a round gains nothing
 
 
 def plan_round(
@@ -44,29 +52,56 @@ def plan_round(
     compute: Compute = Compute.OVERLAP,
     effort: Effort = Effort.QUICK,
     least_gain: float = LEAST_GAIN,
+    boundary_ns: int = 0,
     cancellation_check: CancellationCheck = never_cancel,
     cache: PlanCache | None = None,
 ) -> tuple[JobPlan, ...] | None:
     """Return plans with parts in a round that is faster than the present plans by a factor of `least_gain`, or None.
 
-    The bases of all jobs and the pool of the round together are at most the budget.
+    The bases of all jobs and the pool of the round together are at most the budget. The device stands still for
+    `boundary_ns` between two segments of an iteration.
     """
     kept = PlanCache() if cache is None else cache
     budget_bytes -= budget_bytes % region_bytes
     options = PlanOptions(compute=compute, effort=effort, cancellation_check=cancellation_check)
-    planner = policy_named(policy).budget_planner(workloads, link=link, options=options, cache=kept)
+    members = tuple(map(_one_by_one, workloads))
+    planner = policy_named(policy).budget_planner(members, link=link, options=options, cache=kept)
     least_work = least_gain * work_of(workloads, forecasts(workloads, present, link, compute, cache=kept))
     best: tuple[float, Phased, tuple[RoundPart, ...]] | None = None
-    for plans in _candidates(workloads, present, planner, budget_bytes, kept):
+    for plans in _candidates(members, present, planner, budget_bytes, kept):
         cancellation_check()
-        blocks = _blocks(workloads, plans, link, region_bytes, kept)
-        candidate = _interleaved(workloads, plans, blocks, budget_bytes, link, compute, kept)
+        blocks = _blocks(members, plans, link, region_bytes, boundary_ns, kept)
+        candidate = _interleaved(members, plans, blocks, budget_bytes, link, compute, kept)
         if candidate is None:
             continue
-        work = work_of(workloads, candidate[0].forecasts)
+        work = work_of(workloads, _with_boundaries(*candidate, boundary_ns))
         if work > least_work and (best is None or work > best[0]):
             best = work, *candidate
     return None if best is None else job_plans(workloads, best[1], kept, best[2])
+
+
+def _one_by_one(workload: Workload) -> Workload:
+    """Return the workload with the latencies of the training step's operators when no graph holds them."""
+    if workload.graph_share == 1.0:
+        return workload
+    first, *others = workload.latency_ns
+    slower = tuple(round(latency_ns / workload.graph_share) for latency_ns in first)
+    return replace(workload, latency_ns=(slower, *others), graph_share=1.0)
+
+
+def _with_boundaries(candidate: Phased, parts: Sequence[RoundPart], boundary_ns: int) -> tuple[Forecast, ...]:
+    """Return the forecasts with the time for which the device stands still at the boundaries of each job."""
+    return tuple(
+        replace(forecast, iteration_ns=forecast.iteration_ns + len(part.segments) * boundary_ns)
+        for forecast, part in zip(candidate.forecasts, parts, strict=True)
+    )
+
+
+def _most_segments(workload: Workload, boundary_ns: int) -> int:
+    if not boundary_ns:
+        return MOST_SEGMENTS
+    affordable = int(_MOST_IDLE * sum(workload.latency_ns[0])) // boundary_ns
+    return max(_FEWEST_SEGMENTS, min(MOST_SEGMENTS, affordable))
 
 
 def _candidates(
@@ -98,7 +133,12 @@ def _smaller_budgets(workloads: Sequence[Workload], budget_bytes: int, cache: Pl
 
 
 def _blocks(
-    workloads: Sequence[Workload], plans: Plans, link: Link, region_bytes: int, cache: PlanCache
+    workloads: Sequence[Workload],
+    plans: Plans,
+    link: Link,
+    region_bytes: int,
+    boundary_ns: int,
+    cache: PlanCache,
 ) -> tuple[BlockUse, ...]:
     """Return each job's use of its block. Equal jobs' is computed once."""
     known: dict[tuple[object, ...], BlockUse] = {}
@@ -106,7 +146,14 @@ def _blocks(
     for workload, chosen in zip(workloads, plans, strict=True):
         key = (*map(id, workload.graphs), *map(id, chosen), workload.latency_ns)
         if key not in known:
-            known[key] = block_use(workload, chosen, link, region_bytes=region_bytes, cache=cache)
+            known[key] = block_use(
+                workload,
+                chosen,
+                link,
+                region_bytes=region_bytes,
+                most_segments=_most_segments(workload, boundary_ns),
+                cache=cache,
+            )
         blocks.append(known[key])
     return tuple(blocks)
 

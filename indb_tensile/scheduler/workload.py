@@ -18,6 +18,9 @@ class Workload:
     first. A lower rate means a higher priority. `host_bytes` is the job's share of the pinned host pool until the job
     follows another plan. `parked_host_bytes` is the share of other jobs, which wait there until they return to the
     device; it is the same for all jobs that are planned together.
+
+    `graph_share` is the time of an iteration that a GPU runs as one CUDA graph, as a share of its time operator by
+    operator. The latencies are those in the graph. In a round no iteration runs as a graph (round_plans.py).
     """
 
     job: JobId
@@ -27,6 +30,7 @@ class Workload:
     max_swapping_rate: float = 1.0
     host_bytes: int = 0
     parked_host_bytes: int = 0
+    graph_share: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) != len(self.latency_ns):
@@ -44,6 +48,8 @@ class Workload:
         if not 0.0 <= self.max_swapping_rate <= 1.0:
             rate = self.max_swapping_rate
             raise InvariantError(f"job {self.job}: max_swapping_rate is {rate}, not between 0 and 1")
+        if not 0.0 < self.graph_share <= 1.0:
+            raise InvariantError(f"job {self.job}: graph_share is {self.graph_share}, not above 0 and at most 1")
 
 
 def least_bytes(workload: Workload, cache: PlanCache | None = None) -> int:

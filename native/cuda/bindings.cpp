@@ -159,6 +159,14 @@ void bind_cuda_device(nb::module_& module) {
       .def("hook_address", [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(&device.arena().hook()); })
       .def("pieces_address",
            [](CudaDevice& device) { return reinterpret_cast<std::uint64_t>(device.pieces().release()); })
+      .def(
+          "lent_regions",
+          [](CudaDevice& device, std::uint64_t begin, std::uint32_t places) {
+            return device.lent_regions(begin, places).release();
+          },
+          "begin"_a, "places"_a, nb::rv_policy::take_ownership, nb::keep_alive<0, 1>())
+      .def(
+          "finish", [](CudaDevice& device) { device.finish(); }, nb::call_guard<nb::gil_scoped_release>())
       .def("allow_outside", &CudaDevice::allow_outside, "size_bytes"_a)
       .def("outside_bytes", &CudaDevice::outside_bytes)
       .def("allocate_outside", &CudaDevice::allocate_outside, "size_bytes"_a)

@@ -292,47 +292,6 @@ void CudaDevice::drop(Range bytes) {
   map_.remove(bytes.offset / map_.shape().region_bytes, 1);
 }
 
-class CudaDevice::RegionPieces final : public Pieces {
- public:
-  explicit RegionPieces(CudaDevice& device) : device_(device) {}
-
-  std::uintptr_t begin() const noexcept override { return device_.shown_.base(); }
-  std::uint64_t size_bytes() const noexcept override { return device_.shown_.shape().capacity_bytes(); }
-  std::uint64_t piece_bytes() const noexcept override { return device_.shown_.shape().region_bytes; }
-  std::uint64_t unit_bytes() const noexcept override { return piece_bytes(); }
-  void* add(std::uint64_t offset, std::uint64_t) override { return device_.show(offset); }
-  void remove(void* taken, std::uint64_t offset, std::uint64_t) override { device_.hide(taken, offset); }
-
- private:
-  CudaDevice& device_;
-};
-
-std::unique_ptr<Pieces> CudaDevice::pieces() { return std::make_unique<RegionPieces>(*this); }
-
-void* CudaDevice::show(std::uint64_t offset) {
-  std::byte* const region = arena_.allocate_region();
-  if (region == nullptr) return nullptr;
-  const std::lock_guard lock(mutex_);
-  try {
-    const Current current(context_);
-    shown_.show(offset / shown_.shape().region_bytes, reinterpret_cast<Address>(region));
-  } catch (...) {
-    arena_.free(region);
-    throw;
-  }
-  return region;
-}
-
-void CudaDevice::hide(void* taken, std::uint64_t offset) {
-  {
-    const std::lock_guard lock(mutex_);
-    const Current current(context_);
-    driver_.cuCtxSynchronize("waiting for the last use of a plan's memory");
-    shown_.remove(offset / shown_.shape().region_bytes, 1);
-  }
-  arena_.free(static_cast<std::byte*>(taken));
-}
-
 void CudaDevice::allow_outside(std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
   outside_limit_bytes_ = size_bytes;

@@ -16,6 +16,7 @@
 #include "cuda/resources.hpp"
 #include "device.hpp"
 #include "host_pool.hpp"
+#include "lent_regions.hpp"
 #include "pieces.hpp"
 
 namespace tensile::cuda {
@@ -27,6 +28,7 @@ namespace tensile::cuda {
 // next use.
 class CudaDevice final : public Device {
   class RegionPieces;
+  class RegionPlaces;
 
  public:
   static constexpr std::size_t default_chunk_bytes = std::size_t{16} << 20;
@@ -120,6 +122,15 @@ class CudaDevice final : public Device {
   // outlive this device. Removing a piece waits for all queued work.
   std::unique_ptr<Pieces> pieces();
 
+  // The places of a member of a round, from this address of the window on; with address 0 regions are only counted.
+  // They must not outlive this device. Places are given back when all that the device was given to do in them has
+  // ended, for which the host waits: another process may use the regions next, and events do not pass between
+  // processes that only share memory. Raises a device fault if this process has regions of its own.
+  std::unique_ptr<LentRegions> lent_regions(std::uintptr_t begin, std::uint32_t places);
+
+  // Wait until all computation queued so far has ended.
+  void finish();
+
   // Memory from the driver outside the regions, for allocations that no plan has. `allow_outside` sets the limit,
   // which is 0 at first. `allocate_outside` returns 0 if the limit would be exceeded; `free_outside` returns false if
   // the address is not that of such memory.
@@ -148,6 +159,9 @@ class CudaDevice final : public Device {
   bool copies_use(const std::byte* host, std::uint64_t size_bytes);
   void* show(std::uint64_t offset);
   void hide(void* taken, std::uint64_t offset);
+  void finish(const std::vector<Range>& addresses);
+  void exchange(std::uint64_t shown, std::uint64_t region);
+  void hide_region(std::uint64_t shown) noexcept;
 
   const Driver& driver_;
   const Ledger ledger_;

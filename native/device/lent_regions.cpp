@@ -1,20 +1,19 @@
 #include "lent_regions.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <iterator>
+#include <utility>
 
 #include "fault.hpp"
 #include "futex.hpp"
 
 namespace tensile {
 
-LentRegions::LentRegions(Ledger ledger, const Claim& claim, std::uintptr_t begin, std::uint32_t places)
+LentRegions::LentRegions(Ledger ledger, const Claim& claim, std::uint32_t places, std::unique_ptr<PlaceMemory> memory)
     : ledger_(std::move(ledger)),
       claim_(claim),
-      begin_(ledger_.words().header.memory_offset == 0 ? 0 : begin),
       region_bytes_(ledger_.words().header.region_bytes),
+      memory_(std::move(memory)),
       places_(places) {
   ledger_.check(claim_);
 }
@@ -27,13 +26,8 @@ LentRegions::~LentRegions() {
   try {
     give(held);
   } catch (const Fault&) {
-    // The epoch is over, so the controller takes the regions back.
+    // The epoch is over, or the device is lost, so the controller takes the regions back when this process has ended.
   }
-  const bool mapped =
-      std::any_of(places_.begin(), places_.end(), [](const Place& p) { return p.region.has_value(); });
-  if (begin_ == 0 || !mapped) return;
-  ::mmap(reinterpret_cast<void*>(begin_), places_.size() * region_bytes_, PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 bool LentRegions::take_for(const std::vector<std::uint32_t>& places, std::chrono::nanoseconds limit) {
@@ -54,19 +48,20 @@ bool LentRegions::take_for(const std::vector<std::uint32_t>& places, std::chrono
   }
 }
 
-// The allowance is lowered first, so the job's use never exceeds the regions that it has.
+// The allowance is lowered first, so the job's use never exceeds the regions that it has. If the device cannot tell
+// that the last use is over, all places stay this job's.
 void LentRegions::give(const std::vector<std::uint32_t>& places) {
-  bool any = false;
-  for (const std::uint32_t number : places) {
-    Place& given = place(number);
-    if (!given.held) continue;
+  std::vector<std::uint32_t> given;
+  std::copy_if(places.begin(), places.end(), std::back_inserter(given),
+               [this](std::uint32_t number) { return place(number).held; });
+  if (given.empty()) return;
+  if (memory_) memory_->finish(given);
+  for (const std::uint32_t number : given) {
     ledger_.add_lent(claim_, -static_cast<std::int64_t>(region_bytes_));
-    given.held = false;
+    place(number).held = false;
     --held_;
-    ledger_.regions().give_back(claim_, *given.region);
-    any = true;
+    ledger_.regions().give_back(claim_, *place(number).region);
   }
-  if (!any) return;
   ++ledger_.words().pool.returned;
   wake_all(ledger_.words().pool.returned);
 }
@@ -91,11 +86,7 @@ bool LentRegions::take_region(Place& wanted, std::uint32_t number, std::uint64_t
   const std::optional<layout::Owner> owner = ledger_.regions().borrow(claim_, region);
   if (!owner) return false;
   try {
-    if (begin_ != 0 && !owner->backed) {
-      reserve(ledger_.fd(), {ledger_.words().header.memory_offset + region * region_bytes_, region_bytes_});
-      ledger_.regions().mark_backed(claim_, region);
-    }
-    if (begin_ != 0 && wanted.region != region) map(number, region);
+    if (memory_) prepare(wanted, number, region, owner->backed);
     ledger_.add_lent(claim_, static_cast<std::int64_t>(region_bytes_));
   } catch (...) {
     ledger_.regions().give_back(claim_, region);
@@ -106,17 +97,15 @@ bool LentRegions::take_region(Place& wanted, std::uint32_t number, std::uint64_t
   return true;
 }
 
-void LentRegions::map(std::uint32_t number, std::uint64_t region) {
-  auto* const address = reinterpret_cast<void*>(begin_ + number * region_bytes_);
-  const std::uint64_t offset = ledger_.words().header.memory_offset + region * region_bytes_;
-  if (::mmap(address, region_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, ledger_.fd(),
-             static_cast<off_t>(offset)) == MAP_FAILED) {
-    throw_system_fault("mmap", text("mapping region ", region, " of a round"), errno);
+void LentRegions::prepare(Place& wanted, std::uint32_t number, std::uint64_t region, bool backed) {
+  if (!backed) {
+    memory_->back(region);
+    ledger_.regions().mark_backed(claim_, region);
   }
-  ::madvise(address, region_bytes_, MADV_DONTFORK);
-#ifdef MADV_POPULATE_WRITE
-  ::madvise(address, region_bytes_, MADV_POPULATE_WRITE);  // otherwise the first access to each page faults
-#endif
+  if (wanted.region == region) return;
+  wanted.region.reset();  // if mapping fails, the place has no region
+  memory_->map(number, region);
+  wanted.region = region;
   ++mapped_count_;
 }
 

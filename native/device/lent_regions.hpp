@@ -8,18 +8,19 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "ledger.hpp"
+#include "place_memory.hpp"
 
 namespace tensile {
 
 class LentRegions {
  public:
-  // `begin` is the address of the first place; the addresses up to the last place are reserved and have no memory. 0
-  // if the ledger has no memory, and then regions are only counted.
-  LentRegions(Ledger ledger, const Claim& claim, std::uintptr_t begin, std::uint32_t places);
+  // Without `memory`, regions are only counted.
+  LentRegions(Ledger ledger, const Claim& claim, std::uint32_t places, std::unique_ptr<PlaceMemory> memory);
 
   // Gives all places back, and leaves their addresses without memory.
   ~LentRegions();
@@ -30,7 +31,7 @@ class LentRegions {
   // The gates of a round see to it that all can be had as soon as all members have joined the round.
   bool take_for(const std::vector<std::uint32_t>& places, std::chrono::nanoseconds limit);
 
-  // Give these places back, after the last use of their bytes.
+  // Give these places back, after the last use of their bytes, for which this waits.
   void give(const std::vector<std::uint32_t>& places);
 
   std::uint64_t held_bytes() const noexcept { return held_ * region_bytes_; }
@@ -45,13 +46,13 @@ class LentRegions {
   void take_again(Place& place, std::uint32_t number);
   bool take_any(Place& place, std::uint32_t number);
   bool take_region(Place& place, std::uint32_t number, std::uint64_t region);
-  void map(std::uint32_t number, std::uint64_t region);
+  void prepare(Place& place, std::uint32_t number, std::uint64_t region, bool backed);
   Place& place(std::uint32_t number);
 
   Ledger ledger_;
   const Claim claim_;
-  const std::uintptr_t begin_;
   const std::uint64_t region_bytes_;
+  const std::unique_ptr<PlaceMemory> memory_;
   std::vector<Place> places_;
   std::uint64_t held_ = 0;
   std::uint64_t mapped_count_ = 0;

@@ -209,7 +209,7 @@ std::uintptr_t Script::take_planned(std::uint64_t size_bytes) {
 std::uintptr_t Script::take_room(std::uint64_t size_bytes) {
   if (position_ >= sheet_->rooms.size()) return 0;
   const Placed& room = sheet_->rooms[position_];
-  if (room.offset_bytes + room.size_bytes > window_.size_bytes()) return 0;
+  if (room.offset_bytes + room.size_bytes > planned_bytes()) return 0;
   const std::uintptr_t begin = block() + room.offset_bytes;
   std::uint64_t offset = 0;
   auto next = at(begin);

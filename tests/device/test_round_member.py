@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from indb_tensile.scheduler.phases.interleaved_schedule import schedule_cycles
 from indb_tensile.scheduler.phases.phase_offsets import least_budget
-from indb_tensile.scheduler.phases.round_part import BlockUse, RoundPart, Segment, block_use
+from indb_tensile.scheduler.phases.round_part import BlockUse, RoundPart, Segment, Wait, block_use
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
@@ -227,3 +228,45 @@ def test_member_that_rests_for_longer_than_a_beat_is_played_and_goes_on_with_a_l
     member.leave()
     progress.over = True
     member.close()
+
+
+class _Slow(_Progress):
+    """Gates that are shut until they have been asked a number of times."""
+
+    shut_for = 2
+
+    def wait_for(self, slot: int, number: int, boundary: int, limit_ns: int, spins: int = 0, /) -> bool:
+        self.shut_for -= 1
+        return self.shut_for < 0 and super().wait_for(slot, number, boundary, limit_ns, spins)
+
+
+def test_member_on_a_gpu_waits_for_the_gpu_before_it_waits_for_others_and_only_then() -> None:
+    part = RoundPart(
+        position=0,
+        operators=6,
+        iterations=1,
+        base_bytes=REGION,
+        region_bytes=REGION,
+        segments=(
+            Segment(operator=0, taken=(0,)),
+            Segment(operator=2, taken=(1,)),
+            Segment(operator=4, given=(0, 1)),
+        ),
+        waits=(Wait(iteration=0, operator=2, position=1, boundary=3, each=6),),
+    )
+    seat = Seat(number=1, part=part, slots=(Slot(0), Slot(1)))
+    for shut_for, finished in ((0, 0), (2, 1)):
+        progress, finishes = _Slow(), list[int]()
+        progress.shut_for = shut_for
+        member = RoundMember(progress, seat, lambda *_: _Lender(), finish=partial(finishes.append, 1), beat_s=60.0)
+        member.join(1 << 20)
+        progress.advance(1, 1, 3)
+        member.enter()
+        assert member.pass_boundary(0) == 0, "nothing that is timed waited"
+        idle_ns = member.pass_boundary(2)
+        assert len(finishes) == finished
+        assert (idle_ns > 0) == (finished > 0)
+        assert member.pass_boundary(4) > 0, "`give` has waited for the GPU, which stands still from then on"
+        assert len(finishes) == finished
+        progress.over = True
+        member.close()

@@ -20,7 +20,7 @@ for folder in ("device", "executor", "scheduler"):
 names += [f"indb_tensile.bench.commands.{name}" for name in ("step", "exact", "forecast")]
 names += ["indb_tensile.cli.main", "indb_tensile.cli.bench"]
 suite = ["conftest", "kinds", "machine", "pace_process", "parts", "steps", "test_gpu", "test_whole"]
-suite.append("trainer_process")
+suite += ["trainer_process", "round_process", "test_gpu_rounds"]
 names += [f"tests.gpu.{name}" for name in suite]
 for name in names:
     importlib.import_module(name)

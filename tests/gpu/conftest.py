@@ -20,11 +20,14 @@ from typing import Any
 
 import pytest
 
+from indb_tensile.device.allocator_shim import preload_environment
 from indb_tensile.device.cuda import CudaBroker, Gpu, NoGpu, probe
 from indb_tensile.device.ledger import Ledger
 
 REGION_BYTES = 64 << 20
 ROOT = Path(__file__).parents[2]
+PLACE = os.environ.get("TENSILE_GPU_PLACE", "cuda:0")  # where torch computes: `cpu` on the driver's double
+ON_DOUBLE = PLACE == "cpu"
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +61,7 @@ class Bench:
         process = subprocess.Popen(
             [sys.executable, "-m", f"tests.gpu.{module}", role, json.dumps({**claim, **settings})],
             cwd=ROOT,
+            env=preload_environment(os.environ) if ON_DOUBLE else None,
             pass_fds=(self.ledger.fd, trainer_end.fileno()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

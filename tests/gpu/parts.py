@@ -101,6 +101,12 @@ PARTS = (
     ),
     Part(name="together", about="1, 2 and 4 jobs by time slices", commands=(_suite("jobs_at_once"),), limit_s=180),
     Part(
+        name="rounds",
+        about="regions handed from process to process at gates; two jobs in a round, with the bits of each alone",
+        commands=(_suite("round"),),
+        limit_s=240,
+    ),
+    Part(
         name="mps",
         about="the same, and killed processes, under NVIDIA's MPS",
         commands=(_suite("jobs_at_once"), _suite("killed or lanes")),

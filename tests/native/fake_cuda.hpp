@@ -8,6 +8,7 @@
 //
 // Environment variables, with their defaults, for processes that only load the library:
 //   FAKE_CUDA_VERSION (12080), FAKE_CUDA_DEVICES (1), FAKE_CUDA_MEMORY_MB (256)
+//   FAKE_CUDA_GRANULARITY_KB (2048)
 //   FAKE_CUDA_INIT           the result of cuInit
 //   FAKE_CUDA_LACKS          the name of a call that is missing
 //   FAKE_CUDA_IMPORT         the result of importing memory

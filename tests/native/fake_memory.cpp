@@ -13,23 +13,23 @@
 namespace fake_cuda {
 namespace {
 
-Result granularity(std::size_t* bytes, const AllocationProperties* properties, Granularity) {
+Result memory_granularity(std::size_t* bytes, const AllocationProperties* properties, Granularity) {
   ENTER("cuMemGetAllocationGranularity");
   if (properties->type != AllocationType::pinned || !is_device(properties->location.id)) return Result::invalid_value;
-  *bytes = granularity_bytes;
+  *bytes = granularity();
   return Result::success;
 }
 
 Result address_reserve(Address* address, std::size_t size_bytes, std::size_t, Address, unsigned long long flags) {
   ENTER("cuMemAddressReserve");
-  if (size_bytes == 0 || size_bytes % granularity_bytes != 0 || flags != 0) {
+  if (size_bytes == 0 || size_bytes % granularity() != 0 || flags != 0) {
     return entry.refuse(Result::invalid_value, "size");
   }
-  const std::size_t raw_bytes = size_bytes + granularity_bytes;
+  const std::size_t raw_bytes = size_bytes + granularity();
   void* raw = ::mmap(nullptr, raw_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return Result::out_of_memory;
   const auto begin = reinterpret_cast<std::uintptr_t>(raw);
-  *address = (begin + granularity_bytes - 1) / granularity_bytes * granularity_bytes;
+  *address = (begin + granularity() - 1) / granularity() * granularity();
   now.reservations.emplace(*address, Reservation{raw, raw_bytes, size_bytes});
   return Result::success;
 }
@@ -52,7 +52,7 @@ Result address_free(Address address, std::size_t size_bytes) {
 Result memory_create(AllocationHandle* handle, std::size_t size_bytes, const AllocationProperties* properties,
                      unsigned long long flags) {
   ENTER("cuMemCreate");
-  if (size_bytes % granularity_bytes != 0 || properties->windows_only != nullptr || flags != 0) {
+  if (size_bytes % granularity() != 0 || properties->windows_only != nullptr || flags != 0) {
     return entry.refuse(Result::invalid_value, "size");
   }
   if (physical_bytes() + size_bytes > memory_bytes()) return Result::out_of_memory;
@@ -80,7 +80,7 @@ Result memory_map(Address address, std::size_t size_bytes, std::size_t offset, A
   auto reserved = now.reservations.upper_bound(address);
   if (reserved == now.reservations.begin()) return entry.refuse(Result::invalid_value, "not reserved");
   --reserved;
-  if (address + size_bytes > reserved->first + reserved->second.size_bytes || address % granularity_bytes != 0) {
+  if (address + size_bytes > reserved->first + reserved->second.size_bytes || address % granularity() != 0) {
     return entry.refuse(Result::invalid_value, "not reserved");
   }
   if (now.mappings.contains(address)) return entry.refuse(Result::invalid_value, "mapped already");
@@ -193,7 +193,7 @@ bool accessible(Address address, std::size_t size_bytes) {
 
 const Calls& memory_calls() {
   static const Calls all{
-      {"cuMemGetAllocationGranularity", {10020, address_of(granularity)}},
+      {"cuMemGetAllocationGranularity", {10020, address_of(memory_granularity)}},
       {"cuMemAddressReserve", {10020, address_of(address_reserve)}},
       {"cuMemAddressFree", {10020, address_of(address_free)}},
       {"cuMemCreate", {10020, address_of(memory_create)}},

@@ -24,8 +24,6 @@ namespace fake_cuda {
 using namespace tensile::cuda;
 using tensile::text;
 
-constexpr std::size_t granularity_bytes = std::size_t{2} << 20;
-
 struct FakeEvent {
   bool timed;
   std::shared_ptr<Mark> mark;
@@ -89,6 +87,12 @@ inline thread_local bool relaxed = false;
 inline int setting(const char* name, int otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::atoi(value);
+}
+
+// The unit of device memory.
+inline std::size_t granularity() {
+  static const auto bytes = static_cast<std::size_t>(setting("FAKE_CUDA_GRANULARITY_KB", 2048)) << 10;
+  return bytes;
 }
 
 // One call of the driver: holds the lock, and knows whether the call is to fail.

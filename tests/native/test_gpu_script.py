@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from indb_tensile.device.allocator_shim import preload_environment
 from tests.gpu.parts import PARTS, Part, chosen_parts, run
 from tests.native.cuda_double import ROOT, build, environment
 
@@ -31,7 +32,7 @@ def part_running(name: str, source: str, limit_s: int = 60, *, mps: bool = False
 
 def test_the_parts_have_a_fixed_order_and_none_takes_ten_minutes() -> None:
     order = ["probe", "footprint", "device", "allocator", "recording", "plans", "kills", "graphs", "calibration"]
-    assert names() == [*order, "precision", "together", "mps", "bench-resnet50", "bench-bert"]
+    assert names() == [*order, "precision", "together", "rounds", "mps", "bench-resnet50", "bench-bert"]
     assert max(part.limit_s for part in PARTS) < 600
 
 
@@ -122,3 +123,30 @@ def test_on_the_double_every_part_without_torch_runs_and_the_other_parts_are_abs
     assert measured["machine"]["devices"][0]["name"] == "Fake GPU 0"
     assert (measured["whole device"]["regions"], measured["whole device"]["region_bytes"]) == (32, 64 << 20)
     assert {"mapping", "lanes"} <= set(measured)
+
+
+@pytest.mark.nightly
+def test_on_the_double_two_jobs_share_a_round_and_two_processes_hand_regions_over(tmp_path: Path) -> None:
+    variables = environment(
+        build(tmp_path),
+        FAKE_CUDA_HOST_COMPUTES="1",
+        FAKE_CUDA_GRANULARITY_KB="256",
+        FAKE_CUDA_MEMORY_MB="1024",
+        TENSILE_GPU_PLACE="cpu",
+        TENSILE_GPU_RESULTS=str(tmp_path / "results.jsonl"),
+        OMP_NUM_THREADS="1",
+    )
+    done = subprocess.run(
+        (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_gpu_rounds.py"),
+        cwd=ROOT,
+        env=preload_environment(variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+    assert "fake CUDA" not in done.stderr + done.stdout, "the driver's double reported a violated rule"
+    handover, together = lines(tmp_path)
+    assert all(row["handover_us"] > 0 for row in handover["members"])
+    assert together["budget_bytes"] < together["blocks_bytes"]

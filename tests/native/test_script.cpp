@@ -160,6 +160,18 @@ TEST(allocations_of_unlisted_sizes_take_the_first_free_place_in_their_positions_
   CHECK_EQUAL(driven.script.take_excess().size(), 1U);
 }
 
+TEST(a_positions_room_may_lie_in_the_part_of_the_block_that_a_round_lends) {
+  Driven driven;
+  Sheet plan = sheet();
+  plan.rooms = {{2048, 4096}, {0, 0}, {0, 0}};
+  CHECK(driven.script.reserve(4096));
+  CHECK_EQUAL(driven.script.serve(&plan), 0);
+  *driven.script.position() = 0;
+  CHECK(driven.allocate(700) != driven.script.block() + 4096);
+  driven.script.extend(4096);
+  CHECK_EQUAL(driven.allocate(700), driven.script.block() + 4096);
+}
+
 TEST(the_most_bytes_beyond_the_plan_are_remembered_by_position) {
   Driven driven;
   const Sheet plan = sheet();

@@ -73,6 +73,48 @@ def test_four_networks_in_little_memory_are_faster_in_a_round() -> None:
     _check(jobs, planned, budget, region)
 
 
+def test_standing_still_at_boundaries_leaves_few_segments_and_decides_whether_a_round_pays() -> None:
+    free, cheap = _round_of_two(boundary_ns=0), _round_of_two(boundary_ns=20_000)
+    assert free is not None
+    assert cheap is not None
+    assert max(_segments(free)) > 8 == max(_segments(cheap))
+    assert _round_of_two(boundary_ns=1_000_000) is None
+
+
+def test_jobs_that_run_as_graphs_share_a_round_only_if_it_pays_to_run_operators_one_by_one() -> None:
+    assert _round_of_two(graph_share=0.9) is not None
+    assert _round_of_two(graph_share=0.5) is None
+
+
+def _round_of_two(*, boundary_ns: int = 0, graph_share: float = 1.0) -> tuple[JobPlan, ...] | None:
+    """Plan a round that has to do twice as much work as two jobs without it. It does 2.5 times as much if free."""
+    graph, region, link = residual(30), 1 << 20, Link(out_bytes_per_s=10**10, in_bytes_per_s=10**10)
+    latency_ns = ((100_000,) * len(graph.operators),)
+    jobs = tuple(
+        Workload(job=JobId(n), graphs=(graph,), latency_ns=latency_ns, graph_share=graph_share) for n in (1, 2)
+    )
+    budget = int(1.2 * liveness_peak(graph)) // region * region
+    present = plan_jobs(jobs, budget_bytes=budget, link=link, compute=Compute.TURNS, effort=Effort.QUICK)
+    assert not isinstance(present, Infeasible)
+    planned = plan_round(
+        jobs,
+        _plans(present),
+        budget_bytes=budget,
+        region_bytes=region,
+        link=link,
+        compute=Compute.TURNS,
+        least_gain=2.0,
+        boundary_ns=boundary_ns,
+    )
+    if planned is not None:
+        _check(jobs, planned, budget, region)
+    return planned
+
+
+def _segments(planned: Sequence[JobPlan]) -> list[int]:
+    return [len(plan.part.segments) for plan in planned if plan.part is not None]
+
+
 def test_no_round_is_planned_if_it_gains_too_little_or_everything_fits() -> None:
     jobs, region = tuple(_small_job(number) for number in (1, 2)), 1 << 20
     present = _side_by_side(jobs)

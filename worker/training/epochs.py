@@ -233,6 +233,7 @@ class EpochLoop:
                 iteration_ns=measured.iteration_ns,
                 stall_ns=measured.stall_ns,
                 peak_bytes=measured.peak_bytes,
+                graph_share=measured.graph_share,
             )
         )
         if now >= self._recorded_at + CATALOG_WRITE_S:

@@ -11,7 +11,7 @@ import torch
 from indb_tensile import config
 from indb_tensile.catalog import models, snapshots
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
-from indb_tensile.device.cuda import CudaRegions
+from indb_tensile.device.cuda import CudaDevice, CudaRegions
 from indb_tensile.device.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
 from indb_tensile.device.round_member import RoundMember, Seat, open_member
 from indb_tensile.errors import OvertakenError
@@ -121,9 +121,10 @@ class TrainingRun:
             self._settings.swap_directory,
         )
 
-    def _join(self, seat: Seat, progress_writer: ProgressWriter) -> RoundMember:
+    def _join(self, seat: Seat, progress_writer: ProgressWriter, opened: OpenDevice) -> RoundMember:
         assigned = self._assigned
-        return open_member(self._device_fd, assigned.slot, assigned.epoch, seat, progress_writer.signs.give)
+        gpu = opened.device if isinstance(opened.device, CudaDevice) else None
+        return open_member(self._device_fd, assigned.slot, assigned.epoch, seat, progress_writer.signs.give, gpu)
 
     @property
     def _name(self) -> str:
@@ -285,7 +286,7 @@ class TrainingRun:
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
                 corrections=corrections,
                 best_directory=Path(self._settings.swap_directory) if device.is_host else None,
-                join=lambda seat: self._join(seat, progress_writer),
+                join=lambda seat: self._join(seat, progress_writer, opened),
             )
             with corrections.storing_refusals():
                 loop.train()

@@ -2,7 +2,9 @@
 
 Timed iterations run operator by operator. If the other iterations run as one CUDA graph, they are shorter, because a
 graph has no gaps between operators. The summary therefore reports the graph's time and scales the operators' times to
-it. If several processes share a GPU, an interrupted operator appears to take longer by another job's time slice.
+it. In a round of jobs that share memory in phases no iteration runs as a graph; the operators' times are then scaled
+as they were before the round, so that all reports of a job agree. If several processes share a GPU, an interrupted
+operator appears to take longer by another job's time slice.
 """
 
 from collections.abc import Sequence
@@ -19,6 +21,8 @@ class SampledIterations:
     every other iteration; medians would hide both (three trainings on two cores computed 10 to 18 % longer than the
     sum of their operators' medians). On a GPU an interruption is another job's time slice and not the operator's own
     time. There latencies are medians, and `iteration_ns` is the mean including interruptions.
+
+    `graph_share` is the time of an iteration as one graph, as a share of its time operator by operator.
     """
 
     latency_ns: tuple[int, ...]
@@ -26,6 +30,7 @@ class SampledIterations:
     stall_ns: int
     peak_bytes: int
     samples: int
+    graph_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +43,30 @@ class TimedIteration:
 
 
 def summarise(
-    samples: Sequence[TimedIteration], launched_ns: Sequence[int], peak_bytes: int, *, on_gpu: bool
+    samples: Sequence[TimedIteration],
+    launched_ns: Sequence[int],
+    peak_bytes: int,
+    *,
+    on_gpu: bool,
+    graph_share: float = 1.0,
 ) -> SampledIterations:
-    """Summarise the timed iterations and those that ran as one graph."""
+    """Summarise the timed iterations and those that ran as one graph.
+
+    `graph_share` is that of the last summary. It applies if no iteration has run as a graph since.
+    """
     typical = median if on_gpu else fmean
     columns = zip(*(sample.latency_ns for sample in samples), strict=True)
     latency_ns = [typical(column) for column in columns]
     stall_ns = typical([sample.stall_ns for sample in samples])
-    share = _share_of_graph(sum(latency_ns) + stall_ns, launched_ns)
+    share = _share_of_graph(sum(latency_ns) + stall_ns, launched_ns) if launched_ns else graph_share
     iteration_ns = fmean(launched_ns) if launched_ns else fmean(sample.iteration_ns for sample in samples)
     return SampledIterations(
         latency_ns=tuple(round(operator_ns * share) for operator_ns in latency_ns),
         iteration_ns=round(iteration_ns),
-        stall_ns=round(stall_ns * share),
+        stall_ns=round(stall_ns * (share if launched_ns else 1.0)),
         peak_bytes=peak_bytes,
         samples=len(samples),
+        graph_share=share,
     )
 
 

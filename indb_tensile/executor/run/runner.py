@@ -88,6 +88,7 @@ class Runner:
         self._grant_bytes: int | None = None
         self._excesses: dict[str, OperatorExcess] = {}  # by signature
         self._member: RoundMember | None = None
+        self._graph_share = 1.0  # of an iteration's time operator by operator
         self.generation = 0
 
     def adopt(
@@ -213,7 +214,15 @@ class Runner:
         peak_bytes = self._device.usage().high_water_bytes
         self._device.reset_high_water()
         launched_ns = () if self._repeats is None else self._repeats.take_times(self._programs[0])
-        return summarise(samples, launched_ns, peak_bytes, on_gpu=self._operator_clock is not None)
+        on_gpu = self._operator_clock is not None
+        summary = summarise(samples, launched_ns, peak_bytes, on_gpu=on_gpu, graph_share=self._share_in_rounds)
+        self._graph_share = summary.graph_share
+        return summary
+
+    @property
+    def _share_in_rounds(self) -> float:
+        """The share that is known from before the round. Outside of rounds, graphs that were given up have none."""
+        return 1.0 if self._member is None else self._graph_share
 
     def rooms(self, parts: tuple[torch.Tensor, ...], rows: int) -> tuple[Room, ...]:
         """Return two sets of tensors from which batches of this many rows of these parts are uploaded without a copy.
@@ -263,7 +272,9 @@ class Runner:
         self._state.whole = False
         with self._name_failed_operator(program), self._noting_excess(program), self._in_round(program):
             returned = None
-            if self._repeats is not None and not timed and self._member is None:
+            # The host takes part between two segments of an iteration in a round, so no graph can hold it as a whole.
+            gated = self._member is not None and program is self._programs[0]
+            if self._repeats is not None and not timed and not gated:
                 returned = self._repeats.launch(
                     program,
                     self._carried,

@@ -80,7 +80,10 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The measurements of the training step's iterations since the last report."""
+    """The measurements of the training step's iterations since the last report.
+
+    `graph_share` is that of `Workload`.
+    """
 
     trainer: TrainerId
     generation: int
@@ -88,6 +91,7 @@ class Measurement:
     iteration_ns: int
     stall_ns: int
     peak_bytes: int
+    graph_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

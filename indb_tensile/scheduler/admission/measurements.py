@@ -63,7 +63,8 @@ def measured(decision: Decision, measurement: Measurement) -> None:
     # operators were calibrated alone, so the first measurement beside other jobs replaces the calibrated latency
     weight = NEW_WEIGHT if member.measured else 1.0
     corrected_ns = correct(member.corrected_ns, measurement.latency_ns, weight)
-    member = decision.put(replace(member, corrected_ns=corrected_ns, measured=True, disturbed=0, changed=False))
+    member = replace(member, corrected_ns=corrected_ns, measured=True, disturbed=0, changed=False)
+    member = decision.put(_with_share(member, measurement))
     if decision.pool.due is not None or not all(m.settled for m in decision.pool.at(JobStage.RUNNING)):
         return  # a transition between two divisions is not interrupted
     # Measurements are compared with the forecasts for these latencies, even for a plan that is about to be replaced.
@@ -71,6 +72,16 @@ def measured(decision: Decision, measurement: Measurement) -> None:
     planned_ns = member.workload.latency_ns[0] if member.workload is not None else ()
     if drift(planned_ns, member.corrected_ns) > decision.pool.drift_threshold:
         decision.plan_anew(PlanReason.DRIFT)
+
+
+def _with_share(member: Member, measurement: Measurement) -> Member:
+    """Return the member with its graph's share of the time, once for each plan.
+
+    The share is part of a question to the planner, whose answer would never be used if noise changed the question.
+    """
+    if member.share_generation == measurement.generation:
+        return member
+    return replace(member, graph_share=measurement.graph_share, share_generation=measurement.generation)
 
 
 def _is_disturbed(decision: Decision, member: Member) -> bool:

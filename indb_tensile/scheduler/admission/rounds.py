@@ -75,7 +75,7 @@ def _look(decision: Decision) -> None:
     compute = Compute.TURNS if pool.contention.slowdown(len(running)) > (1 + len(running)) / 2 else Compute.OVERLAP
     try:
         plans = decision.planner.plan_round(
-            tuple(beside(pool, planned(member)) for member in running),
+            tuple(replace(beside(pool, planned(member)), graph_share=member.graph_share) for member in running),
             present,
             budget_bytes=pool.whole(pool.budget_bytes),
             region_bytes=pool.region_bytes,

@@ -165,10 +165,16 @@ def _less(places: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
 
 
 def block_use(
-    workload: Workload, plans: Sequence[Plan], link: Link, *, region_bytes: int, cache: PlanCache | None = None
+    workload: Workload,
+    plans: Sequence[Plan],
+    link: Link,
+    *,
+    region_bytes: int,
+    most_segments: int = MOST_SEGMENTS,
+    cache: PlanCache | None = None,
 ) -> BlockUse:
-    """Return how these plans use a block. The base holds all that is on the device between two iterations, and the
-    blocks of the job's other graphs, which run between iterations.
+    """Return how these plans use a block, in at most `most_segments` segments. The base holds all that is on the
+    device between two iterations, and the blocks of the job's other graphs, which run between iterations.
     """
     graph, plan = workload.graphs[0], plans[0]
     placed = place_plan(graph, plan, region_bytes=region_bytes, cache=cache)
@@ -190,10 +196,10 @@ def block_use(
     ]
     base_regions = -(-max(base_bytes, *others, 0) // region_bytes)
     own = cycle(JobRun(graph=graph, plan=plan, latency_ns=workload.latency_ns[0]), link, cache)
-    return _in_segments(use[:, base_regions:], own, base_regions, region_bytes)
+    return _in_segments(use[:, base_regions:], own, base_regions, region_bytes, most_segments)
 
 
-def _in_segments(use: Use, own: Cycle, base_regions: int, region_bytes: int) -> BlockUse:
+def _in_segments(use: Use, own: Cycle, base_regions: int, region_bytes: int, most_segments: int) -> BlockUse:
     """Merge operators into segments. In a segment the job has all places that any of its operators needs."""
     base_bytes = base_regions * region_bytes
     loads = replace(
@@ -202,7 +208,7 @@ def _in_segments(use: Use, own: Cycle, base_regions: int, region_bytes: int) -> 
         idle_bytes=base_bytes,
         stops=(),
     )
-    stops = merge_segments(loads, MOST_SEGMENTS).stops
+    stops = merge_segments(loads, most_segments).stops
     starts = (0, *stops[:-1])
     united = [np.flatnonzero(use[start:stop].any(axis=0)) for start, stop in zip(starts, stops, strict=True)]
     return BlockUse(

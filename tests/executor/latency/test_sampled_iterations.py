@@ -22,7 +22,14 @@ def test_a_time_slice_of_another_job_lengthens_the_iteration_and_no_operator() -
 def test_the_iteration_takes_its_time_from_the_graphs_and_the_fastest_graph_scales_the_operators() -> None:
     measurement = summarise([sample(100, 250, stall_ns=50)] * 3, (200, 200, 500), 7, on_gpu=True)
     assert measurement == SampledIterations(
-        latency_ns=(50, 125), iteration_ns=300, stall_ns=25, peak_bytes=7, samples=3
+        latency_ns=(50, 125), iteration_ns=300, stall_ns=25, peak_bytes=7, samples=3, graph_share=0.5
+    )
+
+
+def test_in_a_round_the_operators_are_scaled_as_they_were_in_the_last_graph_and_gates_are_not() -> None:
+    measurement = summarise([sample(100, 250, stall_ns=50)] * 3, (), 7, on_gpu=True, graph_share=0.5)
+    assert measurement == SampledIterations(
+        latency_ns=(50, 125), iteration_ns=400, stall_ns=50, peak_bytes=7, samples=3, graph_share=0.5
     )
 
 

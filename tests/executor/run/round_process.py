@@ -1,28 +1,31 @@
 """A process that answers test_rounds.py: it plans a round of jobs, whose members train in processes of their own.
 
-`preloaded.ask` runs it with the name of a scene; the scenes are functions of this module. A member is a fork of this
-process, which has imported torch and captured the steps already. It sends its answer and then waits for a word: until
-then a thread of it plays its part.
+Run it as `python -m tests.executor.run.round_process SCENE [DEVICE]`; the scenes are functions of this module. The
+device is `emulated`, `cpu`, or `cuda` with a double of the driver, whose device memory is host memory. The process
+starts itself as `… member`, with a pickled `_Task` as its input. A member answers with one line of JSON and then
+waits for the end of its input: until then a thread of it plays its part.
 """
 
 import json
-import multiprocessing
+import os
+import pickle
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkProcess
-from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import torch
 
 from indb_tensile import _native
-from indb_tensile.controller.parent_death import die_with_parent
-from indb_tensile.device.allocator_shim import ArenaServing
+from indb_tensile.device.allocator_shim import ArenaServing, preload_environment
+from indb_tensile.device.backend import CPU, EMULATED
+from indb_tensile.device.cuda import CudaBroker, CudaDevice, CudaRegions
 from indb_tensile.device.device import CpuDevice, EmulatedDevice
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.round_member import PartPlayer, Seat, open_member
@@ -37,17 +40,18 @@ from indb_tensile.scheduler.planner import JobPlan, plan_jobs
 from indb_tensile.scheduler.round_plans import plan_round
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
-from tests.executor.conftest import captured, prepared
+from tests.executor.conftest import prepared
 from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
+from tests.native.cuda_double import physical_bytes
 
 REGION_BYTES = 8192
 KINDS = ("wide", "cnn", "wide")
 _LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 _EPOCHS = 4
 _NUMBER = 1
-_FORKS = multiprocessing.get_context("fork")
+CUDA = "cuda"
 
 torch.set_num_threads(1)
 torch.backends.mha.set_fastpath_enabled(False)
@@ -55,10 +59,15 @@ torch.backends.mha.set_fastpath_enabled(False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """One member: its claim of the ledger, its plans and its seat. It rests before epoch `rests_at` until told."""
+    """One member: its claim of the ledger, its plans and its seat. It rests before epoch `rests_at` until told.
+
+    On a GPU it receives the device's regions from `regions_fd`.
+    """
 
     number: int
-    on_host: bool
+    device: str
+    fd: int
+    regions_fd: int | None
     slot: Slot
     epoch: int
     seat: Seat
@@ -66,65 +75,32 @@ class _Task:
     rests_at: int | None = None
 
 
-def _job(number: int, *, on_host: bool) -> tuple[Job, tuple[CapturedStep, ...]]:
+def _job(number: int, device: str) -> tuple[Job, tuple[CapturedStep, ...]]:
     job, steps = prepared(KINDS[number], number)
-    return job, tuple(map(with_host_uploads, steps)) if on_host else steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
-    """A running member, and the end of its connection that is ours."""
-
-    process: ForkProcess
-    connection: Connection
-
-    def answer(self) -> dict[str, Any]:
-        """Wait for the member's answer."""
-        answer: dict[str, Any] = self.connection.recv()
-        return answer
-
-    def tell(self) -> None:
-        """Let the member continue: with its training if it rests, and with its end if it has answered."""
-        self.connection.send(None)
-
-    def end(self) -> None:
-        """Let the member end, and wait for its end."""
-        self.tell()
-        self.process.join()
-        assert self.process.exitcode == 0
-
-
-def _fork() -> _Running:
-    ours, theirs = _FORKS.Pipe()
-    process = _FORKS.Process(target=_member, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    return _Running(process=process, connection=ours)
+    return job, tuple(map(with_host_uploads, steps)) if device == CPU else steps
 
 
 class _Scene:
     """A round in the ledger of a device in whose memory its jobs do not fit side by side, and its running members."""
 
-    def __init__(self, *, on_host: bool = False) -> None:
-        self.on_host = on_host
-        # The shim serves no fork of a process that it has served, as it serves this process while it calibrates.
-        for kind in KINDS:
-            captured(kind)
-        self._forks = tuple(_fork() for _ in KINDS)
+    def __init__(self, device: str) -> None:
+        self.device = device
         workloads = tuple(
             Workload(
                 job=JobId(number + 1),
                 graphs=tuple(step.graph for step in steps),
                 latency_ns=tuple((20_000,) * len(step.graph.operators) for step in steps),
             )
-            for number, (_, steps) in enumerate(_job(n, on_host=on_host) for n in range(len(KINDS)))
+            for number, (_, steps) in enumerate(_job(n, device) for n in range(len(KINDS)))
         )
         present = plan_jobs(workloads, budget_bytes=1 << 40, link=_LINK)
         assert not isinstance(present, Infeasible)
         self.blocks_bytes = sum(_block_bytes(w, plan) for w, plan in zip(workloads, present, strict=True))
         self.plans, self.budget_bytes = _tightest(workloads, present, self.blocks_bytes)
         parts = [plan.part for plan in self.plans if plan.part is not None]
-        self.ledger = Ledger.create(self.budget_bytes, REGION_BYTES, 10**12, 10**12)
+        self.broker = None if device != CUDA else CudaBroker(0, REGION_BYTES, self.budget_bytes // REGION_BYTES)
+        memory = None if device == CUDA else ""
+        self.ledger = Ledger.create(self.budget_bytes, REGION_BYTES, 10**12, 10**12, memory)
         claims = [self.ledger.claim_slot(1) for _ in parts]
         self.slots = tuple(slot for slot, _ in claims)
         self.epochs = [epoch for _, epoch in claims]
@@ -134,31 +110,50 @@ class _Scene:
         self.seats = [Seat(number=_NUMBER, part=part, slots=self.slots) for part in parts]
         self.passages = _native.Passages(self.ledger.fd)
 
-    def start(self, number: int, rests_at: int | None = None) -> _Running:
-        member = self._forks[number]
-        member.connection.send(
-            _Task(
-                number=number,
-                on_host=self.on_host,
-                slot=self.slots[number],
-                epoch=self.epochs[number],
-                seat=self.seats[number],
-                plans=self.plans[number].plans,
-                rests_at=rests_at,
-            )
-        )
-        send_handle(member.connection, self.ledger.fd, member.process.pid)
+    def start(self, number: int, rests_at: int | None = None) -> subprocess.Popen[bytes]:
+        own_end, member_end = socket.socketpair()
+        with own_end, member_end:
+            member = self._start(number, member_end.fileno(), rests_at)
+            member_end.close()
+            if self.broker is not None:
+                self.broker.send(own_end.fileno())
         return member
 
-    def finish(self, members: Sequence[_Running]) -> dict[str, Any]:
-        answers = [member.answer() for member in members]
+    def _start(self, number: int, regions_fd: int, rests_at: int | None) -> subprocess.Popen[bytes]:
+        task = _Task(
+            number=number,
+            device=self.device,
+            fd=self.ledger.fd,
+            regions_fd=regions_fd if self.device == CUDA else None,
+            slot=self.slots[number],
+            epoch=self.epochs[number],
+            seat=self.seats[number],
+            plans=self.plans[number].plans,
+            rests_at=rests_at,
+        )
+        member = subprocess.Popen(
+            (sys.executable, "-m", "tests.executor.run.round_process", "member"),
+            env=preload_environment(os.environ),
+            pass_fds=[self.ledger.fd, regions_fd],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert member.stdin is not None
+        pickle.dump(task, member.stdin)
+        member.stdin.flush()
+        return member
+
+    def finish(self, members: Sequence[subprocess.Popen[bytes]]) -> dict[str, Any]:
+        answers = [_answer_of(member) for member in members]
+        physical = physical_bytes(os.getpid())  # of the double; other devices have none
         self.passages.end(_NUMBER)
         for member in members:
-            member.end()
+            member.communicate()
         usage = self.ledger.device_usage()
         return {
             "members": answers,
-            "within the budget": usage.high_water_bytes <= usage.capacity_bytes == self.budget_bytes,
+            "within the budget": usage.high_water_bytes <= usage.capacity_bytes == self.budget_bytes
+            and physical == (self.budget_bytes if self.broker is not None else 0),
             "less than the blocks": self.budget_bytes < self.blocks_bytes,
             "gates": sum(len(seat.part.waits) for seat in self.seats) > 0,
         }
@@ -188,38 +183,49 @@ def _tightest(
     raise AssertionError("there is no round")
 
 
+def _answer_of(member: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert member.stdout is not None
+    answer: dict[str, Any] = json.loads(member.stdout.readline() or b"{}")
+    return answer
+
+
 # --- a member --------------------------------------------------------------------------------------------------
 
 
-def _member(connection: Connection) -> None:
-    die_with_parent()
-    task: _Task = connection.recv()
-    connection.send(_train(task, recv_handle(connection), connection))
-    connection.recv()
+def _member() -> None:
+    task: _Task = pickle.load(sys.stdin.buffer)
+    print(json.dumps(_train(task)), flush=True)  # noqa: T201 - read by `_answer_of`
+    sys.stdin.buffer.read()
 
 
-def _train(task: _Task, fd: int, connection: Connection) -> dict[str, Any]:
+def _train(task: _Task) -> dict[str, Any]:
     """Train one member's job, and compare it with the same job alone, without plans."""
-    job, steps = _job(task.number, on_host=task.on_host)
-    claim = fd, task.slot, task.epoch
-    with (
-        CpuDevice(*claim, 1 << 26, tempfile.gettempdir()) if task.on_host else EmulatedDevice(*claim, 1 << 26)
-    ) as device:
-        serving = ArenaServing.of(device.hook_address())
+    job, steps = _job(task.number, task.device)
+    claim = task.fd, task.slot, task.epoch
+    with _opened(task) as device:
+        gpu = device if isinstance(device, CudaDevice) else None
+        serving = ArenaServing.of(device.hook_address(), 0 if gpu is None else gpu.pieces_address())
         assert serving is not None
         eager, state = Eager(job), job.state()
-        runner = Runner(device, state, steps, placer=Placer(serving, region_bytes=REGION_BYTES), sample_every=3)
-        member = open_member(*claim, task.seat, lambda: None)
+        runner = Runner(
+            device,
+            state,
+            steps,
+            placer=Placer(serving, region_bytes=REGION_BYTES),
+            sample_every=3,
+            graphs=None if gpu is None else _Reruns(gpu),
+        )
+        member = open_member(*claim, task.seat, lambda: None, gpu)
         runner.adopt(task.plans, 1, task.seat.part.base_bytes, member)
         same = True
         for epoch in range(_EPOCHS):
             if epoch == task.rests_at:
-                connection.recv()
+                sys.stdin.buffer.readline()
             same = same and bits(drive(runner, job, 1)) == bits(drive(eager, job, 1))
         runner.leave_round()
         same = same and state_bits(state.export()) == state_bits(eager.export())
         served = serving.served()
-        with Ledger.attach(fd) as ledger:
+        with Ledger.attach(task.fd) as ledger:
             own = ledger.usage(task.slot)
         runner.close()
         return {
@@ -227,35 +233,72 @@ def _train(task: _Task, fd: int, connection: Connection) -> dict[str, Any]:
             "beyond its base": own.high_water_bytes > task.seat.part.base_bytes,
             "at planned addresses": served.planned > 0 and served.occupied == 0,
             "nothing lent": own.lent_bytes == 0,
+            "launched as graphs": runner.launched,
         }
+
+
+class _Rerun:
+    """A recorded iteration, which a launch runs again on the host. Its passing memory counts once."""
+
+    def __init__(self, queue: Callable[[], None], device: CudaDevice) -> None:
+        self._queue = queue
+        self._device = device
+        self._home_bytes = device.usage().used_bytes
+
+    def launch(self) -> None:
+        passing_bytes = self._device.usage().used_bytes - self._home_bytes
+        self._device.move(passing_bytes, 0)
+        self._queue()
+        self._device.move(0, passing_bytes)
+
+    def close(self) -> None:
+        pass
+
+
+class _Reruns:
+    """Stands for CUDA graphs, where the host computes."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def record(self, queue: Callable[[], None]) -> _Rerun:
+        return _Rerun(queue, self._device)
+
+
+@contextmanager
+def _opened(task: _Task) -> Iterator[EmulatedDevice | CpuDevice | CudaDevice]:
+    claim = task.fd, task.slot, task.epoch
+    if task.device == EMULATED:
+        with EmulatedDevice(*claim, 1 << 26) as emulated:
+            yield emulated
+    elif task.device == CPU:
+        with CpuDevice(*claim, 1 << 26, tempfile.gettempdir()) as cpu:
+            yield cpu
+    else:
+        assert task.regions_fd is not None
+        with CudaDevice(*claim, 1 << 26, regions=CudaRegions(0, task.regions_fd)) as gpu:
+            yield gpu
 
 
 # --- scenes ----------------------------------------------------------------------------------------------------
 
 
-def emulated() -> dict[str, Any]:
-    """Three jobs train in a round on an emulated device."""
-    scene = _Scene()
+def undisturbed(device: str) -> dict[str, Any]:
+    """Three jobs train in a round."""
+    scene = _Scene(device)
     return scene.finish([scene.start(number) for number in range(len(KINDS))])
 
 
-def cpu() -> dict[str, Any]:
-    """Three jobs train in a round on the processor's own memory."""
-    scene = _Scene(on_host=True)
-    return scene.finish([scene.start(number) for number in range(len(KINDS))])
-
-
-def killed() -> dict[str, Any]:
+def killed(device: str) -> dict[str, Any]:
     """One member is killed inside an iteration. Its part is played when its memory is the round's again."""
-    scene = _Scene()
+    scene = _Scene(device)
     members = [scene.start(number) for number in range(len(KINDS))]
     victim = members.pop(1)
     slot, operators = scene.slots[1], scene.seats[1].part.operators
     while (boundary := scene.passages.progress(slot)[1]) < 2 * operators or boundary % operators == 0:
-        assert victim.process.is_alive()
         time.sleep(0.0005)
-    victim.process.kill()
-    victim.process.join()
+    victim.kill()
+    victim.wait()
     scene.ledger.release_slot(slot)
     boundary = scene.passages.progress(slot)[1]
     player = PartPlayer(scene.passages, scene.seats[1])
@@ -266,17 +309,22 @@ def killed() -> dict[str, Any]:
     return answer
 
 
-def resting() -> dict[str, Any]:
+def resting(device: str) -> dict[str, Any]:
     """One member does other work between two iterations until all others are done. Nobody waits for it."""
-    scene = _Scene()
+    scene = _Scene(device)
     members = [scene.start(number, rests_at=1 if number == 0 else None) for number in range(len(KINDS))]
-    answers = [member.answer() for member in members[1:]]
-    members[0].tell()
+    answers = [_answer_of(member) for member in members[1:]]
+    assert members[0].stdin is not None
+    members[0].stdin.write(b"\n")
+    members[0].stdin.flush()
     answer = scene.finish(members[:1])
     for member in members[1:]:
-        member.end()
+        member.communicate()
     return {**answer, "members": [*answer["members"], *answers]}
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]]()), flush=True)  # noqa: T201 - read by `ask`
+    if sys.argv[1] == "member":
+        _member()
+    else:
+        print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])), flush=True)  # noqa: T201 - read by `ask`

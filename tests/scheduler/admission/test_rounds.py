@@ -130,6 +130,25 @@ def test_answer_is_used_although_forecasts_were_renewed_meanwhile() -> None:
     assert controller.pool.round is not None
 
 
+def test_planner_is_asked_for_a_round_with_what_graphs_save_which_noise_does_not_change() -> None:
+    controller = SlowPlannerController(10, phases=False)
+    trainers = [_start(controller, number, 8) for number in (1, 2)]
+    while controller.question is not None:
+        controller.answer()
+        controller.adopt_all()
+    for trainer, graph_share in zip(trainers, (0.5, 0.97), strict=True):
+        member = controller.pool.of_trainer(trainer)
+        assert member is not None
+        for measured_share in (graph_share, 0.8):
+            report = replace(measurement(trainer, 1000, generation=member.adopted), graph_share=measured_share)
+            for _ in range(2):  # the first one reaches back to before the other job's plan
+                controller.send(report)
+    controller.pool = replace(controller.pool, phases=True, improvable=False)
+    controller.send(Tick())
+    assert isinstance(controller.question, RoundFor)
+    assert [workload.graph_share for workload in controller.question.workloads] == [0.5, 0.97]
+
+
 def test_all_leave_when_other_plans_are_there_and_get_them_when_the_round_is_over() -> None:
     controller, first, second = _in_round()
     third = controller.claim(job(3))
