@@ -152,7 +152,10 @@ class DeviceMemory:
         return slot
 
     def set_pool(self, size_bytes: int) -> None:
-        """Give a round this many bytes of free regions; 0 takes them back. `refill_pool` repeats what is missing."""
+        """Give a round this many bytes of free regions; 0 takes them back.
+
+        If too few regions are free, `refill_pool` gives it the others later.
+        """
         self._wanted_pool_bytes = size_bytes
         pool_bytes = self._account.set_pool(size_bytes)
         self._pool_settled = pool_bytes == size_bytes

@@ -228,7 +228,10 @@ class CatalogRecords:
         return self._run(lambda c: device_contention.load_contention(c, self._device_kind))
 
     def learn_contention(self, factors: Mapping[int, float]) -> None:
-        """Record by which factors jobs have slowed each other down, where the number of jobs was measured before."""
+        """Record by which factors jobs have slowed each other down, by the number of jobs.
+
+        A number of jobs whose contention was not measured when the device was met is left out.
+        """
         self._run(lambda c: device_contention.learn_contention(c, self._device_kind, factors))
 
     def record_outlook(self, worker: WorkerId, outlook: Outlook) -> None:

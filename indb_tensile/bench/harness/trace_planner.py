@@ -12,6 +12,7 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.completion_rule import scaled_by
 from indb_tensile.scheduler.completion.demand import TradeOff
+from indb_tensile.scheduler.completion.memory_division import MemoryCurve, divide_memory
 from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.plan import Infeasible, Plan
 from indb_tensile.scheduler.planner import JobPlan
@@ -34,7 +35,8 @@ class TracePlanner:
     def plan(self, workloads: tuple[Workload, ...], *, budget_bytes: int) -> tuple[JobPlan, ...] | Infeasible:
         """Return the plans with the least sum of slowdowns that fit the budget together."""
         begin_ns = time.process_time_ns()
-        at = self._divided([self.jobs[workload.job].kind.trade_offs for workload in workloads], budget_bytes)
+        kinds = [self.jobs[workload.job].kind for workload in workloads]
+        at = divide_memory([MemoryCurve(kind.trade_offs, self.region_bytes) for kind in kinds], budget_bytes)
         plans: tuple[JobPlan, ...] | Infeasible
         if at is None:
             needed_bytes = sum(map(self.least_bytes, workloads))
@@ -82,26 +84,6 @@ class TracePlanner:
         """Return the same plans with forecasts for the workloads' latencies."""
         pairs = zip(workloads, plans, strict=True)
         return tuple(self._job_plan(workload, plan_number(plan.plans)) for workload, plan in pairs)
-
-    def _divided(self, curves: Sequence[tuple[TradeOff, ...]], budget_bytes: int) -> list[int] | None:
-        at = [0] * len(curves)
-        used_bytes = sum(self._rounded(curve[0]) for curve in curves)
-        while used_bytes > budget_bytes:
-            steps = [
-                ((point.iteration_ns - curve[at[k]].iteration_ns) / curve[0].iteration_ns / saved_bytes, k, to)
-                for k, curve in enumerate(curves)
-                for to, point in enumerate(curve[at[k] + 1 :], start=at[k] + 1)
-                if (saved_bytes := self._rounded(curve[at[k]]) - self._rounded(point)) > 0
-            ]
-            if not steps:
-                return None
-            _, k, to = min(steps)
-            used_bytes -= self._rounded(curves[k][at[k]]) - self._rounded(curves[k][to])
-            at[k] = to
-        return at
-
-    def _rounded(self, point: TradeOff) -> int:
-        return -(-point.peak_bytes // self.region_bytes) * self.region_bytes
 
     def _point(self, workload: Workload, number: int) -> TradeOff:
         """Return a trade-off of the job for the latencies of the workload, which may contain contention."""

@@ -288,7 +288,7 @@ class Pool:
     shrunk: bool = False  # running jobs were planned for less memory, so that a job could be calibrated
     improvable: bool = False  # the present plans were made in little time, and were not improved since
     phases: bool = False  # jobs may run in rounds
-    phases_ns: int = 120_000_000_000  # if one of them goes on for this long
+    phases_ns: int = 120_000_000_000  # a round begins only if a running job goes on for at least this long
     round: ActiveRound | None = None
     rounds: int = 0  # number of rounds so far
     # the jobs and the generations of their plans for which a round was last looked for

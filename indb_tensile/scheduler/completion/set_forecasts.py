@@ -6,13 +6,12 @@ need more than the lanes can carry slow down the jobs that copy. The planner lat
 set, whose forecasts then replace the estimate (`corrections`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import NamedTuple
 
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
+from indb_tensile.scheduler.completion.memory_division import MemoryCurve, divide_memory
 
 _BITS = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
@@ -61,7 +60,7 @@ class SetForecasts:
         self._corrected = dict(map(self._by_kind, (corrections or {}).items()))
         self._alone_ns = [demand.alone_ns for demand in demands]
         self._throughputs: dict[int, float] = {}
-        self._curves = [_Curve(demand.trade_offs, device.region_bytes) for demand in demands]
+        self._curves = [MemoryCurve(demand.trade_offs, device.region_bytes) for demand in demands]
         self._slow = {slow.kinds: slow.slowdowns for slow in device.slow_sets}
 
     def step_ns(self, jobs: int) -> tuple[float, ...] | None:
@@ -88,17 +87,18 @@ class SetForecasts:
     def keeps_all_memory(self, jobs: int, job: int) -> bool:
         """Return whether this job of the set keeps all the memory that it can use when the memory is divided."""
         numbers = members(jobs)
-        points = self._divided(numbers)
-        return points is not None and points[numbers.index(job)] == self.demands[job].trade_offs[0]
+        divided = self._divided(numbers)
+        return divided is not None and divided[numbers.index(job)] == 0
 
     def _forecast(self, jobs: int) -> tuple[float, ...] | None:
         numbers = members(jobs)
         if self._corrected and (corrected := self._corrected.get(self._set_kind(numbers))):
             place = {number: at for at, number in enumerate(self._sorted_by_kind(numbers))}
             return tuple(corrected[place[number]] for number in numbers)
-        points = self._divided(numbers)
-        if points is None:
+        divided = self._divided(numbers)
+        if divided is None:
             return None
+        points = [self.demands[k].trade_offs[at] for k, at in zip(numbers, divided, strict=True)]
         slowdown = self.device.contention.slowdown(len(numbers))
         times = _with_lanes(points, [point.beside_others_ns(slowdown) for point in points])
         times = self._as_measured(numbers, times) if self._slow else times
@@ -107,6 +107,9 @@ class SetForecasts:
             if any(ns > self.device.max_slowdown * self._alone_ns[k] for k, ns in rows):
                 return None
         return tuple(times)
+
+    def _divided(self, numbers: Sequence[int]) -> list[int] | None:
+        return divide_memory([self._curves[k] for k in numbers], self.device.budget_bytes)
 
     def _by_kind(self, correction: tuple[int, tuple[float, ...]]) -> tuple[tuple[int, ...], tuple[float, ...]]:
         jobs, times = correction
@@ -127,56 +130,6 @@ class SetForecasts:
             return times
         by_place = dict(zip(order, slowdowns, strict=True))
         return [max(ns, by_place[at] * self._alone_ns[numbers[at]]) for at, ns in enumerate(times)]
-
-    def _divided(self, numbers: Sequence[int]) -> list[TradeOff] | None:
-        """Return one plan for each job so that all fit: the step down with the least slowdown for each byte is taken
-        until they do.
-        """
-        curves = [self._curves[k] for k in numbers]
-        at = [0] * len(curves)
-        used_bytes = sum(curve.rounded_bytes[0] for curve in curves)
-        while used_bytes > self.device.budget_bytes:
-            steps = [
-                (step.slope, k, step)
-                for k, curve in enumerate(curves)
-                if (step := curve.step_from(at[k])) is not None
-            ]
-            if not steps:
-                return None
-            _, k, step = min(steps, key=itemgetter(0, 1))
-            at[k] = step.to
-            used_bytes -= step.saved_bytes
-        return [curve.points[k] for curve, k in zip(curves, at, strict=True)]
-
-
-class _StepDown(NamedTuple):
-    """From one plan of a job to another that needs less memory. `slope` is the slowdown for each saved byte."""
-
-    slope: float
-    to: int
-    saved_bytes: int
-
-
-class _Curve:
-    """The trade-offs of one job, with their memory in whole regions."""
-
-    def __init__(self, points: tuple[TradeOff, ...], region_bytes: int) -> None:
-        self.points = points
-        self.rounded_bytes = [-(-point.peak_bytes // region_bytes) * region_bytes for point in points]
-        self._steps: dict[int, _StepDown | None] = {}
-
-    def step_from(self, at: int) -> _StepDown | None:
-        """Return the step down from this plan with the least slope; None if no other plan needs less memory."""
-        if at not in self._steps:
-            self._steps[at] = min(self._steps_from(at), default=None)
-        return self._steps[at]
-
-    def _steps_from(self, at: int) -> Iterator[_StepDown]:
-        for to in range(at + 1, len(self.points)):
-            saved_bytes = self.rounded_bytes[at] - self.rounded_bytes[to]
-            if saved_bytes > 0:
-                added_ns = self.points[to].iteration_ns - self.points[at].iteration_ns
-                yield _StepDown(added_ns / self.points[0].iteration_ns / saved_bytes, to, saved_bytes)
 
 
 def members(jobs: int) -> tuple[int, ...]:
