@@ -15,14 +15,20 @@ import pytest
 from indb_tensile.cluster import Cluster
 from tests.conftest import fresh_database
 from tests.e2e.conftest import MIB, Service, service_on
+from tests.e2e.round_trainings import (
+    BUDGET_BYTES,
+    SETTINGS,
+    begun_rounds,
+    epoch_of,
+    highest_bytes,
+    train_convolutional,
+)
 from tests.e2e.test_gpu_double import CONTROLLER
-from tests.e2e.trainings import child_pids, device_columns, device_is_free, load, train, wait_until_training, weights
+from tests.e2e.trainings import child_pids, device_is_free, load, wait_until_training, weights
 from tests.native.cuda_double import ROOT, build, physical_bytes
 
 pytestmark = [pytest.mark.postgres, pytest.mark.nightly]
 
-BUDGET_BYTES = 26 * MIB
-CONVOLUTIONAL = '{"type": "cnn", "channels": [12], "depth": 8, "hidden": [64]}'
 EPOCHS = 40
 
 
@@ -32,19 +38,13 @@ def service(cluster: Cluster, template: str, tmp_path_factory: pytest.TempPathFa
     driver = build(tmp_path_factory.mktemp("driver"))
     with fresh_database(cluster, template) as database, service_on(database) as service:
         service.settings |= {
+            **SETTINGS,
             "TENSILE_DEVICE": "auto",
             "LD_LIBRARY_PATH": f"{driver.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}",
             "FAKE_CUDA_HOST_COMPUTES": "1",
             "FAKE_CUDA_GRANULARITY_KB": "512",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
-            "TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES),
             "TENSILE_REGION_BYTES": str(MIB // 2),
-            "TENSILE_SPARE_TRAINERS": "2",
-            "TENSILE_SHARING": "any_price",
-            "TENSILE_PHASES": "true",
-            "TENSILE_PHASES_S": "0",
-            "TENSILE_PHASES_GAIN": "0",
-            "TENSILE_DRIFT_THRESHOLD": "100",
         }
         service.command = ["-c", CONTROLLER]
         service.start()
@@ -65,7 +65,7 @@ def demo(service: Service) -> Iterator[psycopg.Connection]:
 def alone(service: Service) -> int:
     """A training that runs alone."""
     with service.database.connect("demo") as demo:
-        job = _train(demo, "alone")
+        job = train_convolutional(demo, "alone", EPOCHS)
         assert service.until_ended(job) == ["succeeded"]
     return job
 
@@ -73,38 +73,38 @@ def alone(service: Service) -> int:
 def test_jobs_in_a_round_on_a_gpu_publish_the_bits_of_the_job_alone_within_the_budget(
     service: Service, demo: psycopg.Connection, alone: int
 ) -> None:
-    rounds = _rounds(service)
-    jobs = [_train(demo, f"round {number}") for number in (1, 2)]
-    service.until(lambda: _rounds(service) > rounds, "a round to begin", 100)
+    rounds = begun_rounds(service)
+    jobs = [train_convolutional(demo, f"round {number}", EPOCHS) for number in (1, 2)]
+    service.until(lambda: begun_rounds(service) > rounds, "a round to begin", 100)
     assert service.process is not None
     physical = physical_bytes(service.process.pid)
     assert service.until_ended(*jobs) == ["succeeded"] * 2
     assert [weights(service, job) for job in jobs] == [weights(service, alone)] * 2
-    assert _highest_bytes(service) <= BUDGET_BYTES == physical
+    assert highest_bytes(service) <= BUDGET_BYTES == physical
     assert service.value("select max(faults) from tensile.jobs") == 0
 
 
 def test_job_in_a_round_goes_on_when_another_is_paused_killed_or_cancelled(
     service: Service, demo: psycopg.Connection, alone: int
 ) -> None:
-    rounds = _rounds(service)
-    jobs = [_train(demo, f"hurt {number}") for number in (1, 2)]
-    service.until(lambda: _rounds(service) > rounds, "a round to begin", 100)
-    wait_until_training(service, jobs[1], _epoch(service, jobs[1]) + 1)
+    rounds = begun_rounds(service)
+    jobs = [train_convolutional(demo, f"hurt {number}", EPOCHS) for number in (1, 2)]
+    service.until(lambda: begun_rounds(service) > rounds, "a round to begin", 100)
+    wait_until_training(service, jobs[1], epoch_of(service, jobs[1]) + 1)
     demo.execute("select tensile_pause(%s)", (jobs[1],))
     phase = "select phase = 'paused' from tensile.jobs where job_id = %s"
     service.until(lambda: service.value(phase, jobs[1]), "the job to leave the device")
     _goes_on(service, jobs[0])
-    rounds = _rounds(service)
+    rounds = begun_rounds(service)
     demo.execute("select tensile_resume(%s)", (jobs[1],))
-    service.until(lambda: _rounds(service) > rounds, "another round to begin", 100)
-    wait_until_training(service, jobs[1], _epoch(service, jobs[1]) + 1)
+    service.until(lambda: begun_rounds(service) > rounds, "another round to begin", 100)
+    wait_until_training(service, jobs[1], epoch_of(service, jobs[1]) + 1)
     os.kill(child_pids(service, "tensile gpu_dou")[-1], signal.SIGKILL)
     _goes_on(service, jobs[0])
     demo.execute("select tensile_cancel(%s)", (jobs[1],))
     assert service.until_ended(*jobs) == ["succeeded", "cancelled"]
     assert weights(service, jobs[0]) == weights(service, alone)
-    assert _highest_bytes(service) <= BUDGET_BYTES
+    assert highest_bytes(service) <= BUDGET_BYTES
 
 
 def test_controller_whose_trainers_cannot_share_memory_says_that_it_makes_no_rounds(service: Service) -> None:
@@ -116,22 +116,6 @@ def test_controller_whose_trainers_cannot_share_memory_says_that_it_makes_no_rou
     )
 
 
-def _train(demo: psycopg.Connection, model: str) -> int:
-    return train(demo, model, "digits", architecture=CONVOLUTIONAL, epochs=EPOCHS, batch_size=479)
-
-
 def _goes_on(service: Service, job: int) -> None:
-    epoch = _epoch(service, job)
-    service.until(lambda: _epoch(service, job) > epoch or service.state(job) == "succeeded", "the job to go on")
-
-
-def _epoch(service: Service, job: int) -> int:
-    return service.value("select epoch from tensile.job_progress where job_id = %s", job) or 0
-
-
-def _rounds(service: Service) -> int:
-    return service.log.read_text(errors="replace").count("share the device in phases")
-
-
-def _highest_bytes(service: Service) -> int:
-    return (device_columns(service, "high_water_bytes") or (BUDGET_BYTES + 1,))[0]
+    epoch = epoch_of(service, job)
+    service.until(lambda: epoch_of(service, job) > epoch or service.state(job) == "succeeded", "the job to go on")

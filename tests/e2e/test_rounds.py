@@ -9,13 +9,19 @@ import pytest
 
 from indb_tensile.cluster import Cluster
 from tests.conftest import fresh_database
-from tests.e2e.conftest import MIB, Service, service_on
-from tests.e2e.trainings import child_pids, device_columns, device_is_free, load, train, wait_until_training, weights
+from tests.e2e.conftest import Service, service_on
+from tests.e2e.round_trainings import (
+    BUDGET_BYTES,
+    SETTINGS,
+    begun_rounds,
+    epoch_of,
+    highest_bytes,
+    train_convolutional,
+)
+from tests.e2e.trainings import child_pids, device_is_free, load, wait_until_training, weights
 
 pytestmark = pytest.mark.postgres
 
-BUDGET_BYTES = 26 * MIB
-CONVOLUTIONAL = '{"type": "cnn", "channels": [12], "depth": 8, "hidden": [64]}'
 EPOCHS = 20
 
 
@@ -24,14 +30,8 @@ def service(cluster: Cluster, template: str) -> Iterator[Service]:
     """One controller for the tests of this module. Jobs with two threads each take turns on the processor."""
     with fresh_database(cluster, template) as database, service_on(database) as service:
         service.settings |= {
-            "TENSILE_CAPACITY_BYTES": str(BUDGET_BYTES),
+            **SETTINGS,
             "TENSILE_BUDGET_BYTES": str(BUDGET_BYTES),
-            "TENSILE_SPARE_TRAINERS": "2",
-            "TENSILE_SHARING": "any_price",
-            "TENSILE_PHASES": "true",
-            "TENSILE_PHASES_S": "0",
-            "TENSILE_PHASES_GAIN": "0",
-            "TENSILE_DRIFT_THRESHOLD": "100",
             "TENSILE_TORCH_THREADS": "2",
             "TENSILE_LINK_OUT_BYTES_PER_S": "30000000",
             "TENSILE_LINK_IN_BYTES_PER_S": "30000000",
@@ -53,7 +53,7 @@ def demo(service: Service) -> Iterator[psycopg.Connection]:
 def alone(service: Service) -> int:
     """A training that runs alone."""
     with service.database.connect("demo") as demo:
-        job = _train(demo, "alone")
+        job = train_convolutional(demo, "alone", EPOCHS)
         assert service.until_ended(job) == ["succeeded"]
     return job
 
@@ -62,12 +62,12 @@ def alone(service: Service) -> int:
 def test_jobs_in_a_round_publish_the_bits_of_the_job_alone_within_the_budget(
     service: Service, demo: psycopg.Connection, alone: int
 ) -> None:
-    rounds = _rounds(service)
-    jobs = [_train(demo, f"round {number}") for number in (1, 2)]
-    service.until(lambda: _rounds(service) > rounds, "a round to begin", 100)
+    rounds = begun_rounds(service)
+    jobs = [train_convolutional(demo, f"round {number}", EPOCHS) for number in (1, 2)]
+    service.until(lambda: begun_rounds(service) > rounds, "a round to begin", 100)
     assert service.until_ended(*jobs) == ["succeeded"] * 2
     assert [weights(service, job) for job in jobs] == [weights(service, alone)] * 2
-    assert _highest_bytes(service) <= BUDGET_BYTES
+    assert highest_bytes(service) <= BUDGET_BYTES
     assert service.value("select max(faults) from tensile.jobs") == 0
 
 
@@ -75,30 +75,14 @@ def test_jobs_in_a_round_publish_the_bits_of_the_job_alone_within_the_budget(
 def test_job_goes_on_when_another_is_killed_or_cancelled_in_the_round(
     service: Service, demo: psycopg.Connection, alone: int
 ) -> None:
-    rounds = _rounds(service)
-    jobs = [_train(demo, f"hurt {number}") for number in (1, 2)]
-    service.until(lambda: _rounds(service) > rounds, "a round to begin", 100)
-    wait_until_training(service, jobs[0], _epoch(service, jobs[0]) + 1)
+    rounds = begun_rounds(service)
+    jobs = [train_convolutional(demo, f"hurt {number}", EPOCHS) for number in (1, 2)]
+    service.until(lambda: begun_rounds(service) > rounds, "a round to begin", 100)
+    wait_until_training(service, jobs[0], epoch_of(service, jobs[0]) + 1)
     os.kill(child_pids(service, "tensile trainer")[-1], signal.SIGKILL)
-    epoch = _epoch(service, jobs[0])
-    service.until(lambda: _epoch(service, jobs[0]) > epoch, "the first job to go on, or to start again")
+    epoch = epoch_of(service, jobs[0])
+    service.until(lambda: epoch_of(service, jobs[0]) > epoch, "the first job to go on, or to start again")
     demo.execute("select tensile_cancel(%s)", (jobs[1],))
     assert service.until_ended(*jobs) == ["succeeded", "cancelled"]
     assert weights(service, jobs[0]) == weights(service, alone)
-    assert _highest_bytes(service) <= BUDGET_BYTES
-
-
-def _train(demo: psycopg.Connection, model: str) -> int:
-    return train(demo, model, "digits", architecture=CONVOLUTIONAL, epochs=EPOCHS, batch_size=479)
-
-
-def _epoch(service: Service, job: int) -> int:
-    return service.value("select epoch from tensile.job_progress where job_id = %s", job) or 0
-
-
-def _rounds(service: Service) -> int:
-    return service.log.read_text(errors="replace").count("share the device in phases")
-
-
-def _highest_bytes(service: Service) -> int:
-    return (device_columns(service, "high_water_bytes") or (BUDGET_BYTES + 1,))[0]
+    assert highest_bytes(service) <= BUDGET_BYTES
