@@ -87,6 +87,21 @@ def swap_directory(settings: Settings) -> str:
     return settings.swap_directory or str(Path(settings.state_dir) / "swap")
 
 
+def rows_directory(settings: Settings) -> str:
+    """Return the directory for the rows of large tables: by default on the disk of `state_dir`."""
+    return settings.rows_directory or str(Path(settings.state_dir) / "rows")
+
+
+def read_limit_bytes(settings: Settings) -> int:
+    """Return the memory that a trainer may use for the rows of its table."""
+    return settings.read_limit_bytes or memory().size_bytes // _READ_SHARE
+
+
+# The rows of one training may take half of all memory. The other half is for the memory of an emulated device, the
+# host pool, and other trainers, whose use is checked before the rows are read.
+_READ_SHARE = 2
+
+
 def disk_free_bytes(directory: str) -> int:
     """Return the free bytes on the disk of a directory that need not exist yet; 0 if unknown."""
     path = Path(directory).absolute()

@@ -4,6 +4,7 @@ import ctypes
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,12 +201,19 @@ def test_a_region_size_that_is_not_a_multiple_of_a_page_is_refused_with_the_way_
     assert raised.value.hint == "Set region_bytes to a multiple of 4096."
 
 
-def test_a_controller_that_is_killed_leaves_no_file() -> None:
-    before = sorted(Path("/dev/shm").iterdir())
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """An empty directory in memory that no other process writes to."""
+    with tempfile.TemporaryDirectory(prefix="suite-arena-", dir="/dev/shm") as directory:
+        yield Path(directory)
+
+
+def test_a_controller_that_is_killed_leaves_no_file(in_memory: Path) -> None:
     program = (
+        "import sys\n"
         "from indb_tensile.device.device import EmulatedDevice\n"
         "from indb_tensile.device.ledger import Ledger\n"
-        "ledger = Ledger.create(1 << 20, 4096, 1, 1, '/dev/shm')\n"
+        "ledger = Ledger.create(1 << 20, 4096, 1, 1, sys.argv[1])\n"
         "slot, epoch = ledger.claim_slot(1)\n"
         "ledger.grant(slot, 1 << 20)\n"
         "EmulatedDevice(ledger.fd, slot, epoch, 0).allocate(1 << 20)\n"
@@ -213,25 +221,27 @@ def test_a_controller_that_is_killed_leaves_no_file() -> None:
         "input()\n"
     )
     with subprocess.Popen(
-        (sys.executable, "-c", program), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        (sys.executable, "-c", program, in_memory), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as controller:
         assert controller.stdout is not None
         assert controller.stdout.readline() == b"ready\n"
         controller.kill()
-    assert sorted(Path("/dev/shm").iterdir()) == before
+    assert list(in_memory.iterdir()) == []
 
 
-@pytest.mark.parametrize("directory", ["", "/dev/shm"])
-def test_a_closed_device_leaves_neither_files_descriptors_nor_mappings(directory: str) -> None:
-    before = _descriptors(), _device_mappings(), sorted(Path("/dev/shm").iterdir())
+@pytest.mark.parametrize("named", [False, True], ids=["anonymous", "directory"])
+def test_a_closed_device_leaves_neither_files_descriptors_nor_mappings(in_memory: Path, named: bool) -> None:
+    directory = str(in_memory) if named else ""
+    before = _descriptors(), _device_mappings()
     for _ in range(3):
         with Ledger.create(GRANT_BYTES, REGION_BYTES, 10**12, 10**12, directory) as ledger:
             device = emulated(ledger)
             ctypes.memset(device.allocate(REGION_BYTES), 1, REGION_BYTES)
-            assert sorted(Path("/dev/shm").iterdir()) == before[2]  # the open file has no name
+            assert list(in_memory.iterdir()) == []  # the open file has no name
             device.close()
             del device
-    assert (_descriptors(), _device_mappings(), sorted(Path("/dev/shm").iterdir())) == before
+    assert (_descriptors(), _device_mappings()) == before
+    assert list(in_memory.iterdir()) == []
 
 
 def _descriptors() -> int:

@@ -18,7 +18,7 @@ from indb_tensile.scheduler.phases.round_part import BlockUse, RoundPart, Segmen
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
-from tests.nightly import FEW_EXAMPLES
+from tests.nightly import few_examples
 from tests.scheduler.strategies import several_workloads
 
 REGION = 1024
@@ -180,7 +180,7 @@ class Rounds(RuleBasedStateMachine):
 
 
 TestRounds = Rounds.TestCase
-TestRounds.settings = settings(FEW_EXAMPLES, stateful_step_count=30)
+TestRounds.settings = settings(few_examples(), stateful_step_count=30)
 
 
 def _budget(blocks: list[BlockUse], fraction: float) -> int:

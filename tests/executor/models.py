@@ -11,6 +11,7 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
 from indb_tensile.executor.run.state import State
+from indb_tensile.learning.weighted_losses import WeightedCrossEntropy, pack
 from tests.nightly import nightly_unless
 
 LOSS = nn.CrossEntropyLoss()
@@ -188,6 +189,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "stretched": (Stretched, (6,)),
     "tied": (Tied, (6,)),
     "regression": (regression, (6,)),
+    "weighted": (mlp, (6,)),
 }
 # Parameters of tests that run for each model: the models whose graphs differ most are enough in the day.
 DAILY_KINDS = nightly_unless(lambda kind: kind in ("cnn", "transformer", "recurrent", "tied"), SHAPES)
@@ -234,13 +236,19 @@ def make_job(
     numbers = kind == "regression"
 
     def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(rows, *shape), torch.randn(rows, 2) if numbers else torch.randint(0, CLASSES, (rows,))
+        x = torch.randn(rows, *shape)
+        if numbers:
+            return x, torch.randn(rows, 2)
+        classes = torch.randint(0, CLASSES, (rows,))
+        return x, pack(classes, torch.rand(rows)) if kind == "weighted" else classes
+
+    loss = nn.MSELoss() if numbers else WeightedCrossEntropy() if kind == "weighted" else LOSS
 
     return Job(
         module=module,
         settings=settings or OptimizerSettings(),
         batches=tuple(batch(rows) for rows in sizes),
         held_out=batch(BATCH),
-        loss=nn.MSELoss() if numbers else LOSS,
+        loss=loss,
         passes=passes,
     )

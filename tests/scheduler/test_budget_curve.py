@@ -15,7 +15,7 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, liveness_peak, peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.policies.budget_curve import BudgetCurve, CurvePoint, undisturbed
 from indb_tensile.scheduler.policies.candidate_curve import curve, plans_for
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.plan_parts import iteration_ns
 from tests.scheduler.strategies import graphs, latencies, links
@@ -56,7 +56,7 @@ def test_faster_link_adds_plans_and_keeps_those_of_slower_links() -> None:
     assert fast.points[1].plan in plans_for(graph, latency_ns, 10**9) + plans_for(graph, latency_ns, 10**5)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(graphs(), links(), st.booleans(), st.data())
 def test_every_point_has_a_valid_plan_with_the_stated_peak_and_time(
     graph: StepGraph, link: Link, rewrites: bool, data: st.DataObject
@@ -76,7 +76,7 @@ def test_every_point_has_a_valid_plan_with_the_stated_peak_and_time(
     assert budget_curve.base_ns >= iteration_ns(graph, LIVENESS, latency_ns, link)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(graphs(), links(), st.data())
 def test_more_budget_time_or_bandwidth_is_never_worse(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     latency_ns = data.draw(latencies(graph))

@@ -21,7 +21,7 @@ from indb_tensile.scheduler.plan_cache import CachedKind, GraphTable, PlanCache,
 from indb_tensile.scheduler.planner import Workload, foresee, plan_jobs
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.workload import least_bytes
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.strategies import links, several_workloads
 
 _ANY: CachedKind[object] = CachedKind(name="any", most=2)
@@ -79,7 +79,7 @@ def test_a_cached_value_is_freed_with_its_cache() -> None:
     assert graph.operators, "the graph lives on"
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(sorted(POLICIES)), st.booleans())
 def test_plans_are_the_same_with_a_cache_of_earlier_plans(
     jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str, phases: bool

@@ -29,13 +29,13 @@ from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 from indb_tensile.scheduler.timing.simulate import Compute
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.strategies import latencies, links, several_workloads
 
 SLOW = Link(out_bytes_per_s=1_000_000, in_bytes_per_s=1_000_000)  # 1 us a byte
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links(), st.floats(0, 1.2), st.sampled_from(sorted(POLICIES)), st.booleans())
 def test_every_policy_gives_valid_plans_and_equal_inputs_give_equal_plans(
     jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str, rewrites: bool
@@ -55,7 +55,7 @@ def test_every_policy_gives_valid_plans_and_equal_inputs_give_equal_plans(
         _assert_figures_match_the_judge(workload, job_plan)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links(), st.floats(0, 1), st.data())
 def test_improved_plans_are_valid_and_no_slower_than_the_current_plans(
     jobs: tuple[Workload, ...], link: Link, fraction: float, data: st.DataObject
@@ -90,7 +90,7 @@ def _assert_figures_match_the_judge(workload: Workload, job_plan: JobPlan) -> No
     assert job_plan.swaps == len(job_plan.plans[0].swaps)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links())
 def test_budget_below_the_floors_is_infeasible_and_states_the_shortfall(
     jobs: tuple[Workload, ...], link: Link
@@ -105,7 +105,7 @@ def test_budget_below_the_floors_is_infeasible_and_states_the_shortfall(
         assert refusal.shortfall_bytes == min(3, needed)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links(), st.data())
 def test_jobs_own_limit_holds_for_every_budget(jobs: tuple[Workload, ...], link: Link, data: st.DataObject) -> None:
     least = least_bytes(jobs[0])
@@ -175,7 +175,7 @@ def test_no_jobs_need_no_plans() -> None:
     assert plan_jobs((), budget_bytes=0, link=SLOW, phases=True) == ()
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(
     several_workloads(), links(), st.floats(0, 1.1), st.sampled_from(sorted(POLICIES)), st.sampled_from(list(Compute))
 )

@@ -16,7 +16,7 @@ from indb_tensile.scheduler.policies.replan import replan
 from indb_tensile.scheduler.policies.tensile_plus import tensile_plus
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import latencies, links, several_workloads
 
@@ -79,7 +79,7 @@ def test_plan_that_cannot_be_renewed_gives_none() -> None:
         assert replan((job,), ((unusable,),), budget_bytes=10**6, link=LINK) is None, unusable
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links(), st.floats(0, 1.1), st.booleans(), st.data())
 def test_renewed_plan_is_valid_within_its_limits_and_no_slower(
     jobs: tuple[Workload, ...], link: Link, fraction: float, rewrites: bool, data: st.DataObject

@@ -25,14 +25,14 @@ from indb_tensile.scheduler.round_plans import plan_round
 from indb_tensile.scheduler.search.local_search import Effort
 from indb_tensile.scheduler.timing.simulate import Compute
 from indb_tensile.scheduler.workload import Workload
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.strategies import several_workloads
 
 REGION = 1024
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), st.floats(0.2, 1), st.sampled_from(list(Compute)))
 def test_rounds_keep_the_budget_in_whole_regions_for_any_timing(
     jobs: tuple[Workload, ...], fraction: float, compute: Compute

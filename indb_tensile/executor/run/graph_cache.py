@@ -20,11 +20,11 @@ from indb_tensile.executor.capture.capture import StepKind
 from indb_tensile.executor.latency.operator_memory import let_go
 from indb_tensile.executor.run.cuda_graphs import Graph, Graphs
 from indb_tensile.executor.run.host_results import Results
-from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.trainer_lanes import Lanes
+from indb_tensile.scheduler.pieces import Piece
 
 log = logging.getLogger("executor")
 

@@ -13,11 +13,11 @@ import torch
 from indb_tensile import _native
 from indb_tensile.device.allocator_shim import AllocationCounters, ArenaServing
 from indb_tensile.device.device import REGION_BYTES
-from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.program import Program
 from indb_tensile.executor.run.program_offsets import Offsets, plan_offsets
 from indb_tensile.executor.run.state import HOST, State, bytes_of
 from indb_tensile.scheduler.graph import TensorId
+from indb_tensile.scheduler.pieces import Piece
 
 log = logging.getLogger("executor")
 

@@ -20,7 +20,6 @@ from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.aten import entry_point
 from indb_tensile.executor.capture.capture import CapturedStep, StepKind
 from indb_tensile.executor.capture.record import Call, Ref, Runtime, refs
-from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.state import State
 from indb_tensile.executor.run.timeline import Boundary, Timeline, UnrolledSwap, unroll
 from indb_tensile.executor.run.trainer_lanes import Lanes
@@ -31,6 +30,7 @@ from indb_tensile.executor.run.variable_assignment import (
     assign_variables,
 )
 from indb_tensile.scheduler.graph import Stage, TensorId
+from indb_tensile.scheduler.pieces import Piece, cuts_of
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 
@@ -44,17 +44,18 @@ Iterate = Callable[..., int]
 class Program:
     """One step under one plan. `plain` and `timed` exist once the program is bound to a state.
 
-    `idle` are persistent tensors of the plan's graph that the program never accesses. `validated` and `invalidated`
-    are the host copies that an iteration makes valid and stale. `buffers` are the host buffers of tensors that do not
-    persist, `staging` those of constants. `sources` are the buffers from which the next iteration uploads the batch
-    and constants. If the device's memory is the host's, the tensors in `ready` replace `sources`, and an upload
-    writes them to the device's memory.
+    `cuts` are the pieces of each storage that the program accesses. `idle` are persistent tensors of the plan's graph
+    that it never accesses. `validated` and `invalidated` are the host copies that an iteration makes valid and stale.
+    `buffers` are the host buffers of tensors that do not persist, `staging` those of constants. `sources` are the
+    buffers from which the next iteration uploads the batch and constants. If the device's memory is the host's, the
+    tensors in `ready` replace `sources`, and an upload writes them to the device's memory.
     """
 
     step: CapturedStep
     plan: Plan
     timeline: Timeline
     wiring: VariableAssignment
+    cuts: Mapping[TensorId, tuple[Piece, ...]]
     idle: frozenset[TensorId]
     validated: frozenset[Piece]
     invalidated: frozenset[Piece]
@@ -105,14 +106,14 @@ def compile_program(
     wiring = assign_variables(step, plan, timeline.home, cache)
     plain = _Writer(step, plan, timeline, wiring, timed=False, located=located, on_host=on_host, gated=gated)
     timed = _Writer(step, plan, timeline, wiring, timed=True, located=located, on_host=on_host, gated=gated)
+    cuts = cuts_of(wiring.graph, wiring.pieces)
     return Program(
         step=step,
         plan=plan,
         timeline=timeline,
         wiring=wiring,
-        idle=frozenset(wiring.pieces).difference(
-            t for operator in wiring.graph.operators for t in (*operator.reads, *operator.writes)
-        ),
+        cuts=cuts,
+        idle=frozenset(tensor for tensor, piece in wiring.pieces.items() if piece.tensor not in cuts),
         validated=_pieces(wiring, timeline.validated),
         invalidated=_pieces(wiring, timeline.invalidated),
         plain_lines=plain.write(),

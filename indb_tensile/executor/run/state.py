@@ -13,9 +13,9 @@ from indb_tensile.device.device import HostBuffer
 from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings, state_name
 from indb_tensile.executor.capture.storage_layout import StoredTensor, Value, layout
-from indb_tensile.executor.run.pieces import Piece, whole
 from indb_tensile.executor.run.trainer_lanes import Lanes
 from indb_tensile.scheduler.graph import TensorId
+from indb_tensile.scheduler.pieces import Piece, whole
 
 HOST = torch.device("cpu")
 STEPS_NAME = "steps"  # no other name is equal: the others contain a dot or a slash, or name a tensor

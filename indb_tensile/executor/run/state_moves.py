@@ -1,18 +1,23 @@
 """Moves the state between the homes of two programs, and allocates the host buffers that plans need."""
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 import torch
 
 from indb_tensile.device.device import Device, Ticket
 from indb_tensile.errors import DeviceMemoryError
 from indb_tensile.executor.capture.capture import CapturedStep
-from indb_tensile.executor.run.pieces import Piece
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.program import Program
 from indb_tensile.executor.run.state import HOST, State, bytes_of
 from indb_tensile.executor.run.trainer_lanes import Lanes
 from indb_tensile.executor.run.upload_buffers import UploadBuffers
 from indb_tensile.scheduler.graph import Stage, TensorId
-from indb_tensile.scheduler.host_memory import pooled_bytes
+from indb_tensile.scheduler.host_memory import away_bytes, pieces_bytes, pooled_bytes
+from indb_tensile.scheduler.pieces import Piece
+
+Item = TypeVar("Item")
 
 
 class StateMover:
@@ -28,7 +33,7 @@ class StateMover:
         self._lanes = lanes
         self._state = state
         self._required: frozenset[Piece] = frozenset()  # the pieces whose host buffers the plans need
-        self._parked = False  # the whole state is in the host pool
+        self._parked_bytes = 0  # of the pool, from parking until the new plans' buffers are allocated
         self._returning: tuple[Program, ...] = ()  # programs that get their buffers when the state is at home
 
     def exchange(self, old: tuple[Program, ...], new: tuple[Program, ...]) -> None:
@@ -44,13 +49,13 @@ class StateMover:
         """
         _free_buffers(self._device, old)
         self._required = frozenset[Piece]().union(*(p.pieces(p.timeline.swapped) for p in new))
-        parked, self._parked = self._parked, False
-        if parked and not self._device.is_host:
+        if self._parked_bytes and not self._device.is_host:
             self._returning = new
         else:
             self._exchange_buffers(new)
 
     def _exchange_buffers(self, new: tuple[Program, ...]) -> None:
+        self._parked_bytes = 0
         unwanted = sorted(set(self._state.host) - self._required)
         waiting = {piece for piece in unwanted if self._device.is_host and self._is_only_in_buffer(piece)}
         for piece in unwanted:
@@ -71,12 +76,16 @@ class StateMover:
             self._allocate(program)
 
     def go_home(self, program: Program) -> None:
-        """Make exactly the program's home resident. The peak never exceeds the larger of both homes."""
+        """Make exactly the program's home resident. The peak never exceeds the larger of both homes.
+
+        Pieces without a buffer pass through the pool. At any time those that pass need no more of it than the
+        largest storage does, because the pool has room for it besides the plans' buffers and the storages that are
+        away (scheduler/host_memory.py).
+        """
         state = self._state
         home, recut = self._home(program), self._changed_pieces(program)
-        self._send_out(sorted(state.resident - home))
-        for tensor, pieces in recut.items():
-            self._change_pieces(tensor, pieces)
+        self._send_out(sorted(piece for piece in state.resident - home if piece.tensor not in recut))
+        self._cut_anew(recut, home)
         self._placer.arrange(program, state)
         coming, returning = sorted(home - state.resident), self._returning
         if returning:
@@ -106,12 +115,12 @@ class StateMover:
             self._drop_buffer(piece)
         leaving = sorted(state.resident)
         self._required = frozenset({*leaving, *state.host})
-        self._make_room(sum(pooled_bytes(piece.size_bytes) for piece in leaving if piece not in state.host))
+        self._make_room(self._passing_bytes(leaving))
         for piece in leaving:
             self._buffer(piece)
         self._send_out(leaving)
-        self._parked = True
-        return self._uploads.held_bytes + sum(pooled_bytes(piece.size_bytes) for piece in state.host)
+        self._parked_bytes = self._uploads.held_bytes + pieces_bytes(state.host)
+        return self._parked_bytes
 
     def start_outgoing(self, program: Program, carried: list[Ticket | None]) -> None:
         """Start the copies out that a steady iteration expects to be under way."""
@@ -149,33 +158,49 @@ class StateMover:
 
     def _changed_pieces(self, program: Program) -> dict[TensorId, tuple[Piece, ...]]:
         """Return the storages that the program needs cut differently than they are, with their new pieces."""
-        new_pieces: dict[TensorId, list[Piece]] = {}
-        for tensor, piece in sorted(program.wiring.pieces.items()):
-            if tensor not in program.idle:
-                new_pieces.setdefault(piece.tensor, []).append(piece)
-        return {t: tuple(pieces) for t, pieces in new_pieces.items() if tuple(pieces) != self._state.pieces[t]}
+        return {tensor: cut for tensor, cut in program.cuts.items() if cut != self._state.pieces[tensor]}
+
+    def _cut_anew(self, cuts: dict[TensorId, tuple[Piece, ...]], home: frozenset[Piece]) -> None:
+        """Cut storages into other pieces, a few at a time, because leaving pieces pass through the pool."""
+        state = self._state
+        leaving: dict[TensorId, list[Piece]] = {tensor: [] for tensor in cuts}
+        for piece in sorted(state.resident - home):
+            if piece.tensor in cuts:
+                leaving[piece.tensor].append(piece)
+        for batch in _batches(list(cuts), lambda tensor: self._passing_bytes(leaving[tensor])):
+            self._send_out([piece for tensor in batch for piece in leaving[tensor]])
+            for tensor in batch:
+                self._change_pieces(tensor, cuts[tensor])
 
     def _change_pieces(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         old = self._state.pieces[tensor]
         self._state.cut(tensor, pieces)
         for piece in old:
-            if piece in self._state.host and piece not in self._required and piece not in pieces:
+            is_kept = piece in pieces or (piece in self._required and not self._returning)
+            if piece in self._state.host and not is_kept:
                 self._drop_buffer(piece)
+
+    def _largest_passing_bytes(self, pieces: list[Piece]) -> int:
+        return max((self._passing_bytes([piece]) for piece in pieces), default=0)
+
+    def _passing_bytes(self, pieces: list[Piece]) -> int:
+        """Return the bytes of the pool that these pieces need besides the buffers that they have."""
+        return pieces_bytes(piece for piece in pieces if piece not in self._state.host)
 
     def _make_room_to_return(self, coming: list[Piece]) -> None:
         """Make room for pieces of a parked state that another plan cuts differently: they pass through the pool.
 
-        If the pool has no room beside the parked pieces, these wait in ordinary memory.
+        The pool then exceeds neither the parked state nor the new buffers. If it has no room beside the parked
+        pieces, some of these wait in ordinary memory.
         """
-        passing_bytes = max((pooled_bytes(p.size_bytes) for p in coming if p not in self._state.valid), default=0)
-        if not passing_bytes:
-            return
-        try:
-            self._make_room(passing_bytes)
-        except DeviceMemoryError:
-            for piece in sorted(set(self._state.host) - self._required):
-                self._save_to_host(piece)
-            self._make_room(passing_bytes)
+        state, held_bytes = self._state, self._uploads.held_bytes
+        kept_bytes = pieces_bytes(self._required & state.host.keys()) + held_bytes
+        limit_bytes = max(self._parked_bytes, kept_bytes + self._new_buffer_bytes(self._returning))
+        unwanted = sorted(state.host.keys() - self._required)
+        while held_bytes + pieces_bytes(state.host) + self._largest_passing_bytes(coming) > limit_bytes:
+            self._save_to_host(unwanted.pop())
+        if self._largest_passing_bytes(coming):
+            self._make_room(self._largest_passing_bytes(coming))
 
     def _fit(self, programs: tuple[Program, ...]) -> None:
         """Resize the pool for these programs and for the buffers in it.
@@ -206,14 +231,15 @@ class StateMover:
         self._drop_buffer(piece)
 
     def _new_buffer_bytes(self, programs: tuple[Program, ...]) -> int:
-        """Return the pool bytes of the programs' new buffers, plus those of the largest storage.
-
-        While the state moves, its storages pass through the pool.
+        """Return the pool bytes of the programs' new buffers, plus those of the largest storage, which may pass
+        through the pool, and of the storages that are away while one of the programs runs.
         """
         passing_bytes = max((stored.size_bytes for stored in self._state.layout), default=0)
+        away = [piece for program in programs for piece in program.pieces(program.plan.away)]
+        waiting_bytes = away_bytes(away, [program.cuts for program in programs], self._required)
         buffered = [piece.size_bytes for piece in self._required.difference(self._state.host)]
         sizes = [size for program in programs for size in self._buffers(program).values()]
-        return self._uploads.new_bytes + sum(map(pooled_bytes, [passing_bytes, *buffered, *sizes]))
+        return waiting_bytes + self._uploads.new_bytes + sum(map(pooled_bytes, [passing_bytes, *buffered, *sizes]))
 
     def _save_pieces(self, tensor: TensorId, pieces: tuple[Piece, ...]) -> None:
         state = self._state
@@ -243,7 +269,8 @@ class StateMover:
         taken_bytes = sum(piece.size_bytes for piece in coming)
         if taken_bytes:
             self._device.move(0, taken_bytes)
-        for batch in _batches(coming):
+        passing = {piece for piece in coming if piece not in state.host}
+        for batch in _batches(coming, lambda piece: self._passing_bytes([piece])):
             for piece in batch:
                 self._placer.take(piece, state.storage(piece))
                 if self._device.is_host and piece not in state.valid:
@@ -254,7 +281,7 @@ class StateMover:
             self._lanes.drain()
             state.resident.update(batch)
             for piece in batch:
-                if piece not in self._required and piece in state.host:
+                if piece in state.host and (piece in passing or piece not in self._required):
                     self._drop_buffer(piece)
 
     def _seed_memory(self, piece: Piece) -> None:
@@ -345,20 +372,21 @@ class StateMover:
         return sizes
 
 
-def _batches(pieces: list[Piece]) -> list[list[Piece]]:
-    """Divide pieces into batches of at most the largest piece's size.
+def _batches(items: Sequence[Item], size_of: Callable[[Item], int]) -> list[list[Item]]:
+    """Divide items into batches of at most the largest item's size.
 
-    A state may be larger than the host pool, which has room for the largest piece.
+    A state may be larger than the host pool, which has room for the largest storage.
     """
-    most_bytes = max((piece.size_bytes for piece in pieces), default=0)
-    batches: list[list[Piece]] = []
-    room_bytes = 0
-    for piece in pieces:
-        if piece.size_bytes > room_bytes:
+    sizes = [size_of(item) for item in items]
+    most_bytes = max(sizes, default=0)
+    batches: list[list[Item]] = []
+    room_bytes = -1
+    for item, size_bytes in zip(items, sizes, strict=True):
+        if size_bytes > room_bytes:
             batches.append([])
             room_bytes = most_bytes
-        batches[-1].append(piece)
-        room_bytes -= piece.size_bytes
+        batches[-1].append(item)
+        room_bytes -= size_bytes
     return batches
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from indb_tensile.errors import InvariantError
 from indb_tensile.executor.capture.capture import CapturedStep, Step
 from indb_tensile.executor.capture.record import Call, StorageKey, refs
-from indb_tensile.executor.run.pieces import Piece, pieces_of
 from indb_tensile.executor.run.timeline import lifetimes
 from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
+from indb_tensile.scheduler.pieces import Piece, pieces_of
 from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
 from indb_tensile.scheduler.rewrite import captured_order, effective, own_state, part_bytes

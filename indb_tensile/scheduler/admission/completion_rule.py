@@ -15,7 +15,13 @@ from dataclasses import replace
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.decision import Decision, planned
 from indb_tensile.scheduler.admission.pool import JobStage, Member, Pool, Sharing
-from indb_tensile.scheduler.completion.choose_starts import HORIZON, MARGIN, choose_starts
+from indb_tensile.scheduler.completion.choose_starts import (
+    HORIZON,
+    MARGIN,
+    KnownChoice,
+    StartChoice,
+    choose_starts,
+)
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from indb_tensile.scheduler.planner import JobPlan
@@ -45,7 +51,7 @@ class StartRule:
         self._demands = tuple(map(demand_of, self._members))
         self._corrections: dict[int, tuple[float, ...]] = {}
         self._forecasts = SetForecasts(self._demands, self._device)
-        self.choice = choose_starts(self._forecasts, self._running)
+        self.choice = self._first_choice(decision)
 
     def considers(self, job: JobId) -> bool:
         """Return whether the job can run alone at all. Other jobs have to be ended with an explanation."""
@@ -110,6 +116,18 @@ class StartRule:
             slowdown = f"{self._device.max_slowdown:g}"
             return f"{text}beside {beside}, the jobs do not fit, or one would be more than {slowdown} times slower"
         return f"{text}if it started beside {beside} now, all jobs together would end no earlier"
+
+    def _first_choice(self, decision: Decision) -> StartChoice:
+        """Return the choice before any plan is known. A division is repeated for each answer of the planner, mostly
+        with the same jobs; then the choice is not computed again.
+        """
+        last = decision.pool.last_choice
+        if last is not None and last.holds(self._forecasts, self._running):
+            return last.choice
+        choice = choose_starts(self._forecasts, self._running)
+        known = KnownChoice(demands=self._demands, device=self._device, running=self._running, choice=choice)
+        decision.pool = replace(decision.pool, last_choice=known)
+        return choice
 
     def _number(self, job: JobId) -> int | None:
         return next((k for k, member in enumerate(self._members) if member.job.job == job), None)

@@ -3,7 +3,7 @@
 A controller claims one job at a time, whenever a trainer is ready for it. A job that waits for memory does not block
 later jobs that fit: they are let in past it. To prevent starvation, this happens at most `MOST_OVERTAKEN` times. Then
 the waiting job blocks the queue, and no job is claimed or let in before it. A job that waits for its owner's quota
-blocks no other job. One owner has at most `entering_jobs` jobs on their way in.
+blocks no other job. At most `entering_jobs` jobs of one owner are prepared at once.
 
 The stages of a job: claimed -> capturing -> (unmeasured -> calibrating) -> waiting -> running -> ending. Its outcome
 is written only when its trainer has exited and its memory is free. A running job may leave the device and come back:
@@ -63,6 +63,7 @@ from indb_tensile.scheduler.admission.events import (
     Parking,
     PauseChange,
     PlacesChange,
+    PriorityChange,
     QueueChange,
     RoundLeft,
     Silence,
@@ -92,7 +93,7 @@ from indb_tensile.scheduler.admission.pool import (
     Succeeded,
     TrainerId,
 )
-from indb_tensile.scheduler.admission.preemption import let_return
+from indb_tensile.scheduler.admission.preemption import change_priorities, let_return
 from indb_tensile.scheduler.admission.rounds import keep_round, round_left
 from indb_tensile.scheduler.admission.running_set import watch
 from indb_tensile.scheduler.admission.set_review import review
@@ -154,6 +155,8 @@ def _fold(decision: Decision, event: Event) -> None:  # noqa: C901 - a table: on
             parked(decision, event)
         case PauseChange(paused=paused):
             mark_paused(decision, paused)
+        case PriorityChange(priorities=priorities):
+            change_priorities(decision, priorities)
         case Holding():
             _holding(decision, event)
         case Measurement():
@@ -311,8 +314,9 @@ def _finished(decision: Decision, trainer: TrainerId) -> None:
         return
     if member.stage is JobStage.ENDING:  # the trainer was told to end, but had already published
         decision.put(replace(member, outcome=Succeeded()))
-        return
-    decision.end(member, Succeeded(), EndMethod.LET_EXIT)
+    else:
+        decision.end(member, Succeeded(), EndMethod.LET_EXIT)
+    decision.plan_anew(PlanReason.END)  # while its trainer exits; the plans are sent when its memory is free
 
 
 def _failed(decision: Decision, failure: Failure) -> None:
@@ -398,7 +402,8 @@ def _exited(decision: Decision, exit_: Exit) -> None:
     if member.outcome is None:
         member = replace(member, stage=JobStage.ENDING, outcome=_interrupted(exit_), target=None)
     _drop(decision, member)
-    decision.plan_anew(PlanReason.END)
+    # After a success the device was divided when the trainer said so. Only jobs that still wait may gain.
+    decision.plan_anew(PlanReason.START if isinstance(member.outcome, Succeeded) else PlanReason.END)
 
 
 def _interrupted(exit_: Exit) -> Interrupted:

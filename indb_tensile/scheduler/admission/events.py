@@ -1,5 +1,6 @@
 """The events of a controller. `admission.decide` applies each event to the controller's pool."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -66,6 +67,13 @@ class PauseChange:
     """The jobs of this controller that their owners have paused, and have not resumed."""
 
     paused: frozenset[JobId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityChange:
+    """The priorities of jobs of this controller, some of which have changed."""
+
+    priorities: Mapping[JobId, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +273,7 @@ Event = (
     | Adoption
     | Parking
     | PauseChange
+    | PriorityChange
     | Holding
     | Measurement
     | Correction

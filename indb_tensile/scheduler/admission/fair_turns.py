@@ -4,7 +4,7 @@ The fair schedule advances by the work that running jobs report. A job that come
 that their owners have paused stand still in it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from indb_tensile.scheduler.admission.decision import Decision
@@ -60,8 +60,9 @@ def begin_turn(member: Member) -> Member:
 def in_fair_order(pool: Pool, members: Sequence[Member]) -> list[Member]:
     """Return the jobs in the order in which they should run.
 
-    A higher priority comes first. Then come jobs for which others have left the device already, jobs whose first step
-    is overdue, and all others as the fair schedule ends them.
+    First come jobs for which others have left the device already, then jobs whose first step is overdue, and then all
+    others as the fair schedule ends them. An owner's places in this order are given to its jobs by their priorities,
+    so a priority delays no job of another owner.
     """
     ends_ns = foretold_fair_ends_ns(pool)
     awaited = {other.aside_for for other in pool.members}
@@ -69,15 +70,14 @@ def in_fair_order(pool: Pool, members: Sequence[Member]) -> list[Member]:
     def place(member: Member) -> tuple[float, ...]:
         first = member.job.job in awaited and is_awaited(pool, member)
         ready_s = (member.ready_s or 0.0) if is_overdue(pool, member) else float("inf")
-        return (
-            -member.job.priority,
-            not first,
-            not holds_queue(member),
-            ready_s,
-            ends_ns.get(member.job.claim, float("inf")),
-        )
+        return (not first, not holds_queue(member), ready_s, ends_ns.get(member.job.claim, float("inf")))
 
-    return sorted(members, key=place)
+    places = sorted(members, key=place)
+    of_owner: dict[int, Iterator[Member]] = {
+        owner: iter(sorted((m for m in places if m.job.owner_oid == owner), key=lambda m: -m.job.priority))
+        for owner in {m.job.owner_oid for m in places}
+    }
+    return [next(of_owner[member.job.owner_oid]) for member in places]
 
 
 def foretold_fair_ends_ns(pool: Pool) -> dict[int, float]:

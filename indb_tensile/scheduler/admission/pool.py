@@ -9,6 +9,7 @@ from typing import NewType, Protocol, Self
 
 from indb_tensile.errors import InvariantError, TensileError
 from indb_tensile.job import Blame, ClaimedJob, ClaimToken, JobId
+from indb_tensile.scheduler.completion.choose_starts import KnownChoice
 from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import TradeOff
 from indb_tensile.scheduler.completion.set_forecasts import SlowSet
@@ -258,7 +259,7 @@ class Pool:
     host_pool_bytes: int | None = None  # None: no limit
     spare_trainers: int = 1
     max_jobs: int = 8
-    # the most jobs of one owner that have a trainer and no plan yet; the other places are for other owners
+    # the most jobs of one owner that are prepared at once; more may wait for the device (trainer_staff.py)
     entering_jobs: int = 2
     parked_jobs: int = 4  # the most jobs that wait in the host pool; further ones are saved, and their trainers end
     link: Link | None = None  # between device and host; None: its speed is not known, and no job leaves in a shift
@@ -272,6 +273,7 @@ class Pool:
     contention: Contention = Contention(points=((1, 1.0),))  # noqa: RUF009 - it is immutable
     slow_sets: tuple[SlowSet, ...] = ()  # which were undone (set_review.py)
     running_set: RunningSet = field(default_factory=RunningSet)
+    last_choice: KnownChoice | None = None  # of jobs to start; repeated while a division waits for answers
     members: tuple[Member, ...] = ()
     spares: tuple[Spare, ...] = ()
     leaving: frozenset[TrainerId] = field(default_factory=frozenset)  # spare trainers that were told to end

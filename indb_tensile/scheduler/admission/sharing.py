@@ -59,7 +59,7 @@ def divide(decision: Decision) -> None:
             decision.pool = replace(pool_before, due=None)
             _replan(decision, pool_before.due or PlanReason.START)
         except Unanswered as unanswered:
-            decision.pool = replace(pool_before, asked=True)
+            decision.pool = replace(pool_before, asked=True, last_choice=decision.pool.last_choice)
             del decision.orders[order_count:]
             decision.order(AskPlanner(question=unanswered.question))
 

@@ -3,8 +3,10 @@
 A job leaves as in parking.py. The waiting job for which it leaves starts as soon as the memory is free, and then the
 job that left waits for admission like a new one.
 
-What a change costs is foretold from the job's state and the link. A job that has begun to train stays for at least
-its *quantum*, which is so long that a change takes at most `_CHANGE_SHARE` of it. A job leaves only if its state
+What a change costs is foretold from the job's state and the link. A job stays for at least its *quantum*, which is so
+long that a change takes at most `_CHANGE_SHARE` of it. A job that has never left makes way before its quantum is over
+for jobs that have not begun to train, if its whole training is longer than a quantum. So short jobs that come just
+after a long one do not wait for it, and no two jobs displace each other by turns. A job leaves only if its state
 finds room in the host pool, beside one region that stays free for the swaps of others, and a place among
 `parked_jobs`.
 """
@@ -121,14 +123,25 @@ def _question(pool: Pool, known: Sequence[Member]) -> ShiftQuestion:
         change_ns=tuple(change_ns(pool, m) for m in known),
         running=running,
         movable=sum(1 << k for k in numbers if _may_leave(pool, known[k])),
+        beginning=sum(1 << k for k in numbers if _may_leave_early(pool, known[k])),
+        new=sum(1 << k for k, m in enumerate(known) if m.stage is JobStage.WAITING and not m.generation),
         overdue=sum(1 << k for k, m in enumerate(known) if is_overdue(pool, m)),
     )
 
 
 def _may_leave(pool: Pool, member: Member) -> bool:
     done_ns = (member.turn_steps - member.steps_left) * member.alone_ns
-    left_ns = member.steps_left * member.alone_ns
-    return done_ns >= quantum_ns(pool, member) and left_ns > change_ns(pool, member)
+    return done_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)
+
+
+def _may_leave_early(pool: Pool, member: Member) -> bool:
+    whole_ns = member.steps * member.alone_ns
+    begun = member.steps_left < member.turn_steps  # its user has seen its first step
+    return begun and not member.parks and whole_ns >= quantum_ns(pool, member) and _is_worth_a_change(pool, member)
+
+
+def _is_worth_a_change(pool: Pool, member: Member) -> bool:
+    return member.steps_left * member.alone_ns > change_ns(pool, member)
 
 
 def _has_room(pool: Pool, known: Sequence[Member], chosen: DeviceShift) -> bool:

@@ -97,18 +97,36 @@ def _claim(decision: Decision) -> None:
 
     No job is claimed for a while after the device was lost, because the next job would lose it too. No job is claimed
     while a job blocks the queue, or while the trainer of a lost claim is still exiting, because its job might return
-    to us under a new claim. Owners with `entering_jobs` jobs on their way in are passed over: such a job may wait for
-    a lock on its owner's table, or for memory, for as long as its owner likes.
+    to us under a new claim. Owners with too many jobs on their way in are passed over.
     """
     pool = decision.pool
     if pool.claiming or claim_blocker(pool) is not None:
         return
-    entering = Counter(m.job.owner_oid for m in pool.members if _enters(m))
-    passed_over = frozenset(owner for owner, jobs in entering.items() if jobs >= pool.entering_jobs)
+    passed_over = _owners_with_enough(pool)
     if pool.queue_empty and pool.passed_over <= passed_over:
         return
     decision.pool = replace(pool, claiming=True, passed_over=passed_over)
     decision.order(ClaimNext(passed_over=passed_over))
+
+
+def _owners_with_enough(pool: Pool) -> frozenset[int]:
+    """Return the owners (oids) who have enough jobs on their way in.
+
+    At most `entering_jobs` jobs of one owner are prepared at once: such a job may wait for a lock on its owner's
+    table for as long as its owner likes. A job that is prepared and waits for the device only keeps a place from
+    others, so an owner's jobs without a plan have half of the places. The more waiting jobs are known, the better is
+    the choice between them, and a job that has been prepared starts as soon as another one ends. A prediction of a
+    relation never has a plan: it counts among the jobs without one, and not among those in preparation.
+    """
+    entering = [m for m in pool.members if _enters(m)]
+    without_plan = Counter(m.job.owner_oid for m in entering)
+    in_preparation = Counter(
+        m.job.owner_oid for m in entering if m.stage is not JobStage.WAITING and m.job.spec.predict is None
+    )
+    most = max(pool.entering_jobs, pool.max_jobs // 2)
+    return frozenset(
+        owner for owner, jobs in without_plan.items() if jobs >= most or in_preparation[owner] >= pool.entering_jobs
+    )
 
 
 def _enters(member: Member) -> bool:

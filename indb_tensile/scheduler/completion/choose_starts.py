@@ -25,7 +25,7 @@ from itertools import combinations
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, total_ns, until_next_end
-from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, members
+from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
 from indb_tensile.scheduler.completion.start_rules import OvertakingRule, earlier_equals, job_orders
 
 # Schedules whose makespans differ by less are ranked by ANTT. A larger band finishes short jobs earlier and the last
@@ -57,6 +57,20 @@ class StartChoice:
     antt: float
     ends_ns: dict[JobId, float]
     waiting_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownChoice:
+    """A choice, and all that it follows from: demands, device, and the bit mask of the running jobs."""
+
+    demands: tuple[JobDemand, ...]
+    device: SharedDevice
+    running: int
+    choice: StartChoice
+
+    def holds(self, forecasts: SetForecasts, running: int) -> bool:
+        """Return whether the choice for these jobs would be the same. `forecasts` have no corrections."""
+        return (self.running, self.device, self.demands) == (running, forecasts.device, forecasts.demands)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,8 @@ class ShiftQuestion:
 
     `order` has all jobs in fair order. `fair_ends_ns` is by job the time until the fair schedule ends it, and
     `change_ns` the time in which its state leaves the device and returns. `movable` are the running jobs that may
-    leave. `overdue` are the waiting jobs whose first step is overdue.
+    leave, and `beginning` those that may leave only for one of the `new` jobs, which have not begun to train.
+    `overdue` are the waiting jobs whose first step is overdue.
     """
 
     forecasts: SetForecasts
@@ -44,22 +45,29 @@ class ShiftQuestion:
     change_ns: tuple[float, ...]
     running: int
     movable: int
+    beginning: int = 0
+    new: int = 0
     overdue: int = 0
+
+    def displaces(self, job: int, other: int) -> bool:
+        """Return whether this running job, the other, may leave for the job."""
+        leaves = self.movable >> other & 1 or (self.beginning >> other & 1 and self.new >> job & 1)
+        return bool(leaves) and self.precedes(job, other)
 
     def precedes(self, job: int, other: int) -> bool:
         """Return whether the job comes before the other in fair order, by more than estimates err."""
-        demands = self.forecasts.demands
-        if demands[job].priority != demands[other].priority:
-            return demands[job].priority > demands[other].priority
+        one, two = self.forecasts.demands[job], self.forecasts.demands[other]
+        if one.owner == two.owner and one.priority != two.priority:
+            return one.priority > two.priority
         if self.overdue >> job & 1:
             return True
         return self.fair_ends_ns[job] < (1 - _TIE) * self.fair_ends_ns[other]
 
     @property
     def is_open(self) -> bool:
-        """True if a waiting job precedes a job that may leave. Otherwise no shift is possible."""
+        """True if a running job may leave for a waiting one. Otherwise no shift is possible."""
         waiting = [k for k in self.order if not self.running >> k & 1][:HORIZON]
-        return any(self.precedes(k, r) for k in waiting for r in members(self.movable))
+        return any(self.displaces(k, r) for k in waiting for r in members(self.movable | self.beginning))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +132,9 @@ def _must(question: ShiftQuestion, stay: _Course, change: _Course, first: int) -
 def _is_allowed(question: ShiftQuestion, course: _Course) -> bool:
     """Return whether jobs leave that may leave, each for a job that precedes it."""
     leaving, coming = question.running & ~course.jobs, course.jobs & ~question.running
-    if not leaving or not coming or leaving & ~question.movable:
+    if not leaving or not coming:
         return False
-    return all(any(question.precedes(k, r) for k in members(coming)) for r in members(leaving))
+    return all(any(question.displaces(k, r) for k in members(coming)) for r in members(leaving))
 
 
 def _courses(question: ShiftQuestion, running: int) -> Iterator[_Course]:

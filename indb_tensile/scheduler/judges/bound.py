@@ -2,7 +2,7 @@
 
 The bound holds for one job alone, and for every plan that the checker accepts (swaps at any boundaries and with any
 host copies, operators re-run anywhere and in chains, updates in any parts) in which fixed operators run for the first
-time in the captured order. Fixed operators are all but the optimizer's and updates of buffers (moments.py). All
+time in the captured order. Fixed operators are all but the optimizer's and updates of buffers (bound_moments.py). All
 policies plan like that; `covers` checks it. `iteration_ns` is the mean of a steady state, that is of a time after
 which the lanes' state repeats. In such a time each lane has copied everything that an iteration queues as often as
 there were iterations, and a plan does the same in each of them.
@@ -80,7 +80,7 @@ from math import ceil
 import numpy as np
 
 from indb_tensile.scheduler.graph import OpIndex, StepGraph
-from indb_tensile.scheduler.judges.moments import Flags, Floats, Ints, Moment, Moments, movable
+from indb_tensile.scheduler.judges.bound_moments import Flags, Floats, Ints, Moment, Moments, movable
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.rewrite import own_state

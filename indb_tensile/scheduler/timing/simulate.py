@@ -12,20 +12,20 @@ time, and attributes every nanosecond during which a job does not compute to its
 """
 
 import heapq
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.scheduler.graph import OpIndex, Stage, StepGraph, TensorId
+from indb_tensile.scheduler.graph import OpIndex, StepGraph, TensorId
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import peak
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.plan_cache import PlanCache
-from indb_tensile.scheduler.rewrite import effective, effective_latency
+from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.timing.copy_flow import Copy, Flow, Lane
 from indb_tensile.scheduler.timing.gate_passing import ClosedGate, JobGates, gates_of, whole_rounds
+from indb_tensile.scheduler.timing.iteration_stops import IterationStop, iterations_together, stops_of
 from indb_tensile.scheduler.timing.schedule import Schedule
 
 # iterations of the slowest job before the measurement starts, so that the lanes' backlog is that of steady state
@@ -130,7 +130,11 @@ def simulate(
     """
     every = compute is Compute.TURNS and len(runs) > 1
     kept = PlanCache() if cache is None else cache
-    engine = _Engine(runs, link, compute, every=every, schedules=schedules, cache=kept)
+    stretches: tuple[int, ...] = ()
+    if compute is Compute.OVERLAP and not schedules:
+        jobs = [(run.latency_ns, run.plan, effective(run.graph, run.plan, kept)) for run in runs]
+        stretches = iterations_together(jobs, link)
+    engine = _Engine(runs, link, compute, every=every, schedules=schedules, cache=kept, stretches=stretches)
     if len(runs) == 1:
         engine.run_alone()
     else:
@@ -158,53 +162,7 @@ def timeline(
     return tuple(sorted(shown, key=lambda e: (e.start_ns, e.end_ns, e.job, e.kind, e.operator)))
 
 
-# --- what a job does in an iteration ---------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Stop:
-    """A boundary at which the job does more than compute. Actions happen in the order of the fields."""
-
-    operator: int
-    outs: list[tuple[int, int]] = field(default_factory=list)  # swaps whose copy out is queued, as (swap, duration)
-    frees: list[int] = field(default_factory=list)  # swaps whose copy out the job waits for
-    ins: list[tuple[int, int]] = field(default_factory=list)  # swaps whose copy in is queued, as (swap, duration)
-    needs: list[int] = field(default_factory=list)  # swaps whose copy in the job waits for
-    upload_ns: int = 0  # on the in-lane; 0 if the operator is not an upload
-    gated: bool = False  # the job waits for other jobs here, or they wait for this boundary
-    compute_ns: int = 0  # from here to the next stop
-
-    @property
-    def shared(self) -> bool:
-        """Return whether this stop depends on other jobs, or other jobs on this stop."""
-        return bool(self.outs or self.ins or self.frees or self.needs or self.upload_ns or self.gated)
-
-
-def _stops(graph: StepGraph, run: JobRun, link: Link, gated: Set[int], *, every: bool) -> tuple[_Stop, ...]:
-    """Return the boundaries of one iteration at which the job does more than compute. Boundary 0 is
-    always included.
-    """
-    count = len(graph.operators)
-    uploads = {k for k, op in enumerate(graph.operators) if op.stage is Stage.UPLOAD}
-    latency_ns = effective_latency(run.latency_ns, run.plan)
-    positions = set(range(count)) if every else {0, *uploads, *gated}
-    for swap in run.plan.swaps:
-        positions |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
-    stops = {k: _Stop(k, gated=k in gated) for k in sorted(positions)}
-    before = (0, *accumulate(0 if k in uploads else ns for k, ns in enumerate(latency_ns)))
-    for stop, end in zip(stops.values(), (*list(stops)[1:], count), strict=True):
-        stop.compute_ns = before[end] - before[stop.operator]
-    for number, swap in enumerate(run.plan.swaps):
-        size_bytes = graph.tensors[swap.tensor].size_bytes
-        if swap.copies:
-            stops[(swap.out_after + 1) % count].outs.append((number, link.out_ns(size_bytes)))
-        stops[swap.free_at].frees.append(number)
-        stops[swap.in_at].ins.append((number, link.in_ns(size_bytes)))
-        stops[swap.needed_by].needs.append(number)
-    for index in uploads:
-        written = {*graph.operators[index].writes}
-        stops[index].upload_ns = link.in_ns(sum(graph.tensors[t].size_bytes for t in written))
-    return tuple(stops.values())
+# --- one job -----------------------------------------------------------------------------------------------------
 
 
 _COMPUTE, _LATE_OUT, _LATE_IN, _UPLOAD, _TURN, _GATE = range(6)
@@ -232,14 +190,25 @@ class _Job:
     """
 
     def __init__(
-        self, run: JobRun, number: int, link: Link, gates: JobGates, *, every: bool, cache: PlanCache
+        self,
+        run: JobRun,
+        number: int,
+        link: Link,
+        gates: JobGates,
+        *,
+        every: bool,
+        cache: PlanCache,
+        stretch: int = 1,
     ) -> None:
         self.run = run
+        self.stretch = stretch
         self.graph = effective(run.graph, run.plan, cache)
         self.number = number
         self.gates = gates
         self.reached = (-1, 0.0)  # the latest boundary that matters to gates, and when the job reached it
-        self.stops = _stops(self.graph, run, link, gates.boundaries, every=every)
+        self.stops = stops_of(
+            self.graph, run.plan, run.latency_ns, link, gates.boundaries, every=every, stretch=stretch
+        )
         self.now_ns = 0.0
         self.totals = [0.0] * len(_KINDS)
         self.marks: list[tuple[float, ...]] = []  # (time, *totals) at each iteration's start
@@ -281,7 +250,7 @@ class _Job:
                     self._spend(_TURN, turns.take(self.now_ns, stop.compute_ns) - self.now_ns, stop, None)
                 self._spend(_COMPUTE, stop.compute_ns, stop, None)
 
-    def _give_back(self, stop: _Stop, jobs: Sequence["_Job"]) -> Iterator[Copy | ClosedGate]:
+    def _give_back(self, stop: IterationStop, jobs: Sequence["_Job"]) -> Iterator[Copy | ClosedGate]:
         """Wait for this boundary's copies out, then at its gates."""
         for swap in stop.frees:
             yield from self._wait(self.outs[swap], _LATE_OUT, stop, swap)
@@ -296,14 +265,14 @@ class _Job:
                 self.now_ns = since_ns
                 self._spend(_GATE, closed.opened_ns - since_ns, stop, None)
 
-    def _queue(self, flow: Flow, lane: Lane, stop: _Stop, swap: int, duration_ns: int) -> Copy:
+    def _queue(self, flow: Flow, lane: Lane, stop: IterationStop, swap: int, duration_ns: int) -> Copy:
         copy = flow.queue(lane, self.number, duration_ns)
         if self.noted is not None:
             kind = EventKind.SWAP_OUT if lane is Lane.OUT else EventKind.SWAP_IN
             self.noted.append(_Noted(kind, stop.operator, swap, copy))
         return copy
 
-    def _wait(self, copy: Copy | None, cause: int, stop: _Stop, swap: int | None) -> Iterator[Copy]:
+    def _wait(self, copy: Copy | None, cause: int, stop: IterationStop, swap: int | None) -> Iterator[Copy]:
         if copy is None or copy.done_ns <= self.now_ns:
             return
         since_ns = self.now_ns
@@ -311,7 +280,7 @@ class _Job:
         self.now_ns = since_ns
         self._spend(cause, copy.done_ns - since_ns, stop, swap)
 
-    def _spend(self, cause: int, duration_ns: float, stop: _Stop, swap: int | None) -> None:
+    def _spend(self, cause: int, duration_ns: float, stop: IterationStop, swap: int | None) -> None:
         start_ns = self.now_ns
         self.totals[cause] += duration_ns
         self.now_ns += duration_ns
@@ -347,11 +316,13 @@ class _Engine:
         every: bool,
         schedules: Sequence[Schedule],
         cache: PlanCache,
+        stretches: Sequence[int] = (),
     ) -> None:
         counts = [len(effective(run.graph, run.plan, cache).operators) for run in runs]
         gates = gates_of(counts, schedules)
         self.jobs = [
-            _Job(run, number, link, gates[number], every=every, cache=cache) for number, run in enumerate(runs)
+            _Job(run, number, link, gates[number], every=every, cache=cache, stretch=stretch)
+            for number, (run, stretch) in enumerate(zip(runs, stretches or (1,) * len(runs), strict=True))
         ]
         self._flow = Flow(link.duplex)
         turns = _Turns() if compute is Compute.TURNS else None
@@ -438,7 +409,8 @@ class _Engine:
 
 def _forecast(job: _Job, cache: PlanCache) -> Forecast:
     first, last = job.window
-    means = [round((b - a) / (last - first)) for a, b in zip(job.marks[first], job.marks[last], strict=True)]
+    iterations = (last - first) * job.stretch
+    means = [round((b - a) / iterations) for a, b in zip(job.marks[first], job.marks[last], strict=True)]
     graph, swaps = job.graph, job.run.plan.swaps
     return Forecast(
         iteration_ns=means[0],

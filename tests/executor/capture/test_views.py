@@ -24,7 +24,7 @@ from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plan
-from tests.nightly import FEW_EXAMPLES
+from tests.nightly import few_examples
 
 ROW = (4, 5, 3)
 GRANT_BYTES = 1 << 30
@@ -157,7 +157,7 @@ def require_eager_bits(module: nn.Module) -> None:
         runner.close()
 
 
-@FEW_EXAMPLES
+@few_examples()
 @given(nests=NESTS, masked=st.booleans())
 def test_writes_through_any_nest_of_views_equal_eager_under_every_plan(nests: tuple[Nest, ...], masked: bool) -> None:
     require_eager_bits(Written(nests, masked=masked))

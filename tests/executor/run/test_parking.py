@@ -2,16 +2,16 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from indb_tensile.device.device import REGION_BYTES, CpuDevice, Device, EmulatedDevice
+from indb_tensile.device.device import REGION_BYTES, CpuDevice, Device, EmulatedDevice, HostBuffer
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.errors import DeviceMemoryError, InvariantError
 from indb_tensile.executor.capture.capture import CapturedStep, with_host_uploads
@@ -19,7 +19,7 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import rng_state
 from indb_tensile.job import Slot
-from indb_tensile.scheduler.host_memory import host_bytes, parked_bytes
+from indb_tensile.scheduler.host_memory import host_bytes, parked_bytes, pooled_bytes
 from indb_tensile.scheduler.memory.peak import LIVENESS, VANILLA
 from indb_tensile.scheduler.plan import Plan
 from tests.device.memory_device import MemoryDevice
@@ -29,9 +29,12 @@ from tests.executor.driving import bits, drive, state_bits
 from tests.executor.eager import Eager
 from tests.executor.models import Job
 from tests.executor.plans import random_plan, random_rewritten_plan
-from tests.nightly import FEW_EXAMPLES
+from tests.nightly import few_examples
+
+Result = TypeVar("Result")
 
 KINDS = ("wide", "cnn", "deep gru", "tied")  # three of them draw random numbers for dropout
+CALLS = 8  # of the runner by `drive`
 GRANT_BYTES = 32 * REGION_BYTES
 ADAM, PLAIN = OptimizerSettings(kind="adamw", weight_decay=0.1, clip_norm=0.1), OptimizerSettings()
 OPTIMIZERS = {"wide": ADAM, "cnn": PLAIN, "deep gru": ADAM, "tied": PLAIN}  # other tests have captured the plain ones
@@ -140,9 +143,11 @@ def _job(kind: str, *, is_host: bool) -> tuple[Job, tuple[CapturedStep, ...]]:
     kind=st.sampled_from(KINDS),
     name=st.sampled_from(["lazy", "lazy host", "emulated", "cpu"]),
     first=st.integers(0, 9),
-    parks=st.dictionaries(st.integers(0, 9), st.integers(0, 9), min_size=1),
+    parks=st.dictionaries(st.integers(0, CALLS - 1), st.integers(0, 9), min_size=1),
 )
-@FEW_EXAMPLES
+@example(kind="wide", name="emulated", first=0, parks={0: 4})  # plans that cut one storage into different pieces
+@example(kind="wide", name="emulated", first=0, parks={0: 2})  # storages that all leave to be cut anew
+@few_examples()
 def test_run_parked_at_random_boundaries_has_the_bits_of_the_undisturbed_run(
     kind: str, name: str, first: int, parks: dict[int, int]
 ) -> None:
@@ -166,6 +171,108 @@ def _least_pool_bytes(steps: tuple[CapturedStep, ...], seeds: Sequence[int]) -> 
     """Return the bytes of the host pool that a controller counts for the job, parked or under one of these plans."""
     graphs = tuple(step.graph for step in steps)
     return max(parked_bytes(graphs), *(host_bytes(graphs, _plans(steps, seed)) for seed in seeds))
+
+
+class _CountedPool(MemoryDevice):
+    """Refuses a buffer for which `host_fit` has made no room. `peak_bytes` is the most that the pool had acquired."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._acquired_bytes = 0
+        self.peak_bytes = 0
+
+    def host_allocate(self, size_bytes: int) -> HostBuffer:
+        buffer = super().host_allocate(size_bytes)
+        assert self._used_bytes <= self._acquired_bytes
+        return buffer
+
+    def host_fit(self, free_bytes: int) -> None:
+        self._acquired_bytes = self._used_bytes + free_bytes
+        self.peak_bytes = max(self.peak_bytes, self._acquired_bytes)
+
+    def reset_peak(self) -> None:
+        """Measure the peak from now on."""
+        self.peak_bytes = self._acquired_bytes
+
+    @property
+    def _used_bytes(self) -> int:
+        return sum(pooled_bytes(len(buffer)) for buffer in self.buffers.values())
+
+
+class _Replanned:
+    """Drives a runner, and before some iterations parks it (or not) and adopts other plans.
+
+    Checks after each call that the pool has stayed within what the controller counts.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        steps: tuple[CapturedStep, ...],
+        changes: dict[int, tuple[int, bool]],
+        pool: _CountedPool,
+    ) -> None:
+        self._runner = runner
+        self._steps = steps
+        self._changes = changes
+        self._pool = pool
+        self._iteration = 0
+        self._counted_bytes = 0
+
+    def adopt(self, seed: int, *, parks: bool) -> None:
+        """Adopt the plans of a seed, from the present plans or from the host pool."""
+        graphs, plans = tuple(step.graph for step in self._steps), _plans(self._steps, seed)
+        if parks:
+            self._counted_bytes = max(self._counted_bytes, parked_bytes(graphs))
+            self._counted_bytes = self._check(self._runner.park)
+        counted_bytes = host_bytes(graphs, plans)
+        self._counted_bytes = max(self._counted_bytes, counted_bytes)
+        self._check(lambda: self._runner.adopt(plans, self._iteration))
+        self._counted_bytes = counted_bytes
+        self._pool.reset_peak()
+
+    def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
+        self._change()
+        return self._check(lambda: self._runner.train(x, y, lr))
+
+    def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self._change()
+        return self._check(lambda: self._runner.evaluate(x, y))
+
+    def _change(self) -> None:
+        self._iteration += 1
+        if self._iteration in self._changes:
+            seed, parks = self._changes[self._iteration]
+            self.adopt(seed, parks=parks)
+
+    def _check(self, call: Callable[[], Result]) -> Result:
+        result = call()
+        assert self._pool.peak_bytes <= self._counted_bytes
+        self._pool.reset_peak()
+        return result
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    first=st.integers(0, 9),
+    changes=st.dictionaries(
+        st.integers(1, CALLS), st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=4
+    ),
+)
+@example(kind="wide", first=4, changes={1: (2, False), 5: (6, True), 8: (4, True)})
+@few_examples()
+def test_pool_never_exceeds_the_larger_of_the_parked_state_and_the_counted_bytes_of_the_plans(
+    kind: str, first: int, changes: dict[int, tuple[int, bool]]
+) -> None:
+    job, steps = prepared(kind, settings=OPTIMIZERS[kind])
+    pool = _CountedPool()
+    expected = bits(drive(Eager(job), job))
+    runner = Runner(pool, job.state(), steps)
+    replanned = _Replanned(runner, steps, changes, pool)
+    replanned.adopt(first, parks=False)
+    assert bits(drive(replanned, job)) == expected
+    runner.close()
+    assert not pool.buffers
 
 
 def test_parked_state_can_be_exported_and_is_freed_by_close() -> None:

@@ -14,7 +14,7 @@ from indb_tensile.scheduler.memory.residency import intervals
 from indb_tensile.scheduler.plan import Plan
 from tests.executor.conftest import prepared
 from tests.executor.plans import random_plan
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 
 _REGION_BYTES = 1 << 14
 
@@ -41,7 +41,7 @@ def _in_use(step: CapturedStep, plan: Plan, k: int) -> list[tuple[int, int]]:
     ]
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(
     st.lists(st.integers(1, 5000), min_size=1, max_size=5),
     st.lists(st.integers(0, 20_000), min_size=1, max_size=5),

@@ -125,8 +125,10 @@ def test_job_that_does_not_fit_waits_and_states_for_what() -> None:
             "0 B are free",
         ),
     )
-    orders = controller.finish(first)
-    assert SetWaitsFor(job=JobId(2), claim=ClaimToken(1002), text=None) in orders
+    orders = controller.send(Finish(trainer=first))
+    assert SetWaitsFor(job=JobId(2), claim=ClaimToken(1002), text=None) in orders, "it is planned for at once"
+    assert not orders_of_type(orders, SetGrant), "the memory is not free yet"
+    orders = controller.send(Exit(trainer=first, code=0))
     assert SetGrant(trainer=second, grant_bytes=8 * REGION) in orders
 
 
@@ -269,9 +271,10 @@ def test_often_overtaken_job_blocks_the_queue_until_it_starts() -> None:
     assert {m.job.job: m.overtaken for m in controller.pool.members} == {1: 0, 2: MOST_OVERTAKEN}
     controller.send(SpareReady(trainer=controller.pool.spares[0].trainer))
     assert not orders_of_type(controller.orders, ClaimNext)
-    orders = controller.finish(first)
+    orders = controller.send(Finish(trainer=first))
+    assert ClaimNext() in orders
+    orders = controller.send(Exit(trainer=first, code=0))
     assert SetGrant(trainer=large, grant_bytes=8 * REGION) in orders
-    assert ClaimNext() in controller.orders
 
 
 def test_job_behind_an_often_overtaken_job_states_that_it_waits_for_its_turn() -> None:

@@ -100,6 +100,19 @@ def test_entering_jobs_limits_the_entering_jobs_of_one_owner() -> None:
     )
 
 
+def test_owner_has_half_of_the_places_for_jobs_that_wait_for_the_device() -> None:
+    controller = FakeController(10, max_jobs=8, spare_trainers=1)
+    controller.start(1, 10)
+    for number in (2, 3, 4, 5):
+        trainer = controller.claim(job(number))
+        controller.capture(trainer, 10)
+        passed_over = {10} if number == 5 else set()
+        orders = controller.send(SpareReady(trainer=controller.pool.spares[0].trainer))
+        assert orders == (ClaimNext(passed_over=frozenset(passed_over)),)
+        controller.send(Claim(job=None))
+        controller.send(Tick())
+
+
 def test_claim_blocker_states_what_the_next_job_waits_for() -> None:
     controller = FakeController(10, max_jobs=1)
     controller.send(Tick())

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.admission.admission_orders import ParkJob, SendPlans
-from indb_tensile.scheduler.admission.events import Capture, Parking, PauseChange
+from indb_tensile.scheduler.admission.events import Capture, Parking, PauseChange, PriorityChange
+from indb_tensile.scheduler.admission.fair_turns import in_fair_order
 from indb_tensile.scheduler.admission.pool import JobStage, Sharing, TrainerId
 
 from .fake_controller import REGION, FakeController, graph, job, orders_of_type
@@ -56,6 +57,21 @@ def test_lower_job_leaves_for_a_higher_one_and_returns_after_it() -> None:
     assert controller.grants() == {1: 4}
 
 
+def test_a_priority_delays_no_job_of_another_owner() -> None:
+    controller = _controller(4)
+    running = _start(controller, 1, 4, owner=1)
+    ours = _capture(controller, 2, 4, owner=1)
+    for number in (3, 4):
+        _capture(controller, number, 4, owner=2, priority=1000)
+    assert not orders_of_type(controller.orders, ParkJob)
+    assert in_fair_order(controller.pool, controller.pool.at(JobStage.WAITING))[0].job.owner_oid == 1
+    controller.finish(running)
+    controller.adopt_all()
+    member = controller.pool.of_trainer(ours)
+    assert member is not None
+    assert member.stage is JobStage.RUNNING, "it came first, and is as long as the others"
+
+
 def test_nobody_leaves_for_a_job_of_equal_or_lower_priority() -> None:
     controller = _controller(4)
     _start(controller, 1, 4, priority=5)
@@ -87,6 +103,30 @@ def test_lower_job_returns_if_the_higher_one_is_paused_while_it_waits() -> None:
     _parked(controller, low)
     controller.adopt_all()
     assert controller.grants()[1] == 4
+
+
+def test_a_running_job_leaves_when_the_priority_of_a_waiting_one_is_raised_and_returns_when_it_is_lowered() -> None:
+    controller = _controller(4)
+    low = _start(controller, 1, 4)
+    _capture(controller, 2, 4)
+    assert _stages(controller) == {1: JobStage.RUNNING, 2: JobStage.WAITING}
+    controller.send(PriorityChange(priorities={JobId(1): 0, JobId(2): 5}))
+    assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == [low]
+    assert [m.job.priority for m in controller.pool.members] == [0, 5]
+    _parked(controller, low)
+    controller.adopt_all()
+    assert controller.grants() == {1: 0, 2: 4}
+    controller.send(PriorityChange(priorities={JobId(1): 9, JobId(2): 5}))
+    high = controller.pool.members[1].trainer
+    assert [order.trainer for order in orders_of_type(controller.orders, ParkJob)] == [high]
+
+
+def test_a_running_job_alone_does_not_notice_its_new_priority() -> None:
+    controller = _controller(4)
+    _start(controller, 1, 4)
+    controller.send(PriorityChange(priorities={JobId(1): -5}))
+    assert controller.orders == ()
+    assert controller.grants() == {1: 4}
 
 
 @given(priorities=st.lists(st.integers(0, 2), min_size=1, max_size=5), data=st.data())

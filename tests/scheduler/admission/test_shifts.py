@@ -101,11 +101,36 @@ def test_a_job_that_made_way_says_for_whom_since_when_and_for_about_how_long() -
     assert waits_for.endswith("it made way for job 2 at 12:03:05 UTC")
 
 
-def test_a_job_stays_until_its_quantum_is_over_and_then_makes_way_at_a_tick() -> None:
+def test_a_long_job_makes_way_for_a_short_one_that_comes_just_after_it() -> None:
     controller = _controller()
     long = _start(controller, 1, 100_000.0)
+    short = _capture(controller, 2, 500.0)
+    assert _leaving(controller) == [], "its first step comes first"
+    _train(controller, long, 1.0)
+    controller.send(Tick(now_s=1.0))
+    assert _leaving(controller) == [long]
+    _parked(controller, long)
+    assert [order.trainer for order in orders_of_type(controller.orders, SendPlans)] == [short]
+
+
+def test_a_job_that_is_shorter_than_a_quantum_does_not_leave() -> None:
+    controller = _controller()
+    almost = _start(controller, 1, 0.9 * _QUANTUM_STEPS)
+    _train(controller, almost, 1.0)
+    _capture(controller, 2, 1.0)
+    assert _leaving(controller) == []
+
+
+def test_a_job_that_has_made_way_before_stays_until_its_quantum_is_over_and_then_makes_way_at_a_tick() -> None:
+    controller = _controller()
+    long = _start(controller, 1, 100_000.0)
+    _train(controller, long, 1.0)
+    short = _capture(controller, 2, 500.0)
+    _settle(controller)
+    controller.finish(short)
+    controller.adopt_all()
     _train(controller, long, _QUANTUM_STEPS / 2)
-    _capture(controller, 2, 500.0)
+    _capture(controller, 3, 500.0)
     assert _leaving(controller) == []
     _train(controller, long, _QUANTUM_STEPS)
     controller.send(Tick(now_s=3.0))
@@ -259,7 +284,8 @@ def test_every_job_has_its_first_step_in_time_and_ends_and_changes_are_rare(
     # within the bound, and the quanta of the jobs that are overdue at the same time and of those that run
     cycle_s = len(jobs) * (_QUANTUM_STEPS / 100.0 + 2.0) + 2.0
     assert all(first_s[number] - ready_s[number] <= first_step_s + cycle_s for number in ready_s)
-    assert parks <= trained_s / (_QUANTUM_STEPS / 100.0) + 1
+    # once in each quantum, and once for each job at the beginning of its training
+    assert parks <= trained_s / (_QUANTUM_STEPS / 100.0) + len(jobs)
     assert parks <= 4 * len(jobs), "jobs change places again and again"
 
 

@@ -16,7 +16,7 @@ from indb_tensile.scheduler.admission.events import (
     Tick,
 )
 from indb_tensile.scheduler.admission.pool import Sharing
-from indb_tensile.scheduler.admission.questions import PlacedFor, PlanFor
+from indb_tensile.scheduler.admission.questions import PlacedFor, PlanFor, TradeOffsFor
 from indb_tensile.scheduler.completion.contention import Contention
 from tests.scheduler.admission.fake_controller import FakeController, SlowPlannerController, job, measurement
 
@@ -31,6 +31,24 @@ def test_slow_plan_is_requested_once_and_sent_when_it_is_known() -> None:
     assert isinstance(slow.question, PlacedFor), "the second question is how much memory the placed plan takes"
     assert slow.answer() == quick.orders
     assert slow.pool == quick.pool
+
+
+def test_choice_of_jobs_is_made_once_while_the_planner_works() -> None:
+    controller = SlowPlannerController(10, sharing=Sharing.COMPLETION)
+    controller.capture(controller.claim(job(1)), 4)
+    assert isinstance(controller.question, TradeOffsFor)
+    controller.answer()
+    choice = controller.pool.last_choice
+    assert choice is not None
+    assert choice.choice.starts == (1,)
+    for question in (PlanFor, PlacedFor):
+        assert isinstance(controller.question, question)
+        assert controller.pool.last_choice is choice
+        controller.answer()
+    controller.adopt_all()
+    controller.capture(controller.claim(job(2)), 4)
+    controller.answer()
+    assert controller.pool.last_choice != choice, "a choice among other jobs is made anew"
 
 
 def test_jobs_are_cancelled_and_their_memory_is_freed_while_the_planner_works() -> None:

@@ -12,7 +12,7 @@ from indb_tensile.scheduler.completion.contention import Contention
 from indb_tensile.scheduler.completion.demand import JobDemand, TradeOff
 from indb_tensile.scheduler.completion.foretell import ScheduleMoment, first_moment, start, until_next_end
 from indb_tensile.scheduler.completion.set_forecasts import SetForecasts, SharedDevice, members
-from tests.nightly import FEW_EXAMPLES
+from tests.nightly import few_examples
 
 from .job_demands import MIB, MS, first_fit, in_turns, left_over, set_forecasts
 
@@ -33,7 +33,7 @@ def test_the_makespan_is_at_most_5_percent_above_the_exhaustive_best(forecasts: 
 
 
 @pytest.mark.nightly
-@FEW_EXAMPLES
+@few_examples()
 @given(forecasts=set_forecasts(6))
 def test_the_makespan_of_six_jobs_is_at_most_5_percent_above_the_exhaustive_best(forecasts: SetForecasts) -> None:
     assert _run(forecasts).now_ns <= 1.05 * _exhaustive_best_ns(forecasts)

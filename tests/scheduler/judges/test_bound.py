@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from indb_tensile.job import JobId
 from indb_tensile.scheduler.graph import Operator, OpIndex, Role, Stage, StepGraph, Tensor, TensorId
 from indb_tensile.scheduler.judges.bound import bound_bytes, covers, least_bytes
+from indb_tensile.scheduler.judges.bound_moments import movable
 from indb_tensile.scheduler.judges.check import faults
 from indb_tensile.scheduler.judges.equivalence import judge
-from indb_tensile.scheduler.judges.moments import movable
 from indb_tensile.scheduler.link import Link
 from indb_tensile.scheduler.memory.peak import floor, gaps, liveness_peak, peak
 from indb_tensile.scheduler.plan import Execution, Infeasible, Plan, Swap
@@ -25,7 +25,7 @@ from indb_tensile.scheduler.search.reorder import rearranged, with_parts
 from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
-from tests.nightly import FEW_EXAMPLES, SOME_EXAMPLES
+from tests.nightly import few_examples, some_examples
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.plan_parts import execution_order
 from tests.scheduler.strategies import graphs, latencies, links
@@ -99,7 +99,7 @@ def test_a_higher_peak_gets_more_of_the_extra_time() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, sum(latency_ns) + 50) in range(48, 52)
 
 
-@FEW_EXAMPLES
+@few_examples()
 @given(graphs(), st.integers(2, 3), links(), st.data())
 def test_no_search_is_below_the_bound_of_a_repeated_step(
     graph: StepGraph, times: int, link: Link, data: st.DataObject
@@ -175,7 +175,7 @@ def test_bound_does_not_cover_plans_that_reorder_other_operators() -> None:
     assert not covers(graph, Plan(policy="test", executions=execution_order(1, 0, 2)))
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.data())
 def test_no_plan_of_a_small_graph_is_below_the_bound(data: st.DataObject) -> None:
     graph = data.draw(_small_graphs())
@@ -194,7 +194,7 @@ def test_no_plan_of_a_small_graph_is_below_the_bound(data: st.DataObject) -> Non
             assert bound_bytes(graph, latency_ns, link, time_ns) <= peak_bytes
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(graphs(), links(), st.data())
 def test_no_policy_and_no_search_is_below_the_bound(graph: StepGraph, link: Link, data: st.DataObject) -> None:
     stages = data.draw(st.sampled_from((Stage.FORWARD, Stage.OPTIMIZER)))

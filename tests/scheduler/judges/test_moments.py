@@ -5,7 +5,7 @@ may be copied, and what can be recomputed.
 from dataclasses import replace
 
 from indb_tensile.scheduler.graph import Role, Stage, StepGraph
-from indb_tensile.scheduler.judges.moments import Moments
+from indb_tensile.scheduler.judges.bound_moments import Moments
 from indb_tensile.scheduler.link import Link
 from tests.scheduler.access_rows import graph_from_rows
 

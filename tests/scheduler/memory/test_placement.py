@@ -27,10 +27,10 @@ from indb_tensile.scheduler.memory.residency import Interval, intervals, load_bo
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from tests.nightly import FEW_EXAMPLES
+from tests.nightly import few_examples
 from tests.scheduler.strategies import links, workloads
 
-_INSTANCES = Path(__file__).parents[3] / "shared" / "data" / "minimalloc"
+_INSTANCES = Path(__file__).parents[4] / "shared" / "data" / "minimalloc"  # beside a checkout of a developer
 
 Block = tuple[int, int, int]  # first, stop, size
 
@@ -71,7 +71,7 @@ def test_every_algorithm_places_without_overlap_at_any_alignment(
     assert placement == algorithm(spans, count, alignment_bytes=alignment)
 
 
-@FEW_EXAMPLES
+@few_examples()
 @given(workloads(), links(), st.floats(0, 1), st.sampled_from(sorted(POLICIES)))
 def test_intervals_of_every_plan_can_be_placed(workload: Workload, link: Link, fraction: float, policy: str) -> None:
     least = least_bytes(workload)

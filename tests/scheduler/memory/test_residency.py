@@ -14,12 +14,12 @@ from indb_tensile.scheduler.plan import Execution, Plan
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.plan_parts import forward_operator, swap
 from tests.scheduler.strategies import graphs, links, workloads
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(workloads(), links(), st.floats(0, 1), st.sampled_from(sorted(POLICIES)))
 def test_intervals_of_every_plan_sum_up_to_its_load(
     workload: Workload, link: Link, fraction: float, policy: str

@@ -10,7 +10,7 @@ from indb_tensile.scheduler.judges.gate_check import JobLoads, faults
 from indb_tensile.scheduler.phases.load_cycle import merge_segments
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Gate, Shift, interleave, least_budget
 from indb_tensile.scheduler.timing.simulate import Compute
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.phases.cycle_strategies import cycles
 
 
@@ -42,7 +42,7 @@ def test_implied_gates_are_left_out() -> None:
     )
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1))
 def test_no_gate_is_implied_by_the_gate_after_it(jobs: list[Cycle], fraction: float) -> None:
     least, most = least_budget(jobs), sum(job.peak_bytes for job in jobs)
@@ -67,7 +67,7 @@ def test_stretch_of_operators_waits_for_a_whole_stretch() -> None:
     )
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.lists(cycles(), min_size=2, max_size=4), st.integers(1, 4), st.floats(0, 1.1))
 def test_gates_of_stretches_hold_for_their_operators(jobs: list[Cycle], most: int, fraction: float) -> None:
     stretches = [merge_segments(cycle, most) for cycle in jobs]
@@ -89,7 +89,7 @@ def test_schedule_exceeds_the_budget_without_any_one_of_its_gates() -> None:
         assert fault.endswith("bytes together, over the budget of 79")
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1))
 def test_judge_finds_no_fault_for_any_timing(jobs: list[Cycle], fraction: float) -> None:
     least, most = least_budget(jobs), sum(job.peak_bytes for job in jobs)
@@ -99,7 +99,7 @@ def test_judge_finds_no_fault_for_any_timing(jobs: list[Cycle], fraction: float)
     assert faults([_loads_of(cycle) for cycle in jobs], shift.schedule(range(len(jobs)), budget)) == ()
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1), st.data())
 def test_budget_holds_without_deadlock_for_every_order_of_operators(
     jobs: list[Cycle], fraction: float, data: st.DataObject
@@ -119,7 +119,7 @@ def test_budget_holds_without_deadlock_for_every_order_of_operators(
         assert runs.held_bytes() <= budget
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.lists(cycles(), min_size=2, max_size=4), st.floats(0, 1.1))
 def test_no_job_waits_at_a_gate_if_operators_take_their_expected_time(jobs: list[Cycle], fraction: float) -> None:
     least, most = least_budget(jobs), sum(job.peak_bytes for job in jobs)

@@ -11,7 +11,7 @@ from indb_tensile.scheduler.phases.load_cycle import curve
 from indb_tensile.scheduler.phases.phase_offsets import Cycle, Shift, interleave, least_budget, least_start
 from indb_tensile.scheduler.plan import Infeasible
 from indb_tensile.scheduler.timing.simulate import Compute
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.phases.cycle_strategies import cycles
 
 OVERLAP = Compute.OVERLAP
@@ -158,7 +158,7 @@ def test_total_load_keeps_the_budget_in_every_round(jobs: list[Cycle], fraction:
     assert max(total) == shift.peak_bytes <= budget
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.lists(cycles(), min_size=1, max_size=3), st.floats(0, 1.1))
 def test_jobs_that_take_turns_lose_no_time_at_gates(jobs: list[Cycle], fraction: float) -> None:
     budget = _budget(jobs, fraction)

@@ -11,7 +11,7 @@ from indb_tensile.scheduler.memory.peak import liveness_peak
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.policies.division import Demand, divide
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.strategies import links, workloads
 
 FIRST = Demand(floor_bytes=4, least_bytes=20, most_bytes=100)
@@ -43,7 +43,7 @@ def test_limits_keep_the_budget_unless_the_floors_exceed_it(jobs: list[tuple[int
     assert all(d.floor_bytes <= limit <= d.most_bytes for d, limit in zip(demands, limits, strict=True))
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(workloads(), st.integers(2, 4), st.floats(0, 1.1), links())
 def test_per_job_policies_plan_equal_jobs_as_one_job_alone(
     job: Workload, count: int, fraction: float, link: Link

@@ -19,7 +19,7 @@ from indb_tensile.scheduler.policies.home import home, longest_parts
 from indb_tensile.scheduler.recomputation.recompute import Recomputation
 from indb_tensile.scheduler.rewrite import rewrite
 from indb_tensile.scheduler.workload import Workload
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.plan_parts import execution_order, idle_gap, iteration_ns
 from tests.scheduler.strategies import links, several_workloads
 
@@ -102,7 +102,7 @@ def test_gap_split_by_a_recomputation_is_swapped_in_its_longer_part() -> None:
     assert longest_parts(graph, [idle_gap(0, 1, 7)], executions, (*(1,) * 7, 900, 1)) == [idle_gap(0, 6, 8)]
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(most=2), links(), st.floats(0, 1))
 def test_plans_with_recomputation_are_valid_and_never_raise_the_peak(
     jobs: tuple[Workload, ...], link: Link, fraction: float

@@ -13,7 +13,7 @@ from indb_tensile.scheduler.memory.peak import liveness_peak, peak
 from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.policies.policy import PlanOptions
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.strategies import graphs, latencies, links
 
 _FORWARD = (
@@ -53,7 +53,7 @@ def _jobs(draw: st.DrawFn) -> tuple[Workload, ...]:
     return tuple(jobs)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(_jobs(), links(), st.floats(0, 1), st.sampled_from(("vdnn", "superneurons", "capuchin")), st.booleans())
 def test_plans_are_valid_and_capuchin_meets_every_budget(
     jobs: tuple[Workload, ...], link: Link, fraction: float, policy: str, rewrites: bool

@@ -17,7 +17,7 @@ from indb_tensile.scheduler.policies.tensile import over_its_rate, stands_still,
 from indb_tensile.scheduler.tensile.swap_events import Rules
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
 from indb_tensile.scheduler.workload import Workload
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import links, several_workloads
 
@@ -218,7 +218,7 @@ def test_recomputation_continues_after_swapping_has_ended() -> None:
 # --- any jobs ----------------------------------------------------------------------------------------------------
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links(), st.floats(0, 1.2), st.integers(1, 40))
 def test_plans_are_valid_swap_without_stalls_and_recompute_to_no_higher_peak(
     jobs: tuple[Workload, ...], link: Link, fraction: float, slow: int

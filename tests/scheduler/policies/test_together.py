@@ -18,7 +18,7 @@ from indb_tensile.scheduler.policies.tensile_plus import slowdown, tensile_plus
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies
 from indb_tensile.scheduler.timing.simulate import Compute, JobRun, simulate
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from tests.nightly import SOME_EXAMPLES, nightly_unless
+from tests.nightly import nightly_unless, some_examples
 from tests.scheduler.large import unrolled
 from tests.scheduler.strategies import links, several_workloads
 
@@ -26,7 +26,7 @@ _LINK = REFERENCE.link
 _UNFAIR = 1.25  # the largest accepted ratio of a job's slowdown to the mean slowdown
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(list(Compute)))
 def test_jobs_planned_together_are_never_slower_than_with_equal_parts(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute

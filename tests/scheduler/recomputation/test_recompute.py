@@ -15,7 +15,7 @@ from indb_tensile.scheduler.memory.peak import Gap, gaps, peak, unrolled
 from indb_tensile.scheduler.plan import Execution, Plan, Swap
 from indb_tensile.scheduler.recomputation.recompute import Cone, Recomputation
 from indb_tensile.scheduler.rewrite import captured_order, effective
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.plan_parts import execution_order, forward_operator, idle_gap
 from tests.scheduler.strategies import graphs, latencies
 
@@ -129,7 +129,7 @@ def test_host_copy_is_reused_until_the_tensor_is_written() -> None:
     assert copies((), *away_at_the_start) == [(True, 4), (False, 6)]
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.data())
 def test_every_choice_of_gaps_and_swaps_gives_a_valid_plan(data: st.DataObject) -> None:
     graph = data.draw(graphs())

@@ -22,7 +22,7 @@ from indb_tensile.scheduler.search.first_plan import delay_allowance, layout_all
 from indb_tensile.scheduler.search.local_search import Effort, fits_layout_limit
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.machines import REFERENCE, latencies, link
-from tests.nightly import SOME_EXAMPLES, nightly_unless
+from tests.nightly import nightly_unless, some_examples
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies as step_latencies
 from tests.scheduler.strategies import links
@@ -49,7 +49,7 @@ def test_plan_is_valid_and_meets_every_limit_that_swapping_everything_meets(
         assert candidate.iteration_ns <= swap_all.iteration_ns
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.data(), step_graphs(), links())
 def test_equal_graphs_get_equal_plans(data: st.DataObject, graph: StepGraph, lanes: Link) -> None:
     latency_ns = data.draw(step_latencies(graph))

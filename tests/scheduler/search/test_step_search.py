@@ -16,7 +16,7 @@ from indb_tensile.scheduler.search.candidate_plans import CandidatePlans
 from indb_tensile.scheduler.search.reorder import updates_beside_gradients, with_parts
 from indb_tensile.scheduler.search.step_search import GreedyOptions, StepSearch
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.strategies import graphs as step_graphs
 from tests.scheduler.strategies import latencies, links
@@ -79,7 +79,7 @@ def test_many_small_swaps_for_which_the_lanes_have_time_replace_a_recomputation(
     _assert_valid_as_stated(graph, latency_ns, LINK, search)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(step_graphs(), links(), st.data())
 def test_every_search_gives_a_valid_plan_with_the_stated_peak_and_time(
     graph: StepGraph, link: Link, data: st.DataObject

@@ -12,7 +12,7 @@ from indb_tensile.scheduler.memory.peak import LIVENESS, load
 from indb_tensile.scheduler.plan import Plan
 from indb_tensile.scheduler.tensile.swap_events import MemoryPeak, Rules, SwapEvents
 from indb_tensile.scheduler.timing.simulate import JobRun, simulate
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.access_rows import graph_from_rows
 from tests.scheduler.plan_parts import swap
 from tests.scheduler.strategies import graphs, latencies, links
@@ -335,7 +335,7 @@ def test_swap_in_behind_another_that_is_needed_later_is_rejected() -> None:
 # --- any graph ---------------------------------------------------------------------------------------------------
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.data(), graphs(), links(), st.booleans())
 def test_swaps_are_valid_never_raise_the_footprint_and_cause_no_stalls(
     data: st.DataObject, graph: StepGraph, link: Link, slow: bool

@@ -20,7 +20,7 @@ from indb_tensile.scheduler.policies import POLICIES
 from indb_tensile.scheduler.timing.schedule import Gate, Schedule
 from indb_tensile.scheduler.timing.simulate import Compute, Event, EventKind, Forecast, JobRun, simulate, timeline
 from indb_tensile.scheduler.workload import Workload
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.strategies import links, workloads
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)
@@ -76,7 +76,7 @@ def test_deadlock_is_an_invariant_error() -> None:
         simulate((_run_with_peak(), _run_with_peak()), LINK, schedules=(schedule,))
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(
     st.lists(workloads(graphs_each=1), min_size=2, max_size=3),
     links(),

@@ -22,7 +22,7 @@ from indb_tensile.scheduler.timing.operator_features import (
     rooflines_ns,
     write_description,
 )
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.descriptions import convolution, dense, descriptions, elementwise
 
 SPEED = DeviceSpeed(flops_per_s=1_000_000_000, bytes_per_s=1_000_000_000, launch_ns=5)
@@ -40,7 +40,7 @@ def test_features_are_finite_deterministic_and_of_one_width(description: Descrip
     assert all(math.isfinite(number) for number in description.features)
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(st.lists(descriptions(), max_size=5))
 def test_row_does_not_depend_on_other_rows(several: list[Description]) -> None:
     rows = matrix(several)

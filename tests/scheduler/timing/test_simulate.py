@@ -17,7 +17,7 @@ from indb_tensile.scheduler.rewrite import effective
 from indb_tensile.scheduler.search.step_search import StepSearch
 from indb_tensile.scheduler.timing.copy_flow import Flow, Lane
 from indb_tensile.scheduler.timing.simulate import Compute, EventKind, Forecast, JobRun, simulate, timeline
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.strategies import graphs, latencies, links, several_workloads
 
 LINK = Link(out_bytes_per_s=10**9, in_bytes_per_s=10**9)  # 1 ns a byte
@@ -158,7 +158,21 @@ def test_simulation_of_jobs_of_very_different_length_ends() -> None:
     assert (short.iteration_ns, slow.iteration_ns) == (400, 4 * 10**9)
 
 
-@SOME_EXAMPLES
+def test_very_short_job_loads_the_lane_of_a_long_one_all_the_time() -> None:
+    """The short job uploads for 70 ns and computes for 100 ns. While the long job copies, the upload takes 140 ns,
+    and in 240 ns the copy progresses by 170 ns. So a copy of 100 ms takes 141 ms, of which an operator hides 100 ms.
+    """
+    batch = Tensor(id=TensorId(0), name="batch", size_bytes=70, role=Role.INPUT)
+    upload = Operator(name="upload", signature="u", stage=Stage.UPLOAD, reads=(), writes=(batch.id,))
+    graph = StepGraph(tensors=(batch,), operators=(upload, _operator((batch.id,))))
+    short = JobRun(graph=graph, plan=LIVENESS, latency_ns=(0, 100))
+    long = dataclasses.replace(_run(_swap_plan(2, 3), size_bytes=10**8), latency_ns=(10**8,) * 4)
+    quick, slow = simulate([short, long], LINK)
+    assert slow.stall_in_ns == pytest.approx(0.41 * 10**8, rel=0.05)
+    assert quick.iteration_ns == pytest.approx(170 + 70 * 1.41 / 4.41, rel=0.05)
+
+
+@some_examples()
 @given(several_workloads(), links(), st.floats(0, 1), st.sampled_from(Compute))
 def test_iteration_time_is_the_sum_of_its_parts_and_bounded_below(
     jobs: tuple[Workload, ...], link: Link, fraction: float, compute: Compute

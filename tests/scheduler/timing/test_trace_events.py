@@ -14,7 +14,7 @@ from indb_tensile.scheduler.plan import Execution, Infeasible, Plan, Swap
 from indb_tensile.scheduler.planner import Workload, least_bytes, plan_jobs
 from indb_tensile.scheduler.timing.simulate import Event, EventKind, JobRun, timeline
 from indb_tensile.scheduler.timing.trace_events import trace_events
-from tests.nightly import SOME_EXAMPLES
+from tests.nightly import some_examples
 from tests.scheduler.strategies import links, several_workloads
 
 P, A = TensorId(0), TensorId(1)
@@ -55,7 +55,7 @@ def test_operators_copies_and_waits_have_rows_of_their_own() -> None:
     assert counter == [(0.0, {"bytes": 100}), (1.5, {"bytes": 100 + 20 + 7})]
 
 
-@SOME_EXAMPLES
+@some_examples()
 @given(several_workloads(), links(), st.floats(0.0, 1.0))
 def test_every_event_of_a_timeline_is_in_the_trace(workloads: tuple[Workload, ...], link: Link, share: float) -> None:
     least = sum(least_bytes(w) for w in workloads)

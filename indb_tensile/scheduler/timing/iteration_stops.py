@@ -1,0 +1,99 @@
+"""What one iteration of a job does, for the simulator: the boundaries at which the job copies or waits.
+
+Between two such boundaries a job only computes, so the simulator passes over all operators in between at once.
+"""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from indb_tensile.scheduler.graph import Stage, StepGraph
+from indb_tensile.scheduler.link import Link
+from indb_tensile.scheduler.plan import Plan
+from indb_tensile.scheduler.rewrite import effective_latency
+
+# Iterations of a fast job that are simulated for one of the slowest job (`iterations_together`). Seven sets of a
+# network with iterations of 0.7 s and small ones of 1 to 2 ms, against a simulation of every iteration: the slow
+# job's forecast differs by up to 7 %, that of a fast job that waits for copies by up to 27 % (with 64: 10 %), and the
+# simulation takes a tenth of the time.
+_FINE_ENOUGH = 32
+
+
+@dataclass(slots=True)
+class IterationStop:
+    """A boundary at which the job does more than compute. Actions happen in the order of the fields."""
+
+    operator: int
+    outs: list[tuple[int, int]] = field(default_factory=list)  # swaps whose copy out is queued, as (swap, duration)
+    frees: list[int] = field(default_factory=list)  # swaps whose copy out the job waits for
+    ins: list[tuple[int, int]] = field(default_factory=list)  # swaps whose copy in is queued, as (swap, duration)
+    needs: list[int] = field(default_factory=list)  # swaps whose copy in the job waits for
+    upload_ns: int = 0  # on the in-lane; 0 if the operator is not an upload
+    gated: bool = False  # the job waits for other jobs here, or they wait for this boundary
+    compute_ns: int = 0  # from here to the next stop
+
+    @property
+    def shared(self) -> bool:
+        """Return whether this stop depends on other jobs, or other jobs on this stop."""
+        return bool(self.outs or self.ins or self.frees or self.needs or self.upload_ns or self.gated)
+
+
+def stops_of(
+    graph: StepGraph,
+    plan: Plan,
+    captured_ns: Sequence[int],
+    link: Link,
+    gated: Set[int],
+    *,
+    every: bool,
+    stretch: int = 1,
+) -> tuple[IterationStop, ...]:
+    """Return the boundaries of one iteration at which the job does more than compute. Boundary 0 is always included.
+
+    `graph` is the graph that runs under the plan, and `captured_ns` has the latencies of the captured operators. With
+    `every`, each boundary is a stop. All durations are multiplied by `stretch`.
+    """
+    count = len(graph.operators)
+    uploads = {k for k, op in enumerate(graph.operators) if op.stage is Stage.UPLOAD}
+    latency_ns = effective_latency(captured_ns, plan)
+    positions = set(range(count)) if every else {0, *uploads, *gated}
+    for swap in plan.swaps:
+        positions |= {(swap.out_after + 1) % count, swap.free_at, swap.in_at, swap.needed_by}
+    stops = {k: IterationStop(k, gated=k in gated) for k in sorted(positions)}
+    before = (0, *accumulate(0 if k in uploads else ns for k, ns in enumerate(latency_ns)))
+    for stop, end in zip(stops.values(), (*list(stops)[1:], count), strict=True):
+        stop.compute_ns = stretch * (before[end] - before[stop.operator])
+    for number, swap in enumerate(plan.swaps):
+        size_bytes = graph.tensors[swap.tensor].size_bytes
+        if swap.copies:
+            stops[(swap.out_after + 1) % count].outs.append((number, stretch * link.out_ns(size_bytes)))
+        stops[swap.free_at].frees.append(number)
+        stops[swap.in_at].ins.append((number, stretch * link.in_ns(size_bytes)))
+        stops[swap.needed_by].needs.append(number)
+    for index in uploads:
+        written = {*graph.operators[index].writes}
+        stops[index].upload_ns = stretch * link.in_ns(sum(graph.tensors[t].size_bytes for t in written))
+    return tuple(stops.values())
+
+
+def iterations_together(runs: Sequence[tuple[Sequence[int], Plan, StepGraph]], link: Link) -> tuple[int, ...]:
+    """Return for each job the number of iterations that are simulated as one. A job has the latencies of its captured
+    operators, its plan, and the graph that runs under the plan.
+
+    A job with iterations of 1 ms beside one of 1 s would need a thousand iterations for one of the other. It is
+    simulated with operators and copies that take a multiple of their time, so that it loads the lanes equally. A copy
+    of the slow job shares its lane with many iterations of the fast one in either case.
+    """
+    least_ns = [_least_ns(captured_ns, plan, graph, link) for captured_ns, plan, graph in runs]
+    longest_ns = max(least_ns)
+    return tuple(max(1, longest_ns // (_FINE_ENOUGH * ns)) for ns in least_ns)
+
+
+def _least_ns(captured_ns: Sequence[int], plan: Plan, graph: StepGraph, link: Link) -> int:
+    """Return the time that an iteration of the graph that runs takes at least: that of its operators, or of its
+    copies on one lane.
+    """
+    sizes = [(swap.copies, graph.tensors[swap.tensor].size_bytes) for swap in plan.swaps]
+    out_ns = sum(link.out_ns(size_bytes) for copies, size_bytes in sizes if copies)
+    in_ns = sum(link.in_ns(size_bytes) for _, size_bytes in sizes)
+    return max(1, sum(effective_latency(captured_ns, plan)), out_ns, in_ns)
