@@ -1,39 +1,95 @@
--- model --
--- A deployed model that the caller may use and whose table still exists: the named model, or the first by name.
-select m.name, c.oid::regclass::text as relation
-  from tensile.models as m
-  join tensile.model_versions as v on v.model_id = m.model_id and v.deployed
-  join pg_catalog.pg_class as c on c.oid = v.relation_oid
- where %(model)s::text is null or m.name = %(model)s
- order by m.name
- limit 1
+-- Statements of predict.py.
 
--- numeric --
--- Fails for a model that predicts text labels.
-select public.tensile_predict(%(model)s, t) from tensile_bench_rows as t limit 1
+-- allow_login --
+alter role {} login
 
 -- create_rows --
--- Repeats the table's rows up to the given number.
-create temporary table tensile_bench_rows as
-select r.* from {relation} as r cross join generate_series(1, {count}) limit {count}
+create unlogged table bench_mlp as
+select id, {columns}, random() as y from generate_series(1::bigint, {rows}) as id
 
--- drop_rows --
-drop table tensile_bench_rows
+-- create_images --
+create unlogged table bench_cnn as
+select id, array(select array(select random()::real from generate_series(1, 8) as x where id is not null and y is not null)
+                   from generate_series(1, 8) as y) as pixels, random() as y
+  from generate_series(1::bigint, {rows}) as id
 
--- one_value --
-select public.tensile_predict(%(model)s, t) from (select * from tensile_bench_rows limit 1) as t
+-- create_key --
+alter table {relation} add primary key (id)
 
--- one_label --
-select public.tensile_predict_label(%(model)s, t) from (select * from tensile_bench_rows limit 1) as t
+-- create_sample --
+create table {sample} as select * from {relation} limit 2000
 
--- each_value --
-select count(public.tensile_predict(%(model)s, t)) from tensile_bench_rows as t
+-- create_repeated --
+-- Four times the rows without another table.
+create view bench_repeated as
+select * from bench_mlp union all select * from bench_mlp union all select * from bench_mlp union all select * from bench_mlp
 
--- each_label --
-select count(public.tensile_predict_label(%(model)s, t)) from tensile_bench_rows as t
+-- fill_statistics --
+vacuum analyze {relation}
 
--- batches --
-select sum(cardinality(public.tensile_predict_batch(%(model)s, rows)))
-  from (select array_agg(t) as rows
-          from (select t, row_number() over () as place from tensile_bench_rows as t) as numbered
-         group by (place - 1) / %(batch)s) as grouped
+-- grant_table --
+grant select on {relation} to tensile_reader
+
+-- grant_use --
+grant tensile_user to current_user
+
+-- train --
+select public.tensile_train(%(model)s, %(sample)s::regclass, 'y', 'regression', exclude => '{id}',
+                            architecture => %(architecture)s, hyperparams => '{"epochs": 1}', deploy => 'always')
+
+-- ended --
+select state::text, error_message from tensile.jobs where job_id = %(job)s and finished_at is not null
+
+-- stored --
+select b.bundle, (select string_agg(a.chunk, ''::bytea order by a.chunk_no) from tensile.artifacts as a
+                   where a.version_id = v.version_id) as weights
+  from tensile.models as m
+  join tensile.model_versions as v on v.model_id = m.model_id and v.deployed
+  join tensile.version_bundles as b on b.version_id = v.version_id
+ where m.name = %(model)s
+
+-- set_directory --
+select public.tensile_set_setting('socket_directory', %(directory)s)
+
+-- service --
+select (tensile.bridge('ping', '{}') #>> '{result,pid}')::integer
+
+-- drop_answers --
+drop table if exists bench_answers
+
+-- store_answers --
+create table bench_answers as
+select (key ->> 'id')::bigint as id, value from public.tensile_predict_table(%(model)s, %(relation)s)
+
+-- predict_into --
+call public.tensile_predict_into_and_wait(%(model)s, %(relation)s, 'public.bench_view')
+
+-- drop_view --
+drop view if exists bench_view
+
+-- drop_predictions --
+select tensile.drop_prediction_tables(10)
+
+-- create_answers --
+create table bench_answers (id bigint, value double precision)
+
+-- read_rows --
+copy (select {columns} from {relation}) to stdout (format binary)
+
+-- write_answers --
+copy bench_answers from stdin (format binary)
+
+-- largest_difference --
+select max(abs(a.value - r.value)), count(*) filter (where a.value is null)
+  from bench_reference as r left join {answers} as a using (id)
+
+-- keep_answers --
+drop table if exists bench_reference;
+alter table bench_answers rename to bench_reference
+
+-- declare_rows --
+declare bench_rows cursor for select * from public.tensile_predict_table(%(model)s, %(relation)s, array['id'])
+
+-- count_rows --
+select count(value) from public.tensile_predict_table(%(model)s, %(relation)s, array['id'])
+

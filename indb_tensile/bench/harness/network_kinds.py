@@ -1,7 +1,8 @@
-"""Twenty kinds of small networks that together cover what a captured step must compute exactly, under any plan.
+"""Twenty-five kinds of small networks that together cover what a captured step must compute exactly, under any plan.
 
-Networks of the literature appear as one or two of their blocks. Each kind is trained by one of the optimizers, some
-of them in micro-batches, in half precision, with clipped gradients or with averages of their weights.
+Networks of the literature appear as one or two of their blocks; the networks for tables are whole. Each kind is
+trained by one of the optimizers, some of them in micro-batches, in half precision, with clipped gradients or with
+averages of their weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from indb_tensile.bench.harness import convolutional, small_networks
+from indb_tensile.bench.harness import convolutional, embedded_networks, small_networks
 from indb_tensile.bench.harness.trial import TrainingSubject
 from indb_tensile.errors import MissingError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
+from indb_tensile.learning.tabm import MemberLoss
 
 ROWS = 4
 CLASSES = 10
@@ -152,6 +154,17 @@ _ALL = (
         passes=Passes(micro_batch_size=3, precision="bfloat16"),
         rows=8,
         **_CLASSIFIED,
+    ),
+    *(
+        NetworkKind(
+            name=name,
+            build=build,
+            x=embedded_networks.encoded_rows,
+            y=_integers(CLASSES),
+            loss=MemberLoss(nn.CrossEntropyLoss()),
+            settings=_ADAMW,
+        )
+        for name, build in embedded_networks.builders(CLASSES).items()
     ),
 )
 KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})

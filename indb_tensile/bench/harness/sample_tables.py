@@ -1,4 +1,4 @@
-"""Sample tables for `bench defaults`, in memory as a relation's reader returns them: real, synthetic, or CSV."""
+"""Sample tables for benchmarks of quality, in memory as a relation's reader returns them: real, synthetic, or CSV."""
 
 import csv
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def from_csv(path: Path, target: str) -> SampleTable:
         header, *rows = csv.reader(file)
     if target not in header:
         raise MissingError(f'{path} has no column "{target}"', hint=f"Its columns are: {', '.join(header)}.")
-    columns = {name: _parse_column([row[place] for row in rows]) for place, name in enumerate(header)}
+    columns = {name: parse_column([row[place] for row in rows]) for place, name in enumerate(header)}
     task = Task.REGRESSION if columns[target].kind is ColumnKind.FLOAT else Task.CLASSIFICATION
     return SampleTable(name=path.stem, table=make_table(columns), target=target, task=task)
 
@@ -86,7 +86,8 @@ def make_table(columns: dict[str, ColumnData]) -> TableData:
     )
 
 
-def _parse_column(texts: Sequence[str]) -> ColumnData:
+def parse_column(texts: Sequence[str]) -> ColumnData:
+    """Return a column of numbers if all texts are numbers, of timestamps if all are timestamps, else of texts."""
     values = [None if text in _NULL else text for text in texts]
     try:
         numbers = np.array([np.nan if value is None else float(value) for value in values])

@@ -1,0 +1,292 @@
+"""Compares the quality of models for tables on a fixed list of real data sets, with real rivals in the same run.
+
+    python -m indb_tensile.bench quality [--sets wage letter …] [--methods default boosting …] [--seeds 5]
+        [--csv FILE TARGET] [--threads 1] [--json]
+
+The data sets (bench/harness/quality_sets.py) were fixed before any default was chosen. All methods learn from the
+rows for training and validation of a seed's split and are scored on its test rows, by accuracy or R² times 100; `auc`
+is the area under the ROC curve times 100, for more than two classes the mean over the classes.
+
+- `default` is a training without settings, as a job trains it, but by plain PyTorch (harness/table_trainings.py).
+- `boosting` is scikit-learn's HistGradientBoosting with its defaults, with texts as categories.
+- `mlp` is scikit-learn's MLP with its defaults, on a network's usual numbers: texts as ones and zeros.
+- `plain` is our network as a plain script trains it: Adam with a rate of 0.001, batches of 128, 50 epochs.
+- `own_mlp` is our `mlp` with its defaults, trained in the same way as the default; a network for tables, such as
+  `tabm`, has its own name.
+
+The last lines are the mean ranks of the methods over all sets, by how many points the default is behind boosting
+(negative where it is ahead), and the sets of 5,000 rows or more on which it is more than three points behind. The
+time is that of a training with encoding and scoring.
+"""
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from threadpoolctl import threadpool_limits
+
+from indb_tensile.bench.harness.argument_types import whole
+from indb_tensile.bench.harness.boosted_tables import boosting, rows_to_learn_and_test
+from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.quality_sets import LARGE_ROWS, QUALITY_SETS, load
+from indb_tensile.bench.harness.result_tables import print_table
+from indb_tensile.bench.harness.sample_tables import SampleTable, from_csv
+from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
+from indb_tensile.job import Task
+from indb_tensile.learning.encoded_parts import Part
+from indb_tensile.learning.model_metrics import default_metric, evaluate, evaluate_classes
+from indb_tensile.learning.preparation import assemble
+from indb_tensile.request.network_rules import TABLE_ARCHITECTURES
+
+MOST_BEHIND = 3.0  # points by which the default may be behind boosting on a large set
+_DEFAULT, _BOOSTING = "default", "boosting"
+_SCRIPT_EPOCHS, _SCRIPT_BATCH, _SCRIPT_RATE = 50, 128, 1e-3
+
+Array = npt.NDArray[Any]
+Metrics = Mapping[str, float]  # by name, as shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityScore:
+    """The result of one training: accuracy or R² times 100 (`score`), the area under the ROC curve, and its cost."""
+
+    table: str
+    rows: int
+    method: str
+    seed: int
+    score: float
+    auc: float | None
+    epochs: int
+    seconds: float
+    processor_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityVerdict:
+    """The comparison over all sets: the mean rank of each method, and how far the default is behind on each set."""
+
+    mean_ranks: dict[str, float]
+    behind: dict[str, float]
+    large_behind: tuple[str, ...]  # the large sets on which the default is more than MOST_BEHIND points behind
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table for each data set and the comparison, or one JSON object for each training and the comparison."""
+    options = _parser().parse_args(arguments)
+    makers: list[Callable[[], SampleTable]] = [partial(load, name) for name in options.sets]
+    makers += [partial(from_csv, Path(file), target) for file, target in options.csv]
+    scores: list[QualityScore] = []
+    console = Console(width=140, highlight=False)
+    with threadpool_limits(options.threads):
+        torch.set_num_threads(options.threads)
+        for make in makers:
+            own = []
+            for score in measure(make(), options.methods, options.seeds):
+                own.append(score)
+                if options.json:
+                    print(json.dumps(asdict(score)), flush=True)
+            if not options.json:
+                print_table(console, f"{own[0].table}, {own[0].rows:,} rows", lines(own))
+            scores += own
+    verdict = compare(scores)
+    if options.json:
+        print(json.dumps(asdict(verdict)))
+        return
+    for line in verdict_lines(verdict):
+        console.print(line)
+
+
+def measure(table: SampleTable, methods: Sequence[str], seeds: int) -> Iterator[QualityScore]:
+    """Train by each method on each seed's split, and yield the scores."""
+    for seed in range(seeds):
+        for method in methods:
+            with Stopwatch() as watch, torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                metrics, epochs = METHODS[method](table, seed)
+            area = metrics.get("roc_auc")
+            yield QualityScore(
+                table=table.name,
+                rows=table.table.rows,
+                method=method,
+                seed=seed,
+                score=100 * metrics[default_metric(table.task)],
+                auc=None if area is None else 100 * area,
+                epochs=epochs,
+                seconds=watch.seconds,
+                processor_s=watch.processor_s,
+            )
+
+
+def compare(scores: Sequence[QualityScore]) -> QualityVerdict:
+    """Rank the methods on each set by their mean scores; equal means share the mean of their ranks."""
+    tables = list(dict.fromkeys(score.table for score in scores))
+    methods = list(dict.fromkeys(score.method for score in scores))
+    rows = {score.table: score.rows for score in scores}
+    means = {
+        table: {
+            method: fmean(score.score for score in scores if (score.table, score.method) == (table, method))
+            for method in methods
+        }
+        for table in tables
+    }
+    ranks = {
+        method: fmean(
+            sum(other > own[method] for other in own.values())
+            + (1 + sum(other == own[method] for other in own.values())) / 2
+            for own in means.values()
+        )
+        for method in methods
+    }
+    both = {_DEFAULT, _BOOSTING} <= set(methods)
+    behind = {table: own[_BOOSTING] - own[_DEFAULT] for table, own in means.items()} if both else {}
+    late = tuple(table for table, points in behind.items() if rows[table] >= LARGE_ROWS and points > MOST_BEHIND)
+    return QualityVerdict(mean_ranks=ranks, behind=behind, large_behind=late)
+
+
+def lines(scores: Sequence[QualityScore]) -> list[dict[str, str]]:
+    """Return a row for each method: mean and range of its score, mean area, and medians of its costs."""
+    rows = []
+    for method in dict.fromkeys(score.method for score in scores):
+        own = [score for score in scores if score.method == method]
+        points = [score.score for score in own]
+        areas = [score.auc for score in own if score.auc is not None]
+        rows.append(
+            {
+                "method": method,
+                "mean": f"{fmean(points):.2f}",
+                "least": f"{min(points):.2f}",
+                "most": f"{max(points):.2f}",
+                "auc": f"{fmean(areas):.2f}" if areas else "-",
+                "epochs": f"{median(score.epochs for score in own):,.0f}",
+                "seconds": f"{median(score.seconds for score in own):,.1f}",
+                "processor s": f"{median(score.processor_s for score in own):,.1f}",
+            }
+        )
+    return rows
+
+
+def verdict_lines(verdict: QualityVerdict) -> Iterator[str]:
+    """Yield the comparison in words, losses as well as wins."""
+    ranked = sorted(verdict.mean_ranks.items(), key=lambda pair: (pair[1], pair[0]))
+    yield "mean rank: " + ", ".join(f"{method} {rank:.2f}" for method, rank in ranked)
+    if not verdict.behind:
+        return
+    losses = {table: points for table, points in verdict.behind.items() if points > 0}
+    wins = {table: points for table, points in verdict.behind.items() if points <= 0}
+    yield f"behind boosting on {len(losses)}: {_listed(losses)}"
+    yield f"not behind boosting on {len(wins)}: {_listed(wins)}"
+    yield f"large sets more than {MOST_BEHIND:g} points behind: {', '.join(verdict.large_behind) or 'none'}"
+
+
+def _listed(behind: Mapping[str, float]) -> str:
+    ordered = sorted(behind.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{table} {points:+.2f}" for table, points in ordered) or "none"
+
+
+# --- methods ------------------------------------------------------------------------------------------------------
+
+
+def _network(kind: str) -> Callable[[SampleTable, int], tuple[Metrics, int]]:
+    """Return the method that trains this architecture as a job does."""
+
+    def score(table: SampleTable, seed: int) -> tuple[Metrics, int]:
+        prepared = assemble(table.table, specify(table, seed, {}, {"type": kind}))
+        epochs, _ = train(prepared)
+        return metrics_of_test(prepared), epochs
+
+    return score
+
+
+def _plain(table: SampleTable, seed: int) -> tuple[Metrics, int]:
+    """Score our network as a plain script trains it, on the rows for training and validation."""
+    prepared = assemble(table.table, specify(table, seed, {}))
+    parts = (prepared.train, prepared.valid)
+    x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
+    module = prepared.module.train()
+    optimizer = torch.optim.Adam(module.parameters(), lr=_SCRIPT_RATE)
+    for _ in range(_SCRIPT_EPOCHS):
+        for rows in torch.split(torch.randperm(len(x)), _SCRIPT_BATCH):
+            loss = prepared.loss(module(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return metrics_of_test(prepared), _SCRIPT_EPOCHS
+
+
+def _boosting(table: SampleTable, seed: int) -> tuple[Metrics, int]:
+    model, x = boosting(table, seed)
+    y = table.table.columns[table.target].values
+    learn, test = rows_to_learn_and_test(table, seed)
+    model.fit(x[learn], y[learn])
+    if table.task is Task.REGRESSION:
+        return {default_metric(table.task): model.score(x[test], y[test])}, 0
+    places = np.searchsorted(model.classes_, y[test])
+    known = model.classes_[np.minimum(places, len(model.classes_) - 1)] == y[test]  # a class may be in no other row
+    metrics = _of_probabilities(model.predict_proba(x[test[known]]), places[known])
+    return metrics | {default_metric(table.task): model.score(x[test], y[test])}, 0
+
+
+def _scikit_mlp(table: SampleTable, seed: int) -> tuple[Metrics, int]:
+    prepared = assemble(table.table, specify(table, seed, {}, {"type": "mlp"}))
+    parts = (prepared.train, prepared.valid)
+    x = np.concatenate([part.x.flatten(1).numpy() for part in parts])
+    y = np.concatenate([_flat_targets(part) for part in parts])
+    test = prepared.test.x.flatten(1).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # its default number of iterations is the rival
+        if table.task is Task.REGRESSION:
+            regressor = MLPRegressor(random_state=seed).fit(x, y)
+            outputs = regressor.predict(test).reshape(-1, 1)
+            return evaluate(table.task, outputs, prepared.test.y.numpy(), prepared.preprocessor), regressor.n_iter_
+        model = MLPClassifier(random_state=seed).fit(x, y)
+    chances = np.zeros((len(test), prepared.outputs))
+    chances[:, model.classes_] = model.predict_proba(test)
+    return _of_probabilities(chances, _flat_targets(prepared.test)), model.n_iter_
+
+
+def _flat_targets(part: Part) -> Array:
+    flat: Array = part.targets.reshape(part.rows).numpy()
+    return flat
+
+
+def _of_probabilities(chances: Array, targets: Array) -> dict[str, float]:
+    """Return the metrics of class probabilities. The softmax of their logarithms is the probabilities."""
+    return evaluate_classes(np.log(np.maximum(chances, np.finfo(np.float64).tiny)), targets)
+
+
+_COMPARED: dict[str, Callable[[SampleTable, int], tuple[Metrics, int]]] = {
+    _DEFAULT: _network("auto"),
+    _BOOSTING: _boosting,
+    "mlp": _scikit_mlp,
+    "plain": _plain,
+}
+METHODS = _COMPARED | {"own_mlp": _network("mlp")} | {kind: _network(kind) for kind in TABLE_ARCHITECTURES}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--sets", nargs="*", choices=tuple(QUALITY_SETS), default=list(QUALITY_SETS), metavar="NAME")
+    parser.add_argument(
+        "--csv", nargs=2, action="append", default=[], metavar=("FILE", "TARGET"), help="also train on this file"
+    )
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(_COMPARED), metavar="NAME")
+    parser.add_argument("--seeds", type=whole(), default=5, help="trainings of each table, each on its own split")
+    parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    return parser
+
+
+if __name__ == "__main__":
+    run(main)

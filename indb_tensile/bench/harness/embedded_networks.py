@@ -1,0 +1,42 @@
+"""The networks for tables as kinds of `bench exact`: small ones, each with one of the embeddings of numbers."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from indb_tensile.learning.architectures import build
+from indb_tensile.learning.row_embeddings import fit_embeddings
+
+NUMBERS, OTHERS = 5, 2
+CATEGORIES = (4, 30)
+# By the name of the kind: the architecture with the embedding and the sizes that it differs in.
+_DECLARED: dict[str, dict[str, Any]] = {
+    "tabm": {"members": 3, "hidden": [16, 12], "number_embedding": "piecewise", "bins": 6},
+    "residual_mlp": {"width": 16, "number_embedding": "periodic", "frequencies": 5},
+    "ft_transformer": {"embedding_width": 8, "heads": 2, "blocks": 1, "number_embedding": "linear"},
+    "dcn": {"hidden": [12], "number_embedding": "none"},
+    "wide_and_deep": {"hidden": [12, 8], "number_embedding": "piecewise", "activation": "silu"},
+}
+
+
+def builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:
+    """Return a builder for each network for tables, whose weights are drawn from torch's generator."""
+    return {kind: partial(_network, kind, outputs) for kind in _DECLARED}
+
+
+def encoded_rows(rows: int) -> torch.Tensor:
+    """Draw encoded rows: numbers, other values, and numbers of categories."""
+    codes = [torch.randint(size, (rows, 1)).float() for size in CATEGORIES]
+    return torch.cat([torch.randn(rows, NUMBERS + OTHERS), *codes], dim=1)
+
+
+def _network(kind: str, outputs: int) -> nn.Module:
+    layout = {"numbers": NUMBERS, "categories": list(CATEGORIES)}
+    width = NUMBERS + OTHERS + len(CATEGORIES)
+    seed = int(torch.randint(1 << 30, ()))
+    module = build({"type": kind, **_DECLARED[kind], **layout}, (width,), outputs, seed=seed)
+    fit_embeddings(module, encoded_rows(50))
+    return module

@@ -1,0 +1,90 @@
+"""Trains a job's network on a table as a job does, by plain PyTorch and without a database.
+
+A job computes the same bits with its captured steps (`bench exact`), so the quality is that of a job. The time is
+that of plain PyTorch.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from indb_tensile.bench.harness.sample_tables import SampleTable
+from indb_tensile.job import JobSpec, Relation
+from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
+from indb_tensile.learning.encoded_parts import Part
+from indb_tensile.learning.hyperparams import learning_rate
+from indb_tensile.learning.model_metrics import evaluate
+from indb_tensile.learning.preparation import Prepared
+
+_EVALUATED_ROWS = 4096
+_AUTO: Mapping[str, Any] = {"type": "auto"}
+
+
+def specify(
+    table: SampleTable, seed: int, hyperparams: Mapping[str, Any], architecture: Mapping[str, Any] = _AUTO
+) -> JobSpec:
+    """Return a job's specification for this table. The seed decides the split, the weights and the batches."""
+    return JobSpec(
+        model="m",
+        relation=Relation(oid=1, schema="public", name=table.name),
+        target=table.target,
+        task=table.task,
+        architecture=dict(architecture),
+        hyperparams={"seed": seed} | dict(hyperparams),
+        split={"seed": seed},
+    )
+
+
+def train(prepared: Prepared) -> tuple[int, int]:
+    """Train in place as a job's loop does, and load the best epoch's weights. Returns the epochs and steps taken."""
+    module, settings, stop = prepared.module, prepared.settings, prepared.early_stop
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+    )
+    per_epoch = batch_plan(prepared.train.rows, settings).steps
+    best: dict[str, torch.Tensor] = {}
+    epoch = 0
+    while epoch < settings.epochs and not stop.stopped:
+        module.train()
+        for step, rows in enumerate(batches(prepared.train, epoch, settings)):
+            rate = learning_rate(settings, epoch * per_epoch + step, settings.epochs * per_epoch)
+            optimizer.param_groups[0]["lr"] = rate
+            loss = prepared.loss(module(prepared.train.x[rows]), prepared.train.y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if stop.patience is not None:
+            stop = stop.observe(epoch, float(prepared.loss(outputs_of(prepared, prepared.valid), prepared.valid.y)))
+            if stop.best_epoch == epoch:
+                best = {name: value.clone() for name, value in module.state_dict().items()}
+        epoch += 1
+    if best:
+        module.load_state_dict(best)
+    return epoch, epoch * per_epoch
+
+
+def outputs_of(prepared: Prepared, part: Part) -> torch.Tensor:
+    """Return the network's outputs for these rows."""
+    prepared.module.eval()
+    with torch.inference_mode():
+        return torch.cat([prepared.module(part.x[rows]) for rows in ordered_batches(part, _EVALUATED_ROWS)])
+
+
+def metrics_of_test(prepared: Prepared) -> dict[str, float]:
+    """Return every metric of the network on the test rows."""
+    outputs = outputs_of(prepared, prepared.test).numpy()
+    return evaluate(prepared.task, outputs, prepared.test.y.numpy(), prepared.preprocessor)
+
+
+class Stopwatch:
+    """Measures wall-clock and processor seconds of a block. Processor time counts all threads."""
+
+    def __enter__(self) -> "Stopwatch":
+        self._began = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        began_s, began_processor_s = self._began
+        self.seconds, self.processor_s = time.perf_counter() - began_s, time.process_time() - began_processor_s
