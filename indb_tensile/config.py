@@ -29,6 +29,7 @@ OTHER_VARIABLES = frozenset(
         "TENSILE_SANITIZE",
         "TENSILE_SERVICE_PEER_UID",  # of a service (worker/serving/settings.py)
         "TENSILE_SERVICE_RESIDENT_BYTES",
+        "TENSILE_SERVICE_READ_ONLY",  # from `tensile service --read-only`
         "TENSILE_WORKER_ID",  # from a controller to the processes that it starts, as are all below
         "TENSILE_ANALYST_FD",
         "TENSILE_ANSWERING_FD",
@@ -96,6 +97,7 @@ class Settings:
     dsn: str = ""  # empty: libpq's own defaults and PG* variables
     reader_dsn: str = ""  # of the role that reads users' tables; empty: dsn as tensile_reader, without its password
     read_limit_bytes: int = 0  # memory of a trainer for the rows of a table; 0: half of the machine's or container's
+    rows_directory: str = ""  # for the rows of tables that exceed that memory; empty: rows in state_dir
     device: str = "auto"
     capacity_bytes: int = 2 * GIB  # unset, these three come from the device, except for the emulated one
     budget_bytes: int = 2 * GIB
@@ -241,6 +243,7 @@ _KINDS: dict[str, str] = {
     "dsn": "a libpq connection string",
     "reader_dsn": "a libpq connection string",
     "read_limit_bytes": "a size",
+    "rows_directory": "a directory",
     "device": "a kind of device",
     "capacity_bytes": "a size",
     "budget_bytes": "a size",

@@ -44,7 +44,7 @@ class MissingColumnError(MissingError):
 
 
 class UnsupportedError(RequestError):
-    """The user asked for something that this version does not support yet."""
+    """The user asked for something that cannot be had here."""
 
     sqlstate = "0A000"  # feature_not_supported
 
@@ -98,6 +98,13 @@ class StorageError(TensileError):
     """Data could not be stored: a disk is full, or a directory is not writable. A later attempt may succeed."""
 
     sqlstate = "53100"  # disk_full
+    exit_code = 71
+
+
+class RowFileError(TensileError):
+    """The file for the rows of a large table cannot be created or written, as when its disk is full."""
+
+    sqlstate = "53100"
     exit_code = 71
 
 

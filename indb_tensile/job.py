@@ -36,6 +36,7 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
     PAUSED = "paused"  # on request of its owner: its state is in host memory, and it has no device memory
     PARKED = "parked"  # the same, decided by its controller
+    PREDICTING = "predicting"  # reads, computes and stores the answers of tensile_predict_into
 
 
 class Blame(StrEnum):
@@ -75,25 +76,73 @@ class Relation:
 class Snapshot:
     """A sealed copy of a relation's rows. The job trains on the copy in place of the relation.
 
-    `columns` are the copied columns. `key` holds the columns of the relation's primary key; the copy has no index
-    from which they could be read.
+    `columns` are the copied columns. `key` holds the columns that identify a row, such as the relation's primary key;
+    the copy has no index from which they could be read. The last `test_rows` rows are from the table of the test
+    part, and the `valid_rows` before them from the table of the validation part.
     """
 
     relation: Relation
     columns: tuple[str, ...]
     key: tuple[str, ...]
     rows: int
+    valid_rows: int = 0
+    test_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTable:
+    """A table whose rows are all in one part of the split, with the numbers of its columns as in `JobSpec`."""
+
+    oid: int
+    schema: str
+    name: str
+    column_numbers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def relation(self) -> Relation:
+        """Return the table as a relation."""
+        return Relation(oid=self.oid, schema=self.schema, name=self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitFrom:
+    """The version whose weights a training starts from: a numbered one, or the one deployed when the job starts.
+
+    `model` is the name of the model when the job was enqueued, for messages.
+    """
+
+    model_id: int
+    model: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictInto:
+    """What a job of `tensile_predict_into` predicts and stores, besides what every specification says.
+
+    `version_id` is the version that predicts. `keys` are the columns that are stored with the answers, which had
+    `key_types` when the job was enqueued. `output` is the quoted name of the caller's view at that time.
+    """
+
+    version_id: int
+    output: str
+    keys: tuple[str, ...] = ()
+    key_types: tuple[str, ...] = ()
+    with_probabilities: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """The user's training request, resolved when the job was enqueued. A worker must not trust its contents.
+    """The user's request, resolved when the job was enqueued. A worker must not trust its contents.
 
     `architecture` is `{"type": "mlp" | "cnn" | "layers", ...}`; see `request/network_rules.py`.
     `features` None stands for all columns except the target and those in `exclude`. `column_numbers` has PostgreSQL's
     number of each column that is read directly; a column of another number is not the one that the user named.
     `query` is the text of the query that gave the rows of the job's snapshot; `relation` then has oid 0 and an empty
-    schema. No worker runs it.
+    schema. No worker runs it. `part_tables` has the tables that the split names, by part: "valid" and "test".
+    `transform` has the expressions of computed features and the types of the columns that they name; the snapshot has
+    their values, and no worker evaluates them. A job that has `predict` trains nothing; its task, target and
+    architecture are those of the version that predicts.
     """
 
     model: str
@@ -112,7 +161,11 @@ class JobSpec:
     max_runtime_s: int | None = None
     deploy: str = "if_better"
     query: str | None = None
+    init_from: InitFrom | None = None
     column_numbers: dict[str, int] = field(default_factory=dict)
+    part_tables: dict[str, PartTable] = field(default_factory=dict)
+    transform: dict[str, Any] | None = None
+    predict: PredictInto | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

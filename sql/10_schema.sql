@@ -27,12 +27,12 @@ comment on type tensile.job_state is
 
 create type tensile.job_phase as enum (
   'reading', 'capturing', 'calibrating', 'waiting for memory', 'training', 'validating', 'publishing',
-  'paused', 'parked');
+  'paused', 'parked', 'predicting');
 comment on type tensile.job_phase is
   'reading: reads the table into tensors; capturing: records one training step as a graph; calibrating: measures '
   'operators without a known latency; waiting for memory: to calibrate or to train; training; validating; publishing: '
   'stores the version; paused: on request, with its state in host memory and without device memory; parked: the same, '
-  'decided by the controller';
+  'decided by the controller; predicting: computes and stores the predictions of tensile_predict_into';
 
 create type tensile.task as enum ('classification', 'regression');
 comment on type tensile.task is 'classification: predicts a label out of a set; regression: predicts a number';

@@ -80,10 +80,13 @@ create table tensile.model_versions (
   created_at timestamptz not null default now(),
   deployed boolean not null default false,
   not_deployed text,
+  deployed_by name,
+  deployed_why text,
   constraint model_versions_number unique (model_id, number),
   constraint model_versions_number_is_positive check (number > 0),
   constraint model_versions_sizes_are_counts check (parameters >= 0 and weights_bytes >= 0),
   constraint model_versions_digests_are_sha256 check (weights_digest ~ '^[0-9a-f]{64}$'),
+  constraint model_versions_reasons_are_short check (length(deployed_why) <= 1000),
   constraint model_versions_metric_has_a_direction
     check (metric is null or (metric_name is not null and higher_is_better is not null))
 );
@@ -116,12 +119,39 @@ comment on column tensile.model_versions.relation_name is
 comment on column tensile.model_versions.data_digest is 'digest of the rows that the version was trained on';
 comment on column tensile.model_versions.training is
   'how the version was trained: the hyperparams and early_stop that repeat the training, which of them were chosen '
-  'automatically, the epochs trained, and the epoch of the published weights; null for a version of release 0.1';
+  'automatically, the features, rows and split, the epochs trained, and the epoch of the published weights; null for a '
+  'version of release 0.1';
 comment on column tensile.model_versions.created_at is 'time of publication';
 comment on column tensile.model_versions.deployed is
   'true for the version that predicts when no version is named; at most one version of each model';
 comment on column tensile.model_versions.not_deployed is
   'why the version was not deployed at its publication; null if it was deployed, and for a version of release 0.1';
+comment on column tensile.model_versions.deployed_by is
+  'role that deployed or withdrew the version last, as written by a trigger; null if nobody did, and for release 0.1';
+comment on column tensile.model_versions.deployed_why is 'why the version is deployed, in words; null if nobody said';
+
+create table tensile.deployments (
+  deployment_id bigint generated always as identity primary key,
+  model_id bigint not null references tensile.models on delete cascade,
+  from_version integer,
+  to_version integer,
+  deployed_by name,
+  deployed_at timestamptz not null default now(),
+  job_id bigint,
+  reason text
+);
+create index deployments_model on tensile.deployments (model_id, deployment_id);
+comment on table tensile.deployments is
+  'history of deployments: which version of a model was deployed in place of which; a trigger writes it';
+comment on column tensile.deployments.deployment_id is 'number of the deployment, in the order of writing';
+comment on column tensile.deployments.model_id is 'model of the versions';
+comment on column tensile.deployments.from_version is 'version that was deployed before; null if none was';
+comment on column tensile.deployments.to_version is 'version that is deployed from then on; null if none is';
+comment on column tensile.deployments.deployed_by is
+  'role that made the change, for display; null for a deployment by release 0.1';
+comment on column tensile.deployments.deployed_at is 'start of the transaction that made the change';
+comment on column tensile.deployments.job_id is 'job that published the version with the deployment; else null';
+comment on column tensile.deployments.reason is 'why the version was deployed, in words';
 
 -- Bundles are not part of model_versions, because all users who may predict with a model see its versions, and a bundle
 -- holds values of the training data, such as texts of a column and means.
@@ -147,7 +177,7 @@ create table tensile.model_privileges (
   revoked_at timestamptz,
   installation uuid not null default tensile.installation(),
   primary key (model_id, grantee_oid, privilege),
-  constraint model_privileges_are_known check (privilege in ('predict'))
+  constraint model_privileges_are_known check (privilege in ('predict', 'weights'))
 );
 create index model_privileges_grantee on tensile.model_privileges (grantee_oid);
 create index model_privileges_revoked on tensile.model_privileges (model_id) where revoked_at is not null;
@@ -157,7 +187,8 @@ comment on column tensile.model_privileges.owner_oid is 'owner of the model: a t
 comment on column tensile.model_privileges.grantee_oid is 'role that has the privilege; 0 stands for all roles';
 comment on column tensile.model_privileges.grantee_name is
   'name of the grantee, for display and for copies of the database; public for all roles';
-comment on column tensile.model_privileges.privilege is 'predict: see the model and predict with it';
+comment on column tensile.model_privileges.privilege is
+  'predict: see the model and predict with it; weights: also start trainings from its weights, which copies them';
 comment on column tensile.model_privileges.granted_by is 'role that granted the privilege: the owner at that time';
 comment on column tensile.model_privileges.granted_at is 'time of the grant';
 comment on column tensile.model_privileges.revoked_at is
@@ -260,6 +291,10 @@ create table tensile.jobs (
   started_at timestamptz,
   finished_at timestamptz,
   idempotency_key text,
+  depends_on bigint[],
+  awaits_jobs boolean not null default false,
+  retry_of bigint,
+  init_version_id bigint,
   version_id bigint,  -- no foreign key: deleting a version would lock its job's row, which users may lock too
   constraint jobs_spec_names_the_model check (spec ->> 'model' is not distinct from model_name),
   constraint jobs_spec_names_the_relation check (
@@ -283,6 +318,7 @@ create table tensile.jobs (
   constraint jobs_have_a_claim_while_active check (state not in ('starting', 'running') or claim is not null),
   constraint jobs_have_a_phase_only_while_active check (phase is null or state in ('starting', 'running')),
   constraint jobs_end_once check ((state in ('succeeded', 'failed', 'cancelled')) = (finished_at is not null)),
+  constraint jobs_await_others_only_while_queued check (not awaits_jobs or state = 'queued'),
   constraint jobs_that_fail_say_why check (state <> 'failed' or error_message is not null),
   constraint jobs_that_do_not_succeed_publish_nothing check (version_id is null or state = 'succeeded')
 ) with (fillfactor = 80);
@@ -291,7 +327,9 @@ create table tensile.jobs (
 create index jobs_active on tensile.jobs (worker_id) where worker_id is not null;
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
 create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id)
-  where state = 'queued' and not pause_requested;
+  where state = 'queued' and not pause_requested and not awaits_jobs;
+create index jobs_awaiting on tensile.jobs (job_id) where awaits_jobs;
+create index jobs_retried on tensile.jobs (retry_of) where retry_of is not null;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
@@ -358,7 +396,26 @@ comment on column tensile.jobs.started_at is 'time of the first claim';
 comment on column tensile.jobs.finished_at is 'time when the job succeeded, failed or was cancelled';
 comment on column tensile.jobs.idempotency_key is
   'key of the request; two requests of one owner with the same key are one job';
+comment on column tensile.jobs.depends_on is
+  'jobs that must succeed before this one starts, as requested; null if there are none';
+comment on column tensile.jobs.awaits_jobs is
+  'true while one of these jobs has not ended; until then no worker claims the job';
+comment on column tensile.jobs.retry_of is 'job whose request this one repeats: see tensile_retry';
+comment on column tensile.jobs.init_version_id is
+  'version whose weights the training starts from, chosen at the first start, so that a later attempt starts from the '
+  'same; null without init_from';
 comment on column tensile.jobs.version_id is 'version that the job published, which may have been deleted since';
+
+create table tensile.awaited_jobs (
+  job_id bigint not null references tensile.jobs on delete cascade,
+  awaited_id bigint not null,  -- no foreign key: a job is deleted without a look at those that waited for it
+  primary key (job_id, awaited_id)
+);
+create index awaited_jobs_awaited on tensile.awaited_jobs (awaited_id);
+comment on table tensile.awaited_jobs is
+  'which job waits for the success of which others; a row is deleted when the other job has succeeded';
+comment on column tensile.awaited_jobs.job_id is 'job that waits';
+comment on column tensile.awaited_jobs.awaited_id is 'job that it waits for';
 
 create table tensile.job_progress (
   job_id bigint primary key references tensile.jobs on delete cascade,
@@ -373,7 +430,9 @@ create table tensile.job_progress (
   samples_per_s double precision,
   eta timestamptz,
   updated_at timestamptz not null default now(),
-  eta_earliest timestamptz
+  eta_earliest timestamptz,
+  rows_predicted bigint,
+  rows_expected bigint
 ) with (fillfactor = 50);  -- rows are rewritten often, and only the key is indexed
 comment on table tensile.job_progress is 'progress of each training, as its trainer last reported it';
 comment on column tensile.job_progress.job_id is 'job of the training';
@@ -391,6 +450,9 @@ comment on column tensile.job_progress.eta is
   'expected time of the job''s end, including publication, if it trains all epochs';
 comment on column tensile.job_progress.eta_earliest is
   'expected time of the job''s end if no later epoch is better and early stopping ends it; null without early stopping';
+comment on column tensile.job_progress.rows_predicted is 'rows that a job of tensile_predict_into has predicted so far';
+comment on column tensile.job_progress.rows_expected is
+  'rows that it will predict, by the statistics of the relation; null if they are not known';
 comment on column tensile.job_progress.updated_at is 'time when the row was last written';
 
 create table tensile.job_events (
@@ -897,7 +959,10 @@ create table tensile.snapshots (
   bytes bigint,
   created_at timestamptz not null default now(),
   sealed boolean not null default false,
-  constraint snapshots_are_measured_when_sealed check (sealed = (rows is not null) and sealed = (bytes is not null))
+  valid_rows bigint not null default 0,
+  test_rows bigint not null default 0,
+  constraint snapshots_are_measured_when_sealed check (sealed = (rows is not null) and sealed = (bytes is not null)),
+  constraint snapshots_parts_are_rows check (valid_rows >= 0 and test_rows >= 0 and valid_rows + test_rows <= rows)
 );
 comment on table tensile.snapshots is
   'snapshot tables in schema tensile_data, which hold the training rows of jobs; a row is deleted after its table was '
@@ -905,10 +970,13 @@ comment on table tensile.snapshots is
 comment on column tensile.snapshots.job_id is 'job that trains on the snapshot';
 comment on column tensile.snapshots.table_name is 'name of the table in schema tensile_data';
 comment on column tensile.snapshots.key is
-  'columns of the relation''s primary key, in the relation''s order; their values decide the split of the rows. Empty '
-  'without a primary key';
+  'columns that identify rows, in the relation''s order: of the primary key, or those that the split names; their '
+  'values decide the split of the rows. Empty without a key';
 comment on column tensile.snapshots.rows is 'number of rows; null until the snapshot is sealed';
 comment on column tensile.snapshots.bytes is 'size on disk, including TOAST; null until the snapshot is sealed';
 comment on column tensile.snapshots.created_at is 'start of the transaction that created the snapshot';
+comment on column tensile.snapshots.valid_rows is
+  'number of rows, before the rows of the test part, that come from the table of the validation part';
+comment on column tensile.snapshots.test_rows is 'number of last rows, which come from the table of the test part';
 comment on column tensile.snapshots.sealed is
   'true once the snapshot is complete; from then on only the reader may read it';

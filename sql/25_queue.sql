@@ -48,7 +48,8 @@ begin
     for next_owner in select h.owner_oid from tensile.queue_heads(skipped_owners) as h loop
       select q.job_id into next_job from tensile.jobs as q
        where q.owner_oid >= next_owner and q.owner_oid <= next_owner  -- see tensile.queue_heads()
-         and q.state = 'queued' and not q.pause_requested and (q.not_before is null or q.not_before <= now())
+         and q.state = 'queued' and not q.pause_requested and not q.awaits_jobs
+         and (q.not_before is null or q.not_before <= now())
          and q.installation = (select tensile.installation())
        order by q.owner_oid, q.priority desc, q.job_id
          for update skip locked limit 1;
@@ -66,8 +67,9 @@ begin
            for update skip locked limit 1000
       )
       update tensile.jobs as j
-         set state = 'failed', waits_for = null, not_before = null, finished_at = now(), error_sqlstate = '42501',
-             error_message = tensile.why_not_trained(j.owner_oid, j.owner_name), error_detail = null,
+         set state = 'failed', awaits_jobs = false, waits_for = null, not_before = null, finished_at = now(),
+             error_sqlstate = '42501', error_message = tensile.why_not_trained(j.owner_oid, j.owner_name),
+             error_detail = null,
              error_hint = 'As an administrator: grant tensile_user to the role. Then train again.'
         from unentitled where j.job_id = unentitled.job_id;
     exception when lock_not_available then  -- skip this owner, so that the lock delays no other owner
@@ -163,6 +165,7 @@ as $$
 begin
   new.state := 'cancelled';
   new.finished_at := now();
+  new.awaits_jobs := false;
   new.waits_for := null;
   return new;
 end
@@ -198,8 +201,9 @@ begin
                  ('preprocess', '{object,missing}'), ('split', '{object,missing}'), ('metric', '{string,"null",missing}'),
                  ('early_stop', '{object,"null",missing}'), ('memory_limit_bytes', '{number,"null",missing}'),
                  ('max_runtime_s', '{number,"null",missing}'), ('deploy', '{string,missing}'),
-                 ('query', '{string,"null",missing}'),
-                 ('column_numbers', '{object,missing}')) as k (name, types)
+                 ('query', '{string,"null",missing}'), ('init_from', '{object,"null",missing}'),
+                 ('column_numbers', '{object,missing}'), ('part_tables', '{object,missing}'),
+                 ('transform', '{object,"null",missing}'), ('predict', '{object,missing}')) as k (name, types)
    where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
    limit 1;
   return case
@@ -252,7 +256,7 @@ declare
   jobs bigint;
   first_job bigint;
 begin
-  select count(*), min(job_id) into jobs, first_job from added where state = 'queued';
+  select count(*), min(job_id) into jobs, first_job from added where state = 'queued' and not awaits_jobs;
   if jobs > 0 then
     perform pg_notify('tensile', case jobs when 1 then 'queued ' || first_job else 'queued' end);
   end if;
@@ -274,6 +278,7 @@ create function tensile.record_job_changes() returns trigger
 as $$
 declare
   change record;
+  ended bigint[];
 begin
   insert into tensile.job_events (job_id, kind, detail)
   select n.job_id, n.state::text,
@@ -284,13 +289,25 @@ begin
    where o.state <> n.state;
 
   insert into tensile.job_events (job_id, kind, detail)
+  select n.job_id, 'priority', jsonb_build_object('from', o.priority, 'to', n.priority)
+    from before_change as o join after_change as n using (job_id)
+   where o.priority <> n.priority;
+
+  insert into tensile.job_events (job_id, kind, detail)
   select n.job_id, case when n.pause_requested then 'pause_requested' else 'resume_requested' end,
          jsonb_build_object('state', n.state, 'attempt', n.attempt)
     from before_change as o join after_change as n using (job_id)
    where o.pause_requested <> n.pause_requested;
 
+  insert into tensile.job_events (job_id, kind, detail)
+  select n.job_id, 'awaited_jobs_succeeded', jsonb_build_object('depends_on', n.depends_on)
+    from before_change as o join after_change as n using (job_id)
+   where o.awaits_jobs and not n.awaits_jobs and n.state = 'queued';
+
   with ended as (
     select n.job_id from after_change as n where n.state in ('succeeded', 'failed', 'cancelled')
+  ), awaited as (
+    delete from tensile.awaited_jobs as a using ended where a.job_id = ended.job_id
   ), chunks as (
     delete from tensile.checkpoint_chunks as k using ended where k.job_id = ended.job_id
   )
@@ -320,15 +337,30 @@ begin
     end;
   end if;
 
+  -- settle_dependents fires this trigger again, for dependents beyond its portion. The depth bounds the work of one
+  -- statement: tensile.settle_all_dependents() does the rest.
+  ended := array(select n.job_id from before_change as o join after_change as n using (job_id)
+                  where o.state <> n.state and n.finished_at is not null
+                    and exists (select from tensile.awaited_jobs as a where a.awaited_id = n.job_id));
+  if cardinality(ended) > 0 and pg_trigger_depth() <= 6 then
+    begin
+      perform tensile.settle_dependents(ended);
+    exception when lock_not_available then  -- tensile.settle_all_dependents() does it later
+      null;
+    end;
+  end if;
+
   for change in
     select c.kind, count(*) as jobs, min(c.job_id) as first_job
       from (select n.job_id, case when o.state = n.state and n.cancel_requested and not o.cancel_requested then 'cancel'
+                                  when o.state = n.state and o.priority <> n.priority then 'priority'
                                   when o.state = n.state and n.state in ('starting', 'running') then 'pause'
-                                  when n.state = 'queued' and not n.pause_requested then 'queued'
+                                  when n.state = 'queued' and not n.pause_requested and not n.awaits_jobs then 'queued'
                                   else 'changed' end as kind
               from before_change as o join after_change as n using (job_id)
              where o.state <> n.state or (n.cancel_requested and not o.cancel_requested)
-                or o.pause_requested <> n.pause_requested) as c
+                or o.pause_requested <> n.pause_requested or o.awaits_jobs and not n.awaits_jobs
+                or o.priority <> n.priority and n.state in ('starting', 'running')) as c
      group by c.kind
   loop
     perform pg_notify('tensile', change.kind || case change.jobs when 1 then ' ' || change.first_job else '' end);
@@ -337,8 +369,8 @@ begin
 end
 $$;
 comment on function tensile.record_job_changes() is
-  'trigger: writes an event for each change of state and each pause, deletes the checkpoints of ended jobs, frees the names of models '
-  'without a version, and notifies the controllers';
+  'trigger: writes an event for each change of state and each pause, deletes the checkpoints of ended jobs, frees the '
+  'names of models without a version, settles the jobs that depend on ended ones, and notifies the controllers';
 
 create trigger jobs_changed after update on tensile.jobs
   referencing old table as before_change new table as after_change

@@ -42,7 +42,8 @@ comment on function tensile.reserve_model() is
   'trigger: reserves the model''s name for the job''s owner, and refuses a job for another owner''s model';
 
 create trigger jobs_reserve_model before insert on tensile.jobs
-  for each row when (new.state = 'queued')  -- a restored copy inserts jobs that have ended, which need no name
+  -- A restored copy inserts jobs that have ended, which need no name. A prediction needs a model that exists.
+  for each row when (new.state = 'queued' and not new.spec ? 'predict')
   execute function tensile.reserve_model();
 
 create function tensile.is_reservation(model tensile.models) returns boolean
@@ -68,10 +69,13 @@ begin
     perform from tensile.models as m where m.model_id = old.model_id for update;
     select j.job_id into busy from tensile.jobs as j
      where j.model_name = old.name and j.owner_oid = old.owner_oid and j.installation = old.installation
-       and j.state in ('queued', 'starting', 'running') limit 1;
+       and j.state in ('queued', 'starting', 'running') and not j.spec ? 'predict' limit 1;
     if found then
       raise exception 'model "%" is being trained by job %', old.name, busy
-        using errcode = 'object_in_use', hint = format('Cancel it first: select tensile_cancel(%s);', busy);
+        using errcode = 'object_in_use',
+              detail = 'The training publishes its version to the model of this name.',
+              hint = format('Wait until it has ended: select tensile_wait(%s); or cancel it: select tensile_cancel(%s);',
+                            busy, busy);
     end if;
   end if;
   if new.dropped_at is null and exists (
@@ -156,6 +160,15 @@ begin
   get diagnostics rows_deleted = row_count;
   deleted := deleted + rows_deleted;
 
+  delete from tensile.deployments as h using (
+    select o.deployment_id
+      from tensile.models as m join tensile.deployments as o on o.model_id = m.model_id
+     where m.dropped_at is not null
+     limit greatest(most - deleted, 0)) as dead
+   where h.deployment_id = dead.deployment_id;
+  get diagnostics rows_deleted = row_count;
+  deleted := deleted + rows_deleted;
+
   -- Dropped models, and reservations whose training ended while another session had locked them, or never committed.
   delete from tensile.models as m using (
     select d.model_id from tensile.models as d
@@ -165,6 +178,7 @@ begin
                                 where j.model_name = d.name and j.state in ('queued', 'starting', 'running')))
        and not exists (select from tensile.model_versions as v where v.model_id = d.model_id)
        and not exists (select from tensile.model_privileges as p where p.model_id = d.model_id)
+       and not exists (select from tensile.deployments as h where h.model_id = d.model_id)
      limit greatest(most - deleted, 0) for update skip locked) as dead
    where m.model_id = dead.model_id;
   get diagnostics rows_deleted = row_count;

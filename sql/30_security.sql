@@ -63,7 +63,7 @@ grant select on tensile.settings, tensile.models, tensile.model_versions, tensil
 
 -- The columns of the owner are never granted: their defaults are the current role.
 grant insert (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
-  idempotency_key) on tensile.jobs to tensile_user;
+  idempotency_key, depends_on, retry_of) on tensile.jobs to tensile_user;
 grant update (cancel_requested, pause_requested, priority) on tensile.jobs to tensile_user;
 grant insert (name, definition) on tensile.models to tensile_user;
 grant update (name, definition, last_spec, dropped_at) on tensile.models to tensile_user;
@@ -169,7 +169,7 @@ grant execute on function tensile.back_off(integer), tensile.claim_job(bigint, o
   tensile.why_not_trained(oid, name) to tensile_worker;
 grant update (state, phase, attempt, faults, interruptions, interrupted, progress_at, last_death_phase, threads, claim,
   worker_id, cancel_requested, waits_for, error_sqlstate, error_message, error_detail, error_hint, not_before,
-  started_at, finished_at, version_id) on tensile.jobs to tensile_worker;
+  started_at, finished_at, version_id, awaits_jobs, init_version_id) on tensile.jobs to tensile_worker;
 grant insert, update, delete on tensile.workers, tensile.devices, tensile.device_jobs, tensile.job_progress,
   tensile.metrics, tensile.checkpoints, tensile.checkpoint_chunks, tensile.artifacts, tensile.graphs,
   tensile.op_latency, tensile.op_descriptions, tensile.predictors, tensile.plans, tensile.job_sets,

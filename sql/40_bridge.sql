@@ -45,7 +45,7 @@ if "package" not in SD:
             GD[package] = importlib.import_module(package + ".sql_api")
         finally:
             sys.meta_path.remove(finder)
-    SD["package"] = GD[package]
+    SD["package"] = GD["tensile_bridge"] = GD[package]
 
 # Python finds the modules only during a call: nothing else in the session looks for its modules here.
 sys.meta_path.append(SD["package"].__spec__.loader)
@@ -57,6 +57,22 @@ $bridge$;
 comment on function tensile.bridge(text, jsonb, jsonb[]) is
   'checks and enqueues a request, or sends it to the service, with the caller''s privileges; the result contains any '
   'error';
+
+-- A value-per-call function: below a select list, PostgreSQL takes one page after another and stores none. The caller has
+-- prepared the reading with tensile.call, which has loaded the package. The function is volatile because PostgreSQL lets
+-- no other function fetch from a cursor.
+create function tensile.prediction_pages(reading bigint)
+  returns table (keys text, numbers text, labels text, probabilities text, error text)
+  language plpython3u volatile parallel unsafe rows 100
+  set search_path = pg_catalog, pg_temp
+as $$
+if "tensile_bridge" not in GD:
+    plpy.error("no reading is prepared in this session", sqlstate="55000", hint="Call tensile_predict_table.")
+yield from GD["tensile_bridge"].prediction_pages(plpy, reading)
+$$;
+comment on function tensile.prediction_pages(bigint) is
+  'returns the answers of a reading that tensile_predict_table has prepared, some thousand rows a page: keys, values, '
+  'labels and probabilities as texts of lists, and any error';
 
 create function tensile.raise_error(code text, message text, more text, way_out text) returns void
   language plpgsql stable
@@ -119,8 +135,23 @@ comment on function tensile.call(text, jsonb, jsonb[]) is
   'returns the result of tensile.bridge, or raises its error; raises an error for a role that is not a member of '
   'tensile_user';
 
-revoke execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) from public;
+-- Raises the error of a page, as tensile.call does. Returns null for a page without an error: the function is strict.
+create function tensile.page_error(error text) returns text
+  language plpgsql stable strict
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return tensile.raise_error(fields.sqlstate, fields.message, fields.detail, fields.hint)::text
+    from json_to_record(error::json) as fields (sqlstate text, message text, detail text, hint text);
+end
+$$;
+comment on function tensile.page_error(text) is 'raises the error of a page of tensile.prediction_pages';
+
+revoke execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text),
+  tensile.prediction_pages(bigint), tensile.page_error(text) from public;
 grant execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) to tensile_user;
+-- PostgreSQL checks these two before tensile.call can tell a role which membership it lacks.
+grant execute on function tensile.prediction_pages(bigint), tensile.page_error(text) to public;
 grant execute on function tensile.call(text, jsonb, jsonb[]) to public;  -- 0.1.0 has revoked that
 
 -- No SQL statement tells whether a procedure may commit. In a transaction block and below a function, PostgreSQL

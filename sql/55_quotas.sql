@@ -66,10 +66,11 @@ create function tensile.queue_heads(passed_over oid[])
 as $$
   with recursive owners (owner_oid) as (
     (select q.owner_oid from tensile.jobs as q
-      where q.state = 'queued' and not q.pause_requested order by q.owner_oid, q.priority desc, q.job_id limit 1)
+      where q.state = 'queued' and not q.pause_requested and not q.awaits_jobs
+      order by q.owner_oid, q.priority desc, q.job_id limit 1)
     union all
     select (select q.owner_oid from tensile.jobs as q
-             where q.state = 'queued' and not q.pause_requested and q.owner_oid > o.owner_oid
+             where q.state = 'queued' and not q.pause_requested and not q.awaits_jobs and q.owner_oid > o.owner_oid
              order by q.owner_oid, q.priority desc, q.job_id limit 1)
       from owners as o where o.owner_oid is not null
   ), heads as materialized (
@@ -77,7 +78,8 @@ as $$
       from owners as o
      cross join lateral (select q.priority, q.job_id from tensile.jobs as q
                           where q.owner_oid >= o.owner_oid and q.owner_oid <= o.owner_oid and q.state = 'queued'
-                            and not q.pause_requested and (q.not_before is null or q.not_before <= now())
+                            and not q.pause_requested and not q.awaits_jobs
+                            and (q.not_before is null or q.not_before <= now())
                             and q.installation = (select tensile.installation())
                           order by q.owner_oid, q.priority desc, q.job_id limit 1) as head
      where o.owner_oid <> all (queue_heads.passed_over)
@@ -90,8 +92,8 @@ as $$
 $$;
 comment on function tensile.queue_heads(oid[]) is
   'returns the next queued job of each owner that is not passed over and has device-seconds left for the day, in fair '
-  'order: first owners without an active job, then those with the least use for their weight; paused jobs are not in the '
-  'queue';
+  'order: first owners without an active job, then those with the least use for their weight; paused jobs and '
+  'jobs that wait for others are not in the queue';
 
 -- Security definer, because a user may not read all the rows that the function reads. It counts the queued jobs of an
 -- owner only if they can exceed the quota, which the distance from the oldest to the newest job_id tells. So the cost

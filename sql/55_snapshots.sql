@@ -22,8 +22,11 @@ grant select on tensile.jobs, tensile.settings to tensile_data;
 grant select, insert, update, delete on tensile.snapshots to tensile_data;
 
 -- Returns the columns that a snapshot of a relation can have. `stored` is null for a column that a snapshot cannot
--- have. A query has the oid 0, and its columns are the arguments.
-create function tensile.snapshot_columns(relation oid, columns text[], types oid[], modifiers integer[])
+-- have. A query has the oid 0, and its columns are the arguments. So are the computed columns of a relation; its own
+-- columns have the type null among the arguments.
+create function tensile.snapshot_columns(
+  relation oid, columns text[], types oid[], modifiers integer[], keys text[] default null
+)
   returns table (place integer, name name, stored text, converted boolean, key boolean)
   language sql stable
   set search_path = pg_catalog, pg_temp
@@ -32,34 +35,62 @@ as $$
     select a.attnum, a.attname, a.atttypid, a.atttypmod
       from pg_attribute as a
      where a.attrelid = relation and a.attnum > 0 and not a.attisdropped
+       and not exists (select from unnest(columns, types) as q (name, type)
+                        where q.name = a.attname::text and q.type is not null)
     union all
-    select q.place::int2, q.name::name, q.type, q.modifier
+    select (q.place + 1600)::int2, q.name::name, q.type, q.modifier  -- a relation has at most 1600 columns
       from unnest(columns, types, modifiers) with ordinality as q (name, type, modifier, place)
-     where relation = 0
+     where q.type is not null
     union all
     select b.attnum, b.attname, t.typbasetype, t.typtypmod
       from base as b join pg_type as t on t.oid = b.type
+     where t.typtype = 'd'
+  ), element (attnum, type) as (  -- the type of an array's elements, below all domains
+    select b.attnum, t.typelem
+      from base as b join pg_type as t on t.oid = b.type
+     where t.typcategory = 'A' and t.typlen = -1 and t.typelem <> 0
+    union all
+    select e.attnum, t.typbasetype
+      from element as e join pg_type as t on t.oid = e.type
      where t.typtype = 'd'
   ), described as (
     select b.attnum, b.attname, b.type, b.typmod, t.typtype = 'e' as enumerated,
            t.typnamespace = 'pg_catalog'::regnamespace and t.typname in (
              'int2', 'int4', 'int8', 'float4', 'float8', 'numeric', 'bool', 'text', 'varchar', 'bpchar', 'char', 'name',
-             'date', 'timestamp', 'timestamptz', '_int2', '_int4', '_int8', '_float4', '_float8', '_numeric') as learned,
-           coalesce(b.attnum = any (i.indkey::int2[]), false) as key
+             'uuid', 'date', 'timestamp', 'timestamptz', 'time', 'timetz', 'interval', 'json', 'jsonb', '_int2', '_int4',
+             '_int8', '_float4', '_float8', '_numeric', '_bool', '_text', '_varchar', '_bpchar', '_name', '_uuid'
+           ) as learned,
+           case when t.typname in ('vector', 'halfvec') and exists (
+                       select
+                         from pg_depend as m
+                         join pg_extension as x on x.oid = m.refobjid
+                         join pg_roles as r on r.oid = x.extowner
+                        where m.classid = 'pg_type'::regclass and m.objid = b.type and m.deptype = 'e'
+                          and m.refclassid = 'pg_extension'::regclass and r.rolsuper) then 'real[]'
+                when l.typtype = 'e' then 'text[]'
+                when l.typnamespace = 'pg_catalog'::regnamespace and l.typname in (
+                       'int2', 'int4', 'int8', 'float4', 'float8', 'numeric', 'bool', 'text', 'varchar', 'bpchar',
+                       'name', 'uuid') then format_type(l.typarray, null)
+           end as list,
+           case when keys is null then coalesce(b.attnum = any (i.indkey::int2[]), false)
+                else b.attname::text = any (keys) end as key
       from base as b
       join pg_type as t on t.oid = b.type and t.typtype <> 'd'
+      left join (element as e join pg_type as l on l.oid = e.type and l.typtype <> 'd') using (attnum)
       left join pg_index as i on i.indrelid = relation and i.indisprimary
   )
   -- User-defined types are excluded: the functions of the type's owner would run here, and the type could not be
   -- dropped while the snapshot exists.
   select d.attnum::integer, d.attname,
-         case when d.learned then format_type(d.type, d.typmod) when d.enumerated or d.key then 'text' end,
+         case when d.learned then format_type(d.type, d.typmod) when d.enumerated then 'text'
+              when d.list is not null then d.list when d.key then 'text' end,
          not d.learned, d.key
     from described as d
 $$;
-comment on function tensile.snapshot_columns(oid, text[], oid[], integer[]) is
+comment on function tensile.snapshot_columns(oid, text[], oid[], integer[], text[]) is
   'returns the columns that a snapshot of a relation, or of a query with these columns, can have: base types unchanged, '
-  'enums and keys of other types as text';
+  'enums and keys of other types as text, arrays of enums as text[], arrays of domains as arrays of their base type, '
+  'vectors of pgvector as real[]; keys are the columns that identify rows, null those of the primary key';
 
 -- `bytes` is the size of this snapshot, which is not yet in the catalog while rows are inserted.
 create function tensile.check_snapshot_limits(job bigint, bytes bigint, detail text) returns void
@@ -146,11 +177,12 @@ $$;
 comment on function tensile.snapshot_room(bigint) is
   'returns the size that the snapshot of a job may have by the settings and the present snapshots; may be negative';
 
--- The types and modifiers of a query's columns are arguments, because a query has no rows in the catalog. The caller
--- may give others than those of the query: the columns have base types of pg_catalog in any case, and the caller's
--- session converts the values.
+-- The types and modifiers of a query's columns, and of a relation's computed ones, are arguments, because they have no
+-- rows in the catalog. The caller may give others than those of the query: the columns have base types of pg_catalog in
+-- any case, and the caller's session converts the values.
 create function tensile.make_snapshot(
-  job bigint, columns text[], types oid[] default null, modifiers integer[] default null
+  job bigint, columns text[], types oid[] default null, modifiers integer[] default null,
+  key_columns text[] default null
 )
   returns table (relation text, name text, converted boolean)
   language plpgsql volatile security definer parallel unsafe
@@ -184,12 +216,13 @@ begin
          string_agg(quote_ident(c.name), ', ' order by c.place),
          coalesce(array_agg(c.name::text order by c.place) filter (where c.key), '{}')
     into definition, writable, keys
-    from tensile.snapshot_columns(source, columns, types, modifiers) as c
+    from tensile.snapshot_columns(source, columns, types, modifiers, key_columns) as c
    where c.stored is not null and (c.key or c.name::text = any (columns));
   if definition is null then
     raise exception 'the relation of job % has none of the columns %', job, columns using errcode = 'undefined_column';
   end if;
-  while exists (select from tensile.snapshot_columns(source, columns, types, modifiers) as c where c.name = ordinal) loop
+  while exists (select from tensile.snapshot_columns(source, columns, types, modifiers, key_columns) as c
+                 where c.name = ordinal) loop
     ordinal := ordinal || '_';
   end loop;
   -- A dump contains the snapshot tables of jobs that it does not contain, so a restored copy may have this table
@@ -208,17 +241,18 @@ begin
   insert into tensile.snapshots (job_id, table_name, key) values (job, target, keys);
   return query
   select format('tensile_data.%I', target), c.name::text, c.converted
-    from tensile.snapshot_columns(source, columns, types, modifiers) as c
+    from tensile.snapshot_columns(source, columns, types, modifiers, key_columns) as c
    where c.stored is not null and (c.key or c.name::text = any (columns))
    order by c.place;
 end
 $$;
-comment on function tensile.make_snapshot(bigint, text[], oid[], integer[]) is
+comment on function tensile.make_snapshot(bigint, text[], oid[], integer[], text[]) is
   'creates the snapshot table of a job that this transaction has enqueued, with these columns and the key, and allows '
   'the job''s owner to insert; the columns of a job on a query come with their types and modifiers; returns the table, '
-  'its columns, and which of them are converted to text';
+  'its columns, and which of them are converted to text. key_columns identify rows, null: the primary key''s';
 
-create function tensile.seal_snapshot(job bigint) returns table (rows bigint, bytes bigint)
+create function tensile.seal_snapshot(job bigint, valid_rows bigint default 0, test_rows bigint default 0)
+  returns table (rows bigint, bytes bigint)
   language plpgsql volatile security definer parallel unsafe
   set search_path = pg_catalog, pg_temp
   set synchronize_seqscans = off
@@ -267,17 +301,19 @@ begin
   end if;
   execute format('grant select on %s to tensile_reader', target);
   update tensile.snapshots as s
-     set sealed = true, rows = counted, bytes = pg_total_relation_size(target::regclass)
+     set sealed = true, rows = counted, bytes = pg_total_relation_size(target::regclass),
+         valid_rows = seal_snapshot.valid_rows, test_rows = seal_snapshot.test_rows
    where s.job_id = job;
   perform tensile.check_snapshot_limits(job, s.bytes, format('The snapshot of %s rows has %s bytes.', s.rows, s.bytes))
      from tensile.snapshots as s where s.job_id = job;
   return query select s.rows, s.bytes from tensile.snapshots as s where s.job_id = job;
 end
 $$;
-comment on function tensile.seal_snapshot(bigint) is
+comment on function tensile.seal_snapshot(bigint, bigint, bigint) is
   'ends the writing of a snapshot that this transaction has created: the job''s owner may insert no more rows, '
   'tensile_reader may read them, and they are stored in the order of their insertion; raises an error if the snapshot '
-  'is larger than the settings allow, and returns its rows and bytes';
+  'is larger than the settings allow, and returns its rows and bytes. The last test_rows rows are from the table of the '
+  'test part, the valid_rows before them from the table of the validation part';
 
 -- Without this trigger a role could call only make_snapshot and keep a table that it can fill beyond all limits.
 create function tensile.require_sealed() returns trigger
@@ -351,18 +387,20 @@ $$;
 comment on function tensile.drop_snapshots(integer) is
   'drops at most this many snapshot tables of ended or deleted jobs, and returns how many; skips locked tables';
 
-alter function tensile.make_snapshot(bigint, text[], oid[], integer[]) owner to tensile_data;
-alter function tensile.seal_snapshot(bigint) owner to tensile_data;
+alter function tensile.make_snapshot(bigint, text[], oid[], integer[], text[]) owner to tensile_data;
+alter function tensile.seal_snapshot(bigint, bigint, bigint) owner to tensile_data;
 alter function tensile.require_sealed() owner to tensile_data;
 alter function tensile.check_snapshot_growth() owner to tensile_data;
 alter function tensile.drop_snapshots(integer) owner to tensile_data;
 
-revoke execute on function tensile.snapshot_columns(oid, text[], oid[], integer[]),
-  tensile.make_snapshot(bigint, text[], oid[], integer[]), tensile.seal_snapshot(bigint), tensile.require_sealed(),
+revoke execute on function tensile.snapshot_columns(oid, text[], oid[], integer[], text[]),
+  tensile.make_snapshot(bigint, text[], oid[], integer[], text[]), tensile.seal_snapshot(bigint, bigint, bigint),
+  tensile.require_sealed(),
   tensile.check_snapshot_limits(bigint, bigint, text), tensile.check_snapshot_growth(), tensile.snapshot_room(bigint),
   tensile.drop_snapshots(integer) from public;
 grant execute on function tensile.known_settings(), tensile.setting(text) to tensile_data;
-grant execute on function tensile.snapshot_columns(oid, text[], oid[], integer[]),
+grant execute on function tensile.snapshot_columns(oid, text[], oid[], integer[], text[]),
   tensile.check_snapshot_limits(bigint, bigint, text), tensile.snapshot_room(bigint) to tensile_data;
-grant execute on function tensile.make_snapshot(bigint, text[], oid[], integer[]), tensile.seal_snapshot(bigint) to tensile_user;
+grant execute on function tensile.make_snapshot(bigint, text[], oid[], integer[], text[]),
+  tensile.seal_snapshot(bigint, bigint, bigint) to tensile_user;
 grant execute on function tensile.drop_snapshots(integer) to tensile_worker, tensile_admin;

@@ -11,7 +11,7 @@ as $$
                                                        s.usage_s + (j.place - 1) * s.next_s, j.job_id) as place
             from (select o.job_id, o.owner_oid,
                          row_number() over (partition by o.owner_oid order by o.priority desc, o.job_id) as place
-                    from tensile.jobs as o where o.state = 'queued' and not o.pause_requested) as j
+                    from tensile.jobs as o where o.state = 'queued' and not o.pause_requested and not o.awaits_jobs) as j
             join tensile.owner_standings(array(select distinct o.owner_oid from tensile.jobs as o
                                                 where o.state = 'queued')) as s on s.owner_oid = j.owner_oid) as q
    where q.job_id = any (jobs)
@@ -19,7 +19,7 @@ $$;
 comment on function tensile.queue_positions(bigint[]) is
   'returns the place of each of these jobs among the queued jobs of all owners, from 1, if no job ended until then: the '
   'owners take turns by their use and weight, as tensile.queue_heads() hands out jobs one by one; '
-  'paused jobs have none';
+  'paused jobs and jobs that wait for others have none';
 
 create function tensile.active_jobs() returns table (worker_id bigint, jobs bigint, waiting bigint)
   language sql stable security definer rows 5
@@ -51,8 +51,20 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
   left join tensile.device_jobs as d on d.job_id = j.job_id and d.worker_id = j.worker_id
   left join tensile.devices as v on v.worker_id = j.worker_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
- where j.state in ('starting', 'running');
+ where j.state in ('starting', 'running') and not j.spec ? 'predict';
 comment on view tensile.stat_progress_train is 'active trainings and their progress';
+
+create view tensile.stat_progress_predict with (security_invoker) as
+select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner, j.state, j.phase,
+       tensile.relation_title(j.relation_oid, j.relation_schema, j.relation_name) as relation,
+       j.spec #>> '{predict,output}' as output, p.rows_predicted, p.rows_expected,
+       round(case when p.rows_expected > 0 then least(100, 100.0 * p.rows_predicted / p.rows_expected) else 0 end, 1) as percent,
+       p.samples_per_s as rows_per_s, p.eta, j.worker_id, p.updated_at
+  from tensile.jobs as j
+  left join tensile.job_progress as p on p.job_id = j.job_id
+  left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
+ where j.state in ('starting', 'running') and j.spec ? 'predict';
+comment on view tensile.stat_progress_predict is 'active predictions of tensile_predict_into and their progress';
 
 create view tensile.stat_jobs with (security_invoker) as
 select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
@@ -61,7 +73,7 @@ select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as own
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
        j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions, v.not_deployed,
-       j.threads, j.pause_requested and j.finished_at is null as paused
+       j.threads, j.pause_requested and j.finished_at is null as paused, j.depends_on, j.retry_of
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
@@ -87,17 +99,19 @@ create function tensile.owners_entering() returns table (owner_oid oid, jobs big
   set search_path = pg_catalog, pg_temp
 as $$
   select e.owner_oid, sum(e.jobs)::bigint, max(w.entering)
-    from (select j.owner_oid, j.worker_id, count(*) as jobs
+    from (select j.owner_oid, j.worker_id, count(*) as jobs,
+                 count(*) filter (where j.phase is distinct from 'waiting for memory') as prepared
             from tensile.jobs as j where j.state = 'starting' and j.worker_id is not null
            group by j.owner_oid, j.worker_id) as e
     join tensile.workers as w on w.worker_id = e.worker_id
    group by e.owner_oid
-  having bool_and(e.jobs >= w.entering)
+  having bool_and(e.prepared >= w.entering or e.jobs >= greatest(w.entering, w.slots / 2))
      and count(*) = (select v.alive from tensile.intake() as v)
 $$;
 comment on function tensile.owners_entering() is
-  'returns the owners for whom all live controllers already prepare as many jobs as they may at once, with the number '
-  'of these jobs and the most that a controller prepares; only owners whose jobs the caller may see';
+  'returns the owners for whom all live controllers already prepare as many jobs as they may at once, or let as many '
+  'prepared ones wait for the device, with the number of these jobs and the most that a controller prepares; only owners '
+  'whose jobs the caller may see';
 
 revoke execute on function tensile.intake(), tensile.owners_entering() from public;
 grant execute on function tensile.intake(), tensile.owners_entering()
@@ -107,6 +121,7 @@ create view tensile.stat_queue with (security_invoker) as
 select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        j.priority, j.state, j.phase,
        case when j.pause_requested then format('its resumption: select tensile_resume(%s);', j.job_id)
+            when j.awaits_jobs then tensile.awaited_words(j.job_id)
             when j.phase::text = 'parked'
               then coalesce(nullif(j.waits_for, ''), 'its turn: its state is in host memory while other jobs train')
             when j.state = 'queued' and j.not_before > now()
@@ -124,8 +139,8 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
               then format('one of its owner''s jobs to end: at most %s run at once',
                           (select o.jobs_running from tensile.quota_of(j.owner_oid) as o))
             when entering.jobs is not null
-              then format('one of the %s jobs of its owner that are being read and captured to begin training: a '
-                          'controller prepares at most %s of one owner at once', entering.jobs, entering.most)
+              then format('one of the %s jobs of its owner that are prepared, or wait for the device, to begin training: a '
+                          'controller prepares at most %s jobs of one owner at once', entering.jobs, entering.most)
             else concat_ws('; ', case when q.place + ahead.jobs > 1
                                       then format('its turn: %s before it', q.place - 1 + ahead.jobs) end,
                            case when intake.jobs >= intake.places
@@ -134,7 +149,7 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
                                 when q.place + ahead.jobs <= 1
                                 then 'a controller to look at the queue: each does so at least every poll_s seconds'
                                 end) end as waits_for,
-       j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting, j.pause_requested as paused
+       j.not_before, j.enqueued_at, now() - j.enqueued_at as waiting, j.pause_requested as paused, j.depends_on
   from tensile.jobs as j
   left join tensile.queue_positions(array(select o.job_id from tensile.jobs as o where o.state = 'queued')) as q
     on q.job_id = j.job_id
@@ -145,10 +160,10 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
  where j.state = 'queued' or j.phase = 'waiting for memory'
     or j.phase::text in ('paused', 'parked')  -- as text: an upgrade that adds these labels cannot use them
- order by j.pause_requested, q.place nulls first, j.job_id;
+ order by j.pause_requested, j.awaits_jobs, q.place nulls first, j.job_id;
 comment on view tensile.stat_queue is
-  'waiting jobs in the order in which they will about start, with what each one waits for; paused jobs '
-  'come last';
+  'waiting jobs in the order in which they will about start, with what each one waits for; jobs that depend on others '
+  'come last, and after them paused jobs';
 
 -- Devices ------------------------------------------------------------------------------------------------------
 
@@ -246,6 +261,21 @@ comment on view tensile.model_list is 'models that the current role owns or may 
 
 -- Columns --------------------------------------------------------------------------------------------------------
 
+comment on column tensile.stat_progress_predict.job_id is 'number of the job';
+comment on column tensile.stat_progress_predict.model is 'model that predicts';
+comment on column tensile.stat_progress_predict.owner is 'owner of the job';
+comment on column tensile.stat_progress_predict.state is 'starting or running';
+comment on column tensile.stat_progress_predict.phase is 'current activity of the job';
+comment on column tensile.stat_progress_predict.relation is 'relation whose rows are predicted';
+comment on column tensile.stat_progress_predict.output is 'view that will show the answers';
+comment on column tensile.stat_progress_predict.rows_predicted is 'rows predicted so far';
+comment on column tensile.stat_progress_predict.rows_expected is
+  'rows of the relation by PostgreSQL''s statistics; null if they are not known';
+comment on column tensile.stat_progress_predict.percent is 'share of the expected rows that is predicted';
+comment on column tensile.stat_progress_predict.rows_per_s is 'rows predicted per second';
+comment on column tensile.stat_progress_predict.eta is 'expected end; null if the number of rows is not known';
+comment on column tensile.stat_progress_predict.worker_id is 'worker that runs the job';
+comment on column tensile.stat_progress_predict.updated_at is 'time of the last report';
 comment on column tensile.stat_progress_train.job_id is 'number of the job';
 comment on column tensile.stat_progress_train.model is 'model that the job trains';
 comment on column tensile.stat_progress_train.owner is 'owner of the job';
@@ -302,7 +332,7 @@ comment on column tensile.stat_jobs.error_detail is 'detail of the last error';
 comment on column tensile.stat_jobs.error_hint is 'hint of the last error: what to do';
 comment on column tensile.stat_queue.position is
   'place among the queued jobs of all users if no job ended until then: owners take turns by their use and weight; null '
-  'for a job that a worker has claimed';
+  'for a job that a worker has claimed, that is paused, or that waits for other jobs';
 comment on column tensile.stat_queue.job_id is 'number of the job';
 comment on column tensile.stat_queue.model is 'model that the job trains';
 comment on column tensile.stat_queue.owner is 'owner of the job';
@@ -310,6 +340,9 @@ comment on column tensile.stat_queue.priority is 'among the jobs of one owner, t
 comment on column tensile.stat_queue.state is 'queued, starting or running';
 comment on column tensile.stat_queue.phase is
   'for a job that a worker has claimed: waiting for memory, paused or parked';
+comment on column tensile.stat_queue.depends_on is 'jobs that must succeed before this one starts';
+comment on column tensile.stat_jobs.depends_on is 'jobs that had to succeed before this one started';
+comment on column tensile.stat_jobs.retry_of is 'job whose request this one repeats: see tensile_retry';
 comment on column tensile.stat_queue.paused is 'true if the job waits for tensile_resume';
 comment on column tensile.stat_queue.waits_for is 'what the job waits for, in words';
 comment on column tensile.stat_queue.not_before is 'earliest time of the start';
@@ -430,7 +463,7 @@ comment on column tensile.model_list.parameters is 'count of trained parameters 
 comment on column tensile.model_list.created_at is 'time of the model''s creation';
 comment on column tensile.model_list.trained_at is 'time when the last version was published';
 
-grant select on tensile.stat_progress_train, tensile.stat_jobs, tensile.stat_queue, tensile.stat_device,
+grant select on tensile.stat_progress_train, tensile.stat_progress_predict, tensile.stat_jobs, tensile.stat_queue, tensile.stat_device,
   tensile.stat_device_jobs, tensile.stat_link, tensile.stat_workers, tensile.stat_plan, tensile.stat_sharing, tensile.stat_latency,
   tensile.model_list
   to tensile_user, tensile_monitor, tensile_worker;

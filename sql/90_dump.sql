@@ -11,6 +11,7 @@ select pg_catalog.pg_extension_config_dump('tensile.usage', '');
 select pg_catalog.pg_extension_config_dump('tensile.models', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_versions', '');
 select pg_catalog.pg_extension_config_dump('tensile.version_bundles', '');
+select pg_catalog.pg_extension_config_dump('tensile.deployments', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_privileges', '');
 select pg_catalog.pg_extension_config_dump('tensile.artifacts', '');
 select pg_catalog.pg_extension_config_dump('tensile.graphs', '');
@@ -35,6 +36,7 @@ select pg_catalog.pg_extension_config_dump('tensile.job_sets', $$where job_id in
 
 select pg_catalog.pg_extension_config_dump('tensile.models_model_id_seq', '');
 select pg_catalog.pg_extension_config_dump('tensile.model_versions_version_id_seq', '');
+select pg_catalog.pg_extension_config_dump('tensile.deployments_deployment_id_seq', '');
 select pg_catalog.pg_extension_config_dump('tensile.artifacts_artifact_id_seq', '');
 select pg_catalog.pg_extension_config_dump('tensile.jobs_job_id_seq', '');
 select pg_catalog.pg_extension_config_dump('tensile.claim_seq', '');

@@ -26,8 +26,9 @@ from indb_tensile.executor.latency.calibrate import add_scripts, apply_known, ca
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies, read_predictor
 from indb_tensile.executor.run.precision import with_precision
 from indb_tensile.executor.run.state import HOST
+from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.preparation import Prepared, batch_plan
+from indb_tensile.learning.preparation import Prepared
 from indb_tensile.scheduler.graph import StepGraph
 from indb_tensile.scheduler.outgrown_operator import OutgrownOperator
 from indb_tensile.scheduler.timing.operator_features import write_description

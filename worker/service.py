@@ -1,7 +1,8 @@
 """The service's process: one per controller, for predictions and all other requests that need torch at once.
 
 It listens on a Unix socket, answers only the system user of its database server and only requests of its own
-database, and ends with its controller. One thread of this process computes predictions and evaluations. Other
+database, and ends with its controller. On a hot standby, an administrator starts one that only reads
+(serving/standby.py). One thread of this process computes predictions and evaluations. Other
 requests go to the analyst, a second process, which is forked from a copy of this process that was made before it
 started any thread.
 """
@@ -14,6 +15,8 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 import torch
@@ -25,7 +28,7 @@ from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.controller.service_process import ANSWERING_VARIABLE
 from indb_tensile.errors import DatabaseError, TensileError
-from indb_tensile.job import ModelVersionId
+from indb_tensile.job import ModelVersionId, WorkerId
 from indb_tensile.log import start_log
 
 from .forkserver import nursery
@@ -34,13 +37,14 @@ from .serving.analyst_process import AnalystProcess
 from .serving.answers import Answers
 from .serving.dispatch import RequestDispatcher
 from .serving.endpoint import Endpoint
-from .serving.identity import DatabaseIdentity, IdentityCheck, socket_name
+from .serving.identity import DatabaseIdentity, IdentityCheck, socket_name, standby_socket_name
 from .serving.model_cache import CachedModel, ModelCache
 from .serving.peer import server_uid, user_name
 from .serving.prediction_batches import Batches
 from .serving.requests import greeting
 from .serving.server import Server
 from .serving.settings import ServiceSettings
+from .serving.standby import NoAnalyst, standby_directory
 from .serving.store import Loaded, Store
 
 _LOADER_THREADS = 4  # at the same time: a version that loads slowly, or waits for a lock, delays no other user
@@ -54,7 +58,8 @@ def main() -> int:
     try:
         options = settings.load(os.environ)
         start_log("service", options.shared.log_level.upper())
-        die_with_parent(signal.SIGTERM)
+        if options.worker is not None:
+            die_with_parent(signal.SIGTERM)
         with closing(nursery()) as forks:  # before this process starts any thread
             torch.set_num_threads(options.shared.threads)
             with Store(options.shared.dsn, "service", options.shared.device, options.shared.threads) as store:
@@ -71,8 +76,9 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
     stop_requested = _stop_event()
     uid = options.peer_uid if options.peer_uid is not None else store.session.run(server_uid)
     identity = store.identity()
-    name = socket_name(identity.installation, options.worker)
-    analyst_process, batches, loader = AnalystProcess(forks, analyst.__name__), Batches(), _Loader(options)
+    place = _place(options, store, identity.installation)
+    analyst_process = NoAnalyst() if options.worker is None else AnalystProcess(forks, analyst.__name__)
+    batches, loader = Batches(), _Loader(options)
     front = RequestDispatcher(
         gate=IdentityCheck(identity, lambda: _identity(store)),
         residents=ModelCache(loader.load, options.resident_bytes),
@@ -80,17 +86,19 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         analyst=analyst_process,
         code_version=VERSION,
     )
-    endpoint = Endpoint(options.directory, name)
+    endpoint = Endpoint(place.directory, place.name)
     server = Server(
         endpoint,
         allowed_uid=uid,
         greeting=greeting(identity.installation, VERSION),
         handle=front.handle,
+        handle_at_once=front.handle_at_once,
         forget=front.forget,
     )
     try:
         await server.start()
-        store.session.run(lambda connection: jobs.announce_service(connection, options.worker, name))
+        if (worker := options.worker) is not None:
+            store.session.run(lambda connection: jobs.announce_service(connection, worker, place.name))
         _report_ready()
         _log.info("answering system user %s on %s", user_name(uid), endpoint.path)
         await analyst_process.start()
@@ -101,7 +109,22 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         batches.close()
         front.close()
         loader.close()
-        _withdraw(options)
+        if options.worker is not None:
+            _withdraw(options, options.worker)
+
+
+class _Place(NamedTuple):
+    """The directory and the name of the service's socket."""
+
+    directory: Path
+    name: str
+
+
+def _place(options: ServiceSettings, store: Store, installation: str) -> _Place:
+    if options.worker is not None:
+        return _Place(options.directory, socket_name(installation, options.worker))
+    facts = store.standby_facts()
+    return _Place(standby_directory(facts), standby_socket_name(installation, facts.port))
 
 
 async def _identity(store: Store) -> DatabaseIdentity:
@@ -148,7 +171,7 @@ def _report_ready() -> None:
             os.close(int(descriptor))
 
 
-def _withdraw(options: ServiceSettings) -> None:
+def _withdraw(options: ServiceSettings, worker: WorkerId) -> None:
     """Record that no service answers. If the database is gone too, there is no user to notify."""
     with (
         suppress(DatabaseError, psycopg.Error),
@@ -156,7 +179,7 @@ def _withdraw(options: ServiceSettings) -> None:
             options.shared.dsn, application_name="tensile service", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
         ) as connection,
     ):
-        jobs.announce_service(connection, options.worker, None)
+        jobs.announce_service(connection, worker, None)
 
 
 def _stop_event() -> asyncio.Event:

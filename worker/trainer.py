@@ -1,4 +1,6 @@
-"""A trainer's process: trains one job. It is forked with its modules imported, and waits until a job is assigned.
+"""A trainer's process: trains one job, or predicts a relation for it (predicting/prediction_run.py).
+
+It is forked with its modules imported, and waits until a job is assigned.
 
 It ends when its controller ends. A cancelled job is ended by a signal, for which no handler is needed: the controller
 frees all device memory of a dead trainer, and every write to the catalog is guarded by the claim.
@@ -30,6 +32,7 @@ from indb_tensile.job import Blame, JobId
 from indb_tensile.log import start_log
 from indb_tensile.messages import Assign, Failed, Finished, Ready, TrainerLink
 
+from .predicting.prediction_run import PredictionRun
 from .training import niceness
 from .training.inbox import Inbox
 from .training.run import TrainingRun
@@ -75,13 +78,17 @@ def _serve(
 ) -> int:
     job = assigned.job.job
     torch.set_num_threads(assigned.job.threads)
+    predicts = assigned.job.spec.predict is not None
     try:
-        regions = _map_regions(settings, inherited)
+        regions = None if predicts else _map_regions(settings, inherited)
     except TensileError as error:
         _report(link, job, error, Blame.OTHERS)
         return error.exit_code
     try:
-        TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).run()
+        if predicts:
+            PredictionRun(settings, link, assigned.job).run()
+        else:
+            TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).run()
     except LostClaimError as error:
         log.warning("job %s: %s", job, error)  # another worker has the job now, so the controller gets no message
         return error.exit_code

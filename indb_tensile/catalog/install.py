@@ -127,7 +127,7 @@ def script(extension: bool) -> str:
 
 def upgrade_scripts(extension: bool) -> dict[str, str]:
     """Return the scripts that upgrade an older catalog to VERSION, by that older version."""
-    by_version = upgrade.scripts(_sql_directory() / "upgrade", VERSION, _sources(extension))
+    by_version = upgrade.scripts(sql_directory() / "upgrade", VERSION, _sources(extension))
     return {old: _filled(text, digest=digest()) for old, text in by_version.items()}
 
 
@@ -138,7 +138,7 @@ def digest() -> str:
 
 def write_extension(directory: Path) -> tuple[Path, ...]:
     """Write the extension's files: the control file, the script and the upgrade scripts. Returns their paths."""
-    control = (_sql_directory() / "tensile.control").read_text(encoding="utf-8")
+    control = (sql_directory() / "tensile.control").read_text(encoding="utf-8")
     texts = {
         "tensile.control": control.replace("@VERSION@", VERSION),
         f"tensile--{VERSION}.sql": _FIRST_LINE + script(extension=True),
@@ -152,6 +152,16 @@ def write_extension(directory: Path) -> tuple[Path, ...]:
         path.chmod(0o644)
         written.append(path)
     return tuple(written)
+
+
+def sql_directory() -> Path:
+    """Return the directory of the SQL files: in an installed package, or at the top of the checkout."""
+    for directory in (_PACKAGE / "sql", _PACKAGE.parent / "sql"):
+        if (directory / "tensile.control").exists():
+            return directory
+    raise DatabaseError(
+        f"the package at {_PACKAGE} lacks its SQL files", hint="Install it again: pip install indb-tensile."
+    )
 
 
 def _create(connection: Connection, way: str) -> None:
@@ -248,7 +258,7 @@ def _other_way(connection: Connection, existing: Installation) -> DatabaseError:
 
 def _sources(extension: bool) -> list[Path]:
     """Return the source files of a fresh installation, in their order."""
-    return sorted(path for path in _sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
+    return sorted(path for path in sql_directory().glob("*.sql") if extension or path.name != _EXTENSION_ONLY)
 
 
 def _joined(paths: list[Path]) -> str:
@@ -256,19 +266,9 @@ def _joined(paths: list[Path]) -> str:
 
 
 def _filled(source: str, *, digest: str) -> str:
-    declaring = (_sql_directory() / _DECLARES_TRAIN).read_text(encoding="utf-8")
+    declaring = (sql_directory() / _DECLARES_TRAIN).read_text(encoding="utf-8")
     texts = {"@VERSION@": VERSION, "@DIGEST@": digest, "@BRIDGE_SOURCES@": bridge_sources()}
     filled = fill_train_signature(source, declaring)
     for placeholder, text in texts.items():
         filled = filled.replace(placeholder, text)
     return filled
-
-
-def _sql_directory() -> Path:
-    """Return the directory of the SQL files: in an installed package, or at the top of the checkout."""
-    for directory in (_PACKAGE / "sql", _PACKAGE.parent / "sql"):
-        if (directory / "tensile.control").exists():
-            return directory
-    raise DatabaseError(
-        f"the package at {_PACKAGE} lacks its SQL files", hint="Install it again: pip install indb-tensile."
-    )

@@ -29,8 +29,8 @@ class HeartbeatReply:
     `cancelled` are the worker's jobs that are to be stopped. `lost` are the jobs that the worker sent and that no
     longer belong to it. `strays` are jobs that the worker has claimed and did not send: a connection that breaks
     between a commit and its answer leaves such claims. `paused` are the worker's jobs that their owners have paused;
-    None if that could not be read. `version` is the catalog's version, which an upgrade may have
-    changed since the worker started.
+    None if that could not be read. `priorities` has the worker's jobs, unless they could not be read. `version`
+    is the catalog's version, which an upgrade may have changed since the worker started.
     """
 
     cancelled: tuple[JobId, ...]
@@ -38,6 +38,7 @@ class HeartbeatReply:
     alive: bool
     strays: tuple[tuple[JobId, ClaimToken], ...] = ()
     paused: tuple[JobId, ...] | None = ()
+    priorities: Mapping[JobId, int] = field(default_factory=dict)
     version: str = VERSION
 
 
@@ -159,7 +160,7 @@ def beat(
         alive = connection.execute(query("renew_lease"), {"worker": worker}).fetchone() is not None
         return HeartbeatReply(alive=alive, cancelled=(), lost=(), paused=None)
     assert row is not None
-    alive, cancelled, lost, stray_jobs, stray_claims, version, paused = row
+    alive, cancelled, lost, stray_jobs, stray_claims, version, paused, mine, priorities = row
     strays = () if claims is None else tuple(zip(stray_jobs, stray_claims, strict=True))
     return HeartbeatReply(
         alive=alive,
@@ -167,6 +168,7 @@ def beat(
         lost=tuple(lost),
         strays=strays,
         paused=tuple(paused),
+        priorities=dict(zip(mine, priorities, strict=True)),
         version=version,
     )
 
@@ -189,6 +191,22 @@ def database_identity(connection: Connection) -> tuple[str, str]:
     row = connection.execute(query("database_identity")).fetchone()
     assert row is not None
     return str(row[0]), str(row[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyFacts:
+    """What a service that only reads has to know of its server. `socket_directory` is that of the setting."""
+
+    in_recovery: bool
+    port: int
+    socket_directory: str | None
+
+
+def standby_facts(connection: Connection) -> StandbyFacts:
+    """Return whether the server is a hot standby, and where its sessions look for a service."""
+    row = connection.execute(query("standby")).fetchone()
+    assert row is not None
+    return StandbyFacts(in_recovery=row[0], port=row[1], socket_directory=row[2])
 
 
 def announce_service(connection: Connection, worker: WorkerId, name: str | None) -> None:
@@ -215,6 +233,11 @@ def rescue(connection: Connection, dead: Sequence[ObservedWorker] = (), *, limit
     return tuple(JobId(row[0]) for row in connection.execute(query("rescue"), parameters))
 
 
+def settle_dependents(connection: Connection) -> int:
+    """Start or fail some jobs whose awaited jobs have ended. Returns their count; 0 if none is left."""
+    return int(_query_value(connection, "settle_dependents", {}))
+
+
 def foreign_jobs(connection: Connection) -> int:
     """Count the queued jobs that came with a copy of another database. No worker of this database claims them."""
     return int(_query_value(connection, "foreign_jobs", {}))
@@ -222,31 +245,31 @@ def foreign_jobs(connection: Connection) -> int:
 
 def start_running(connection: Connection, job: JobId, claim: ClaimToken) -> None:
     """Change the job's state from starting to running. The call is safe to repeat."""
-    _guarded(connection, "start_running", job, claim)
+    guarded(connection, "start_running", job, claim)
 
 
 def set_phase(connection: Connection, job: JobId, claim: ClaimToken, phase: Phase) -> None:
     """Write the phase that the job is in now."""
-    _guarded(connection, "set_phase", job, claim, phase=phase.value)
+    guarded(connection, "set_phase", job, claim, phase=phase.value)
 
 
 def set_waits_for(connection: Connection, job: JobId, claim: ClaimToken, reason: str | None) -> None:
     """Write what a claimed job waits for, in words; None when it does not wait."""
-    _guarded(connection, "set_waits_for", job, claim, reason=reason)
+    guarded(connection, "set_waits_for", job, claim, reason=reason)
 
 
 def report_progress(connection: Connection, job: JobId, claim: ClaimToken, progress: Progress) -> None:
     """Write the progress of the job."""
     names = list(progress.figures)
     fields = {name: getattr(progress, name) for name in _PROGRESS}
-    _guarded(
+    guarded(
         connection, "report_progress", job, claim, **fields, names=names, values=[progress.figures[n] for n in names]
     )
 
 
 def fail(connection: Connection, job: JobId, claim: ClaimToken, error: TensileError) -> JobState:
     """End the job with this error, without another attempt. Returns its state: failed, or cancelled on request."""
-    return JobState(_guarded(connection, "fail", job, claim, **_error_columns(error)))
+    return JobState(guarded(connection, "fail", job, claim, **_error_columns(error)))
 
 
 def interrupt(
@@ -264,7 +287,7 @@ def interrupt(
     The job goes back into the queue and pauses, unless its faults have reached `max_attempts` or interruptions have
     cost it more than `limit_s` (0: no limit). Until the next attempt, its owner reads `waits_for`.
     """
-    state = _guarded(
+    state = guarded(
         connection,
         "interrupt",
         job,
@@ -279,24 +302,24 @@ def interrupt(
 
 def cancelled(connection: Connection, job: JobId, claim: ClaimToken) -> None:
     """Mark the job as cancelled, after it was stopped on request."""
-    _guarded(connection, "cancelled", job, claim)
+    guarded(connection, "cancelled", job, claim)
 
 
 def requeue(connection: Connection, job: JobId, claim: ClaimToken, reason: str) -> None:
     """Put the job back into the queue. The attempt does not count, and the job may start again at once."""
-    _guarded(connection, "requeue", job, claim, reason=reason)
+    guarded(connection, "requeue", job, claim, reason=reason)
 
 
 def record_event(connection: Connection, job: JobId, claim: ClaimToken, kind: str, detail: Mapping[str, Any]) -> None:
     """Add an event to the job's history. A trigger writes the events of state changes."""
-    _guarded(connection, "record_event", job, claim, kind=kind, detail=Jsonb(dict(detail)))
+    guarded(connection, "record_event", job, claim, kind=kind, detail=Jsonb(dict(detail)))
 
 
 def save_report(
     connection: Connection, job: JobId, claim: ClaimToken, report: Sequence[Mapping[str, str | None]]
 ) -> None:
     """Store the report on the data of the job's table, in place of an earlier report."""
-    _guarded(connection, "save_report", job, claim, report=Jsonb(list(report)))
+    guarded(connection, "save_report", job, claim, report=Jsonb(list(report)))
 
 
 def _decoded(job: int, spec: str) -> JobSpec | RequestError:
@@ -369,7 +392,8 @@ def _error_columns(error: TensileError) -> dict[str, str | None]:
     }
 
 
-def _guarded(connection: Connection, name: LiteralString, job: JobId, claim: ClaimToken, **values: Any) -> Any:
+def guarded(connection: Connection, name: LiteralString, job: JobId, claim: ClaimToken, **values: Any) -> Any:
+    """Run a statement that carries the job's claim, and return its first value. Raises LostClaimError."""
     row = connection.execute(query(name), {"job": job, "claim": claim, **values}).fetchone()
     if row is None:
         raise lost_claim(job, claim)

@@ -14,7 +14,7 @@ from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, MissingError, OvertakenError, PrivilegeError
-from indb_tensile.job import ClaimedJob, ModelVersionId, Task
+from indb_tensile.job import ClaimedJob, InitFrom, ModelVersionId, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,10 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
         else:
             event = {**keys, "kind": "not_deployed", "detail": Jsonb({"reason": obstacle})}
             connection.execute(query("record_event"), event)
-        version = _insert_version(connection, claimed, publication, job, model=model, not_deployed=obstacle)
+        why = why_deployed(claimed.spec.deploy, publication, number) if obstacle is None else None
+        version = _insert_version(
+            connection, claimed, publication, job, model=model, not_deployed=obstacle, deployed_why=why
+        )
         write_chunks(connection, "insert_version_chunk", version, [publication.weights])
         if publication.report:
             jobs.save_report(connection, claimed.job, claimed.claim, publication.report)
@@ -131,6 +134,16 @@ def why_not_deployed(wish: str, publication: Publication, incumbent: int | None)
     return f"its {name} on the test rows, {metric:.6g}, is not better than the {incumbent_metric:.6g} of {deployed}"
 
 
+def why_deployed(wish: str, publication: Publication, incumbent: int | None) -> str:
+    """Return why a new version is deployed, for the history of deployments. For arguments see `why_not_deployed`."""
+    if wish == "always":
+        return "deploy is always"
+    if incumbent is None:
+        return "no version was deployed"
+    own, other = publication.metric, publication.incumbent_metric
+    return f"its {publication.metric_name} on the test rows, {own:.6g}, is better than the {other:.6g} of {incumbent}"
+
+
 def load_version(connection: Connection, version: ModelVersionId) -> StoredVersion:
     """Load a version with its weights. Raises MissingError, or DatabaseError if the weights were changed."""
     with connection.transaction():  # so that a version dropped meanwhile is missing as a whole, not in part
@@ -152,6 +165,25 @@ def load_version(connection: Connection, version: ModelVersionId) -> StoredVersi
         weights=weights,
         **{name: row[name] for name in _SAME_NAMES},
     )
+
+
+def load_init_version(connection: Connection, claimed: ClaimedJob, wish: InitFrom) -> StoredVersion:
+    """Load the version that a job starts from, and note it with the job, whose later attempts start from the same.
+
+    Raises MissingError if there is no such version that the job's owner may start from, and the errors of
+    `load_version`.
+    """
+    keys = {"job": claimed.job, "claim": claimed.claim, "model": wish.model_id, "number": wish.version}
+    row = connection.execute(query("choose_init_version"), keys).fetchone()
+    if row is None:
+        which = "a deployed version" if wish.version is None else f"version {wish.version}"
+        raise MissingError(
+            f'init_from: the owner of job {claimed.job} has no model "{wish.model}" with {which} to start from',
+            detail="The model or the version was dropped, no version is deployed, or the privilege was revoked.",
+            hint="See the versions in tensile_training_info. The model's owner can allow the use of its weights: "
+            "select tensile_grant_model('model', 'role', 'weights');",
+        )
+    return load_version(connection, ModelVersionId(row[0]))
 
 
 def bound_lock_wait(connection: Connection) -> None:
@@ -222,6 +254,7 @@ def _insert_version(
     *,
     model: int,
     not_deployed: str | None,
+    deployed_why: str | None,
 ) -> ModelVersionId:
     values = {
         "model": model,
@@ -243,6 +276,7 @@ def _insert_version(
         "training": Jsonb(dict(publication.training)),
         "deployed": not_deployed is None,
         "not_deployed": not_deployed,
+        "deployed_why": deployed_why,
     }
     row = connection.execute(query("insert_version"), values).fetchone()
     assert row is not None

@@ -67,7 +67,8 @@ with renewed as (
 ), held as (
   select h.job_id, h.claim from unnest(%(jobs)s::bigint[], %(claims)s::bigint[]) as h (job_id, claim)
 ), mine as (
-  select j.job_id, j.claim, j.cancel_requested, j.pause_requested, not tensile.may_train(j.owner_oid) as unentitled
+  select j.job_id, j.claim, j.cancel_requested, j.pause_requested, j.priority,
+         not tensile.may_train(j.owner_oid) as unentitled
     from tensile.jobs as j
    where j.worker_id = %(worker)s and j.state in ('starting', 'running')
 ), stopped as (
@@ -89,7 +90,9 @@ select exists (select from renewed),
        array(select m.job_id from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
        array(select m.claim from mine as m where m.job_id not in (select h.job_id from held as h) order by m.job_id),
        tensile.catalog_version(),
-       array(select m.job_id from mine as m where m.pause_requested order by m.job_id)
+       array(select m.job_id from mine as m where m.pause_requested order by m.job_id),
+       array(select m.job_id from mine as m order by m.job_id),
+       array(select m.priority from mine as m order by m.job_id)
 
 -- renew_lease --
 update tensile.workers set heartbeat_at = now(), beats = beats + 1
@@ -110,6 +113,11 @@ update tensile.workers set service_name = %(name)s where worker_id = %(worker)s 
 select tensile.installation()::text,
        (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text
 
+-- standby --
+-- Whether the server is a hot standby, its port, and the directory in which sessions look for services' sockets.
+select pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('port')::int,
+       (select s.value #>> '{}' from tensile.settings as s where s.name = 'socket_directory')
+
 -- bound_lock_wait --
 -- Limits the wait for locks within the current transaction.
 set local lock_timeout = '2s'
@@ -118,6 +126,9 @@ set local lock_timeout = '2s'
 select j.job_id, j.claim, j.attempt, j.owner_oid, q.bytes, q.weight, j.threads, j.priority, j.spec::text
   from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
   left join lateral tensile.quota_of(j.owner_oid) as q on true
+
+-- settle_dependents --
+select tensile.settle_all_dependents()
 
 -- foreign_jobs --
 select count(*) from tensile.jobs where state = 'queued' and installation <> tensile.installation()
@@ -217,6 +228,37 @@ with mine as (
 )
 select job_id from mine
 
+-- report_prediction --
+with mine as (
+  select job_id from tensile.jobs where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+), progress as (
+  insert into tensile.job_progress as p (job_id, rows_predicted, rows_expected, samples_per_s, eta, updated_at)
+  select job_id, %(rows)s, %(expected)s, %(samples_per_s)s, now() + make_interval(secs => %(eta_s)s), now() from mine
+  on conflict (job_id) do update
+     set rows_predicted = excluded.rows_predicted, rows_expected = excluded.rows_expected,
+         samples_per_s = excluded.samples_per_s, eta = excluded.eta, updated_at = excluded.updated_at
+)
+select job_id from mine
+
+-- start_predicting --
+update tensile.jobs set state = 'running', phase = 'predicting', waits_for = null
+ where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
+returning job_id
+
+-- prediction_output --
+-- Finds the table and the version of a prediction, and checks again whether the job's owner may predict with the version.
+select o.table_name::text, c.oid is not null, j.state = 'succeeded', j.model_name,
+       tensile.may_predict(j.owner_oid, j.installation, %(version)s) is not distinct from j.model_name
+  from tensile.jobs as j
+ cross join lateral (select tensile.prediction_table(j) as table_name) as o
+  left join pg_catalog.pg_class as c
+    on c.relname = o.table_name and c.relkind = 'r'
+   and c.relnamespace = (select n.oid from pg_catalog.pg_namespace as n where n.nspname = 'tensile_data')
+ where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running', 'succeeded')
+
+-- drop_prediction_tables --
+select tensile.drop_prediction_tables(%(most)s)
+
 -- fail --
 -- Ends the job without another attempt: the attempt would fail in the same way, or the owner has cancelled the job.
 update tensile.jobs
@@ -313,11 +355,11 @@ update tensile.model_versions set deployed = false where model_id = %(model)s an
 insert into tensile.model_versions
   (model_id, number, job_id, task, target, architecture, metric_name, metric, higher_is_better, metrics,
    parameters, weights_bytes, weights_digest, relation_oid, relation_schema, relation_name, data_digest, deployed,
-   not_deployed, training)
+   not_deployed, training, deployed_why)
 select %(model)s, coalesce(max(v.number), 0) + 1, %(job)s, %(task)s, %(target)s, %(architecture)s, %(metric_name)s,
        %(metric)s, %(higher_is_better)s, %(metrics)s, %(parameters)s, %(weights_bytes)s, %(weights_digest)s,
        %(relation_oid)s, %(relation_schema)s, %(relation_name)s, %(data_digest)s, %(deployed)s, %(not_deployed)s,
-       %(training)s
+       %(training)s, %(deployed_why)s
   from tensile.model_versions as v where v.model_id = %(model)s
 returning version_id
 
@@ -344,6 +386,29 @@ update tensile.jobs
        version_id = %(version)s, error_sqlstate = null, error_message = null, error_detail = null, error_hint = null
  where job_id = %(job)s and claim = %(claim)s and state in ('starting', 'running')
 returning job_id
+
+-- choose_init_version --
+-- Chooses the version that a job starts from, once: a later attempt starts from the same. The job's owner must have the
+-- model, or the privilege to use its weights.
+with chosen as (
+  select j.job_id, v.version_id, v.number, m.name
+    from tensile.jobs as j
+    join tensile.models as m on m.model_id = %(model)s and m.dropped_at is null
+    join tensile.model_versions as v
+      on v.model_id = m.model_id
+         and case when j.init_version_id is not null then v.version_id = j.init_version_id
+                  when %(number)s::bigint is null then v.deployed else v.number = %(number)s end
+   where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+     and m.installation = j.installation
+     and (m.owner_oid = j.owner_oid
+          or exists (select from tensile.model_privileges as p
+                      where p.model_id = m.model_id and p.privilege = 'weights' and p.revoked_at is null
+                        and p.installation = j.installation
+                        and (p.grantee_oid = 0 or pg_has_role(j.owner_oid, p.grantee_oid, 'usage'))))
+)
+update tensile.jobs as j set init_version_id = c.version_id
+  from chosen as c where j.job_id = c.job_id and j.claim = %(claim)s
+returning c.version_id, c.number, c.name
 
 -- load_version --
 select v.version_id, v.model_id, m.name, m.owner_oid, v.number, v.task::text, v.target, v.architecture, b.bundle,
@@ -693,7 +758,7 @@ listen tensile
 select c.oid, 'tensile_data', s.table_name::text,
        array(select a.attname::text from pg_catalog.pg_attribute as a
               where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
-       s.key, s.rows
+       s.key, s.rows, s.valid_rows, s.test_rows
   from tensile.snapshots as s
   left join pg_catalog.pg_class as c
     on c.relname = s.table_name

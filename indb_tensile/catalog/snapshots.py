@@ -16,7 +16,7 @@ def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
     row = connection.execute(query("find_snapshot"), {"job": job}).fetchone()
     if row is None:
         return None
-    oid, schema, name, columns, key, rows = row
+    oid, schema, name, columns, key, rows, valid_rows, test_rows = row
     if oid is None:
         raise MissingError(
             f"the snapshot of job {job} is gone: there is no table {schema}.{name}",
@@ -24,7 +24,12 @@ def find_snapshot(connection: Connection, job: JobId) -> Snapshot | None:
             hint="Call tensile_train again.",
         )
     return Snapshot(
-        relation=Relation(oid=oid, schema=schema, name=name), columns=tuple(columns), key=tuple(key), rows=rows
+        relation=Relation(oid=oid, schema=schema, name=name),
+        columns=tuple(columns),
+        key=tuple(key),
+        rows=rows,
+        valid_rows=valid_rows,
+        test_rows=test_rows,
     )
 
 

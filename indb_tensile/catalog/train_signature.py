@@ -1,10 +1,11 @@
 """Writes the parameters of `tensile_train` into the SQL of every function that takes the same ones.
 
-The parameters stand once, in the declaration of `public.tensile_train` in `sql/50_functions.sql`. In that file five
+The parameters stand once, in the declaration of `public.tensile_train` in `sql/50_functions.sql`. In that file six
 placeholders are replaced: `@TRAIN_PARAMETERS@` by the parameters with their types and defaults, `@TRAIN_ARGUMENTS@`
 by their names, and `@TRAIN_FIELDS@` by the keys and values of the JSON request that the bridge reads. A training on a
 query has the parameter `query` for `relation`, and no `snapshot`, because it always has one:
-`@TRAIN_QUERY_PARAMETERS@` are its parameters, `@TRAIN_QUERY_ARGUMENTS@` the arguments that it passes on.
+`@TRAIN_QUERY_PARAMETERS@` are its parameters, `@TRAIN_QUERY_NAMES@` their names, and `@TRAIN_QUERY_ARGUMENTS@` the
+arguments with which it describes the request.
 """
 
 import re
@@ -27,6 +28,7 @@ def fill_train_signature(source: str, declaring: str) -> str:
     parameters = [_name_and_type(parameter.strip()) for parameter in match[1].split(",")]
     fields = []
     of_query = [_NOT_OF_QUERY.get(name, name) for name, _ in parameters]
+    query_names = ["query" if name == "relation" else name for name, _ in parameters if name != "snapshot"]
     for name, type_name in parameters:
         key, value = _FIELDS.get(type_name, ("{}", "{}"))
         fields.append(f"'{key.format(name)}', {value.format(name)}")
@@ -36,6 +38,7 @@ def fill_train_signature(source: str, declaring: str) -> str:
         .replace("@TRAIN_FIELDS@", _wrapped(fields, indent=4))
         .replace("@TRAIN_QUERY_PARAMETERS@", _of_query(match[1]).strip())
         .replace("@TRAIN_QUERY_ARGUMENTS@", _wrapped(of_query, indent=6))
+        .replace("@TRAIN_QUERY_NAMES@", _wrapped(query_names, indent=6))
     )
 
 

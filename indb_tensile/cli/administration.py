@@ -1,4 +1,4 @@
-"""The commands `tensile init`, `controller`, `vacuum`, `version` and `psql`, mostly for administrators."""
+"""The commands `tensile init`, `controller`, `service`, `vacuum`, `version` and `psql`, mostly for administrators."""
 
 import os
 import shutil
@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from indb_tensile import config, settings_loader
 from indb_tensile.catalog import install, retention
 from indb_tensile.catalog.connection import connect, pinned
+from indb_tensile.catalog.pgml_schema import install_pgml
 from indb_tensile.cli.database_choice import (
     ORDINARY_ROLE,
     embedded_state_directory,
@@ -26,13 +27,15 @@ from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError, TensileError
 
 _VACUUM_ROWS = 10_000  # of one step, which is one transaction, so that no lock is held for long
+_READ_ONLY_VARIABLE = "TENSILE_SERVICE_READ_ONLY"  # read by worker/serving/settings.py
 _VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
 
 
 @click.command()
+@click.option("--pgml", is_flag=True, help="also install schema pgml: functions named like PostgresML's")
 @dsn_option
 @json_option
-def init(dsn: str | None, as_json: bool) -> None:
+def init(pgml: bool, dsn: str | None, as_json: bool) -> None:
     """Install the catalog into a database, or upgrade it to this version; needs a superuser and PL/Python.
 
     Uses `create extension tensile` if the server has the extension's files, else runs the same source.
@@ -41,6 +44,8 @@ def init(dsn: str | None, as_json: bool) -> None:
         before = install.installed(connection)
         after = install.install(connection)
         same = install.same_source(connection)
+        if pgml:
+            install_pgml(connection)
         database = connection.info.dbname
     if as_json:
         show_one(
@@ -51,6 +56,8 @@ def init(dsn: str | None, as_json: bool) -> None:
         done = "installed" if before is None else f"upgraded from {before.version}"
         done = "installed already" if before == after else done
         warn(f'the catalog {after.version} is {done} in database "{database}"')
+        if pgml:
+            warn("schema pgml is installed; to remove it: drop schema pgml cascade")
     if not same:
         warn(
             "warning: it was installed from another source of the same version and lacks later changes. "
@@ -73,6 +80,21 @@ def controller(dsn: str | None) -> None:
         os.environ.setdefault(config.variable("state_dir"), str(place.directory))
     settings_loader.load(os.environ)  # raises an error here, before the process is replaced
     os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.worker.controller"])  # noqa: S606 - our own interpreter
+
+
+@click.command()
+@click.option("--read-only", is_flag=True, required=True, help="write nothing: for a hot standby")
+@dsn_option
+def service(dsn: str | None, read_only: bool) -> None:
+    """Answer predictions on a hot standby, in the foreground, for a service manager.
+
+    It runs on the standby's host, connects as the role of --dsn, which must be a member of tensile_worker, and
+    listens in the directory of the setting socket_directory. On a primary, each controller starts its own service.
+    """
+    os.environ["TENSILE_DSN"] = resolve(dsn, role="tensile_worker")
+    os.environ[_READ_ONLY_VARIABLE] = "1" if read_only else ""
+    settings_loader.load(os.environ)  # raises an error here, before the process is replaced
+    os.execv(sys.executable, [sys.executable, "-m", "indb_tensile.worker.service"])  # noqa: S606 - our own interpreter
 
 
 @click.command()

@@ -26,11 +26,12 @@ NOUNS = {
     "trace": "Simulate admission on jobs of a published trace, against known schedulers of deep learning.",
     "predictor": "Measure the errors of predicted operator latencies on networks outside the training data.",
     "defaults": "Train on known tables with defaults; compare quality and time with boosting and a linear model.",
+    "quality": "Compare the quality of models on a fixed list of real tables with boosting and other networks.",
     "enqueue": "Measure the time of tensile_train, and of a job from its commit to its first step.",
-    "reading": "Compare a job, from its commit to its first step, with a plain script on the same table.",
+    "read": "Compare reading and epochs of a job, in memory and in a quarter of it, with a plain script's.",
     "queue": "Measure how fast workers claim the jobs of a queue, and check that no job is claimed twice.",
     "checkpoints": "Compare checkpoints in files and in the catalog: time, WAL, and disk space that stays in use.",
-    "predict": "Measure predictions from SQL, for one row and for many rows.",
+    "predict": "Compare predictions of whole tables with a client that copies all rows, and with single calls.",
     "cpu": "Compare a training without a GPU with a plain script, and the memory with and without plans.",
     "start": "Measure start time and memory of trainers and of the service, forked and started as new processes.",
     "soak": "Kill trainers at random moments; check that no region is lost, shared or owned by a dead process.",
@@ -38,7 +39,7 @@ NOUNS = {
 }
 
 # These benchmarks need a server: the one that --dsn names, or else a private one that is created for the run.
-SERVED = ("queue", "checkpoints", "reading", "start", "cpu", "share")
+SERVED = ("queue", "checkpoints", "read", "predict", "start", "cpu", "share")
 _WITHOUT_SERVER = ("--dsn", "-h", "--help")  # with these options no server is created
 
 

@@ -37,7 +37,9 @@ from indb_tensile.device.hardware import (
     is_in_memory,
     memory,
     processor,
+    read_limit_bytes,
     room_bytes,
+    rows_directory,
     share_of_machine,
 )
 from indb_tensile.errors import TensileError
@@ -239,6 +241,7 @@ def device(environ: Mapping[str, str]) -> Iterator[Row]:
     except TensileError as error:
         yield _check("device", False, error.message, error.hint)
         return
+    yield _rows(settings)
     match chosen:
         case Cpu():
             yield from _processor(chosen, settings)
@@ -269,6 +272,18 @@ def _processor(chosen: Cpu, settings: config.Settings) -> Iterator[Row]:
         yield _check("swap directory", False, f"{directory} is in memory: swapping there saves no memory", _SWAP_MEND)
     else:
         yield _check("swap directory", free_bytes >= pool_bytes, finding, f"free some space, or {_SWAP_MEND}")
+
+
+def _rows(settings: config.Settings) -> Row:
+    """Check the disk for the rows of tables that exceed a trainer's memory for rows."""
+    limit, directory = read_limit_bytes(settings) // config.MIB, rows_directory(settings)
+    finding = f"up to {limit} MB of memory a trainer; larger tables go to a file in {directory}"
+    mend = f"name a directory on a disk with {config.variable('rows_directory')}"
+    if is_in_memory(directory):
+        return _check("rows of tables", False, f"{finding}, which is in memory and saves none", mend)
+    free_bytes = disk_free_bytes(directory)
+    finding += f", whose disk has {free_bytes // config.MIB} MB free"
+    return _check("rows of tables", free_bytes >= config.GIB, finding, f"free some space, or {mend}")
 
 
 _SWAP_MEND = f"name a directory on a disk with {config.variable('swap_directory')}"

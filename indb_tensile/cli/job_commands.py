@@ -1,4 +1,4 @@
-"""The commands `tensile job`, `train`, `wait`, `watch`, `cancel`, `pause` and `resume`, for single jobs."""
+"""The commands `tensile job`, `train`, `wait`, `watch`, `cancel`, `pause`, `resume`, `retry` and `priority`."""
 
 import sys
 import time
@@ -63,7 +63,8 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
 @click.option("--split", metavar="JSON", help="an object: parts for validation and test, seed")
 @click.option("--metric", help="the metric that decides which version is better")
 @click.option("--early-stop", metavar="JSON", help="""an object, such as '{"patience": 5}'""")
-@click.option("--init-from", metavar="MODEL", help="begin with this model's weights")
+@click.option("--transform", metavar="JSON", help="""features to compute, such as '{"double": "2 * age"}'""")
+@click.option("--init-from", metavar="MODEL", help="begin with the weights of MODEL, or of its version 3: MODEL@3")
 @click.option(
     "--priority", default=0, show_default=True, help="of your own jobs, those of higher priority start first"
 )
@@ -76,6 +77,7 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
     show_default=True,
     help="whether the new version becomes the one that predicts",
 )
+@click.option("--depends-on", type=int, multiple=True, metavar="JOB_ID", help="start after this job; may be repeated")
 @click.option("--idempotency-key", metavar="TEXT", help="two requests with the same key are one job")
 @click.option("--wait/--no-wait", "waits", default=False, help="watch the job until it has ended")
 def train(dsn: str | None, as_json: bool, waits: bool, **options: Any) -> None:
@@ -155,6 +157,34 @@ def resume(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
     _change(dsn, job_ids, "resume", "is resumed", as_json=as_json)
 
 
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_ids", type=int, nargs=-1, required=True)
+def retry(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
+    """Enqueue the requests of jobs that failed or were cancelled as new jobs, and print the numbers of these."""
+    rows: list[Row] = []
+    with open_connection(dsn) as connection, connection.transaction():
+        connection.add_notice_handler(lambda notice: warn(f"notice: {notice.message_primary}"))
+        for number in job_ids:
+            row = connection.execute(statement("retry"), {"job": number}).fetchone()
+            assert row is not None
+            rows.append({"job_id": row[0], "retry_of": number})
+    show_rows(rows, as_json=as_json)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})  # a priority may be negative
+@dsn_option
+@json_option
+@click.argument("job_id", type=int)
+@click.argument("priority", type=int)
+def priority(dsn: str | None, as_json: bool, job_id: int, priority: int) -> None:
+    """Change the priority of a queued or running job: of your own jobs, those of a higher PRIORITY start first."""
+    with open_connection(dsn) as connection, pinned(connection):
+        connection.execute(statement("set_priority"), {"job": job_id, "priority": priority})
+    show_one({"job_id": job_id, "priority": priority}, as_json=as_json)
+
+
 def _change(dsn: str | None, job_ids: Sequence[int], name: str, outcome: str, *, as_json: bool) -> None:
     with open_connection(dsn) as connection:
         for number in job_ids:
@@ -201,7 +231,7 @@ def _train_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     Repeated options become arrays, JSON texts become JSON, and omitted options become null.
     """
     arguments = {name: list(value) or None if isinstance(value, tuple) else value for name, value in options.items()}
-    for name in ("hyperparams", "preprocess", "split", "early_stop"):
+    for name in ("hyperparams", "preprocess", "split", "early_stop", "transform"):
         if options[name] is not None:
             option = "--" + name.replace("_", "-")
             example = f"""an object in quotes, such as {option} '{_EXAMPLES[name]}'"""
@@ -214,6 +244,7 @@ _EXAMPLES = {
     "preprocess": '{"missing": {"age": "median"}}',
     "split": '{"seed": 7}',
     "early_stop": '{"patience": 5}',
+    "transform": '{"double": "2 * age"}',
 }
 
 

@@ -53,6 +53,9 @@ COMMANDS = {
         "administration:controller",
         "Run a controller in the foreground, for a service manager; settings come from TENSILE_* or a TOML file.",
     ),
+    "service": LazyCommand(
+        "administration:service", "Answer predictions on a hot standby, in the foreground, for a service manager."
+    ),
     "vacuum": LazyCommand(
         "administration:vacuum",
         "Delete all rows that are older than the settings retain_jobs, retain_events, … allow; for tensile_admin.",
@@ -98,6 +101,21 @@ COMMANDS = {
     "resume": LazyCommand(
         "job_commands:resume",
         "Resume paused jobs: they continue where they were, as soon as they have device memory again.",
+    ),
+    "retry": LazyCommand(
+        "job_commands:retry",
+        "Enqueue the requests of jobs that failed or were cancelled as new jobs, and print the numbers of these.",
+    ),
+    "priority": LazyCommand(
+        "job_commands:priority",
+        "Change the priority of a queued or running job: of your own jobs, those of a higher PRIORITY start first.",
+    ),
+    "deploy": LazyCommand(
+        "model_commands:deploy",
+        "Deploy VERSION of MODEL and print its number; VERSION is a number, `best`, or `previous` for a rollback.",
+    ),
+    "retrain": LazyCommand(
+        "model_commands:retrain", "Enqueue the last successful training of MODEL again and print the job's number."
     ),
     "models": LazyCommand("listing_commands:models", "List models and the version that is deployed."),
     "predict": LazyCommand(

@@ -164,8 +164,10 @@ select tensile.train(tensile.training_request(
   preprocess => %(preprocess)s::pg_catalog.jsonb, split => %(split)s::pg_catalog.jsonb,
   metric => %(metric)s::pg_catalog.text, early_stop => %(early_stop)s::pg_catalog.jsonb,
   init_from => %(init_from)s::pg_catalog.text, priority => %(priority)s::pg_catalog.int4,
+  depends_on => %(depends_on)s::pg_catalog.int8[],
   memory_limit => %(memory_limit)s::pg_catalog.text, max_runtime => %(max_runtime)s::pg_catalog.interval,
-  deploy => %(deploy)s::pg_catalog.text, idempotency_key => %(idempotency_key)s::pg_catalog.text));
+  deploy => %(deploy)s::pg_catalog.text, idempotency_key => %(idempotency_key)s::pg_catalog.text,
+  transform => %(transform)s::pg_catalog.jsonb));
 
 -- cancel --
 select public.tensile_cancel(%(job)s::pg_catalog.int8);
@@ -175,6 +177,20 @@ select public.tensile_pause(%(job)s::pg_catalog.int8);
 
 -- resume --
 select public.tensile_resume(%(job)s::pg_catalog.int8);
+
+-- retry --
+-- Runs with the user's search_path, as train does.
+select public.tensile_retry(%(job)s::pg_catalog.int8);
+
+-- retrain --
+-- Runs with the user's search_path, as train does.
+select public.tensile_retrain(%(model)s::pg_catalog.text);
+
+-- set_priority --
+select public.tensile_set_priority(%(job)s::pg_catalog.int8, %(priority)s::pg_catalog.int4);
+
+-- deploy --
+select public.tensile_deploy(%(model)s::pg_catalog.text, %(version)s::pg_catalog.text, %(reason)s::pg_catalog.text);
 
 -- watched_jobs --
 select j.job_id, j.model_name as model, j.state, j.phase, q.waits_for, j.error_message as error,

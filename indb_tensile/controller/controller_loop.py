@@ -76,6 +76,7 @@ from indb_tensile.scheduler.admission.events import (
     Parking,
     PauseChange,
     PlacesChange,
+    PriorityChange,
     QueueChange,
     Silence,
     Stall,
@@ -303,7 +304,7 @@ class Controller:
                 budget_bytes = self._memory.allow(budget_bytes)
                 log.info("the budget is %s bytes now", budget_bytes)
                 self.fold(BudgetChange(budget_bytes=budget_bytes))
-            case Notification(kind=notify.CANCEL | notify.PAUSE):
+            case Notification(kind=notify.CANCEL | notify.PAUSE | notify.PRIORITY):
                 heartbeat.nudge()
             case Notification(kind=notify.QUEUED):
                 self.fold(QueueChange())
@@ -320,6 +321,10 @@ class Controller:
         paused = answer.beat.paused
         if paused is not None and set(paused) != {m.job.job for m in self._pool.members if m.paused}:
             self.fold(PauseChange(paused=frozenset(paused)))
+        priorities = answer.beat.priorities
+        changed = {m.job.job: priorities.get(m.job.job, m.job.priority) for m in self._pool.members}
+        if any(changed[m.job.job] != m.job.priority for m in self._pool.members):
+            self.fold(PriorityChange(priorities=changed))
         for job in answer.beat.cancelled:
             self.fold(CancelRequest(job=job))
         for job in answer.beat.lost:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from indb_tensile.catalog import models, retention, snapshots, stored_checkpoints
+from indb_tensile.catalog import jobs, models, prediction_tables, retention, snapshots, stored_checkpoints
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session
 from indb_tensile.controller.logrotation import rotate
@@ -22,6 +22,7 @@ from indb_tensile.errors import TensileError
 log = logging.getLogger("controller")
 
 PERIOD_S = 60.0
+_DEPENDENT_STATEMENTS = 20  # in one round, each for up to 1200 jobs
 _SNAPSHOT_STATEMENTS = 50  # in one round; the next round continues
 ROWS = 1000  # of one step: they take the database some tens of milliseconds
 LOGS = ("controller.log", "postgres.log")  # of `tensile up`, in the state directory
@@ -108,7 +109,9 @@ def steps(
     return (
         chores.step("old rows", remove_old_rows),
         chores.step("dropped models", delete_dropped_models),
+        chores.step("dependent jobs", settle_dependent_jobs),
         chores.step("snapshots", drop_snapshots),
+        chores.step("predictions", drop_predictions),
         chores.step("checkpoints", lambda c: remove_stale_checkpoints(c, state_directory, host)),
         HousekeepingStep(name="logs", do=lambda: rotate_logs(state_directory, log_bytes, log_files)),
     )
@@ -129,11 +132,31 @@ def delete_dropped_models(connection: Connection) -> str:
     return f"deleted {deleted}" if deleted else ""
 
 
+def settle_dependent_jobs(connection: Connection) -> str:
+    """Start or fail jobs whose awaited jobs have ended, where the end of those could not do it."""
+    settled = 0
+    for _ in range(_DEPENDENT_STATEMENTS):
+        count = jobs.settle_dependents(connection)
+        settled += count
+        if not count:
+            break
+    return f"settled {settled}" if settled else ""
+
+
 def drop_snapshots(connection: Connection) -> str:
     """Drop snapshot tables of jobs that have ended or are gone, a few in each statement."""
+    return _dropped(snapshots.drop_ended, connection)
+
+
+def drop_predictions(connection: Connection) -> str:
+    """Drop tables of predictions that no view shows, or whose job failed, a few in each statement."""
+    return _dropped(prediction_tables.drop_unused, connection)
+
+
+def _dropped(drop: Callable[[Connection], int], connection: Connection) -> str:
     dropped = 0
     for _ in range(_SNAPSHOT_STATEMENTS):
-        count = snapshots.drop_ended(connection)
+        count = drop(connection)
         dropped += count
         if not count:
             break

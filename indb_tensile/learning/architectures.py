@@ -1,20 +1,28 @@
-"""Builds networks from declarations: `mlp`, `cnn`, or a list of layers.
+"""Builds networks from declarations: `mlp`, `cnn`, a list of layers, or a network for tables.
 
-`mlp` and `cnn` are expanded to lists of layers. A declaration is untrusted input, so `request/network_rules.py`
-checks every name, type and size. The shapes are computed on torch's meta device, and memory is allocated only after
-the whole network is known to fit together.
+`mlp` and `cnn` are expanded to lists of layers. The networks for tables are modules of their own (`embedded_rows.py`
+builds them). A declaration is untrusted input, so `request/network_rules.py` checks every name, type and size. The
+shapes are computed on torch's meta device, and memory is allocated only after the whole network is known to fit
+together.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning.embedded_rows import table_network
 from indb_tensile.learning.layers import Shape, output_shape, stack
-from indb_tensile.request.network_rules import ARCHITECTURES, MOST_PARAMETERS, check_architecture, without_type
+from indb_tensile.request.network_rules import (
+    ARCHITECTURES,
+    MOST_PARAMETERS,
+    TABLE_ARCHITECTURES,
+    check_architecture,
+    without_type,
+)
 from indb_tensile.request.parameter_rules import fill_defaults
 
 
@@ -34,10 +42,13 @@ def build_without_memory(architecture: dict[str, Any], input_shape: Shape, outpu
     Raises RequestError with the layer's number and the shapes if the layers do not fit together.
     """
     check_architecture(architecture)
-    layers = expand(architecture, input_shape)
     with torch.device("meta"):
-        module = stack(layers, input_shape, outputs)
-    own = output_shape(module, input_shape, "the network")
+        if architecture["type"] in TABLE_ARCHITECTURES:
+            module = table_network(architecture["type"], _values(architecture), input_shape, outputs)
+        else:
+            module = stack(expand(architecture, input_shape), input_shape, outputs)
+    own = output_shape(module.eval(), input_shape, "the network")
+    module.train()
     if own != (outputs,):
         raise RequestError(
             f"architecture: the network gives {list(own)} per row, the task needs {[outputs]}",
@@ -64,6 +75,42 @@ def expand(architecture: dict[str, Any], input_shape: Shape) -> list[dict[str, A
             return expand(default(input_shape, rows=0), input_shape)
 
 
+def resolve(architecture: dict[str, Any], arrays: tuple[Shape, ...], *, alone: bool, rows: int) -> dict[str, Any]:
+    """Return the architecture, or the one that `auto` stands for, before the rows are encoded.
+
+    `arrays` and `alone` are those of `natural_shape`, and `rows` is the number of training rows.
+    """
+    if architecture["type"] != "auto":
+        return dict(architecture)
+    return default(natural_shape(architecture, arrays, alone) or (), rows)
+
+
+def embeds(architecture: dict[str, Any]) -> bool:
+    """Return whether the network embeds categories, so that a text column becomes one number."""
+    return architecture["type"] in TABLE_ARCHITECTURES
+
+
+def with_layout(architecture: dict[str, Any], layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the architecture with the counts of numbers and categories that the columns give, if it needs them.
+
+    Raises RequestError if the request has other counts.
+    """
+    if not embeds(architecture):
+        return architecture
+    for name, value in layout.items():
+        if architecture.get(name) not in (None, value, tuple(value) if isinstance(value, list) else value):
+            raise RequestError(
+                f'architecture {architecture["type"]}: "{name}" is {architecture[name]}, the columns give {value}',
+                hint=f'Leave "{name}" out: it is counted from the columns.',
+            )
+    return architecture | dict(layout)
+
+
+def without_layout(architecture: dict[str, Any]) -> dict[str, Any]:
+    """Return the architecture of a version as a request for other columns has it."""
+    return {name: value for name, value in architecture.items() if name not in ("numbers", "categories")}
+
+
 def default(input_shape: Shape, rows: int) -> dict[str, Any]:
     """Return the architecture that `auto` stands for.
 
@@ -85,14 +132,14 @@ def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone
 
     The shape is the architecture's `input_shape`, or else the shape of the only feature if that is an array (`alone`
     is true) of two or more dimensions. `cnn` and `auto` treat a two-dimensional array as an image of one channel;
-    `layers` treats it as a sequence (steps, features). `mlp` has no shape of its own. `auto` uses a flat row for
-    everything but images. Raises RequestError if `cnn` has no image.
+    `layers` treats it as a sequence (steps, features). `mlp` and the networks for tables have no shape of their own.
+    `auto` uses a flat row for everything but images. Raises RequestError if `cnn` has no image.
     """
-    declared = _values(architecture)["input_shape"]
+    declared = _values(architecture).get("input_shape")
     kind = architecture["type"]
     if declared is not None:
         shape: Shape | None = tuple(declared)
-    elif not alone or kind == "mlp" or len(arrays[0]) < 2:
+    elif not alone or kind == "mlp" or kind in TABLE_ARCHITECTURES or len(arrays[0]) < 2:
         shape = None
     else:
         shape = (1, *arrays[0]) if len(arrays[0]) == 2 and kind != "layers" else arrays[0]
@@ -157,6 +204,31 @@ def _with_fresh_parameters(module: nn.Module, seed: int) -> nn.Module:
             if reset is not None:
                 reset()
     return module
+
+
+def freeze(module: nn.Module, layers: Sequence[str]) -> None:
+    """Let training leave the weights of these layers as they are. A layer is named by its number, as in `state_dict`.
+
+    Raises RequestError for a layer without weights, and if no layer is left to train.
+    """
+    named = dict(module.named_parameters())
+    for layer in layers:
+        own = [name for name in named if name == layer or name.startswith(f"{layer}.")]
+        if not own:
+            known = list(dict.fromkeys(name.rpartition(".")[0] for name in named))
+            raise RequestError(
+                f'hyperparams: "freeze" names layer "{layer}", and the network has no such layer with weights',
+                hint=f"Its layers with weights are {', '.join(known[:_MOST_LISTED])}.",
+            )
+        for name in own:
+            named[name].requires_grad = False
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise RequestError(
+            'hyperparams: "freeze" names all layers with weights', hint="Leave at least one of them out."
+        )
+
+
+_MOST_LISTED = 100
 
 
 def parameter_count(module: nn.Module) -> int:

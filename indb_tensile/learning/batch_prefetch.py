@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from indb_tensile.learning.block_cache import ArrayRows, RowSource
+
 ALIGNMENT_BYTES = 64  # the alignment of torch's own host tensors; kernels select a code path by alignment
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
@@ -91,12 +93,16 @@ class BatchPrefetcher:
         self._buffers: dict[tuple[int, ...], tuple[_Buffers, _Buffers]] = {}
         self.waiting = BatchWaitTime()
 
-    def batches(self, parts: Batch, orders: Iterable[Tensor]) -> Generator[tuple[Tensor, Batch]]:
+    def batches(
+        self, parts: Batch, orders: Iterable[Tensor], sources: Sequence[RowSource] | None = None
+    ) -> Generator[tuple[Tensor, Batch]]:
         """Yield each order of row numbers together with a batch of these rows of every part.
 
-        A batch is valid until the next one is requested. A caller that stops early must close the iterator.
+        The rows are taken from `sources`, if they are given, instead of from the parts' memory. A batch is valid
+        until the next one is requested. A caller that stops early must close the iterator.
         """
-        sources = tuple(part.detach().contiguous().numpy() for part in parts)
+        if sources is None:
+            sources = tuple(ArrayRows(part.detach().contiguous().numpy()) for part in parts)
         upcoming: Future[Batch] | None = None
         following, number = iter(orders), 0
         order = next(following, None)
@@ -128,7 +134,7 @@ class BatchPrefetcher:
     ) -> None:
         self.close()
 
-    def _submit(self, parts: Batch, sources: Arrays, order: Tensor, number: int) -> "Future[Batch]":
+    def _submit(self, parts: Batch, sources: Sequence[RowSource], order: Tensor, number: int) -> "Future[Batch]":
         buffers = self._buffers_for(parts, len(order))[number % 2]
         self._memory.wait_until_read(number % 2)
         return self._thread.submit(_gather, sources, order.numpy(), buffers)
@@ -146,10 +152,9 @@ class BatchPrefetcher:
         return buffers
 
 
-def _gather(sources: Arrays, order: np.ndarray[Any, Any], buffers: _Buffers) -> Batch:
+def _gather(sources: Sequence[RowSource], order: np.ndarray[Any, Any], buffers: _Buffers) -> Batch:
     for source, array in zip(sources, buffers.arrays, strict=True):
-        # Every index is valid. "clip" only prevents numpy from gathering into a temporary array first.
-        np.take(source, order, axis=0, out=array[: len(order)], mode="clip")
+        source.take(order, array[: len(order)])
     return buffers.first(len(order))
 
 

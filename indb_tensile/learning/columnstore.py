@@ -1,18 +1,21 @@
-"""Collects the columns of a table block by block while the table is read, within a memory limit.
+"""Collects the columns of a table block by block while the table is read, in memory or, beyond a limit, in a file.
 
-Arrays grow in place: the C library moves the pages of a large block (mremap) and copies nothing. So the columns need
-their final size only, whereas joining a list of blocks would need twice that. Numbers that COPY sends in four bytes
-or less are stored in four, and a column without NULL has no mask of its own.
+Arrays grow in place (row_storage.py). So the columns need their final size only, whereas joining a list of blocks
+would need twice that. Numbers that COPY sends in four bytes or less are stored in four, and a column without NULL has
+no mask of its own. In a file a text is stored as the number of the text in a list of the column's different texts.
+Sets of labels and documents are stored as texts are.
 """
 
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from indb_tensile.learning.coded_texts import CodedTexts, TextCodes, object_bytes
 from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding, Mask
+from indb_tensile.learning.row_storage import MEMORY, MemoryStorage, RowArray, RowStorage
 from indb_tensile.learning.splits import Hashes, row_hashes
 
 _SPARE = 16  # an array grows by at least 1/16 of its length, so that not every small block moves it
@@ -24,7 +27,11 @@ _DTYPES: dict[ColumnKind, Any] = {
     ColumnKind.TEXT: np.object_,
     ColumnKind.DATE: np.float64,
     ColumnKind.TIME: np.float64,
+    ColumnKind.CLOCK: np.float64,
+    ColumnKind.DURATION: np.float64,
     ColumnKind.ARRAY: np.float64,
+    ColumnKind.LABELS: np.object_,
+    ColumnKind.DOCUMENT: np.object_,
 }
 
 
@@ -44,8 +51,10 @@ class ColumnStore:
     """The columns of all blocks read so far, and a hash of each row.
 
     `stored` names the columns to store. The hash of a row is computed from its `identity` columns, which need not be
-    stored. If the columns would need more than `limit_bytes`, the store calls `refuse` with the number of bytes
-    before it allocates them; `refuse` must raise an exception.
+    stored. If the columns would need more than `limit_bytes` of memory, everything moves to the storage that
+    `overflow` returns, before more memory is allocated. In a file only the different texts need memory. If there is
+    no `overflow`, or if the texts alone exceed the limit, the store calls `refuse` with the number of bytes; `refuse`
+    must raise an exception. `expected_rows` are reserved in a file.
     """
 
     def __init__(
@@ -56,60 +65,102 @@ class ColumnStore:
         identity: Sequence[str],
         limit_bytes: int,
         refuse: Callable[[int], None],
+        overflow: Callable[[], RowStorage] | None = None,
+        expected_rows: int = 0,
     ) -> None:
-        self._columns = {name: _Column(wires[name]) for name in stored}
+        self._columns = {name: StoredColumn(wires[name]) for name in stored}
         self._identity = tuple(identity)
-        self._hashes = _GrowingArray(np.zeros(0, np.uint64))
+        self._hashes = _GrowingArray((), np.dtype(np.uint64))
         self._limit_bytes = limit_bytes
         self._refuse = refuse
+        self._overflow = overflow
+        self._expected_rows = expected_rows
+        self.storage: RowStorage = MEMORY
         self.rows = 0
         self.size_bytes = 0
 
     def add(self, columns: dict[str, ColumnData], rows: int) -> None:
         """Append the next block."""
-        size_bytes = self.size_bytes + 8 * rows
-        size_bytes += sum(column.size_bytes(columns[name]) for name, column in self._columns.items())
-        if size_bytes > self._limit_bytes:
-            self._refuse(size_bytes)
-        self.size_bytes = size_bytes
+        if isinstance(self.storage, MemoryStorage):
+            size_bytes = self.size_bytes + 8 * rows
+            size_bytes += sum(column.size_bytes(columns[name]) for name, column in self._columns.items())
+            if size_bytes > self._limit_bytes:
+                self._leave_memory(size_bytes)
+            else:
+                self.size_bytes = size_bytes
         for name, column in self._columns.items():
             column.add(columns[name])
         self._hashes.add(row_hashes([columns[name] for name in self._identity], rows))
         self.rows += rows
+        if not isinstance(self.storage, MemoryStorage):
+            self.size_bytes = sum(column.texts_bytes for column in self._columns.values())
+            if self.size_bytes > self._limit_bytes:
+                self._refuse(self.size_bytes)
+
+    def identify_by(self, names: Sequence[str]) -> None:
+        """Compute the hashes of further rows from these columns."""
+        self._identity = tuple(names)
+
+    def move(self, storage: RowStorage) -> None:
+        """Move everything to a file. Blocks that come later are stored there too."""
+        self.storage = storage
+        for column in self._columns.values():
+            column.move(storage, self._expected_rows)
+        self._hashes.move(storage, self._expected_rows)
 
     def columns(self) -> dict[str, ColumnData]:
         """Return the complete columns."""
         return {name: column.whole() for name, column in self._columns.items()}
 
+    def largest_texts(self) -> tuple[str, int]:
+        """Return the column whose different texts take the most memory in a file, and their bytes."""
+        return max(((name, column.texts_bytes) for name, column in self._columns.items()), key=itemgetter(1))
+
     def row_hash(self) -> Hashes:
         """Return a hash of each row."""
         return self._hashes.whole()
+
+    def _leave_memory(self, size_bytes: int) -> None:
+        if self._overflow is None:
+            self._refuse(size_bytes)
+        else:
+            self.move(self._overflow())
 
 
 class _GrowingArray:
     """An array that grows along its first axis."""
 
-    def __init__(self, values: npt.NDArray[Any]) -> None:
-        self._values = values
-        self._rows = 0
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], storage: RowStorage = MEMORY) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self._array: RowArray = storage.array(0, shape, dtype)
+        self._capacity = self._rows = 0
 
     def add(self, block: npt.NDArray[Any]) -> None:
         rows = self._rows + len(block)
-        if rows > len(self._values):
-            self._resize(max(rows, len(self._values) + len(self._values) // _SPARE))
-        self._values[self._rows : rows] = block
+        if rows > self._capacity:
+            self._resize(max(rows, self._capacity + self._capacity // _SPARE))
+        self._array.write(self._rows, block)
         self._rows = rows
+
+    def move(self, storage: RowStorage, expected_rows: int) -> None:
+        self._resize(self._rows)
+        values = self._array.values
+        self._array = storage.array(max(expected_rows, self._rows), self._shape, self._dtype)
+        self._capacity = max(expected_rows, self._rows)
+        self._array.write(0, values)
 
     def whole(self) -> npt.NDArray[Any]:
         self._resize(self._rows)
-        return self._values
+        return self._array.values
 
     def _resize(self, rows: int) -> None:
-        self._values.resize((rows, *self._values.shape[1:]), refcheck=False)  # no other references exist yet
+        self._array.resize(rows)
+        self._capacity = rows
 
 
-class _Column:
-    """The values and the mask of one stored column.
+class StoredColumn:
+    """The values and the mask of one column, which grow block by block.
 
     The shape of an array column is unknown until its first array arrives; rows before that are only counted.
     """
@@ -119,8 +170,12 @@ class _Column:
         self._narrow = _NARROW.get(wire.item) if wire.kind in (ColumnKind.INTEGER, ColumnKind.FLOAT) else None
         self._missing: _GrowingArray | None = None  # None while no value is missing
         self._values: _GrowingArray | None = None
+        self._codes: TextCodes | None = None  # of a text column in a file
+        self._storage: RowStorage = MEMORY
+        self._expected_rows = 0
         self._empty_rows = 0
         self._rows = 0
+        self._all_finite = True
 
     def size_bytes(self, block: ColumnData) -> int:
         """Return the bytes that a block needs in this column.
@@ -128,36 +183,69 @@ class _Column:
         Equal texts of a block count once, whether or not they are one object. Texts of earlier blocks are not
         considered.
         """
-        texts = sum(sys.getsizeof(text) for text in set(block.values)) if self._kind is ColumnKind.TEXT else 0
+        texts = sum(map(object_bytes, set(block.values))) if block.values.dtype.hasobject else 0
         masks = 0 if self._missing is None and not block.missing.any() else len(block.missing)
         if self._missing is None and masks:
             masks += self._rows
         values = block.values.nbytes if self._narrow is None else len(block.values) * np.dtype(self._narrow).itemsize
         return values + masks + texts
 
+    @property
+    def texts_bytes(self) -> int:
+        """Return the memory of the column's different texts, if the column is in a file."""
+        return 0 if self._codes is None else self._codes.size_bytes
+
     def add(self, block: ColumnData) -> None:
+        """Append the rows of a block."""
         self._add_mask(block.missing)
         if self._kind is ColumnKind.ARRAY and block.shape == (0,):
             self._empty_rows += len(block.missing)
             return
+        values = block.values if self._codes is None else self._codes.encode(block.values)
         if self._values is None:
-            empty = np.zeros((self._empty_rows, *block.shape), self._narrow or block.values.dtype)
-            self._values = _GrowingArray(empty[:0].copy())
-            self._values.add(empty)
-        self._values.add(block.values)
+            self._values = self._new_array(block.shape, np.dtype(self._narrow or values.dtype))
+            for start in range(0, self._empty_rows, len(values)):
+                self._values.add(np.zeros_like(values[: self._empty_rows - start]))
+        self._values.add(values)
+        if self._all_finite and np.issubdtype(values.dtype, np.floating):
+            self._all_finite = bool(np.isfinite(values).all())
+
+    def move(self, storage: RowStorage, expected_rows: int) -> None:
+        """Move the column to a file."""
+        self._storage, self._expected_rows = storage, expected_rows
+        if self._missing is not None:
+            self._missing.move(storage, expected_rows)
+        if np.dtype(_DTYPES[self._kind]).hasobject:
+            texts = self._values
+            self._codes, self._values = TextCodes(), self._new_array((), np.dtype(np.int32))
+            if texts is not None:
+                self._values.add(self._codes.encode(texts.whole()))
+        elif self._values is not None:
+            self._values.move(storage, expected_rows)
+
+    def _new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _GrowingArray:
+        array = _GrowingArray(shape, dtype)
+        if not isinstance(self._storage, MemoryStorage):
+            array.move(self._storage, self._expected_rows)
+        return array
 
     def _add_mask(self, missing: Mask) -> None:
         if self._missing is None and missing.any():
-            self._missing = _GrowingArray(np.zeros(0, np.bool_))
-            self._missing.add(np.zeros(self._rows, np.bool_))
+            self._missing = self._new_array((), np.dtype(np.bool_))
+            for start in range(0, self._rows, len(missing)):
+                self._missing.add(np.zeros_like(missing[: self._rows - start]))
         if self._missing is not None:
             self._missing.add(missing)
         self._rows += len(missing)
 
     def whole(self) -> ColumnData:
+        """Return the complete column."""
         missing: Mask = np.broadcast_to(np.False_, self._rows) if self._missing is None else self._missing.whole()
         if self._values is not None:
-            return ColumnData(kind=self._kind, values=self._values.whole(), missing=missing)
+            values = self._values.whole()
+            self._storage.read_in_turns(values)
+            if self._codes is not None:
+                values = cast(npt.NDArray[Any], CodedTexts(values, self._codes.texts()))
+            return ColumnData(kind=self._kind, values=values, missing=missing, all_finite=self._all_finite)
         shape = (len(missing), 0) if self._kind is ColumnKind.ARRAY else (0,)
-        values: npt.NDArray[Any] = np.zeros(shape, _DTYPES[self._kind])
-        return ColumnData(kind=self._kind, values=values, missing=missing)
+        return ColumnData(kind=self._kind, values=np.zeros(shape, _DTYPES[self._kind]), missing=missing)

@@ -1,5 +1,6 @@
 """PostgreSQL's types, and the encoding of each type in COPY's binary format."""
 
+from indb_tensile.learning.binarytimes import INTERVAL_ITEM, ZONED_ITEM
 from indb_tensile.learning.columns import ColumnKind, CopyEncoding
 from indb_tensile.request.column_types import KIND_OF_TYPE
 
@@ -17,20 +18,35 @@ _FORMATS: dict[str, dict[str, str]] = {
     "bpchar": {"item": "", "form": "bpchar"},
     "char": {"item": "", "form": "char"},
     "name": {"item": ""},
+    "uuid": {"item": "", "form": "uuid"},
     "date": {"item": ">i4"},
     "timestamp": {"item": ">i8"},
     "timestamptz": {"item": ">i8"},
+    "time": {"item": ">i8"},
+    "timetz": {"item": ZONED_ITEM},
+    "interval": {"item": INTERVAL_ITEM},
     "_float4": {"item": ">f4"},
     "_float8": {"item": ">f8"},
     "_numeric": {"item": "", "form": "numeric", "stored": "f8"},
     "_int2": {"item": ">i2", "stored": "f4"},
     "_int4": {"item": ">i4", "stored": "f8"},
     "_int8": {"item": ">i8", "stored": "f8"},
+    "_bool": {"item": ">u1", "stored": "?"},
+    "vector": {"item": ">f4", "form": "vector"},
+    "halfvec": {"item": ">f2", "form": "halfvec", "stored": "f4"},
+    "_text": {"item": ""},
+    "_varchar": {"item": ""},
+    "_bpchar": {"item": "", "form": "bpchar"},
+    "_name": {"item": ""},
+    "_uuid": {"item": "", "form": "uuid"},
+    "_enum": {"item": ""},
+    "json": {"item": ""},
+    "jsonb": {"item": "", "form": "jsonb"},
 }
 _WIRES = {name: CopyEncoding(kind=ColumnKind(kind), **_FORMATS[name]) for name, kind in KIND_OF_TYPE.items()}
 _TEXT = CopyEncoding(kind=ColumnKind.TEXT, item="")  # enums, and types whose binary form equals their text
 _SINCE_16 = {"char": CopyEncoding(kind=ColumnKind.TEXT, item="", form="char_or_octal")}
-# Types that are read only in a primary key: no model learns from them, but their text identifies rows.
+# Types whose text identifies rows as a primary key, whether or not models can learn from them.
 _KEY_WIRES = {
     name: CopyEncoding(kind=ColumnKind.TEXT, item="", form=name)
     for name in (

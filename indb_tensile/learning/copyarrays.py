@@ -11,6 +11,7 @@ from indb_tensile.errors import DataError, InvariantError
 from indb_tensile.learning.binaryvalues import numeric_floats
 from indb_tensile.learning.columns import CopyEncoding, Mask
 from indb_tensile.learning.copyrows import Segment
+from indb_tensile.learning.copyvectors import FORMS, decode_vectors, first_length
 
 _LENGTH = struct.Struct(">i")
 _ARRAY_HEADER_BYTES = 12  # dimensions, flags, element type; size and lower bound of each dimension follow
@@ -27,6 +28,8 @@ def decode_arrays(
     rows_before: int,
 ) -> npt.NDArray[Any]:
     """Decode an array column; all its arrays have the given shape."""
+    if wire.form in FORMS:
+        return decode_vectors(segments, field, name, wire, missing, shape, rows_before)
     values = np.zeros((len(missing), *shape), wire.stored or np.dtype(wire.item).newbyteorder("="))
     tensors = _numeric_arrays if wire.form == "numeric" else _fixed_width_arrays
     row = 0
@@ -39,8 +42,12 @@ def decode_arrays(
     return values
 
 
-def first_shape(segments: Sequence[Segment], field: int, name: str, rows_before: int) -> tuple[int, ...] | None:
+def first_shape(
+    segments: Sequence[Segment], field: int, name: str, wire: CopyEncoding, rows_before: int
+) -> tuple[int, ...] | None:
     """Return the shape of the first array of the field, or None if all are NULL."""
+    if wire.form in FORMS:
+        return first_length(segments, field)
     row = rows_before
     for segment in segments:
         starts, lengths = segment.spans(field)

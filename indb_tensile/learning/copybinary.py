@@ -6,44 +6,40 @@ of its columns, one block and one row.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError
+from indb_tensile.learning.binarytimes import to_seconds
 from indb_tensile.learning.binaryvalues import TEXT_FORMS, numeric_floats
 from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding, Mask
 from indb_tensile.learning.copyarrays import decode_arrays, first_shape
-from indb_tensile.learning.copyrows import Run, Segment, is_trailer, row_segments
+from indb_tensile.learning.copylabels import Labels, decode_labels
+from indb_tensile.learning.copyrows import Run, Segment, decode_repeated, is_trailer, row_segments
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 BLOCK_BYTES = 2 * 1024 * 1024  # fits into the cache while each column is decoded; smaller blocks cost more calls
 
 _LENGTH = struct.Struct(">i")
-_MOST_KNOWN_TEXTS = 65536  # repeated texts share one str; the bound limits the memory for texts that do not repeat
-_EPOCH_S = 946_684_800  # 2000-01-01, PostgreSQL's epoch, in seconds since 1970
 
 Fields = Sequence[tuple[str, CopyEncoding]]
 Sink = Callable[[dict[str, ColumnData], int], None]
+SegmentSink = Callable[[list[Segment]], None]
 
 
-class CopyDecoder:
-    """Decodes one or more streams and calls `sink` with the columns and the number of rows of each block.
+class SegmentStream:
+    """Finds the rows of one or more streams and calls `sink` with the segments of each block.
 
-    Error messages contain the column and the row; rows are numbered from 1 through all streams. Raises DataError for
-    values that no column can store (arrays of different shapes), InvariantError for a stream that does not match the
-    fields.
+    `fields` is the number of fields of a row. Raises InvariantError for a stream that does not match it.
     """
 
-    def __init__(self, fields: Fields, sink: Sink, block_bytes: int = BLOCK_BYTES) -> None:
-        self._fields = tuple(fields)
+    def __init__(self, fields: int, sink: SegmentSink, block_bytes: int = BLOCK_BYTES) -> None:
+        self._fields = fields
         self._sink = sink
         self._block_bytes = block_bytes
-        self._rows = 0
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._texts: dict[str, dict[bytes, str]] = {name: {} for name, _ in fields}
         self.begin()
 
     def begin(self) -> None:
@@ -72,32 +68,86 @@ class CopyDecoder:
         if position is None:
             return
         self._in_rows = True
-        segments, end = row_segments(self._data, position, len(self._fields))
+        segments, end = row_segments(self._data, position, self._fields)
         if segments:
-            self._emit(segments)
+            self._sink(segments)
         self._ended = is_trailer(self._data, end)
         if end:
             self._data = self._data[end:]  # numpy views may still refer to the old buffer, so it cannot be shortened
 
-    def _emit(self, segments: Sequence[Segment]) -> None:
-        """Convert the segments to columns and call the sink."""
+
+class CopyDecoder(SegmentStream):
+    """Decodes one or more streams and calls `sink` with the columns and the number of rows of each block.
+
+    Error messages contain the column and the row; rows are numbered from 1 through all streams. Raises DataError for
+    values that no column can store (arrays of different shapes), InvariantError for a stream that does not match the
+    fields.
+    """
+
+    def __init__(
+        self,
+        fields: Fields,
+        sink: Sink,
+        block_bytes: int = BLOCK_BYTES,
+        decoder: "SegmentDecoder | None" = None,
+    ) -> None:
+        """`decoder` decodes the segments; the default is one of these fields."""
+        self._columns = tuple(fields)
+        self._decoder = SegmentDecoder(self._columns) if decoder is None else decoder
+        self._sink_columns = sink
+        super().__init__(len(self._columns), lambda segments: sink(*self._decoder.decode(segments)), block_bytes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns, in the order of their fields."""
+        return tuple(name for name, _ in self._columns)
+
+    def of_columns(self, names: Collection[str]) -> "CopyDecoder":
+        """Return a decoder of these columns of another table, whose arrays must have the shapes of this one's."""
+        columns = tuple((name, wire) for name, wire in self._columns if name in names)
+        return CopyDecoder(columns, self._sink_columns, self._block_bytes, self._decoder.of_columns(columns))
+
+
+class SegmentDecoder:
+    """Converts rows that were found to columns: the first fields of each row, if rows have more.
+
+    Error messages number the rows of all calls together, from 1.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = tuple(fields)
+        self._rows = 0
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._texts: dict[str, dict[bytes, str]] = {name: {} for name, _ in fields}
+        self._labels: dict[str, dict[bytes, Labels]] = {name: {} for name, _ in fields}
+
+    def of_columns(self, fields: Fields) -> "SegmentDecoder":
+        """Return a decoder that expects the shapes of arrays that this one has decoded, and counts rows from 1."""
+        decoder = SegmentDecoder(fields)
+        decoder._shapes |= self._shapes
+        return decoder
+
+    def decode(self, segments: Sequence[Segment]) -> tuple[dict[str, ColumnData], int]:
+        """Return the columns of the rows, and the number of rows. There is at least one row."""
         rows = sum(segment.rows for segment in segments)
         columns = {name: self._column(segments, f, name, wire) for f, (name, wire) in enumerate(self._fields)}
         self._rows += rows
-        self._sink(columns, rows)
+        return columns, rows
 
     def _column(self, segments: Sequence[Segment], field: int, name: str, wire: CopyEncoding) -> ColumnData:
         missing = np.concatenate([segment.missing(field) for segment in segments])
         match wire.kind:
             case ColumnKind.ARRAY:
                 if name not in self._shapes:
-                    shape = first_shape(segments, field, name, self._rows)
+                    shape = first_shape(segments, field, name, wire, self._rows)
                     if shape is not None:
                         self._shapes[name] = shape
                 shape = self._shapes.get(name, (0,))
                 values: npt.NDArray[Any] = decode_arrays(segments, field, name, wire, missing, shape, self._rows)
-            case ColumnKind.TEXT:
-                values = _texts(segments, field, missing, TEXT_FORMS[wire.form], self._texts[name])
+            case ColumnKind.TEXT | ColumnKind.DOCUMENT:
+                values = decode_repeated(segments, field, missing, TEXT_FORMS[wire.form], self._texts[name])
+            case ColumnKind.LABELS:
+                values = decode_labels(segments, field, missing, TEXT_FORMS[wire.form], self._labels[name])
             case _:
                 values = _scalars(segments, field, name, wire, missing)
         return ColumnData(kind=wire.kind, values=values, missing=missing)
@@ -158,40 +208,4 @@ def _converted(values: npt.NDArray[Any], wire: CopyEncoding) -> npt.NDArray[Any]
         case ColumnKind.BOOLEAN:
             return values.astype(np.bool_)
         case _:
-            return _seconds(values)
-
-
-def _seconds(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Convert days (4 bytes) or microseconds (8 bytes) since 2000 to seconds since 1970; infinity stays infinite."""
-    limits = np.iinfo(values.dtype)
-    scale = 86_400.0 if values.dtype.itemsize == 4 else 1e-6
-    seconds = values.astype(np.float64) * scale + _EPOCH_S
-    seconds[values == limits.max] = np.inf
-    seconds[values == limits.min] = -np.inf
-    return seconds
-
-
-def _texts(
-    segments: Sequence[Segment],
-    field: int,
-    missing: Mask,
-    form: Callable[[bytes], str],
-    known: dict[bytes, str],
-) -> npt.NDArray[np.object_]:
-    """Decode a text column. `known` maps the bytes of repeated texts to a shared str."""
-    values = np.empty(len(missing), object)
-    row = 0
-    for segment in segments:
-        view = memoryview(segment.data)
-        starts, lengths = segment.spans(field)
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-            if length >= 0:
-                raw = bytes(view[start : start + length])
-                text = known.get(raw)
-                if text is None:
-                    text = form(raw)
-                    if len(known) < _MOST_KNOWN_TEXTS:
-                        known[raw] = text
-                values[row] = text
-            row += 1
-    return values
+            return to_seconds(values, wire)

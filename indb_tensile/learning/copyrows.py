@@ -1,14 +1,16 @@
-"""Finds the rows in a block of COPY's binary format.
+"""Finds the rows in a block of COPY's binary format, or in the images that `record_send` makes of rows.
 
-A row is a 16-bit field count and, per field, a 32-bit length (-1 for NULL) and the bytes of the value. Consecutive
+A row is a field count of 16 bits and, per field, a length of 32 bits (-1 for NULL) and the bytes of the value. In an
+image of `record_send` the count has 32 bits, and the oid of the field's type precedes each length. Consecutive
 rows of one layout (equal lengths) have a constant stride, so a run of such rows is a strided numpy view that costs
 nothing to build. Texts and NULLs end a run; a plain loop then scans the rows. Runs and scanned rows are segments with
 the same interface.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,6 @@ import numpy.typing as npt
 from indb_tensile.errors import InvariantError
 from indb_tensile.learning.columns import Mask
 
-_COUNT = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _SHORTEST_RUN_ROWS = 64  # for fewer rows a strided view costs more than the loop
 _LONGEST_SCAN_ROWS = 4096  # scanned by the loop before the decoder looks for a run again
@@ -24,11 +25,16 @@ _CHECKED_BYTES = 256 * 1024  # the layout of a run is checked in blocks that fit
 _GATHER_BYTES = 16  # up to this size an index per byte is cheaper than a slice per value
 
 
+_MOST_KNOWN = 65_536  # equal values share one object; the bound limits the memory for values that do not repeat
+
+Value = TypeVar("Value")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Consecutive rows of one layout, at a constant stride."""
 
-    data: bytearray
+    data: bytes | bytearray
     rows: int
     stride_bytes: int
     starts: tuple[int, ...]  # of the first row's values
@@ -55,7 +61,7 @@ class Run:
 class ScannedRows:
     """Consecutive rows whose values were located by a loop."""
 
-    data: bytearray
+    data: bytes | bytearray
     rows: int
     starts: npt.NDArray[np.int64]  # (rows, fields)
     lengths: npt.NDArray[np.int64]
@@ -84,26 +90,81 @@ class ScannedRows:
 Segment = Run | ScannedRows
 
 
-def row_segments(data: bytearray, position: int, fields: int) -> tuple[list[Segment], int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowForm:
+    """The layout of rows: the field count at the start of a row, and the bytes before the length of a field.
+
+    `count_item` is the numpy dtype of the field count.
+    """
+
+    count: struct.Struct
+    count_item: str
+    type_bytes: int
+
+
+COPIED = RowForm(count=struct.Struct(">h"), count_item=">i2", type_bytes=0)
+SENT = RowForm(count=struct.Struct(">i"), count_item=">i4", type_bytes=4)
+
+
+def row_segments(
+    data: bytes | bytearray, position: int, fields: int, form: RowForm = COPIED
+) -> tuple[list[Segment], int]:
     """Return the complete rows from `position` on, and the position after them."""
     segments: list[Segment] = []
-    while (first := _scan_rows(data, position, fields, 1))[0].rows:
-        run = _find_run(data, position, first)
+    while (first := _scan_rows(data, position, fields, 1, form))[0].rows:
+        run = _find_run(data, position, first, form)
         if run.rows >= _SHORTEST_RUN_ROWS:
             position += run.rows * run.stride_bytes
             segments.append(run)
         else:
-            scanned, position = _scan_rows(data, position, fields, _LONGEST_SCAN_ROWS)
+            scanned, position = _scan_rows(data, position, fields, _LONGEST_SCAN_ROWS, form)
             segments.append(scanned)
     return segments, position
 
 
-def is_trailer(data: bytearray, position: int) -> bool:
+def decode_repeated(
+    segments: "Sequence[Segment]",
+    field: int,
+    missing: Mask,
+    decode: Callable[[bytes], Value],
+    known: dict[bytes, Value],
+) -> npt.NDArray[np.object_]:
+    """Decode a column of values of any length. `known` maps the bytes of repeated values to a shared object."""
+    values = np.empty(len(missing), object)
+    row = 0
+    for segment in segments:
+        view = memoryview(segment.data)
+        starts, lengths = segment.spans(field)
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            if length >= 0:
+                raw = bytes(view[start : start + length])
+                value = known.get(raw)
+                if value is None:
+                    value = decode(raw)
+                    if len(known) < _MOST_KNOWN:
+                        known[raw] = value
+                values[row] = value
+            row += 1
+    return values
+
+
+def is_trailer(data: bytes | bytearray, position: int, form: RowForm = COPIED) -> bool:
     """Return whether the stream's trailer, a field count of -1, is complete at `position`."""
-    return position + _COUNT.size <= len(data) and bool(_COUNT.unpack_from(data, position)[0] == -1)
+    return position + form.count.size <= len(data) and bool(form.count.unpack_from(data, position)[0] == -1)
 
 
-def _find_run(data: bytearray, position: int, scanned: tuple[ScannedRows, int]) -> Run:
+def row_ends(data: bytes | bytearray, fields: int, form: RowForm) -> list[int]:
+    """Return the position after each row."""
+    ends: list[int] = []
+    position = 0
+    while True:
+        scanned, position = _scan_rows(data, position, fields, 1, form)
+        if not scanned.rows:
+            return ends
+        ends.append(position)
+
+
+def _find_run(data: bytes | bytearray, position: int, scanned: tuple[ScannedRows, int], form: RowForm) -> Run:
     """Return the rows from `position` on that have the layout of the first row, which was `scanned` before."""
     first_row, end = scanned
     stride = end - position
@@ -113,7 +174,7 @@ def _find_run(data: bytearray, position: int, scanned: tuple[ScannedRows, int]) 
     longest = max(_SHORTEST_RUN_ROWS, _CHECKED_BYTES // stride)
     while rows < complete_rows:
         size = min(block, complete_rows - rows)
-        same = _count_same_layout(data, position + rows * stride, stride, size, position, starts, lengths)
+        same = _count_same_layout(data, position + rows * stride, stride, size, position, starts, lengths, form)
         rows += same
         if same < size:
             break
@@ -122,32 +183,36 @@ def _find_run(data: bytearray, position: int, scanned: tuple[ScannedRows, int]) 
 
 
 def _count_same_layout(
-    data: bytearray,
+    data: bytes | bytearray,
     at: int,
     stride: int,
     rows: int,
     first: int,
     starts: Sequence[int],
     lengths: Sequence[int],
+    form: RowForm,
 ) -> int:
     """Return how many of the next rows have the layout of the row at `first`."""
-    same = np.ndarray((rows,), ">i2", data, at, (stride,)) == len(starts)
+    same = np.ndarray((rows,), form.count_item, data, at, (stride,)) == len(starts)
     for start, length in zip(starts, lengths, strict=True):
         offset = start - _LENGTH.size - first
         same &= np.ndarray((rows,), ">i4", data, at + offset, (stride,)) == length
     return rows if same.all() else int(np.argmin(same))
 
 
-def _scan_rows(data: bytearray, position: int, fields: int, limit: int) -> tuple[ScannedRows, int]:
+def _scan_rows(
+    data: bytes | bytearray, position: int, fields: int, limit: int, form: RowForm
+) -> tuple[ScannedRows, int]:
     """Locate the values of up to `limit` complete rows; also return the position after these rows."""
     length_at, starts, lengths, rows = _LENGTH.unpack_from, [], [], 0
     size, last_length = len(data), len(data) - _LENGTH.size
-    while rows < limit and position + _COUNT.size <= size and not is_trailer(data, position):
-        count = _COUNT.unpack_from(data, position)[0]
+    while rows < limit and position + form.count.size <= size and not is_trailer(data, position, form):
+        count = form.count.unpack_from(data, position)[0]
         if count != fields:
             raise InvariantError(f"a row of COPY's stream has {count} fields instead of {fields}")
-        at = position + _COUNT.size
+        at = position + form.count.size
         for _ in range(fields):
+            at += form.type_bytes
             if at > last_length:
                 at = size + 1
                 break

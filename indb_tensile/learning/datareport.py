@@ -5,22 +5,26 @@ suspicious about them. It contains names of columns and classes, counts, shares,
 standard deviation, but no other value of the table.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from indb_tensile.job import Task
 from indb_tensile.learning import leakage
-from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows, TableData
-from indb_tensile.learning.encoders import TextFacts
+from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows, TableData
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
-from indb_tensile.learning.preprocessor import Preprocessor
-from indb_tensile.learning.splits import Hashes, Parts, Split, row_hashes
-from indb_tensile.request.split_rules import PARTS
+from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, moments
+from indb_tensile.learning.preprocessor import Encoder, Preprocessor
+from indb_tensile.learning.row_storage import gathered, row_blocks
+from indb_tensile.learning.splits import Hashes, Parts, Split, hash_ranges, row_hashes
+from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.text_encoders import TextFacts
+from indb_tensile.request.split_rules import PARTS, TABLE_OPTIONS
 
 _MOST_FACTS = 1000  # per section
 _MOST_CLASSES = 50
@@ -67,12 +71,15 @@ class ReportInput:
     @property
     def target(self) -> ColumnData:
         """Return the target values of the rows that have a target."""
-        return self.table.columns[self.preprocessor.target.name].take(self.known)
+        data = self.table.columns[self.preprocessor.target.name]
+        return data if len(self.known) == self.table.rows else data.stored(self.known, self.table.storage)
 
     def rows(self, part: str) -> Rows:
         """Return the positions in the table of the rows of a part."""
         positions: Rows = getattr(self.parts, part)
-        return self.known[positions]
+        if len(self.known) == self.table.rows:
+            return positions
+        return gathered(self.known, positions, self.table.storage)
 
 
 def report_data(subject: ReportInput) -> tuple[Fact, ...]:
@@ -125,44 +132,86 @@ def _row_facts(subject: ReportInput) -> Iterator[Fact]:
     yield Fact(
         section="rows", subject=name, fact="left out, as the target is NULL", value=str(dropped), warning=warning
     )
-    values = _value_hashes(subject)
-    ordered = np.sort(values)  # sorting is several times as fast as np.unique and np.isin
-    equal_rows = int((ordered[1:] == ordered[:-1]).sum())
+    equal_rows, duplicates = _repeated_rows(_value_hashes(subject), subject.parts)
     yield Fact(section="rows", fact="equal to another row in features and target", value=str(equal_rows))
-    test, train = values[subject.parts.test], np.sort(values[subject.parts.train])
-    duplicates = int((train[np.searchsorted(train, test).clip(max=len(train) - 1)] == test).sum())
     if not duplicates:
         return
-    share = _share(duplicates, len(test))
+    share = _share(duplicates, len(subject.parts.test))
     warning = f"{share} of the test rows are also in the training part: the metric is too optimistic"
     yield Fact(
         section="rows", fact="of the test part equal to a training row", value=str(duplicates), warning=warning
     )
 
 
+def _repeated_rows(hashes: Hashes, parts: Parts) -> tuple[int, int]:
+    """Return how many rows equal an earlier one, and how many test rows equal a training row.
+
+    `hashes` are those of the rows that have a target.
+    """
+    equal_rows = duplicates = 0
+    for rows in hash_ranges(hashes):
+        values = hashes[rows]
+        ordered = np.sort(values)  # sorting is several times as fast as np.unique and np.isin
+        equal_rows += int((ordered[1:] == ordered[:-1]).sum())
+        test, train = (values[_common(rows, part)] for part in (parts.test, parts.train))
+        if len(train):
+            train.sort()
+            duplicates += int((train[np.searchsorted(train, test).clip(max=len(train) - 1)] == test).sum())
+    return equal_rows, duplicates
+
+
+def _common(rows: Rows, part: Rows) -> Rows:
+    """Return the places in `rows` of the positions that are in the part too. Both ascend."""
+    if len(rows) == 0 or len(part) == 0:
+        return np.zeros(0, np.int64)
+    places = [np.zeros(0, np.int64)]
+    for start, end in row_blocks(len(rows)):
+        block = rows[start:end]
+        members = part[slice(*np.searchsorted(part, (block[0], block[-1] + 1)))]
+        places.append(start + np.flatnonzero(_contains(members, block)))
+    return np.concatenate(places)
+
+
+def _contains(members: Rows, rows: Rows) -> Mask:
+    if not len(members):
+        return np.zeros(len(rows), np.bool_)
+    found: Mask = members[np.searchsorted(members, rows).clip(max=len(members) - 1)] == rows
+    return found
+
+
 def _value_hashes(subject: ReportInput) -> Hashes:
     """Return a hash of features and target for each row that has a target."""
     table, names = subject.table, subject.preprocessor.recipe.features
     identity = sorted({*names, subject.preprocessor.target.name})
-    if list(table.identity) == identity:
-        return table.row_hash[subject.known]
-    columns = [table.columns[name] for name in identity]
-    starts = range(0, table.rows, _BLOCK_ROWS)
-    blocks = [[column.part(start, start + _BLOCK_ROWS) for column in columns] for start in starts]
-    hashes = np.concatenate([row_hashes(block, len(block[0].missing)) for block in blocks])
-    return hashes[subject.known]
+    hashes = table.row_hash
+    if list(table.identity) != identity:
+        columns = [table.columns[name] for name in identity]
+        hashed = table.storage.array(table.rows, (), np.uint64)
+        for start, end in row_blocks(table.rows, _BLOCK_ROWS):
+            hashed.write(start, row_hashes([column.part(start, end) for column in columns], end - start))
+        hashes = hashed.values
+    return hashes if len(subject.known) == table.rows else gathered(hashes, subject.known, table.storage)
 
 
 def _split_facts(subject: ReportInput) -> Iterator[Fact]:
     """Describe how the rows were divided and how many rows each part has."""
     table, split = subject.table, subject.split
     warning = None
-    if split.divider is None:
+    if split.withheld is None:
         key_names = ", ".join(table.key)
+        key_words = "the key of the split" if split.key is not None else "the primary key"
         method = "a hash of " + (
-            f"the primary key ({key_names})" if key_names else "the row's values, as there is no primary key"
+            f"{key_words} ({key_names})" if key_names else "the row's values, as there is no primary key"
         )
-        warning = _time_order_warning(subject)
+        tables = "; ".join(
+            f"the {_PART_NAMES[part]} rows are those of {getattr(split, part)}" for part in split.tables
+        )
+        method = "; ".join(filter(None, (tables, method if len(split.tables) < len(TABLE_OPTIONS) else "")))
+        if split.stratify is not None:
+            method += f", with equal shares of each {split.stratify}"
+        warning = None if split.test is not None else _time_order_warning(subject)
+    elif split.group is not None:
+        method = f"a hash of {split.group}, whose rows stay together"
     else:
         method = (
             f"the last {100 * split.last:g} % by {split.by}" if split.last is not None else f"column {split.column}"
@@ -195,7 +244,9 @@ def _part_warning(part: str, rows: int, subject: ReportInput) -> str | None:
 def _time_order_warning(subject: ReportInput) -> str | None:
     """Return a warning if a column orders the rows in time but the rows are divided at random."""
     for name, data in subject.table.columns.items():
-        if data.kind in (ColumnKind.DATE, ColumnKind.TIME) and leakage.increases(data.take(subject.known)):
+        if data.kind in (ColumnKind.DATE, ColumnKind.TIME) and leakage.increases(
+            data.take(leakage.at_most(subject.known))
+        ):
             offer = f'split => \'{{"last": {subject.split.test_size:g}, "by": "{name}"}}\''
             return (
                 f'"{name}" increases with the rows, and test rows lie between training rows in time: '
@@ -210,13 +261,12 @@ def _target_facts(subject: ReportInput) -> Iterator[Fact]:
     yield Fact(section="target", subject=target.name, fact="task", value=target.task.value)
     if target.task is Task.REGRESSION:
         for part in PARTS:
-            values = data.numbers()[getattr(subject.parts, part)]
+            values = ColumnRows(data, getattr(subject.parts, part))
             if len(values):
-                figures = f"mean {values.mean():.4g}, standard deviation {values.std():.4g}"
+                figures = "mean {:.4g}, standard deviation {:.4g}".format(*_mean_and_deviation(values))
                 yield Fact(section="target", subject=target.name, fact=f"{_PART_NAMES[part]} values", value=figures)
         return
-    codes = target.encode(data)
-    counts = {part: np.bincount(codes[getattr(subject.parts, part)], minlength=target.outputs) for part in PARTS}
+    counts = {part: _class_counts(target, ColumnRows(data, getattr(subject.parts, part))) for part in PARTS}
     total = sum(counts.values(), np.zeros(target.outputs, np.int64))
     most_frequent = int(np.argmax(total))
     for class_number in np.argsort(-total, kind="stable").tolist()[:_MOST_CLASSES]:
@@ -233,6 +283,21 @@ def _target_facts(subject: ReportInput) -> Iterator[Fact]:
     if target.outputs > _MOST_CLASSES:
         others = str(target.outputs - _MOST_CLASSES)
         yield Fact(section="target", subject=target.name, fact="classes that are not listed", value=others)
+
+
+def _mean_and_deviation(values: ColumnRows) -> tuple[float, float]:
+    if len(values) <= FIT_BLOCK_NUMBERS:
+        numbers = values.data.take(values.rows).numbers()
+        return float(numbers.mean()), float(numbers.std())
+    mean, scale = moments((block.numbers()[:, None] for block in values.blocks(FIT_BLOCK_NUMBERS)), ["target"])
+    return float(mean[0]), float(scale[0])
+
+
+def _class_counts(target: TargetEncoding, values: ColumnRows) -> npt.NDArray[np.int64]:
+    counts = np.zeros(target.outputs, np.int64)
+    for block in values.blocks(FIT_BLOCK_NUMBERS):
+        counts += np.bincount(target.encode(block), minlength=target.outputs)
+    return counts
 
 
 _PART_NAMES = {"train": "training", "valid": "validation", "test": "test"}
@@ -259,7 +324,8 @@ def _column_facts(subject: ReportInput) -> Iterator[Fact]:
     }
     train = subject.rows("train")
     for name in recipe.features:
-        yield Fact(section="columns", subject=name, fact="encoding", value=encodings[name])
+        for own in [path.name for path in recipe.documents if path.column == name] or [name]:
+            yield Fact(section="columns", subject=own, fact="encoding", value=encodings[own])
         yield from _value_facts(name, columns[name], train, texts.get(name))
     unused = [
         column.name for column in subject.table.described if column.name not in (*recipe.features, recipe.target.name)
@@ -275,30 +341,47 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
     for place, name in enumerate(numbers.names):
         plain = numbers.mean[place] == 0.0 and numbers.scale[place] == 1.0
         own = "a number as it is" if plain else "a standardised number"
+        if name in numbers.scalings:
+            own += f", scaled by {numbers.scalings[name].function}"
         yield name, f"{own}, and whether it is missing" if place in numbers.indicators else own
-    for kind, parts in (("text", recipe.texts), ("time", recipe.times), ("array", recipe.arrays)):
-        for part in parts:
-            yield part.name, f"{kind}: {len(part.outputs)} numbers"
+    kinds: dict[str, Sequence[Encoder]] = {
+        "text": recipe.all_texts,
+        "time": recipe.times,
+        "array": recipe.arrays,
+        "labels": recipe.labels,
+    }
+    for kind, encoders in kinds.items():
+        for encoder in encoders:
+            yield encoder.name, f"{kind}: {len(encoder.outputs)} numbers"
 
 
 def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | None) -> Iterator[Fact]:
     """Describe the values of a column in the training rows.
 
-    Of arrays only the missing ones are counted, because a look at the values would need additional memory.
+    Of arrays, labels and documents only the missing ones are counted, because a look at the values would need
+    additional memory.
     """
-    absent_mask = data.missing if data.kind is ColumnKind.ARRAY else data.absent()
-    absent_rows = int(absent_mask[train].sum())
+    learned = ColumnRows(data, train)
+    if data.present and (data.all_finite or data.kind in _NOT_LOOKED_AT):
+        absent_rows = 0
+    elif data.kind in _NOT_LOOKED_AT:
+        absent_rows = sum(int(data.missing[train[start:end]].sum()) for start, end in row_blocks(len(train)))
+    else:
+        absent_rows = sum(int(block.absent().sum()) for block in learned.blocks(FIT_BLOCK_NUMBERS))
     if absent_rows:
         share = _share(absent_rows, len(train))
         warning = f"{share} of the training rows have no value" if absent_rows > _MOSTLY * len(train) else None
         yield Fact(section="columns", subject=name, fact="missing in the training rows", value=share, warning=warning)
-    if data.kind is ColumnKind.ARRAY or absent_rows == len(train):
+    if data.kind in _NOT_LOOKED_AT or absent_rows == len(train):
         return
-    if _is_constant(data, absent_mask, train):
+    if _is_constant(learned):
         warning = "the column has one value in all training rows: nothing is learned from it"
         yield Fact(section="columns", subject=name, fact="different values", value="1", warning=warning)
     elif text is not None:
         yield _category_fact(text)
+
+
+_NOT_LOOKED_AT = (ColumnKind.ARRAY, ColumnKind.LABELS, ColumnKind.DOCUMENT)
 
 
 def _category_fact(facts: TextFacts) -> Fact:
@@ -313,15 +396,18 @@ def _category_fact(facts: TextFacts) -> Fact:
     return Fact(section="columns", subject=facts.name, fact="categories", value=value, warning=warning)
 
 
-def _is_constant(data: ColumnData, absent_mask: Mask, train: Rows) -> bool:
+def _is_constant(learned: ColumnRows) -> bool:
     """Return whether all training rows that have a value have the same value.
 
-    The first rows are compared first, because in most columns they already differ.
+    Most columns differ in the first block.
     """
-    for rows in (train[:_BLOCK_ROWS], train):
-        present = data.values[rows[~absent_mask[rows]]]
-        if len(present) and not (present == present[0]).all():
-            return False
+    known: list[Any] = []
+    for block in learned.blocks(_BLOCK_ROWS):
+        present = block.values[~block.absent()]
+        if len(present):
+            known = known or [present[0]]
+            if not (present == known[0]).all():
+                return False
     return True
 
 

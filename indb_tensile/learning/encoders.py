@@ -1,35 +1,43 @@
-"""Encoders that convert columns to numbers, one encoder class per kind of column.
+"""Encoders that convert numbers, times and arrays to numbers, one encoder class per kind of column.
 
 An encoder is fitted once on the training rows; afterwards it is plain data. A missing value (NULL or not finite)
 becomes the mean of the training rows, which is zero after standardising, unless the `missing` option says otherwise.
-Texts and times have an encoding for missing values without any option.
+Texts have an encoding for missing values without any option (text_encoders.py).
 """
 
 import datetime
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
-from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DataError
-from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows
+from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows
+from indb_tensile.learning.moments import (
+    FIT_BLOCK_NUMBERS,
+    Blocks,
+    Matrix,
+    finite_or_nan,
+    median,
+    moments,
+    most_frequent,
+)
+from indb_tensile.learning.row_storage import MEMORY, RowStorage
+from indb_tensile.learning.scalings import Scaling, fit_scaling
 
-Matrix = npt.NDArray[np.float64]
-Missing = str | float  # "mean", "median", "zero", "indicator", "error", or the replacement itself
+# "mean", "median", "most_frequent", "zero", "indicator", "error", or the replacement: a number, or a text as
+# {"constant": ...}
+Missing = str | float | dict[str, str]
 
-FIT_BLOCK_NUMBERS = 1 << 21  # numbers of a block of vectors that is copied to float64 at a time
-LARGEST = 1e150  # squares of larger values overflow a double
 _CALENDAR = ("epoch", "month_sin", "month_cos", "weekday_sin", "weekday_cos")
-TIME_PARTS = {ColumnKind.DATE: _CALENDAR, ColumnKind.TIME: (*_CALENDAR, "hour_sin", "hour_cos")}
-MISSING_CATEGORY, OTHER_CATEGORY = "(missing)", "(other)"
-# Distinct values per row. Names of persons stay below this bound, identifiers with a few duplicates do not.
-_NEARLY_UNIQUE = 0.95
-_FEWEST_UNIQUE = 20  # with fewer rows, the values of a useful column may all differ
+TIME_PARTS = {
+    ColumnKind.DATE: _CALENDAR,
+    ColumnKind.TIME: (*_CALENDAR, "hour_sin", "hour_cos"),
+    ColumnKind.CLOCK: ("seconds", "hour_sin", "hour_cos"),
+}
+MISSING_CATEGORY = "(missing)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +45,8 @@ class Numbers:
     """The encoder of all scalar columns together.
 
     The result has one column per scalar column, then one 0/1 column for each of `indicators` (positions in `names`).
+    `scalings` are applied first, so `mean`, `scale` and `fill` are those of their results. `durations` are the
+    positions of intervals.
     """
 
     names: tuple[str, ...]
@@ -45,24 +55,41 @@ class Numbers:
     fill: tuple[float, ...]
     required: tuple[int, ...] = ()
     indicators: tuple[int, ...] = ()
+    durations: tuple[int, ...] = ()
+    scalings: dict[str, Scaling] = field(default_factory=dict)
 
     @classmethod
     def fit(
-        cls, names: Sequence[str], columns: Iterable[Matrix], standardize: Sequence[bool], missing: Sequence[Missing]
+        cls,
+        names: Sequence[str],
+        columns: Iterable[ColumnRows],
+        standardize: Sequence[bool],
+        missing: Sequence[Missing],
+        *,
+        scaled_by: Sequence[str] = (),
+        durations: Sequence[int] = (),
+        storage: RowStorage = MEMORY,
     ) -> "Numbers":
-        """Fit the encoder to the training rows of each column, one column at a time, NaN where missing.
+        """Fit the encoder to the training rows of each column, one column at a time.
 
         A column's mean and scale are bit for bit those that a matrix of all columns would give, because numpy adds up
-        each column separately. Raises DataError for values that are too large.
+        each column separately. Copies that grow with the rows are in `storage`. Raises DataError for values that are
+        too large.
         """
-        moments: list[tuple[float, float]] = []
+        pairs: list[tuple[float, float]] = []
         fill: list[float] = []
-        for name, column, rule in zip(names, columns, missing, strict=True):
-            finite = _finite_or_nan(column)[:, None]
-            own_mean, own_scale = _moments(finite, [name])
-            moments.append((float(own_mean[0]), float(own_scale[0])))
-            fill.append(float(_fill(rule, own_mean, finite)[0]))
-        mean, scale = (np.array([pair[at] for pair in moments]) for at in (0, 1))
+        scalings: dict[str, Scaling] = {}
+        for place, (name, column, rule) in enumerate(zip(names, columns, missing, strict=True)):
+            blocks: Blocks = partial(_number_blocks, column)
+            constant = _constant(rule, blocks, storage)
+            if scaled_by and scaled_by[place] != "standard":
+                scalings[name] = fit_scaling(scaled_by[place], blocks, storage)
+                blocks = partial(_scaled_blocks, scalings[name], blocks)
+                constant = None if constant is None else float(scalings[name].apply(np.array([constant]))[0])
+            own_mean, own_scale = moments((block[:, None] for block in blocks()), [name])
+            pairs.append((float(own_mean[0]), float(own_scale[0])))
+            fill.append(float(own_mean[0]) if constant is None else constant)
+        mean, scale = (np.array([pair[at] for pair in pairs]) for at in (0, 1))
         unscaled = ~np.array(standardize, np.bool_)
         return cls(
             names=tuple(names),
@@ -71,10 +98,16 @@ class Numbers:
             fill=tuple(fill),
             required=tuple(i for i, rule in enumerate(missing) if rule == "error"),
             indicators=tuple(i for i, rule in enumerate(missing) if rule == "indicator"),
+            durations=tuple(durations),
+            scalings=scalings,
         )
 
     def apply(self, raw: Matrix) -> Matrix:
         """Encode (rows, columns), NaN where missing, as (rows, columns + indicators)."""
+        if self.scalings:
+            raw = raw.copy()
+            for place, scaling in self._placed_scalings:
+                raw[:, place] = scaling.apply(raw[:, place])
         mean, scale, fill = self._arrays
         absent = ~np.isfinite(raw)
         if not absent.any() and not self.indicators:
@@ -92,104 +125,22 @@ class Numbers:
         return (*self.names, *(f"{self.names[i]} {MISSING_CATEGORY}" for i in self.indicators))
 
     @cached_property
+    def _placed_scalings(self) -> tuple[tuple[int, Scaling], ...]:
+        return tuple((self.names.index(name), scaling) for name, scaling in self.scalings.items())
+
+    @cached_property
     def _arrays(self) -> tuple[Matrix, Matrix, Matrix]:
         return np.array(self.mean), np.array(self.scale), np.array(self.fill)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
-    """The one-hot encoder of a text column.
-
-    The result has one column per frequent category, one for all other texts and one for missing texts.
-    """
-
-    name: str
-    categories: tuple[str, ...]
-    required: bool = False
-
-    @classmethod
-    def fit(cls, name: str, data: ColumnData, most: int, missing: Missing) -> tuple["Texts", "TextFacts"]:
-        """Fit the encoder to the `most` most frequent texts of the training rows.
-
-        Among equally frequent texts the first in text order is kept.
-        """
-        counts = Counter(data.values[~data.missing].tolist())
-        frequent = sorted(counts, key=lambda text: (-counts[text], text))[:most]
-        facts = TextFacts(
-            name=name,
-            rows=len(data.missing),
-            known_rows=counts.total(),
-            distinct=len(counts),
-            categories=len(frequent),
-            other_rows=counts.total() - sum(counts[text] for text in frequent),
-        )
-        return cls(name=name, categories=tuple(sorted(frequent)), required=missing == "error"), facts
-
-    def apply(self, data: ColumnData) -> Matrix:
-        """Encode a column as (rows, categories + 2), with a single 1 per row."""
-        if self.required:
-            require(self.name, data.missing)
-        absent = len(self.categories) + 1
-        positions = [
-            absent if is_missing else self._position(text)
-            for text, is_missing in zip(data.values, data.missing, strict=True)
-        ]
-        hot = np.zeros((len(positions), absent + 1))
-        hot[np.arange(len(positions)), positions] = 1.0
-        return hot
-
-    @cached_property
-    def outputs(self) -> tuple[str, ...]:
-        """Return the name of each column of the result."""
-        return tuple(f"{self.name} = {c}" for c in (*self.categories, OTHER_CATEGORY, MISSING_CATEGORY))
-
-    def _position(self, text: str) -> int:
-        # JSON pads a char(n) with blanks. COPY's decoder (binaryvalues.py) strips the blanks.
-        positions, other = self._positions, len(self.categories)
-        return positions.get(text, positions.get(text.rstrip(" "), other))
-
-    @cached_property
-    def _positions(self) -> dict[str, int]:
-        return {category: position for position, category in enumerate(self.categories)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextFacts:
-    """How many texts of a column's training rows its categories cover.
-
-    `known_rows` are the rows that are not NULL, `distinct` is the number of different texts in them, and `other_rows`
-    is the number of rows whose text is none of the kept `categories`.
-    """
-
-    name: str
-    rows: int
-    known_rows: int
-    distinct: int
-    categories: int
-    other_rows: int
-
-    @property
-    def other_share(self) -> float:
-        """Return the share of the known rows whose texts the network cannot tell apart."""
-        return self.other_rows / self.known_rows if self.known_rows else 0.0
-
-    @property
-    def nearly_unique(self) -> bool:
-        """Return whether (nearly) every row has a different text.
-
-        Nothing can be learned from such a column.
-        """
-        return self.known_rows >= _FEWEST_UNIQUE and self.distinct >= _NEARLY_UNIQUE * self.known_rows
-
-
-@dataclass(frozen=True, kw_only=True)
 class Times:
-    """The encoder of a date or timestamp column.
+    """The encoder of a column of dates, timestamps or times of day.
 
     The result has the standardised epoch, the position in the year and in the week, and for a timestamp the position
     in the day. All of these are in UTC; a timestamp without time zone is taken as UTC. Infinity is missing. The hour
     includes minutes and seconds as a fraction. `parts` names the columns of the result; models stored by release 0.1
-    have no `parts` and no hour.
+    have no `parts` and no hour. `fill` replaces a missing value, which otherwise becomes zeros.
     """
 
     name: str
@@ -198,12 +149,13 @@ class Times:
     required: bool = False
     indicator: bool = False
     parts: tuple[str, ...] = _CALENDAR
+    fill: float | None = None
 
     @classmethod
-    def fit(cls, name: str, data: ColumnData, missing: Missing) -> "Times":
-        """Fit the encoder to the training rows."""
-        seconds = data.numbers()
-        mean, scale = _moments(np.where(np.isfinite(seconds), seconds, np.nan)[:, None], [name])
+    def fit(cls, name: str, data: ColumnRows, missing: Missing, storage: RowStorage = MEMORY) -> "Times":
+        """Fit the encoder to the training rows. Copies that grow with the rows are in `storage`."""
+        blocks = partial(_number_blocks, data)
+        mean, scale = moments((block[:, None] for block in blocks()), [name])
         return cls(
             name=name,
             mean=float(mean[0]),
@@ -211,6 +163,7 @@ class Times:
             required=missing == "error",
             indicator=missing == "indicator",
             parts=TIME_PARTS[data.kind],
+            fill=_constant(missing, blocks, storage),
         )
 
     def apply(self, data: ColumnData) -> Matrix:
@@ -222,8 +175,11 @@ class Times:
         absent = ~np.isfinite(seconds)
         if self.required:
             require(self.name, absent)
-        known = np.where(absent, 0.0, seconds)
-        encoded = {"epoch": (known - self.mean) / self.scale} | _cycles(known)
+        known = np.where(absent, 0.0 if self.fill is None else self.fill, seconds)
+        if self.fill is not None:
+            absent = np.zeros_like(absent)
+        scaled = (known - self.mean) / self.scale
+        encoded = {"epoch": scaled, "seconds": scaled} | _cycles(known)
         matrix = np.where(absent[:, None], 0.0, np.column_stack([encoded[part] for part in self.parts]))
         return np.column_stack([matrix, absent]) if self.indicator else matrix
 
@@ -252,12 +208,22 @@ class Arrays:
     indicator: bool = False
 
     @classmethod
-    def fit(cls, name: str, data: ColumnData, *, standardize: bool, missing: Missing) -> "Arrays":
+    def fit(
+        cls, name: str, data: ColumnRows, *, standardize: bool, missing: Missing, storage: RowStorage = MEMORY
+    ) -> "Arrays":
         """Fit the encoder to the training rows. Raises DataError for values that are too large."""
-        mean, scale = _moments_of_elements(name, data) if len(data.shape) == 1 else _moments_of_all(name, data)
-        flat = _flattened(data) if missing == "median" else np.empty((0, 0))
-        fill = _fill(missing, mean, flat if len(data.shape) == 1 else flat.reshape(-1, 1))
-        if not standardize:
+        width = data.shape[0] if len(data.shape) == 1 else 1  # of the numbers that are standardised separately
+
+        def blocks() -> Iterator[Matrix]:
+            return (block.reshape(-1, width) for block in _number_blocks(data))
+
+        if len(data.shape) == 1 and len(data) * width <= _SEPARATE_NUMBERS:
+            mean, scale = _moments_of_elements(name, data)
+        else:
+            mean, scale = moments(blocks(), [name] * width)
+        elements = [partial(_column_blocks, blocks, element) for element in range(width)]
+        fill = _fill(missing, mean, partial(_medians_of, elements, mean, storage))
+        if not standardize or data.data.values.dtype == np.bool_:  # booleans are 0 and 1, so they are not scaled
             mean, scale = np.zeros_like(mean), np.ones_like(scale)
         return cls(
             name=name,
@@ -273,7 +239,10 @@ class Arrays:
         """Encode a column as (rows, elements), with one more column for the indicator of a missing array."""
         if data.shape != self.shape and not data.missing.all():
             own, expected = " x ".join(map(str, data.shape)), " x ".join(map(str, self.shape))
-            raise DataError(f'column "{self.name}" holds arrays of shape {own}; the model was trained on {expected}')
+            raise DataError(
+                f'column "{self.name}" holds arrays of shape {own}; the model was trained on {expected}',
+                hint="Give arrays of that shape, or NULL, or train the model on the arrays as they are now.",
+            )
         if data.shape != self.shape:  # every array is NULL, so the column has no shape
             flat = np.full((len(data.missing), int(np.prod(self.shape))), np.nan)
         else:
@@ -291,76 +260,73 @@ class Arrays:
         return (*own, f"{self.name} {MISSING_CATEGORY}") if self.indicator else own
 
 
-def _finite_or_nan(values: Matrix) -> Matrix:
-    """Replace every value that is not finite by NaN."""
-    finite = np.isfinite(values)
-    return values if finite.all() else np.where(finite, values, np.nan)
+# The elements of arrays with at most this many numbers in all are fitted a few elements at a time, all rows at once,
+# which gives the bits of release 0.1. Each such block reads all arrays, which larger ones would make slow.
+_SEPARATE_NUMBERS = 1 << 26
+
+
+def _moments_of_elements(name: str, column: ColumnRows) -> tuple[Matrix, Matrix]:
+    """Return the mean and the scale of each element of one-dimensional arrays.
+
+    The last block never has a single element, because numpy would add up a single column in another order.
+    """
+    width, data = column.shape[0], column.data
+    missing = data.missing[column.rows]
+    edges = [*range(0, max(width - 1, 1), max(2, FIT_BLOCK_NUMBERS // max(len(column), 1))), width]
+    parts = []
+    for start, end in pairwise(edges):
+        block = data.values[column.rows, start:end].astype(np.float64)
+        block[missing] = np.nan
+        parts.append(moments([finite_or_nan(block)], [name] * (end - start)))
+    return np.concatenate([mean for mean, _ in parts]), np.concatenate([scale for _, scale in parts])
+
+
+def _number_blocks(column: ColumnRows) -> Iterator[Matrix]:
+    """Yield the rows of a column as float64, NaN where missing or not finite."""
+    return (finite_or_nan(block.numbers()) for block in column.blocks(FIT_BLOCK_NUMBERS))
+
+
+def _scaled_blocks(scaling: Scaling, blocks: Blocks) -> Iterator[Matrix]:
+    return (scaling.apply(block) for block in blocks())
+
+
+def _column_blocks(blocks: Blocks, column: int) -> Iterator[Matrix]:
+    return (block[:, column] for block in blocks())
+
+
+def _medians_of(columns: Iterable[Blocks], means: Matrix, storage: RowStorage) -> Iterator[float]:
+    """Yield the median of each column, or its mean if the column has no value."""
+    return (median(blocks, float(mean), storage) for blocks, mean in zip(columns, means, strict=True))
 
 
 def _flattened(data: ColumnData) -> Matrix:
     return data.numbers().reshape(len(data.values), -1)
 
 
-def _moments_of_all(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
-    """Return one mean and one scale for all elements of all arrays."""
-    return _moments(_finite_or_nan(_flattened(data)).reshape(-1, 1), [name])
-
-
-def _moments_of_elements(name: str, data: ColumnData) -> tuple[Matrix, Matrix]:
-    """Return the mean and the scale of each element of one-dimensional arrays.
-
-    Elements are copied in blocks, because a copy of all arrays would double the memory. The last block never has a
-    single element, because numpy would add up a single column in another order.
-    """
-    rows, width = data.values.shape
-    edges = [*range(0, max(width - 1, 1), max(2, FIT_BLOCK_NUMBERS // max(rows, 1))), width]
-    parts = []
-    for start, end in pairwise(edges):
-        block = data.values[:, start:end].astype(np.float64)
-        block[data.missing] = np.nan
-        parts.append(_moments(_finite_or_nan(block), [name] * (end - start)))
-    return np.concatenate([mean for mean, _ in parts]), np.concatenate([scale for _, scale in parts])
-
-
-def _moments(values: Matrix, names: Sequence[str]) -> tuple[Matrix, Matrix]:
-    """Return the mean and the scale of each column; NaN is ignored.
-
-    A column without values gets mean 0 and scale 1, a constant column gets scale 1.
-    """
-    has_value: Mask = np.asarray(np.isfinite(values).any(axis=0))
-    largest = np.maximum(np.fmax.reduce(values, axis=0, initial=0.0), -np.fmin.reduce(values, axis=0, initial=0.0))
-    if (largest > LARGEST).any():
-        column = int(np.argmax(largest))
-        hint = "Scale the column in SQL, or leave it out with exclude."
-        raise DataError(f'column "{names[column]}" holds {largest[column]:g}, too large to standardise', hint=hint)
-    mean, scale = np.zeros(values.shape[1]), np.ones(values.shape[1])
-    if has_value.any():
-        # numpy adds up each column separately, since the selected columns are stored column by column.
-        scaler = StandardScaler().fit(values if values.shape[1] == 1 else values[:, has_value])
-        mean[has_value], scale[has_value] = scaler.mean_, scaler.scale_
-    return mean, scale
-
-
-def _fill(rule: Missing, mean: Matrix | float, raw: Matrix) -> Matrix:
-    """Return the replacement of a missing value of each column of `raw`.
-
-    `raw` is used for the median only.
-    """
-    means = np.atleast_1d(np.asarray(mean, np.float64))
+def _fill(rule: Missing, mean: Matrix, medians: Callable[[], Iterable[float]]) -> Matrix:
+    """Return the replacement of a missing value of each column. `medians` is called for that rule only."""
     if rule == "median":
-        return np.array([_median(raw[:, column], own) for column, own in enumerate(means)])
+        return np.fromiter(medians(), np.float64, len(mean))
     if isinstance(rule, str):
-        return np.zeros_like(means) if rule == "zero" else means
-    return np.full_like(means, rule)
+        return np.zeros_like(mean) if rule == "zero" else mean
+    assert not isinstance(rule, dict)  # the rules of requests refuse a text for an array
+    return np.full_like(mean, rule)
 
 
-def _median(values: Matrix, otherwise: float) -> float:
-    """Return the median of the finite values, or `otherwise` if there are none.
-
-    For an even number of values the median is the mean of the middle two.
-    """
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else float(otherwise)
+def _constant(rule: Missing, blocks: Blocks, storage: RowStorage) -> float | None:
+    """Return the replacement of a missing value of one column, or None for the mean."""
+    match rule:
+        case "median":
+            middle = median(blocks, np.nan, storage)
+            return None if np.isnan(middle) else middle
+        case "most_frequent":
+            return most_frequent(blocks, storage)
+        case "zero":
+            return 0.0
+        case float() | int():
+            return float(rule)
+        case _:
+            return None
 
 
 def require(name: str, absent: Mask, rows: Rows | None = None) -> None:

@@ -5,43 +5,68 @@ pages of the columns are returned to the system as soon as the tensors made from
 columns and the tensors are never both in memory in full.
 """
 
+import math
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.learning.columns import Columns, Rows
+from indb_tensile.learning.moments import Matrix
 from indb_tensile.learning.page_release import discard
 from indb_tensile.learning.preprocessor import Preprocessor, Tensor32
+from indb_tensile.learning.row_storage import MEMORY, RowStorage
 
 ENCODE_BLOCK_NUMBERS = 1 << 18  # numbers encoded at a time, so that a block fits into the cache
+_RELEASED_NUMBERS = 1 << 23  # numbers encoded before the pages of a file are released
+_THREADS = max(1, min(4, len(os.sched_getaffinity(0))))  # blocks are encoded side by side; numpy lets threads run
 
 
 def encode(
-    columns: Columns, preprocessor: Preprocessor, parts: Sequence[Rows], *, consume: bool = False
+    columns: Columns,
+    preprocessor: Preprocessor,
+    parts: Sequence[Rows],
+    *,
+    consume: bool = False,
+    storage: RowStorage = MEMORY,
+    own_numbers: Sequence[tuple[int, Matrix]] = (),
 ) -> list[Tensor32]:
-    """Return the encoded rows of each part, shape (rows, *input_shape).
+    """Return the encoded rows of each part, shape (rows, *input_shape), in `storage`.
 
     The positions in each part ascend, and no row is in two parts. With `consume` the feature columns are unusable
-    afterwards. The caller must have checked that no required value is missing: an error raised here would number the
-    rows from the block's first row.
+    afterwards. Each of `own_numbers` (rows of the first part, numbers) replaces the numbers of these rows from a
+    position in an encoded row on. The caller must have checked that no required value is missing: an error raised
+    here would number the rows from the block's first row.
     """
     shape, features = preprocessor.input_shape, preprocessor.recipe.features
-    encoded = [np.empty((len(part), *shape), np.float32) for part in parts]
+    encoded = [storage.array(len(part), shape, np.float32) for part in parts]
     rows = len(columns[features[0]].missing)
     step = max(1, ENCODE_BLOCK_NUMBERS // max(1, int(np.prod(shape))))
-    for start in range(0, rows, step):
+
+    def encode_rows(start: int) -> None:
         end = min(start + step, rows)
         bounds = [np.searchsorted(part, (start, end)).tolist() for part in parts]
         chosen = [part[low:high] for part, (low, high) in zip(parts, bounds, strict=True)]
         if any(len(part) for part in chosen):
             block, places = _block(columns, preprocessor, chosen, start, end)
-            for whole, (low, high), place in zip(encoded, bounds, places, strict=True):
-                whole[low:high] = block[place]
+            taken = [block[place] for place in places]
+            for position, numbers in own_numbers:
+                flat = taken[0].reshape(len(taken[0]), math.prod(shape))
+                flat[:, position : position + numbers.shape[1]] = numbers[slice(*bounds[0])]
+            for whole, (low, _), part in zip(encoded, bounds, taken, strict=True):
+                whole.write(low, part)
         if consume:
             for name in features:
                 discard(columns[name].values, start, end)
-    return encoded
+
+    in_turn = max(1, _RELEASED_NUMBERS // ENCODE_BLOCK_NUMBERS) * step  # rows encoded before a file's pages are freed
+    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="encoding") as threads:
+        for first in range(0, rows, in_turn):
+            list(threads.map(encode_rows, range(first, min(first + in_turn, rows), step)))  # raises their exceptions
+            storage.release()
+    return [whole.values for whole in encoded]
 
 
 def _block(

@@ -1,31 +1,45 @@
 """The options of `preprocess`: each has one value for all columns, or one value for each column that it names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from indb_tensile.learning.columns import Column, ColumnKind
+from indb_tensile.learning.documents import DocumentPath
 from indb_tensile.learning.encoders import Missing
 from indb_tensile.request.parameter_rules import Rule
 from indb_tensile.request.preprocess_rules import (
+    PATH_KINDS,
     PREPROCESS,
     accepts_missing_rule,
     check_preprocess,
     check_preprocess_columns,
+    path_steps,
 )
+
+# The encoding of text columns for networks that embed categories. The option `encode` cannot name it.
+EMBEDDED = "embedding"
+# By how a text becomes numbers: each category has a mean or a vector of its own and no column, so many cost little.
+_MOST_CATEGORIES = {"target": 10_000, EMBEDDED: 1_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureOptions:
     """The options of `preprocess`, each for all columns or by column.
 
-    `standardize` says whether a column is standardised, `categories` how many categories a text column has, and
-    `missing` what a missing value becomes.
+    `standardize` says whether a column is standardised, `scale` which function is applied before, `encode` how a text
+    column becomes numbers (a list is the order of its texts), `categories` how many categories it has, `missing` what
+    a missing value becomes, and `paths` which values of documents become columns. If `embeds` is true, a text column
+    for which `encode` says nothing is embedded by the network.
     """
 
     standardize: bool | dict[str, bool]
+    scale: str | dict[str, str]
+    encode: str | dict[str, Any] | None
     categories: int | dict[str, int]
-    missing: Missing | dict[str, Missing]
+    missing: Missing | dict[str, Any]
+    paths: dict[str, dict[str, str]]
+    embeds: bool = False
 
     @classmethod
     def parse(cls, options: dict[str, Any]) -> "FeatureOptions":
@@ -35,6 +49,10 @@ class FeatureOptions:
         """
         checked = check_preprocess(options)
         return cls(**{name: _as_option(checked.get(name), rule) for name, rule in PREPROCESS.items()})
+
+    def embedding(self) -> "FeatureOptions":
+        """Return a copy of these options whose text columns are encoded for a network that embeds categories."""
+        return replace(self, embeds=True)
 
     def check(self, features: Mapping[str, Column], columns: Sequence[str]) -> None:
         """Raise RequestError if an option names a column that the option does not apply to.
@@ -48,10 +66,26 @@ class FeatureOptions:
         """Return whether this column is centred and scaled."""
         return self.standardize.get(name, True) if isinstance(self.standardize, dict) else self.standardize
 
+    def scaling(self, name: str, kind: ColumnKind) -> str:
+        """Return the function that is applied to this column before it is standardised, or "standard" for none."""
+        scale = self.scale.get(name, "standard") if isinstance(self.scale, dict) else self.scale
+        return scale if kind in PREPROCESS["scale"]["kinds"] else "standard"
+
+    def encoding(self, name: str) -> str | tuple[str, ...]:
+        """Return the name of this text column's encoding, or its texts in the order in which they are numbered."""
+        encode = self.encode.get(name) if isinstance(self.encode, dict) else self.encode
+        if encode is None:
+            return EMBEDDED if self.embeds else "onehot"
+        return tuple(encode) if isinstance(encode, list) else str(encode)
+
     def most_categories(self, name: str) -> int:
         """Return how many texts of this column get a category of their own."""
         default: int = PREPROCESS["categories"]["default"]
-        return self.categories.get(name, default) if isinstance(self.categories, dict) else self.categories
+        encoding = self.encoding(name)
+        many = _MOST_CATEGORIES.get(encoding) if isinstance(encoding, str) else None
+        if isinstance(self.categories, dict):
+            return self.categories.get(name, many or default)
+        return max(many, self.categories) if many is not None else self.categories
 
     def missing_rule(self, name: str, kind: ColumnKind) -> Missing:
         """Return the rule for this column's missing values.
@@ -59,9 +93,21 @@ class FeatureOptions:
         A rule for all columns applies only to columns whose kind accepts the rule. In other columns a missing text is
         a category of its own, and any other missing value is replaced by the mean.
         """
-        if isinstance(self.missing, dict):
-            return self.missing.get(name, "mean")
-        return self.missing if accepts_missing_rule(kind, self.missing) else "mean"
+        rule = self.missing.get(name, "mean") if isinstance(self.missing, dict) else self.missing
+        if not isinstance(self.missing, dict) and not accepts_missing_rule(kind, rule):
+            return "mean"
+        constant = rule["constant"] if isinstance(rule, dict) else None
+        return rule if constant is None or not isinstance(constant, int | float) else float(constant)
+
+    def document_paths(self, names: Sequence[str]) -> tuple[DocumentPath, ...]:
+        """Return the chosen paths of these documents."""
+        return tuple(
+            DocumentPath(
+                name=f"{column}.{path}", column=column, steps=path_steps(path), kind=ColumnKind(PATH_KINDS[word])
+            )
+            for column in names
+            for path, word in self.paths.get(column, {}).items()
+        )
 
     def _by_column(self) -> list[tuple[str, dict[str, Any]]]:
         values = [(option, getattr(self, option)) for option in PREPROCESS]
@@ -71,7 +117,7 @@ class FeatureOptions:
 def _as_option(value: Any, rule: Rule) -> Any:
     """Return an option's value, its default, or its values by column. A number for missing values becomes a float."""
     if isinstance(value, dict):
-        return {name: _as_option(own, rule) for name, own in value.items()}
+        return {name: own if isinstance(own, dict) else _as_option(own, rule) for name, own in value.items()}
     if value is None:
         return rule["default"]
     is_number = rule["type"] == "rule" and not isinstance(value, str)

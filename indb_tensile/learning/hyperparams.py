@@ -19,10 +19,11 @@ class TrainingSettings:
     """The hyper-parameters of a training, with defaults filled in.
 
     `warmup` and `decay_at` are shares of the whole run. `clip_norm` limits the norm of all gradients together; None
-    means no limit. If `average_decay` is set, a moving average of the weights is validated and published. A step
-    processes its batch in parts of at most `micro_batch_size` rows; None means the whole batch at once. `precision`
-    applies to matrix products and convolutions (executor/run/precision.py); parameters, gradients and optimizer state
-    are always float32.
+    means no limit. The weights of the layers in `freeze` do not change. If `average_decay` is set, a moving average
+    of the weights is validated and published. A step processes its batch in parts of at most `micro_batch_size` rows;
+    None means the whole batch at once. `precision` applies to matrix products and convolutions
+    (executor/run/precision.py); parameters, gradients and optimizer state are always float32. `class_weight` and
+    `weight` are read by row_weights.py.
     """
 
     epochs: int
@@ -44,6 +45,9 @@ class TrainingSettings:
     weight_decay: float
     clip_norm: float | None
     average_decay: float | None
+    class_weight: str | dict[str, float] | None
+    weight: str | None
+    freeze: tuple[str, ...] | None
     seed: int
 
     @classmethod

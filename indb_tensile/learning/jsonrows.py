@@ -4,7 +4,7 @@ import datetime
 import math
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,13 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning.columns import ColumnData, ColumnKind
+from indb_tensile.learning.copylabels import label_set
+from indb_tensile.request.time_texts import parse_interval, parse_time_of_day
 
+AS_TRAINED = (
+    "Give the column the type that it had when the model was trained, for example by a cast in a view, give NULL for "
+    "what is not known, or train the model on the column as it is now."
+)
 _INFINITE = {"infinity": math.inf, "-infinity": -math.inf}
 # PostgreSQL's years go from 4714 BC to 5874897, Python's from 1 to 9999; the calendar repeats every 400 years.
 _WIDE_YEAR = re.compile(r"(?P<year>\d{4,})(?P<rest>-\d\d-\d\d.*?)(?P<before> BC)?")
@@ -87,13 +93,18 @@ def column_of(name: str, kind: ColumnKind, values: Sequence[Any]) -> ColumnData:
     match kind:
         case ColumnKind.TEXT:
             texts = np.empty(len(values), object)
-            texts[:] = [None if value is None else text(value) for value in values]
+            texts[:] = [None if value is None else text(name, value) for value in values]
             return ColumnData(kind=kind, values=texts, missing=missing)
         case ColumnKind.ARRAY:
             return ColumnData(kind=kind, values=_tensors(name, values), missing=missing)
-        case ColumnKind.DATE | ColumnKind.TIME:
-            moments = np.array([moment(name, value) for value in values], np.float64)
-            return ColumnData(kind=kind, values=moments, missing=missing)
+        case ColumnKind.LABELS:
+            sets = np.empty(len(values), object)
+            sets[:] = [None if value is None else _labels(name, value) for value in values]
+            return ColumnData(kind=kind, values=sets, missing=missing)
+        case ColumnKind.DATE | ColumnKind.TIME | ColumnKind.CLOCK | ColumnKind.DURATION:
+            seconds_of = {ColumnKind.CLOCK: time_of_day, ColumnKind.DURATION: duration}.get(kind, moment)
+            seconds = np.array([seconds_of(name, value) for value in values], np.float64)
+            return ColumnData(kind=kind, values=seconds, missing=missing)
         case ColumnKind.INTEGER if all(value is None or _is_int8(value) for value in values):
             # Not converted through a double, which has only 53 bits of precision for a label.
             integers = np.array([0 if value is None else value for value in values], np.int64)
@@ -122,7 +133,7 @@ def number(name: str, value: Any) -> float:
             return _infinity(value)
         except ValueError:
             pass
-    raise DataError(f'column "{name}": {_abbreviated(value)} is not a number')
+    raise DataError(f'column "{name}": {_abbreviated(value)} is not a number', hint=AS_TRAINED)
 
 
 def moment(name: str, value: Any) -> float:
@@ -143,7 +154,26 @@ def moment(name: str, value: Any) -> float:
                 return _seconds(f"{2000 + year_of_cycle}{match['rest']}", cycles * _CYCLE_DAYS)
             except ValueError:
                 pass
-    raise DataError(f'column "{name}": {_abbreviated(value)} is not a date or timestamp in ISO form')
+    raise DataError(f'column "{name}": {_abbreviated(value)} is not a date or timestamp in ISO form', hint=AS_TRAINED)
+
+
+def time_of_day(name: str, value: Any) -> float:
+    """Return the seconds since midnight of a time of day, in UTC if it has a zone; NaN for null."""
+    return _parsed(name, value, parse_time_of_day, "a time of day such as 18:30:00")
+
+
+def duration(name: str, value: Any) -> float:
+    """Return the seconds of an interval in any of PostgreSQL's styles; NaN for null."""
+    return _parsed(name, value, parse_interval, "an interval such as 1 day 02:00:00")
+
+
+def _parsed(name: str, value: Any, parse: Callable[[str], float], wanted: str) -> float:
+    if value is None:
+        return math.nan
+    try:
+        return parse(value)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise DataError(f'column "{name}": {_abbreviated(value)} is not {wanted}', hint=AS_TRAINED) from None
 
 
 def _seconds(iso: str, days: int = 0) -> float:
@@ -159,11 +189,28 @@ def _seconds(iso: str, days: int = 0) -> float:
     return ((days * _DAY_S + elapsed.seconds) * _SECOND_US + elapsed.microseconds) * 1e-6 + _DAY_ZERO_S
 
 
-def text(value: Any) -> str:
-    """Return a JSON value as PostgreSQL's text output writes it."""
+def text(name: str, value: Any) -> str:
+    """Return a scalar of JSON as PostgreSQL's text output writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list | dict):
+        raise DataError(f'column "{name}": {_abbreviated(value)} is not a text', hint=AS_TRAINED)
     return str(value)
+
+
+def _labels(name: str, value: Any) -> tuple[str, ...]:
+    """Return the labels of an array, whose dimensions mean nothing."""
+    if not isinstance(value, list):
+        raise DataError(f'column "{name}": {_abbreviated(value)} is not an array', hint=AS_TRAINED)
+    return label_set(text(name, item) for item in _flat(value) if item is not None)
+
+
+def _flat(values: list[Any]) -> Iterator[Any]:
+    for item in values:
+        if isinstance(item, list):
+            yield from _flat(item)
+        else:
+            yield item
 
 
 def _tensors(name: str, values: Sequence[Any]) -> npt.NDArray[np.float64]:
@@ -174,24 +221,38 @@ def _tensors(name: str, values: Sequence[Any]) -> npt.NDArray[np.float64]:
         if array is None:
             continue
         if array.shape != shape:
-            raise DataError(f'column "{name}": an array of shape {array.shape} beside one of shape {shape}')
+            raise DataError(
+                f'column "{name}": an array of shape {array.shape} beside one of shape {shape}', hint=AS_TRAINED
+            )
         stacked[position] = array
     return stacked
 
 
 def _tensor(name: str, value: Any) -> npt.NDArray[np.float64]:
+    if isinstance(value, str) and value.startswith("["):
+        value = _vector(name, value)
     if not isinstance(value, list):
-        raise DataError(f'column "{name}": {_abbreviated(value)} is not an array')
+        raise DataError(f'column "{name}": {_abbreviated(value)} is not an array', hint=AS_TRAINED)
     try:
         array = np.asarray(value, np.float64)
     except OverflowError:
         return _tensor(name, _with_infinities(value))
     except (ValueError, TypeError, RecursionError) as error:
-        raise DataError(f'column "{name}": {_abbreviated(value)} is not an array of numbers of one shape') from error
+        raise DataError(
+            f'column "{name}": {_abbreviated(value)} is not an array of numbers of one shape', hint=AS_TRAINED
+        ) from error
     if np.isnan(array).any() and _has_null(value):
         hint = "Replace the NULL elements, or give NULL for the whole array to count it as missing."
         raise DataError(f'column "{name}": the array contains NULL', hint=hint)
     return array
+
+
+def _vector(name: str, text: str) -> list[float]:
+    """Read a vector of pgvector, which JSON holds as its text: [1,2,3]."""
+    try:
+        return [float(np.float32(number)) for number in text[1:-1].split(",")]
+    except ValueError:
+        raise DataError(f'column "{name}": {_abbreviated(text)} is not a vector', hint=AS_TRAINED) from None
 
 
 def _has_null(value: Any) -> bool:

@@ -21,6 +21,13 @@ from indb_tensile.request.network_rules import LAYERS, without_type
 from indb_tensile.request.parameter_rules import fill_defaults
 
 Shape = tuple[int, ...]
+ACTIVATION_MODULES: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "silu": nn.SiLU,
+}
 
 _Values = Mapping[str, Any]
 
@@ -141,6 +148,10 @@ def _transformer(values: _Values, shape: Shape, outputs: int, title: str) -> nn.
     )
 
 
+def _activation(name: str) -> "_Builder":
+    return lambda values, shape, outputs, title: ACTIVATION_MODULES[name]()
+
+
 _Builder = Callable[[_Values, Shape, int, str], nn.Module]
 
 # The number of dimensions of a row that a layer accepts (None: any), and the function that builds the module.
@@ -159,9 +170,5 @@ _BUILDERS: dict[str, tuple[tuple[int, ...] | None, _Builder]] = {
     "lstm": ((2,), _recurrent("lstm")),
     "gru": ((2,), _recurrent("gru")),
     "transformer_encoder": ((2,), _transformer),
-    "relu": (None, lambda values, shape, outputs, title: nn.ReLU()),
-    "gelu": (None, lambda values, shape, outputs, title: nn.GELU()),
-    "tanh": (None, lambda values, shape, outputs, title: nn.Tanh()),
-    "sigmoid": (None, lambda values, shape, outputs, title: nn.Sigmoid()),
-    "silu": (None, lambda values, shape, outputs, title: nn.SiLU()),
+    **{name: (None, _activation(name)) for name in ACTIVATION_MODULES},
 }

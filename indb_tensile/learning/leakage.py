@@ -1,9 +1,9 @@
 """Finds columns that a model should not learn from: keys, row counters, and columns that reveal the target.
 
 Every finding is a property that holds for a sample of the rows if it holds for all rows. So a column is checked on
-some thousands of rows first, and on all rows only if the sample does not contradict the finding. A column may order
-or determine the target by accident, as almost any column of three rows does. A finding is ignored if such an accident
-is likely.
+some thousands of rows first, and on more only if the sample does not contradict the finding: on all rows, or on a
+million rows of a larger table. A column may order or determine the target by accident, as almost any column of three
+rows does. A finding is ignored if such an accident is likely.
 """
 
 import math
@@ -26,9 +26,12 @@ DETERMINING = "determining"  # each value of the column occurs with a single val
 MISSING_WITH = "missing with"  # missing for certain values of the target and for no others
 
 _SAMPLE_ROWS = 10_000  # rows of the sample
+_MOST_ROWS = 1 << 20
+_RUN_ROWS = 64
 _FEWEST_ROWS = 20  # fewer rows may be unique or ordered by accident
 _LOG_ACCIDENT = math.log(1e-6)  # findings that are more probable by accident are ignored
-_NUMERIC = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.DATE, ColumnKind.TIME)
+_NUMERIC = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.DATE, ColumnKind.TIME, ColumnKind.DURATION)
+_UNCHECKED = (ColumnKind.ARRAY, ColumnKind.LABELS, ColumnKind.DOCUMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +45,34 @@ class Finding:
 def findings(columns: Columns, features: Sequence[str], target: str, task: Task, known: Rows) -> tuple[Finding, ...]:
     """Return the suspicious properties of the features, in the order of the features.
 
-    Only the rows at the positions `known` are checked. Array columns are not checked.
+    Only the rows at the positions `known` are checked. Arrays and documents are not checked.
     """
     results = []
+    known = at_most(known)
+    sample = _sample(known)
+    sampled_target = columns[target].take(sample)
     for name in features:
-        if columns[name].kind is ColumnKind.ARRAY:
+        if columns[name].kind in _UNCHECKED:
             continue
-        sample = known[:: max(1, len(known) // _SAMPLE_ROWS)]
-        kinds = _suspicions(columns[name].take(sample), columns[target].take(sample), task)
+        kinds = _suspicions(columns[name].take(sample), sampled_target, task)
         if kinds and len(sample) < len(known):
             kinds = _suspicions(columns[name].take(known), columns[target].take(known), task)
         results += [Finding(column=name, kind=kind) for kind in kinds]
     return tuple(results)
+
+
+def _sample(known: Rows) -> Rows:
+    """Return evenly spaced rows, or of a large table, whose rows may be on a disk, evenly spaced runs of rows."""
+    if len(known) <= _MOST_ROWS:
+        return known[:: max(1, len(known) // _SAMPLE_ROWS)]
+    starts = np.linspace(0, len(known) - _RUN_ROWS, _SAMPLE_ROWS // _RUN_ROWS).astype(np.int64)
+    rows: Rows = known[(starts[:, None] + np.arange(_RUN_ROWS)).flatten()]
+    return rows
+
+
+def at_most(rows: Rows) -> Rows:
+    """Return evenly spaced rows, at most `_MOST_ROWS`."""
+    return rows[:: -(-len(rows) // _MOST_ROWS) or 1]
 
 
 def increases(data: ColumnData) -> bool:

@@ -28,6 +28,7 @@ from indb_tensile.job import Relation
 from indb_tensile.learning import copy_encodings
 from indb_tensile.learning.columns import Column, CopyEncoding
 from indb_tensile.learning.relationsql import statement
+from indb_tensile.learning.row_storage import RowStorage
 from indb_tensile.request import copyable_relation
 from indb_tensile.request.copyable_relation import Reason
 
@@ -40,10 +41,14 @@ _ATTEMPTS = 3  # attempts to read a table that is changed while it is read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """The limits of one read: bytes of memory for the columns, and seconds to wait for a lock."""
+    """The limits of one read: bytes of memory for the columns, and seconds to wait for a lock.
+
+    Columns that exceed the limit are stored where `overflow` says; without `overflow` they are refused.
+    """
 
     size_bytes: int = sys.maxsize
     lock_s: float = 5.0
+    overflow: Callable[[], RowStorage] | None = None
 
 
 class UnreadableError(RequestError):
@@ -98,11 +103,15 @@ class LocatedRelation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedRelation:
-    """A locked relation with its columns, their encodings, and the reasons against copying it."""
+    """A locked relation with its columns, their encodings, and the reasons against copying it.
+
+    `key_wires` are the encodings of columns of the key that are not learned from.
+    """
 
     located: LocatedRelation
     columns: tuple[Column, ...]
     wires: dict[str, CopyEncoding]
+    key_wires: dict[str, CopyEncoding]
     reasons: tuple[Reason, ...]
 
     @property
@@ -119,29 +128,47 @@ def with_locked_relation(
     key: Sequence[str] | None = None,
 ) -> Result:
     """Call `action` with the locked relation. Repeats the call if the relation is changed meanwhile."""
+    return with_locked_relations(connection, (relation,), limits, lambda described: action(*described), key)
+
+
+def with_locked_relations(
+    connection: Connection,
+    relations: Sequence[Relation],
+    limits: ReadLimits,
+    action: Callable[[tuple[DescribedRelation, ...]], Result],
+    key: Sequence[str] | None = None,
+) -> Result:
+    """Call `action` with all relations, locked in one transaction, which reads them in one snapshot.
+
+    Repeats the call if one of the relations is changed meanwhile. `key` are the columns that identify rows of the
+    first relation, if these are not its primary key.
+    """
+    names = " or ".join(f"{relation.schema}.{relation.name}" for relation in relations)
     status = connection.info.transaction_status
     if status is not TransactionStatus.IDLE:
-        raise InvariantError(f"the connection that should read {relation.name} is in a transaction ({status.name})")
-    with _translate_errors(connection, relation):
+        raise InvariantError(f"the connection that should read {names} is in a transaction ({status.name})")
+    with _translate_errors(connection, names):
         connection.execute(statement("set_session"))
         for _ in range(_ATTEMPTS):
-            located = _locate(connection, relation)
+            located = tuple(_locate(connection, relation) for relation in relations)
             try:
                 with _translate_lock_errors(connection, located, limits), connection.transaction():
                     _lock(connection, located, limits)
-                    return action(_describe_locked(connection, located, key))
+                    keys = (key, *(None for _ in located[1:]))
+                    return action(
+                        tuple(_describe_locked(connection, *pair) for pair in zip(located, keys, strict=True))
+                    )
             except _ChangedError:
                 continue
     raise MissingError(
-        f"table {relation.schema}.{relation.name} was changed {_ATTEMPTS} times while it was read",
+        f"table {names} was changed {_ATTEMPTS} times while it was read",
         hint="Call tensile_train again when its definition no longer changes.",
     )
 
 
 @contextmanager
-def _translate_errors(connection: Connection, relation: Relation) -> Iterator[None]:
+def _translate_errors(connection: Connection, table: str) -> Iterator[None]:
     """Convert PostgreSQL's errors to the project's, except the error of a lost connection, which allows a retry."""
-    table = f"{relation.schema}.{relation.name}"
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
@@ -178,7 +205,9 @@ _DROPPED_ERRORS = (
 
 
 @contextmanager
-def _translate_lock_errors(connection: Connection, located: LocatedRelation, limits: ReadLimits) -> Iterator[None]:
+def _translate_lock_errors(
+    connection: Connection, located: Sequence[LocatedRelation], limits: ReadLimits
+) -> Iterator[None]:
     """Convert the errors of a lock timeout and of a dropped table, after the transaction is rolled back."""
     try:
         yield
@@ -188,10 +217,10 @@ def _translate_lock_errors(connection: Connection, located: LocatedRelation, lim
         raise _busy_error(connection, located, limits) from error
 
 
-def _busy_error(connection: Connection, located: LocatedRelation, limits: ReadLimits) -> TableBusyError:
-    oids = [row["oid"] for row in located.members]
+def _busy_error(connection: Connection, located: Sequence[LocatedRelation], limits: ReadLimits) -> TableBusyError:
+    oids = [row["oid"] for relation in located for row in relation.members]
     holder = connection.execute(statement("lock_holder"), {"oids": oids}).fetchone()
-    schema, name, pid, role = holder or (located.schema, located.name, None, None)
+    schema, name, pid, role = holder or (located[0].schema, located[0].name, None, None)
     process = f"Process {pid}" + (f" of role {role}" if role else "")
     hint = f"{process} locks it: end its transaction." if pid else "End the transaction that locks it: see pg_locks."
     message = f"table {schema}.{name} is locked: no lock for reading was granted within {limits.lock_s:g} s"
@@ -231,12 +260,17 @@ def catalog_rows(connection: Connection, query: str, *arguments: str) -> list[Ro
         return list(cursor.execute(query, arguments).fetchall())
 
 
-def _lock(connection: Connection, located: LocatedRelation, limits: ReadLimits) -> None:
+def _lock(connection: Connection, located: Sequence[LocatedRelation], limits: ReadLimits) -> None:
     """Start the transaction, and lock the tables that may be locked before a query takes the snapshot."""
     connection.execute(statement("begin_snapshot"))
     timeout = sql.SQL(statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
     connection.execute(timeout)
-    tables = [sql.SQL("only {}").format(quoted(row)) for row in located.members if row["oid"] in located.lockable]
+    tables = [
+        sql.SQL("only {}").format(quoted(row))
+        for relation in located
+        for row in relation.members
+        if row["oid"] in relation.lockable
+    ]
     if tables:
         connection.execute(sql.SQL(statement("lock")).format(tables=sql.SQL(", ").join(tables)))
 
@@ -277,17 +311,19 @@ def _describe_locked(
         located=located,
         columns=described,
         wires=keys | readable_columns,
+        key_wires=keys,
         reasons=copyable_relation.reasons(located.family, rows),
     )
 
 
-def require_unchanged(connection: Connection, located: LocatedRelation) -> None:
+def require_unchanged(connection: Connection, located: Sequence[LocatedRelation]) -> None:
     """Raise _ChangedError if the copied rows may differ from the rows of the snapshot.
 
     This is possible only for a table of which the role may read single columns: such a table is locked only by its
     own COPY.
     """
-    if connection.execute(statement("changed"), {"oids": located.oids}).fetchone():
+    oids = [oid for each in located for oid in each.oids]
+    if connection.execute(statement("changed"), {"oids": oids}).fetchone():
         raise _ChangedError
 
 

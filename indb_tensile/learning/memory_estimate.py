@@ -1,11 +1,12 @@
 """Estimates the memory for the rows of a training before they are read: from statistics, sizes and types.
 
-The rows are in memory twice, but never twice in full: as columns while they are read and the encoders are fitted,
-then as tensors, whose pages replace those of the columns (encoding.py). In addition the rows of the test part are
-kept as they were read, so that another version of the model can be evaluated on them.
+The rows are stored twice, but in memory never twice in full: as columns while they are read and the encoders are
+fitted, then as tensors, whose pages replace those of the columns (encoding.py). In addition the rows of the test part
+are kept as they were read, so that another version of the model can be evaluated on them. Rows that do not fit into
+memory are stored in a file (row_storage.py), which has both in full.
 
-Statistics are estimates. The estimate refuses a table that cannot fit before hours are spent on reading it. The
-actual size is also checked while the table is read (columnstore.py).
+Statistics are estimates. The estimate refuses a table for which there is no place before hours are spent on reading
+it. The actual size is also checked while the table is read (columnstore.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from indb_tensile.errors import HostMemoryError, MemoryLimitError
+from indb_tensile.errors import HostMemoryError, MemoryLimitError, RowFileError
+from indb_tensile.learning import feature_options
 from indb_tensile.learning.columns import Column, ColumnKind, CopyEncoding
 from indb_tensile.learning.columnstore import stored_bytes
-from indb_tensile.learning.encoders import FIT_BLOCK_NUMBERS
 from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS
 from indb_tensile.sizes import size
 
 _MIB = 1024 * 1024
@@ -30,12 +32,13 @@ _WORK_BYTES = 64 * _MIB
 # Most numbers that a timestamp is encoded as: epoch, sine and cosine of month, weekday and hour, and an indicator.
 _TIME_NUMBERS = 8
 # Temporary memory while an encoder is fitted. Encoders are fitted one column at a time.
-_FIT_BYTES = 40  # per training row of a scalar column: the float64 value and intermediate results
-_FIT_ELEMENT_BYTES = 8  # per element of one-dimensional arrays: the copy of the training rows
-_FIT_BLOCK_BYTES = 32  # per element of the block whose means are being computed
-_FIT_WHOLE_BYTES = 24  # per element of arrays with two or more dimensions, which have one common mean
+_FIT_BYTES = 40  # per number of the block whose mean is being computed: the float64 value and intermediate results
+# Per row of a file: hashes, draws, positions among the rows with a target and in the parts, and their copies.
+_FILE_ROW_BYTES = 80
 _TEXT_BYTES = 57  # size of a str object without its characters
+_CODE_BYTES = 100  # of each different text of a column in a file (coded_texts.py)
 _SHARED_TEXTS = 65_536  # up to this number of different texts, equal texts share one object (copybinary.py)
+_OBJECTS = (ColumnKind.TEXT, ColumnKind.LABELS, ColumnKind.DOCUMENT)  # values are Python objects
 _ARRAY_HEADER_BYTES = 24  # header of a stored array of one dimension
 _POINTER_BYTES = 18  # size in the statistics of a value that is stored out of line (TOAST)
 
@@ -55,7 +58,7 @@ class Statistics:
 
     `analyzed` is true if ANALYZE or VACUUM counted the rows; otherwise `rows` is estimated from the size on disk.
     `columns` has no entry for a column without statistics. `shapes` contains the shapes of arrays, once a first array
-    has been read.
+    has been read. `test_rows` are the rows of the table of the test part, or None if a share of all rows tests.
     """
 
     rows: int
@@ -64,6 +67,7 @@ class Statistics:
     columns: Mapping[str, ColumnStatistics]
     wires: Mapping[str, CopyEncoding]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    test_rows: int | None = None
 
     def seen(self, shapes: Mapping[str, tuple[int, ...]]) -> "Statistics":
         """Return a copy that has these shapes of arrays, which are known after the first rows were read."""
@@ -72,14 +76,17 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMemoryLimits:
-    """The memory that a trainer may use for rows.
+    """The memory that a trainer may use for rows, and the disk for rows that exceed it.
 
     `limit_bytes` is the setting's limit, `host_bytes` is all memory of the machine, and `free_bytes` is free now.
+    `disk_bytes` is free in `directory`; None if no rows may be stored there.
     """
 
     limit_bytes: int
     host_bytes: int
     free_bytes: int
+    disk_bytes: int | None = None
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,7 @@ class MemoryEstimate:
     statistics: Statistics
     columns_bytes: int
     kept_bytes: int
+    texts_bytes: int
     encoded_bytes: int
     held_out_bytes: int
     fit_bytes: int
@@ -109,6 +117,15 @@ class MemoryEstimate:
         work = min(_WORK_BYTES, self.columns_bytes + self.encoded_bytes)
         return max(self.columns_bytes + self.fit_bytes, at_start, at_end) + self.statistics.rows * _ROW_BYTES + work
 
+    @property
+    def file_bytes(self) -> int:
+        """Return the space on disk of rows that are stored in a file."""
+        return self.columns_bytes + self.encoded_bytes + self.statistics.rows * _FILE_ROW_BYTES
+
+    def fits_memory(self, memory: RowMemoryLimits) -> bool:
+        """Return whether the rows fit into memory now."""
+        return self.peak_bytes <= min(memory.limit_bytes, memory.host_bytes, memory.free_bytes)
+
     def figures(self) -> dict[str, Any]:
         """Return the estimate as plain data for the job's history."""
         return {
@@ -119,13 +136,20 @@ class MemoryEstimate:
             "encoded_bytes": self.encoded_bytes,
             "held_out_bytes": self.held_out_bytes,
             "peak_bytes": self.peak_bytes,
+            "file_bytes": self.file_bytes,
         }
 
     def check(self, table: str, memory: RowMemoryLimits) -> None:
-        """Raise an error if the rows do not fit into memory.
+        """Raise an error if the rows fit neither into memory nor into a file.
 
-        Raises MemoryLimitError if the rows can never fit, HostMemoryError if they do not fit now.
+        Raises RowFileError if the disk has too little space, and for rows that may not be stored in a file
+        MemoryLimitError if they can never fit, HostMemoryError if they do not fit now.
         """
+        if self.fits_memory(memory):
+            return
+        if memory.disk_bytes is not None and self.texts_bytes <= memory.limit_bytes:
+            self._check_disk(table, memory, memory.disk_bytes)
+            return
         needs = f"the rows of table {table} need about {size(self.peak_bytes)} of memory"
         if self.peak_bytes > memory.limit_bytes:
             raise MemoryLimitError(
@@ -145,6 +169,17 @@ class MemoryEstimate:
                 f"{needs}, and {size(memory.free_bytes)} are free now",
                 detail=f"{self._detail()} The limit for a trainer is {size(memory.limit_bytes)} (read_limit_bytes).",
                 hint=f"{self._hint()}, let fewer jobs run at a time (max_jobs), or give the machine more memory.",
+            )
+
+    def _check_disk(self, table: str, memory: RowMemoryLimits, disk_bytes: int) -> None:
+        if self.file_bytes > disk_bytes:
+            raise RowFileError(
+                f"the rows of table {table} need about {size(self.file_bytes)} on the disk of {memory.directory}, "
+                f"and {size(disk_bytes)} are free",
+                detail=f"{self._detail()} They would need about {size(self.peak_bytes)} of memory, of which a "
+                f"trainer may use {size(memory.limit_bytes)} (read_limit_bytes); {size(memory.free_bytes)} are free.",
+                hint=f"{self._hint()}, free some space, or let the administrator name a directory on another disk "
+                "with TENSILE_ROWS_DIRECTORY.",
             )
 
     def _detail(self) -> str:
@@ -172,16 +207,19 @@ def estimate_memory(
     unknown, that is, while neither statistics nor a value give the shape; it is counted after its first array has
     arrived.
     """
+    if statistics.test_rows is not None:
+        test_size = min(1.0, statistics.test_rows / max(1, statistics.rows))
     rows, keys = statistics.rows, {column.name for column in described if column.primary_key}
     stored_names = [name for name in statistics.wires if name not in keys or name == target]
     columns = {name: _column_bytes(statistics, name) for name in stored_names}
-    texts = sum(columns[name] for name in stored_names if statistics.wires[name].kind is ColumnKind.TEXT)
+    texts = sum(columns[name] for name in stored_names if statistics.wires[name].kind in _OBJECTS)
     width = sum(_encoded_numbers(statistics, name, options) for name in stored_names if name != target)
     columns_bytes, train_rows = sum(columns.values()), round(rows * (1 - test_size))
     return MemoryEstimate(
         statistics=statistics,
         columns_bytes=columns_bytes,
         kept_bytes=texts + columns.get(target, 0),
+        texts_bytes=sum(_different_texts_bytes(statistics, n) for n in stored_names),
         encoded_bytes=rows * (4 * width + _TARGET_BYTES),
         held_out_bytes=round(test_size * columns_bytes),
         fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),
@@ -190,25 +228,28 @@ def estimate_memory(
 
 def _fit_bytes(statistics: Statistics, name: str, train_rows: int) -> int:
     """Return the memory that fitting this column's encoder needs in addition to the column."""
-    numbers, shape = train_rows * _elements(statistics, name), statistics.shapes.get(name, ())
-    if not numbers:
-        return train_rows * _FIT_BYTES
-    if len(shape) > 1:
-        return numbers * _FIT_WHOLE_BYTES
-    return numbers * _FIT_ELEMENT_BYTES + min(numbers, FIT_BLOCK_NUMBERS) * _FIT_BLOCK_BYTES
+    return min(train_rows * max(1, _elements(statistics, name)), FIT_BLOCK_NUMBERS) * _FIT_BYTES
 
 
 def _column_bytes(statistics: Statistics, name: str) -> int:
     """Return the memory of the column as it is read."""
     wire, analyzed, rows = statistics.wires[name], statistics.columns.get(name), statistics.rows
     mask_bytes = rows if analyzed is not None and analyzed.null_share > 0 else 0
-    if wire.kind is ColumnKind.TEXT:
+    if wire.kind in _OBJECTS:
         width_bytes, distinct = (32.0, 0.0) if analyzed is None else (analyzed.width_bytes, analyzed.distinct)
         texts = distinct if distinct <= _SHARED_TEXTS else rows
         return round(8 * rows + texts * (_TEXT_BYTES + width_bytes)) + mask_bytes
     return (
         rows * stored_bytes(wire) * (_elements(statistics, name) if wire.kind is ColumnKind.ARRAY else 1) + mask_bytes
     )
+
+
+def _different_texts_bytes(statistics: Statistics, name: str) -> int:
+    """Return the memory of a text column whose rows are in a file; 0 for other columns and without statistics."""
+    analyzed = statistics.columns.get(name)
+    if statistics.wires[name].kind is not ColumnKind.TEXT or analyzed is None:
+        return 0
+    return round(analyzed.distinct * (_TEXT_BYTES + _CODE_BYTES + analyzed.width_bytes))
 
 
 def _elements(statistics: Statistics, name: str) -> int:
@@ -227,13 +268,39 @@ def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions)
     """Return how many numbers of an encoded row come from this column."""
     analyzed, kind = statistics.columns.get(name), statistics.wires[name].kind
     indicator = int(options.missing_rule(name, kind) == "indicator")
+    distinct = None if analyzed is None else round(analyzed.distinct)
     match kind:
         case ColumnKind.TEXT:
-            categories = options.most_categories(name)
-            return 2 + (categories if analyzed is None else min(categories, round(analyzed.distinct)))
-        case ColumnKind.INTEGER | ColumnKind.FLOAT | ColumnKind.BOOLEAN:
+            return text_numbers(options, name, distinct)
+        case ColumnKind.LABELS:  # statistics count distinct sets, not labels
+            return 2 + options.most_categories(name)
+        case ColumnKind.DOCUMENT:
+            paths = options.document_paths([name])
+            return sum(
+                text_numbers(options, path.name, None) if path.kind is _TEXT else _TIME_NUMBERS for path in paths
+            )
+        case ColumnKind.INTEGER | ColumnKind.FLOAT | ColumnKind.BOOLEAN | ColumnKind.DURATION:
             return 1 + indicator
         case ColumnKind.ARRAY:
             return _elements(statistics, name) + indicator
         case _:
             return _TIME_NUMBERS
+
+
+_TEXT = ColumnKind.TEXT
+
+
+def text_numbers(options: FeatureOptions, name: str, distinct: int | None, classes: int = 2) -> int:
+    """Return how many numbers a text column becomes. `distinct` is the number of its texts, or None."""
+    categories = options.most_categories(name)
+    match options.encoding(name):
+        case "onehot":  # two more: one for all other texts, and one for missing values
+            return 2 + (categories if distinct is None else min(categories, distinct))
+        case "hash":
+            return 1 + categories
+        case "target":
+            return 1 if classes == 2 else classes
+        case feature_options.EMBEDDED:
+            return 1
+        case _:
+            return 2

@@ -40,7 +40,7 @@ def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preproces
     if not len(targets):
         return {}
     if task is Task.CLASSIFICATION:
-        return _classification(outputs, targets)
+        return evaluate_classes(outputs, targets)
     target = preprocessor.target
     return _regression(target.restore(outputs), target.restore(targets))
 
@@ -97,8 +97,8 @@ def _log_loss(class_probabilities: Array, targets: Array) -> float:
     return float(-np.log(own_probabilities.clip(least, 1 - least)).mean())
 
 
-def _classification(outputs: Array, targets: Array) -> dict[str, float]:
-    """Return every metric of a classification that these rows define."""
+def evaluate_classes(outputs: Array, targets: Array) -> dict[str, float]:
+    """Return every metric of a classification that these rows define. The softmax of `outputs` is probabilities."""
     if not all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
         # The network diverged. Equal outputs stand for it, since scikit-learn refuses values that are not finite.
         outputs = np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)

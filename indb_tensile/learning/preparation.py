@@ -4,55 +4,46 @@ The loop itself is part of the executor. The request is checked before the table
 before anything is built.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
-from indb_tensile.learning.columns import Column, ColumnData, Columns, Rows, TableData
+from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, ColumnRows, Columns, Rows, TableData
 from indb_tensile.learning.datareport import Fact, ReportInput, report_data
+from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.earlystop import EarlyStop
-from indb_tensile.learning.encoding import encode
+from indb_tensile.learning.encoded_parts import Part, encode_parts
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.model_metrics import default_metric
-from indb_tensile.learning.preprocessor import Preprocessor, choose_features, fit, require_present
-from indb_tensile.learning.relation_reader import read
+from indb_tensile.learning.preprocessor import Preprocessor, choose_features, require_present
+from indb_tensile.learning.preprocessor_fitting import fit
+from indb_tensile.learning.relation_reader import read, require_same_numbers
 from indb_tensile.learning.requirements import AvailableMemory, Requirements
-from indb_tensile.learning.splits import Parts, Split, divide
+from indb_tensile.learning.row_embeddings import fit_embeddings
+from indb_tensile.learning.row_storage import RowStorage, gathered, positions_where
+from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weights
+from indb_tensile.learning.splits import Parts, Split, divide, divide_beside_tables
+from indb_tensile.learning.starting_weights import StartingWeights
+from indb_tensile.learning.tabm import TabM
 from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
+from indb_tensile.learning.weighted_losses import loss_of
 from indb_tensile.request.early_stop_rules import check_early_stop
-from indb_tensile.request.hyperparam_rules import check_hyperparams
+from indb_tensile.request.hyperparam_rules import check_hyperparams, check_weights
 from indb_tensile.request.network_rules import check_architecture
 from indb_tensile.request.split_rules import check_split_use
 from indb_tensile.request.task_rules import check_metric
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
-    """Rows of one part on the host.
-
-    `x` is float32 (rows, *input_shape). `y` is int64 class numbers (rows,) or float32 values (rows, 1).
-    """
-
-    x: Tensor
-    y: Tensor
-
-    @property
-    def rows(self) -> int:
-        """Return the number of rows."""
-        return len(self.y)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,7 +54,7 @@ class Prepared:
     read, on which another version of the model can be evaluated. `unlabeled_rows` is the number of rows without a
     target, which take no part. `membership` is the rule that gives the part of each row. `report` is the data report.
     `chosen` names the values of `settings` and `early_stop` that were not requested but chosen for the number of
-    rows.
+    rows. `init_from` is the version that the weights are from, or None.
     """
 
     module: nn.Module
@@ -85,20 +76,7 @@ class Prepared:
     membership: dict[str, Any]
     report: tuple[Fact, ...]
     chosen: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPlan:
-    """The batches of an epoch: `full` batches of `full_rows` rows, then one of `tail_rows` rows unless that is 0."""
-
-    full_rows: int
-    full: int
-    tail_rows: int
-
-    @property
-    def steps(self) -> int:
-        """Return the number of batches in one epoch."""
-        return self.full + (self.tail_rows > 0)
+    init_from: Mapping[str, Any] | None = None
 
 
 def prepare(
@@ -111,13 +89,16 @@ def prepare(
     limits: ReadLimits | None = None,
     memory: RowMemoryLimits | None = None,
     tell: Callable[[MemoryEstimate], None] = lambda _: None,
+    start: StartingWeights | None = None,
 ) -> Prepared:
     """Check the request, read the table in one transaction, and build the network and its data.
 
     `connection` is the reader's, as for `relation.read`. If `owner_oid` is given, that role must be able to read the
     columns. If `snapshot` is given, that table is read instead of the relation; its rows belong to the job, so no
     role is checked. `tell` is called with the estimate of the rows' memory before they are read, and again when the
-    first arrays have given their shapes. The rows are not read if the estimate exceeds `memory`.
+    first arrays have given their shapes. If the estimate exceeds the memory of `memory`, the rows go to
+    `limits.overflow`; if it exceeds the disk's space too, they are not read. With `start` the network begins with the
+    weights of that version.
 
     Raises RequestError and its subclasses for faults that the user can correct, HostMemoryError if there is too
     little memory now, and the errors of `assemble`.
@@ -127,56 +108,93 @@ def prepare(
         exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
         spec = replace(spec, relation=snapshot.relation, exclude=exclude, column_numbers={})
     checked = _CheckedOptions.of(spec)
-    spec = _without_later_columns(spec, checked.split.divider)
+    _require_part_tables(spec, checked.split)
+    spec = _without_later_columns(spec, (checked.split.withheld, checked.weights.column))
 
-    def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> None:
+    test_size = _test_share(checked.split, snapshot)
+
+    def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> bool:
         estimate = estimate_memory(
             statistics,
             target=spec.target,
             described=described,
             options=checked.options,
-            test_size=checked.split.test_size,
+            test_size=test_size,
         )
         tell(estimate)
         if memory is not None:
             estimate.check(f"{spec.relation.schema}.{spec.relation.name}", memory)
+        return memory is None or estimate.fits_memory(memory)
 
     def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
-        _require_same_columns(spec, described)
+        require_same_numbers(spec.column_numbers, described, f"{spec.relation.schema}.{spec.relation.name}")
         features = choose_features(described, spec.target, spec.features, left_out(spec), checked.options)
-        divider = checked.split.divider
-        if divider is not None and divider not in [column.name for column in described]:
-            raise _missing_divider_error(divider)
-        return (*features, spec.target, *([] if divider is None else [divider]))
+        others = _other_columns(checked, [column.name for column in described])
+        return (*features, spec.target, *others)
 
-    key = None if snapshot is None else snapshot.key
     table = read(
-        connection, spec.relation, choose, owner_oid=owner_oid, key=key, limits=limits, on_statistics=check_estimate
+        connection,
+        spec.relation,
+        choose,
+        owner_oid=owner_oid,
+        key=checked.split.key if snapshot is None else snapshot.key,
+        part_tables=spec.part_tables if snapshot is None else {},
+        limits=limits,
+        on_statistics=check_estimate,
     )
-    if snapshot is not None and table.rows != snapshot.rows:
+    if snapshot is not None:
+        table = replace(table, sections=_sections(table, snapshot, checked.split.tables))
+    return assemble(table, spec, room, consume=True, start=start)
+
+
+def _other_columns(checked: "_CheckedOptions", names: Sequence[str]) -> list[str]:
+    """Return the columns that divide and weigh the rows. Refuses a table without one of them, or without the key."""
+    divider, weight = checked.split.divider, checked.weights.column
+    if divider is not None and divider not in names:
+        raise _missing_divider_error(divider)
+    if weight is not None and weight not in names:
+        raise _missing_weight_error(weight)
+    _require_key(checked.split, names)
+    return [name for name in (divider, weight) if name is not None]
+
+
+def _require_part_tables(spec: JobSpec, split: Split) -> None:
+    """Refuse a specification whose tables of parts are not those of its split."""
+    if set(spec.part_tables) != set(split.tables):
+        tables, named = " and ".join(spec.part_tables) or "no part", " and ".join(split.tables) or "no part"
+        message = f"the specification has tables for {tables}, and its split names tables for {named}"
+        raise RequestError(message, hint="Enqueue jobs with tensile_train, which writes both.")
+
+
+def _sections(table: TableData, snapshot: Snapshot, parts: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return the ranges of the snapshot's rows that come from tables of parts. Refuses an incomplete snapshot."""
+    if table.rows != snapshot.rows:
         raise MissingError(
             f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",
             detail="A copy of the database that was restored without the rows of schema tensile_data has empty ones.",
             hint="Call tensile_train again.",
         )
-    return assemble(table, spec, room, consume=True)
+    test = snapshot.rows - snapshot.test_rows
+    ranges = {"valid": (test - snapshot.valid_rows, test), "test": (test, snapshot.rows)}
+    return {part: ranges[part] for part in parts}
 
 
-def _require_same_columns(spec: JobSpec, described: tuple[Column, ...]) -> None:
-    """Refuse a table whose columns were dropped, renamed or created again after the job was enqueued."""
-    numbers = {column.name: column.number for column in described}
-    changed = sorted(name for name, number in spec.column_numbers.items() if numbers.get(name) != number)
-    if changed:
-        table = f"{spec.relation.schema}.{spec.relation.name}"
-        listed = ", ".join(f'"{name}"' for name in changed)
-        raise MissingError(
-            f"columns of table {table} changed after the job was enqueued: {listed}",
-            detail="They were dropped or renamed, or other columns have these names now.",
-            hint="Call tensile_train again to train on the present columns.",
-        )
+def _test_share(split: Split, snapshot: Snapshot | None) -> float:
+    """Return the share of the rows that test, as far as it is known before they are read."""
+    if snapshot is None or split.test is None:
+        return split.test_size
+    return snapshot.test_rows / max(1, snapshot.rows)
 
 
-def _without_later_columns(spec: JobSpec, divider: str | None) -> JobSpec:
+def _require_key(split: Split, names: Sequence[str]) -> None:
+    """Refuse a table without a column of the key that the split names."""
+    for name in split.key or ():
+        if name not in names:
+            message = f'split: column "{name}" of the key does not exist in the table'
+            raise MissingError(message, hint="Give another split => '...'.")
+
+
+def _without_later_columns(spec: JobSpec, withheld: tuple[str | None, ...]) -> JobSpec:
     """Return the specification with the features that the table had when the job was enqueued, in the table's order.
 
     Otherwise a column that was added while the job waited would become a feature, and an excluded column that was
@@ -185,12 +203,17 @@ def _without_later_columns(spec: JobSpec, divider: str | None) -> JobSpec:
     if not spec.column_numbers:
         return spec
     numbered = sorted((number, name) for name, number in spec.column_numbers.items())
-    features = spec.features or tuple(name for _, name in numbered if name not in (spec.target, divider))
+    features = spec.features or tuple(name for _, name in numbered if name not in (spec.target, *withheld))
     return replace(spec, features=features, exclude=())
 
 
 def assemble(
-    table: TableData, spec: JobSpec, room: AvailableMemory | None = None, *, consume: bool = False
+    table: TableData,
+    spec: JobSpec,
+    room: AvailableMemory | None = None,
+    *,
+    consume: bool = False,
+    start: StartingWeights | None = None,
 ) -> Prepared:
     """Prepare a training from a table that was already read.
 
@@ -199,33 +222,40 @@ def assemble(
     """
     checked = _CheckedOptions.of(spec)
     features = choose_features(table.described, spec.target, spec.features, left_out(spec), checked.options)
-    known = labeled(spec.target, table.columns[spec.target])
+    known = labeled(spec.target, table.columns[spec.target], table.storage)
     _require_rows(table, known)
-    require_present(table.columns, features, checked.options, known)
+    columns = _with_paths(table, features, checked.options)
+    require_present(columns, features, checked.options, known)
     parts = _divide_rows(table, known, checked.split)
-    train, valid, test = (known[part] for part in (parts.train, parts.valid, parts.test))
-    target = fit_target(spec.target, spec.task, table.columns[spec.target].take(known), parts.train)
-    preprocessor = _fit_preprocessor(table, spec, target, features, train)
-    architecture = dict(spec.architecture)
-    if architecture["type"] == "auto":
-        architecture = architectures.default(preprocessor.input_shape, rows=len(train))
+    train, valid, test = _row_numbers(table, known, parts)
+    target = fit_target(spec.target, spec.task, _labels(table, spec.target, known), parts.train)
+    if start is not None:
+        target = start.keep_target(target)
+        if spec.architecture["type"] == "auto":
+            spec = replace(spec, architecture=architectures.without_layout(start.architecture))
+    architecture = _resolve_architecture(spec, columns, features, len(train))
+    options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
+    preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage)
+    del columns  # which has copies of the documents' values
+    if start is not None:
+        preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
+    architecture = architectures.with_layout(architecture, preprocessor.layout)
     settings = TrainingSettings.parse(spec.hyperparams, len(train))
-    if room is not None:
-        empty_module = architectures.build_without_memory(architecture, preprocessor.input_shape, target.outputs)
-        Requirements.of(empty_module, settings).check(room)
-    module = architectures.build(architecture, preprocessor.input_shape, target.outputs, seed=settings.seed)
+    module = _build_module(architecture, preprocessor, settings, room, start)
     _require_batches(module, len(train), settings)
-    subject = ReportInput(
-        table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=checked.options
+    report = report_data(
+        ReportInput(
+            table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=options
+        )
     )
-    report = report_data(subject)
-    membership = parts.rule | {"identity": list(table.identity), "keyed": table.keyed}
-    held_out = table.take(test)
-    # With `consume` this is the last use of the table.
-    encoded = _encode_parts(table, preprocessor, (train, valid, test), consume=consume)
+    held_out, membership = table.take(test), _membership(table, spec, parts)  # before the columns are consumed
+    weights = _weights(table, known, checked.weights, target, parts)
+    encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
+    if start is None:
+        fit_embeddings(module, encoded[0].x)
     return Prepared(
         module=module,
-        loss=nn.CrossEntropyLoss() if spec.task is Task.CLASSIFICATION else nn.MSELoss(),
+        loss=loss_of(spec.task, weighted=checked.weights.used, members=isinstance(module, TabM)),
         train=encoded[0],
         valid=encoded[1],
         test=encoded[2],
@@ -243,69 +273,98 @@ def assemble(
         membership=membership,
         report=report,
         chosen=_chosen_by_default(spec),
+        init_from=None if start is None else start.to_json(),
     )
 
 
+def _labels(table: TableData, target: str, known: Rows) -> ColumnData:
+    """Return the targets that are known."""
+    column = table.columns[target]
+    return column if len(known) == table.rows else column.stored(known, table.storage)
+
+
+def _row_numbers(table: TableData, known: Rows, parts: Parts) -> tuple[Rows, Rows, Rows]:
+    """Return the table's row numbers of each part. `parts` number the rows whose targets are known."""
+    each = (parts.train, parts.valid, parts.test)
+    if len(known) == table.rows:
+        return each
+    train, valid, test = (gathered(known, part, table.storage) for part in each)
+    return train, valid, test
+
+
+def _resolve_architecture(spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int) -> dict[str, Any]:
+    """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
+    _require_known_shapes(features, [columns[name] for name in features])
+    arrays, alone = _array_shapes(columns, features)
+    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows)
+
+
+def _membership(table: TableData, spec: JobSpec, parts: Parts) -> dict[str, Any]:
+    """Return the rule by which the rows were divided, and what identifies a row for it."""
+    rule = parts.rule | {"identity": list(table.identity), "timed": list(table.timed), "keyed": table.keyed}
+    if spec.part_tables:
+        rule["tables"] = {part: asdict(own.relation) for part, own in spec.part_tables.items()}
+    return rule
+
+
+def _with_paths(table: TableData, features: Sequence[str], options: FeatureOptions) -> Columns:
+    """Return the columns with those that the chosen paths of documents become."""
+    documents = [name for name in features if table.columns[name].kind is ColumnKind.DOCUMENT]
+    return with_derived(table.columns, options.document_paths(documents), table.storage)
+
+
+def _build_module(
+    architecture: dict[str, Any],
+    preprocessor: Preprocessor,
+    settings: TrainingSettings,
+    room: AvailableMemory | None,
+    start: StartingWeights | None,
+) -> nn.Module:
+    """Return the network with its first weights, if it fits in `room`."""
+    shape, outputs, frozen = preprocessor.input_shape, preprocessor.target.outputs, settings.freeze or ()
+    if room is not None:
+        empty_module = architectures.build_without_memory(architecture, shape, outputs)
+        architectures.freeze(empty_module, frozen)
+        Requirements.of(empty_module, settings).check(room)
+    module = architectures.build(architecture, shape, outputs, seed=settings.seed)
+    if start is not None:
+        start.load_into(module)
+    architectures.freeze(module, frozen)
+    return module
+
+
+def _weights(
+    table: TableData, known: Rows, options: WeightOptions, target: TargetEncoding, parts: Parts
+) -> list[Weights] | None:
+    """Return the weights of the training, validation and test rows, or None if all rows weigh the same."""
+    if not options.used:
+        return None
+    if options.column is not None and options.column not in table.columns:
+        raise _missing_weight_error(options.column)
+    column = None if options.column is None else ColumnRows(table.columns[options.column], known)
+    goal = ColumnRows(table.columns[target.name], known)
+    return row_weights(options, target, goal, column, (parts.train, parts.valid, parts.test), table.storage)
+
+
+def _missing_weight_error(name: str) -> MissingError:
+    hint = "Name another column as weight."
+    return MissingError(f'hyperparams: column "{name}", the weight, does not exist in the table', hint=hint)
+
+
 def left_out(spec: JobSpec) -> tuple[str, ...]:
-    """Return the columns that are not features: the excluded ones, and the column that divides the rows.
+    """Return the columns that are not features: the excluded ones, the one that divides the rows, and the weight.
 
     The dividing column is a feature only if the request names it as a feature. Raises RequestError if the dividing
-    column is the target, or is both a feature and the column that says which rows test.
+    column is the target, or is both a feature and the column that says which rows test, and for a weight that is the
+    target or a feature.
     """
     split = Split.parse(spec.split)
     check_split_use(spec.split, spec.target, spec.features)
-    if split.divider is None or spec.features is not None:
+    check_weights(spec.hyperparams, spec.task, spec.target, spec.features)
+    if spec.features is not None:
         return spec.exclude
-    return (*spec.exclude, split.divider)
-
-
-def _encode_parts(
-    table: TableData, preprocessor: Preprocessor, parts: Sequence[Rows], *, consume: bool
-) -> list[Part]:
-    """Return the rows of each part as tensors."""
-    target = preprocessor.target
-    targets = [target.encode(table.columns[target.name].take(part)) for part in parts]
-    encoded = encode(table.columns, preprocessor, parts, consume=consume)
-    if consume:
-        table.columns.clear()  # their pages were freed
-    return [Part(x=torch.from_numpy(x), y=torch.from_numpy(y)) for x, y in zip(encoded, targets, strict=True)]
-
-
-def batch_plan(rows: int, settings: TrainingSettings) -> BatchPlan:
-    """Return how `rows` rows are divided into batches.
-
-    If there are fewer rows than a batch, all rows are one batch. A last batch of a single row is left out of its
-    epoch, because batch normalisation cannot process it; the shuffle leaves out another row in each epoch. With
-    `batch_size` 1 no row is left out.
-    """
-    full_rows = min(settings.batch_size, rows)
-    full, tail = divmod(rows, full_rows) if full_rows else (0, 0)
-    return BatchPlan(full_rows=full_rows, full=full, tail_rows=0 if tail == 1 else tail)
-
-
-def batches(part: Part, epoch: int, settings: TrainingSettings) -> Iterator[Tensor]:
-    """Yield the rows of each batch of this epoch (from 0): the full batches, then the smaller one.
-
-    The order depends on the seed and the epoch only.
-    """
-    plan = batch_plan(part.rows, settings)
-    # One generator per pair of seed and epoch: seed + epoch would repeat the orders of another seed.
-    mixed = np.random.SeedSequence((settings.seed, epoch)).generate_state(1, np.uint64)[0]
-    order = torch.randperm(part.rows, generator=torch.Generator().manual_seed(int(mixed >> np.uint64(1))))
-    yield from _slices(order[: plan.full * plan.full_rows + plan.tail_rows], plan.full_rows)
-
-
-def ordered_batches(part: Part, size: int) -> Iterator[Tensor]:
-    """Yield every row once, in order, for a validation pass.
-
-    All batches are full except the last, which may have a single row.
-    """
-    yield from _slices(torch.arange(part.rows), size)
-
-
-def _slices(order: Tensor, size: int) -> Iterator[Tensor]:
-    for start in range(0, len(order), max(size, 1)):
-        yield order[start : start + size]
+    withheld = (split.withheld, spec.hyperparams.get("weight"))
+    return (*spec.exclude, *(name for name in withheld if name is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +373,7 @@ class _CheckedOptions:
 
     split: Split
     options: FeatureOptions
+    weights: WeightOptions
     metric: str
 
     @classmethod
@@ -327,6 +387,7 @@ class _CheckedOptions:
         return cls(
             split=split,
             options=FeatureOptions.parse(spec.preprocess),
+            weights=WeightOptions.parse(spec.hyperparams),
             metric=default_metric(spec.task) if spec.metric is None else check_metric(spec.task, spec.metric),
         )
 
@@ -335,8 +396,20 @@ def _divide_rows(table: TableData, known: Rows, split: Split) -> Parts:
     name = split.divider
     if name is not None and name not in table.columns:
         raise _missing_divider_error(name)
+    hashes = table.row_hash if len(known) == table.rows else gathered(table.row_hash, known, table.storage)
+    if split.tables:
+        sections = {part: _known_positions(table, known, part) for part in split.tables}
+        own = int(np.searchsorted(known, table.own_rows))
+        return divide_beside_tables(hashes[:own], sections, split, keyed=table.keyed, storage=table.storage)
     decisive = None if name is None else table.columns[name].take(known)
-    return divide(table.row_hash[known], split, decisive, keyed=table.keyed)
+    return divide(hashes, split, decisive, keyed=table.keyed, storage=table.storage)
+
+
+def _known_positions(table: TableData, known: Rows, part: str) -> Rows:
+    """Return the positions within `known` of the rows that come from the table of this part."""
+    mask = np.zeros(len(known), np.bool_)
+    mask[slice(*np.searchsorted(known, table.sections[part]))] = True
+    return positions_where(mask, table.storage)
 
 
 def _missing_divider_error(name: str) -> MissingError:
@@ -366,15 +439,30 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
 
 
 def _fit_preprocessor(
-    table: TableData, spec: JobSpec, target: TargetEncoding, features: tuple[str, ...], train: Rows
+    columns: Columns,
+    spec: JobSpec,
+    options: FeatureOptions,
+    target: TargetEncoding,
+    features: tuple[str, ...],
+    train: Rows,
+    storage: RowStorage,
 ) -> Preprocessor:
-    learned = [table.columns[name] for name in features]
-    _require_known_shapes(features, learned)
-    arrays = tuple(data.shape for data in learned if data.shape)
-    alone = len(learned) == 1 and bool(arrays)
-    shape = architectures.natural_shape(spec.architecture, arrays, alone)
-    options = FeatureOptions.parse(spec.preprocess)
-    return fit(table.columns, target=target, features=features, options=options, train=train, input_shape=shape)
+    shape = architectures.natural_shape(spec.architecture, *_array_shapes(columns, features))
+    return fit(
+        columns,
+        target=target,
+        features=features,
+        options=options,
+        train=train,
+        input_shape=shape,
+        storage=storage,
+    )
+
+
+def _array_shapes(columns: Columns, features: tuple[str, ...]) -> tuple[tuple[tuple[int, ...], ...], bool]:
+    """Return the shapes of the features that are arrays, and whether an array is the only feature."""
+    arrays = tuple(columns[name].shape for name in features if columns[name].shape)
+    return arrays, len(features) == 1 and bool(arrays)
 
 
 def _require_known_shapes(features: tuple[str, ...], learned: list[ColumnData]) -> None:

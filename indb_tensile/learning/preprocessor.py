@@ -1,12 +1,15 @@
-"""Preprocessing: fitted once on the training rows, stored as JSON, applied to tables and to single rows.
+"""Preprocessing: fitted once (preprocessor_fitting.py), stored as JSON, applied to tables and to single rows.
 
-The numbers of an encoded row are in this order: all scalars (numbers and booleans) in the order of the table, the
-indicators of missing scalars, texts, times, arrays. An `input_shape` reshapes the row to an image or a sequence.
+The numbers of an encoded row are in this order: all scalars (numbers, booleans and intervals) in the order of the
+table, the indicators of missing scalars, texts, times, arrays, texts that are not one-hot, sets of labels, numbers of
+categories. An `input_shape` reshapes the row to an image or a sequence.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -14,25 +17,47 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, Columns, Rows
-from indb_tensile.learning.encoders import Arrays, Matrix, Numbers, TextFacts, Texts, Times, require
+from indb_tensile.learning.columns import Column, ColumnKind, ColumnRows, Columns, Rows
+from indb_tensile.learning.documents import DocumentPath, with_derived, with_values
+from indb_tensile.learning.encoders import Arrays, Numbers, Times, require
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.jsonrows import column_of, named, number
+from indb_tensile.learning.jsonrows import column_of, duration, named, number
+from indb_tensile.learning.moments import Matrix
+from indb_tensile.learning.row_storage import BLOCK_ROWS, row_blocks
 from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.text_encoders import (
+    Codes,
+    Hashed,
+    LabelSets,
+    Ordinals,
+    TargetMeans,
+    TextFacts,
+    Texts,
+    filled,
+)
 from indb_tensile.request.feature_rules import check_features
 
 Tensor32 = npt.NDArray[np.float32]
 
-FORMAT = 2  # version of the stored form; a reader refuses newer ones. In format 1 times have no `parts`.
-_SCALARS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN)
-_TIMES = (ColumnKind.DATE, ColumnKind.TIME)
+# The version of the stored form; a reader refuses newer ones. In format 1 times have no `parts`. Format 3 adds sets
+# of labels, documents, intervals, scalings, and texts that are not one-hot. Format 4 adds `codes`.
+FORMAT = 4
+NUMBERS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN)
+SCALARS = (*NUMBERS, ColumnKind.DURATION)
+TIMES = (ColumnKind.DATE, ColumnKind.TIME, ColumnKind.CLOCK)
 _PLURALS = {
     ColumnKind.INTEGER: "numbers",
+    ColumnKind.DURATION: "intervals",
     ColumnKind.TEXT: "texts",
     ColumnKind.DATE: "times",
+    ColumnKind.CLOCK: "times of day",
     ColumnKind.ARRAY: "arrays",
+    ColumnKind.LABELS: "arrays of texts",
+    ColumnKind.DOCUMENT: "json documents",
 }
-_TRANSFORM_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
+TextEncoder = Texts | Ordinals | Hashed | TargetMeans | Codes
+Encoder = TextEncoder | Times | Arrays | LabelSets
+TRANSFORM_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -40,7 +65,8 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 class Recipe:
     """The fitted preprocessing as plain data: everything that turns rows into tensors.
 
-    `features` are the columns in the order in which the features were chosen.
+    `features` are the columns in the order in which the features were chosen. `documents` are the paths that become
+    columns, and `fills` are the texts that replace missing texts, by column.
     """
 
     format: int
@@ -51,18 +77,37 @@ class Recipe:
     arrays: tuple[Arrays, ...]
     target: TargetEncoding
     input_shape: tuple[int, ...]
+    ordinals: tuple[Ordinals, ...] = ()
+    hashed: tuple[Hashed, ...] = ()
+    target_means: tuple[TargetMeans, ...] = ()
+    labels: tuple[LabelSets, ...] = ()
+    documents: tuple[DocumentPath, ...] = ()
+    fills: dict[str, str] = field(default_factory=dict)
+    codes: tuple[Codes, ...] = ()
+
+    @property
+    def all_texts(self) -> tuple[TextEncoder, ...]:
+        """Return the encoders of all text columns."""
+        return tuple(chain[TextEncoder](self.texts, self.ordinals, self.hashed, self.target_means, self.codes))
 
 
 class Preprocessor:
     """Applies a recipe to rows. Thread-safe, since it is immutable.
 
-    `text_facts` describes the text columns of the training rows that `fit` saw. It is empty for a stored
-    preprocessor.
+    `text_facts` describes the text columns of the training rows that `fit` saw. `of_training` has, by column, the
+    numbers by which the training rows themselves are encoded, where the encoder would tell them their own targets.
+    Both are empty for a stored preprocessor.
     """
 
-    def __init__(self, recipe: Recipe, text_facts: tuple[TextFacts, ...] = ()) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        text_facts: tuple[TextFacts, ...] = (),
+        of_training: Mapping[str, Matrix] = MappingProxyType({}),
+    ) -> None:
         self.recipe = recipe
         self.text_facts = text_facts
+        self.of_training = of_training
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Preprocessor":
@@ -99,6 +144,20 @@ class Preprocessor:
         others = [name for part in self._others for name in part.outputs]
         return (*self.recipe.numbers.outputs, *others)
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Return what a network that embeds the values of a row must know of it: `numbers` and `categories`.
+
+        These are how many numbers begin an encoded row, and how many categories each of its last values has.
+        """
+        return {"numbers": len(self.recipe.numbers.names), "categories": [codes.size for codes in self.recipe.codes]}
+
+    @property
+    def placed_of_training(self) -> tuple[tuple[int, Matrix], ...]:
+        """Return `of_training`, each with the position of its first number in an encoded row."""
+        means = (part for part in self.recipe.target_means if part.name in self.of_training)
+        return tuple((self.outputs.index(part.outputs[0]), self.of_training[part.name]) for part in means)
+
     def transform(self, columns: Columns) -> Tensor32:
         """Encode columns of a table as (rows, *input_shape).
 
@@ -112,16 +171,17 @@ class Preprocessor:
         rows = len(columns[names[0]].missing)
         step = self.block_rows or rows
         if rows <= step:
-            return self._encode_columns(columns, rows)
+            return self._encode_rows(columns, 0, rows)
         whole = np.empty((rows, *self.input_shape), np.float32)
-        for start in range(0, rows, step):
-            part = {name: columns[name].part(start, start + step) for name in names}
-            whole[start : start + step] = self._encode_columns(part, min(step, rows - start))
+        for start, end in row_blocks(rows, step):
+            whole[start:end] = self._encode_rows(columns, start, end)
         return whole
 
-    def _encode_columns(self, columns: Columns, rows: int) -> Tensor32:
+    def _encode_rows(self, columns: Columns, start: int, end: int) -> Tensor32:
+        columns = {name: columns[name].part(start, end) for name in self.recipe.features}
+        columns = with_derived(columns, self.recipe.documents, first_row=start)
         names = self.recipe.numbers.names
-        raw = np.empty((len(names), rows))  # the values of a column are adjacent, so it is filled and scaled fast
+        raw = np.empty((len(names), end - start))  # a column's values are adjacent, so it is filled and scaled fast
         for row, name in zip(raw, names, strict=True):
             columns[name].numbers(row)
         return self._encode_parts(raw.T, columns)
@@ -135,7 +195,7 @@ class Preprocessor:
         """
         if self.recipe.numbers.required or any(part.required for part in self._others):
             return None
-        return max(1, _TRANSFORM_BLOCK_NUMBERS // max(1, int(np.prod(self.input_shape))))
+        return max(1, TRANSFORM_BLOCK_NUMBERS // max(1, int(np.prod(self.input_shape))))
 
     def transform_rows(self, rows: Sequence[Any]) -> Tensor32:
         """Encode rows from SQL as (rows, *input_shape).
@@ -143,17 +203,17 @@ class Preprocessor:
         A row is an object, an array of values in the order of the features, or the value of the only feature.
         """
         recipe = self.recipe
-        objects = [named(row, recipe.features, single_array=bool(recipe.arrays)) for row in rows]
+        single_array = bool(recipe.arrays or recipe.labels)
+        objects = [
+            with_values(named(row, recipe.features, single_array=single_array), recipe.documents) for row in rows
+        ]
         names = recipe.numbers.names
-        raw = np.array([[number(name, row[name]) for name in names] for row in objects], np.float64)
+        convert = [duration if place in recipe.numbers.durations else number for place in range(len(names))]
+        pairs = list(zip(names, convert, strict=True))
+        raw = np.array([[own(name, row[name]) for name, own in pairs] for row in objects], np.float64)
         others = {
-            part.name: column_of(part.name, kind, [row[part.name] for row in objects])
-            for kind, parts in (
-                (ColumnKind.TEXT, recipe.texts),
-                (ColumnKind.TIME, recipe.times),
-                (ColumnKind.ARRAY, recipe.arrays),
-            )
-            for part in parts
+            part.name: column_of(part.name, self._kinds[part.name][0], [row[part.name] for row in objects])
+            for part in self._others
         }
         return self._encode_parts(raw.reshape(len(objects), len(names)), others)
 
@@ -173,10 +233,15 @@ class Preprocessor:
         return self.target.encode(data)
 
     def _encode_parts(self, raw: Matrix, columns: Columns) -> Tensor32:
-        parts = [self.recipe.numbers.apply(raw), *(part.apply(columns[part.name]) for part in self._others)]
+        fills = self.recipe.fills
+        parts = [self.recipe.numbers.apply(raw)]
+        for part in self._others:
+            data = columns[part.name]
+            parts.append(part.apply(filled(data, fills[part.name]) if part.name in fills else data))
         whole = np.hstack(parts) if len(parts) > 1 else parts[0]
         # A value beyond the range of float32 would become infinite, and so would every result computed from it.
-        np.clip(whole, -_FLOAT32_MAX, _FLOAT32_MAX, out=whole)  # in place: no other code holds this array
+        np.maximum(whole, -_FLOAT32_MAX, out=whole)  # in place: no other code holds this array
+        np.minimum(whole, _FLOAT32_MAX, out=whole)
         return whole.astype(np.float32, order="C").reshape(len(raw), *self.input_shape)
 
     def _require_kinds(self, columns: Columns) -> None:
@@ -184,24 +249,48 @@ class Preprocessor:
 
         A column's type may have been changed since.
         """
-        recipe = self.recipe
-        expected: list[tuple[Sequence[str], tuple[ColumnKind, ...]]] = [
-            (recipe.numbers.names, _SCALARS),
-            ([part.name for part in recipe.texts], (ColumnKind.TEXT,)),
-            ([part.name for part in recipe.times], _TIMES),
-            ([part.name for part in recipe.arrays], (ColumnKind.ARRAY,)),
-        ]
-        for names, kinds in expected:
-            for name in names:
-                own = columns[name].kind
-                if own not in kinds:
-                    raise DataError(
-                        f'column "{name}" is of kind {own}, the model was trained on {_PLURALS[kinds[0]]}'
-                    )
+        for path in self.recipe.documents:
+            _require_kind(path.column, columns[path.column].kind, (ColumnKind.DOCUMENT,))
+        of_paths = {path.name for path in self.recipe.documents}  # these have the kinds of their paths
+        for name, kinds in self._kinds.items():
+            if name not in of_paths:
+                _require_kind(name, columns[name].kind, kinds)
+
+    @property
+    def feature_kinds(self) -> dict[str, ColumnKind]:
+        """Return the kind of each feature: of several kinds that a column may have, the first one."""
+        documents = {path.column for path in self.recipe.documents}
+        return {
+            name: ColumnKind.DOCUMENT if name in documents else self._kinds[name][0] for name in self.recipe.features
+        }
 
     @cached_property
-    def _others(self) -> tuple[Texts | Times | Arrays, ...]:
-        return (*self.recipe.texts, *self.recipe.times, *self.recipe.arrays)
+    def _kinds(self) -> dict[str, tuple[ColumnKind, ...]]:
+        """Return the kinds that each encoded column may have; values of JSON become the first one."""
+        recipe = self.recipe
+        numbers = recipe.numbers
+        kinds: dict[str, tuple[ColumnKind, ...]] = {
+            name: (ColumnKind.DURATION,) if place in numbers.durations else NUMBERS
+            for place, name in enumerate(numbers.names)
+        }
+        kinds |= {encoder.name: (ColumnKind.TEXT,) for encoder in recipe.all_texts}
+        of_day, of_calendar = (ColumnKind.CLOCK,), (ColumnKind.TIME, ColumnKind.DATE)
+        kinds |= {part.name: of_day if "seconds" in part.parts else of_calendar for part in recipe.times}
+        kinds |= {part.name: (ColumnKind.ARRAY,) for part in recipe.arrays}
+        return kinds | {part.name: (ColumnKind.LABELS,) for part in recipe.labels}
+
+    @cached_property
+    def _others(self) -> tuple[Encoder, ...]:
+        recipe = self.recipe
+        parts: list[Sequence[Encoder]] = [recipe.texts, recipe.times, recipe.arrays]
+        parts += [recipe.ordinals, recipe.hashed, recipe.target_means, recipe.labels, recipe.codes]
+        return tuple(encoder for part in parts for encoder in part)
+
+
+def _require_kind(name: str, own: ColumnKind, kinds: tuple[ColumnKind, ...]) -> None:
+    if own not in kinds:
+        plural = next(plural for kind, plural in _PLURALS.items() if kind in kinds)
+        raise DataError(f'column "{name}" is of kind {own}, the model was trained on {plural}')
 
 
 def choose_features(
@@ -237,122 +326,13 @@ def choose_features(
 def require_present(columns: Columns, features: Sequence[str], options: FeatureOptions, rows: Rows) -> None:
     """Raise DataError if one of `rows` lacks a required value.
 
-    The message contains the row's position in the table.
+    The message contains the row's position in the table. `columns` have the chosen paths of documents.
     """
-    for name in features:
+    paths = options.document_paths([name for name in features if columns[name].kind is ColumnKind.DOCUMENT])
+    for name in (*features, *(path.name for path in paths)):
         if options.missing_rule(name, columns[name].kind) == "error":
-            require(name, columns[name].absent()[rows], rows)
-
-
-def fit(
-    columns: Columns,
-    *,
-    target: TargetEncoding,
-    features: Sequence[str],
-    options: FeatureOptions,
-    train: Rows,
-    input_shape: tuple[int, ...] | None = None,
-) -> Preprocessor:
-    """Fit means, scales and categories to the `train` rows. Without `input_shape` a row is flat.
-
-    `choose_features` has checked the options. Raises DataError if every feature is constant, RequestError if the
-    features do not fill `input_shape`.
-    """
-    learned = _TrainingRows(columns, features, train)
-    scalars = [name for name in features if columns[name].kind in _SCALARS]
-    texts = [
-        Texts.fit(name, data, options.most_categories(name), options.missing_rule(name, data.kind))
-        for name, data in _columns_of_kinds(learned, ColumnKind.TEXT)
-    ]
-    recipe = Recipe(
-        format=FORMAT,
-        features=tuple(features),
-        numbers=_fit_numbers(learned, scalars, options),
-        texts=tuple(text for text, _ in texts),
-        times=tuple(
-            Times.fit(name, data, options.missing_rule(name, data.kind))
-            for name, data in _columns_of_kinds(learned, *_TIMES)
-        ),
-        arrays=tuple(
-            Arrays.fit(
-                name, data, standardize=options.standardizes(name), missing=options.missing_rule(name, data.kind)
-            )
-            for name, data in _columns_of_kinds(learned, ColumnKind.ARRAY)
-        ),
-        target=target,
-        input_shape=(),
-    )
-    width = len(Preprocessor(recipe).outputs)
-    shape = (width,) if input_shape is None else input_shape
-    if int(np.prod(shape)) != width:
-        raise RequestError(
-            f"input_shape {list(shape)} holds {int(np.prod(shape))} numbers, the features give {width}",
-            detail=f"The features are: {', '.join(features)}.",
-        )
-    fitted = Preprocessor(replace(recipe, input_shape=shape), tuple(facts for _, facts in texts))
-    _require_different_rows(fitted, learned, features)
-    return fitted
-
-
-class _TrainingRows(Mapping[str, ColumnData]):
-    """The training rows of the columns. A column's rows are copied on access.
-
-    A copy of all columns at once would double the memory.
-    """
-
-    def __init__(self, columns: Columns, names: Sequence[str], rows: Rows) -> None:
-        self._columns = {name: columns[name] for name in names}
-        self._rows = rows
-
-    def __getitem__(self, name: str) -> ColumnData:
-        return self._columns[name].take(self._rows)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def kind(self, name: str) -> ColumnKind:
-        """Return the column's kind, without copying its rows."""
-        return self._columns[name].kind
-
-    def parts(self, step: int) -> Iterator[Columns]:
-        """Yield the rows in order, in blocks of `step` rows."""
-        for start in range(0, len(self._rows), step):
-            part = self._rows[start : start + step]
-            yield {name: data.take(part) for name, data in self._columns.items()}
-
-
-def _columns_of_kinds(learned: "_TrainingRows", *kinds: ColumnKind) -> Iterator[tuple[str, ColumnData]]:
-    return ((name, learned[name]) for name in learned if learned.kind(name) in kinds)
-
-
-def _fit_numbers(learned: "_TrainingRows", names: Sequence[str], options: FeatureOptions) -> Numbers:
-    # Booleans are 0 and 1, so they are not scaled.
-    scaled = [options.standardizes(name) and learned.kind(name) is not ColumnKind.BOOLEAN for name in names]
-    numbers = (learned[name].numbers() for name in names)
-    return Numbers.fit(names, numbers, scaled, [options.missing_rule(name, learned.kind(name)) for name in names])
-
-
-def _require_different_rows(fitted: Preprocessor, learned: "_TrainingRows", features: Sequence[str]) -> None:
-    """Raise DataError if all training rows are equal.
-
-    The rows are encoded in blocks, since the first block almost always contains different rows.
-    """
-    first: Tensor32 | None = None
-    rows = 0
-    for part in learned.parts(fitted.block_rows or _TRANSFORM_BLOCK_NUMBERS):
-        x = fitted.transform(part)
-        first = x[:1] if first is None else first
-        rows += len(x)
-        if (x != first).any():
-            return
-    raise DataError(
-        f"every feature has one value in all {rows} training rows: there is nothing to learn from",
-        detail=f"The features are: {', '.join(features)}.",
-        hint="Add rows that differ, or name other columns with features => '{...}'.",
-    )
+            blocks = ColumnRows(columns[name], rows).blocks(BLOCK_ROWS)
+            require(name, np.concatenate([block.absent() for block in blocks]), rows)
 
 
 def _check_feature_names(features: Sequence[str], exclude: Sequence[str]) -> None:

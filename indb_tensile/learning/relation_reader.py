@@ -13,16 +13,20 @@ the same batches.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
 from typing import NoReturn
 
 from psycopg import sql
 
 from indb_tensile.errors import DataError, MissingError, PrivilegeError, RequestError
-from indb_tensile.job import Relation
-from indb_tensile.learning.columns import Column, ColumnData, CopyEncoding, TableData
+from indb_tensile.job import PartTable, Relation
+from indb_tensile.learning.background_feed import BackgroundFeed
+from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
 from indb_tensile.learning.columnstore import ColumnStore
-from indb_tensile.learning.copybinary import BLOCK_BYTES, CopyDecoder
+from indb_tensile.learning.copybinary import BLOCK_BYTES, CopyDecoder, SegmentStream
 from indb_tensile.learning.copystream import blocks
 from indb_tensile.learning.locked_relation import (
     Connection,
@@ -35,18 +39,21 @@ from indb_tensile.learning.locked_relation import (
     refuse_unreadable,
     require_unchanged,
     with_locked_relation,
+    with_locked_relations,
 )
 from indb_tensile.learning.memory_estimate import Statistics
 from indb_tensile.learning.relationsql import read_statistics, statement
+from indb_tensile.learning.row_storage import MEMORY
 from indb_tensile.request import copyable_relation
 from indb_tensile.request.column_types import SUPPORTED_TYPES
 from indb_tensile.request.copyable_relation import missing_grants
+from indb_tensile.request.part_tables import SAME_COLUMNS_HINT, differing_columns
 from indb_tensile.sizes import size
 
 log = logging.getLogger("trainer")
 
 Choose = Callable[[tuple[Column, ...]], Sequence[str]]
-_StatisticsCallback = Callable[[tuple[Column, ...], Statistics], None]
+_StatisticsCallback = Callable[[tuple[Column, ...], Statistics], bool]  # returns whether the rows fit into memory
 
 
 def read(
@@ -56,32 +63,43 @@ def read(
     *,
     owner_oid: int | None = None,
     key: Sequence[str] | None = None,
+    part_tables: Mapping[str, PartTable] = MappingProxyType({}),
     limits: ReadLimits | None = None,
-    on_statistics: _StatisticsCallback = lambda _columns, _statistics: None,
+    on_statistics: _StatisticsCallback = lambda _columns, _statistics: True,
 ) -> TableData:
     """Read the columns that `choose` selects from the relation's columns, in one snapshot.
 
     The snapshot ends with this call. `connection` is an idle connection of the role `tensile_reader`. The caller must
     close it afterwards, because its settings are changed. If `owner_oid` is given, that role must also be able to
     read the columns. `key` names the columns that identify rows in a copy without a primary key; None means the
-    relation's primary key. `on_statistics` is called with the table's statistics before the table is read, and again
-    when the first arrays have given their shapes; it may raise an exception. If the relation is changed while it is
-    read, the read is repeated and `choose` and `on_statistics` are called again. Raises MissingError, PrivilegeError,
-    DataError, RequestError and UnreadableError for faults that the user can correct, TableBusyError if another
-    session locks a table for longer than the limit, and DatabaseError for other faults.
+    relation's primary key. `part_tables` are the tables of parts of the split; their rows follow those of the
+    relation, and they must have the chosen columns with the same types. `on_statistics` is called with the tables'
+    statistics before they are read, again when the first arrays have given their shapes, and again if there are more
+    rows than the statistics said; it may raise an exception. If it returns False, the columns go to
+    `limits.overflow`. If a relation is changed while it is read, the read is repeated and `choose` and
+    `on_statistics` are called again. Raises MissingError, PrivilegeError, DataError, RequestError and UnreadableError
+    for faults that the user can correct, TableBusyError if another session locks a table for longer than the limit,
+    and DatabaseError for other faults.
     """
     limits = limits or ReadLimits()
 
-    def copied(described: DescribedRelation) -> TableData:
+    def copied(relations: tuple[DescribedRelation, ...]) -> TableData:
+        described, *others = relations
         chosen = tuple(dict.fromkeys(choose(described.columns)))
-        _require_wires(described, chosen)
-        refuse_unreadable(copyable_relation.counting(described.reasons, chosen))
-        if owner_oid is not None:
-            _require_owners_grants(connection, described.located, owner_oid, chosen)
-        _require_grants(connection, described.located, (*chosen, *described.key))
-        return _copy_rows(connection, described, chosen, limits, on_statistics)
+        require_wires(described, chosen)
+        for (part, table), other in zip(part_tables.items(), others, strict=True):
+            require_same_numbers(table.column_numbers, other.columns, str(other.located))
+            _require_same_types(described, part, other, chosen)
+        for place, each in enumerate(relations):
+            refuse_unreadable(copyable_relation.counting(each.reasons, chosen, keyed=not place))
+            if owner_oid is not None:
+                require_owners_grants(connection, each.located, owner_oid, chosen)
+            require_grants(connection, each.located, chosen if place else (*chosen, *described.key))
+        parts = dict(zip(part_tables, others, strict=True))
+        return _copy_rows(connection, described, parts, chosen, limits, on_statistics)
 
-    return with_locked_relation(connection, relation, limits, copied, key)
+    relations = (relation, *(table.relation for table in part_tables.values()))
+    return with_locked_relations(connection, relations, limits, copied, key)
 
 
 def describe(connection: Connection, relation: Relation) -> tuple[Column, ...]:
@@ -93,7 +111,8 @@ def describe(connection: Connection, relation: Relation) -> tuple[Column, ...]:
     return with_locked_relation(connection, relation, ReadLimits(), lambda described: described.columns)
 
 
-def _require_wires(described: DescribedRelation, chosen: Sequence[str]) -> None:
+def require_wires(described: DescribedRelation, chosen: Sequence[str]) -> None:
+    """Raise RequestError if models cannot learn from one of these columns."""
     by_name = {column.name: column for column in described.columns}
     unsupported = [by_name[name] for name in chosen if by_name[name].wire is None]
     if unsupported:
@@ -102,11 +121,36 @@ def _require_wires(described: DescribedRelation, chosen: Sequence[str]) -> None:
         raise RequestError(
             f"cannot learn from column {shown}",
             detail=f"Supported types: {SUPPORTED_TYPES}.",
-            hint=f"Leave it out: exclude => '{{{left_out}}}'.",
+            hint=f"Leave out what cannot be learned from: exclude => '{{{left_out}}}'.",
         )
 
 
-def _require_owners_grants(
+def require_same_numbers(numbers: Mapping[str, int], described: Sequence[Column], table: str) -> None:
+    """Refuse a table whose columns were dropped, renamed or created again after the job was enqueued."""
+    present = {column.name: column.number for column in described}
+    changed = sorted(name for name, number in numbers.items() if present.get(name) != number)
+    if changed:
+        listed = ", ".join(f'"{name}"' for name in changed)
+        raise MissingError(
+            f"columns of table {table} changed after the job was enqueued: {listed}",
+            detail="They were dropped or renamed, or other columns have these names now.",
+            hint="Call tensile_train again to train on the present columns.",
+        )
+
+
+def _require_same_types(
+    described: DescribedRelation, part: str, other: DescribedRelation, chosen: Sequence[str]
+) -> None:
+    """Refuse the table of a part whose columns differ, with all differences."""
+    types = {column.name: column.type for column in other.columns}
+    message = differing_columns(
+        part, str(other.located), {c.name: c.type for c in described.columns if c.name in chosen}, types
+    )
+    if message:
+        raise DataError(message, detail=f"The training reads {described.located}.", hint=SAME_COLUMNS_HINT)
+
+
+def require_owners_grants(
     connection: Connection, located: LocatedRelation, role_oid: int, columns: Sequence[str]
 ) -> None:
     """Raise PrivilegeError if the role may not read the relation's columns; its partitions need no grants."""
@@ -119,7 +163,7 @@ def _require_owners_grants(
     _require_complete_grants(connection, role, [facts], f"table {located}")
 
 
-def _require_grants(connection: Connection, located: LocatedRelation, columns: Sequence[str]) -> None:
+def require_grants(connection: Connection, located: LocatedRelation, columns: Sequence[str]) -> None:
     """Raise PrivilegeError if this session's role may not read the columns of every table that holds rows."""
     role = connection.info.user
     rows = catalog_rows(connection, copyable_relation.GRANTS, str(located.oid), role, json.dumps(columns))
@@ -135,28 +179,30 @@ def _require_complete_grants(connection: Connection, role: str, tables: Sequence
         raise PrivilegeError(f"role {role} may not read {subject}", hint=f"Run: {' '.join(missing)}")
 
 
-_UNCHECKED_ROW_BYTES = 16 << 20  # rows up to this size are decoded before the memory limit is checked
+UNCHECKED_ROW_BYTES = 16 << 20  # rows up to this size are decoded before the memory limit is checked
 
 
 def _copy_rows(
     connection: Connection,
     described: DescribedRelation,
+    parts: Mapping[str, DescribedRelation],
     chosen: Sequence[str],
     limits: ReadLimits,
     on_statistics: _StatisticsCallback,
 ) -> TableData:
     """Copy the rows of every table, one table after another."""
-    located = described.located
+    located, others = described.located, [part.located for part in parts.values()]
     wires = _copied_wires(described, chosen)
     types = {column.name: column.type for column in described.columns}
-    digest = hashlib.sha256(repr([(name, types[name]) for name in wires]).encode())
-    statistics = read_statistics(connection, located.oids, wires)
+    digest = hashlib.sha256(repr([*((name, types[name]) for name in wires), *parts]).encode())
+    statistics = read_statistics(connection, [oid for each in (located, *others) for oid in each.oids], wires)
+    statistics = replace(statistics, test_rows=_test_rows(connection, parts, wires))
     stored_bytes = statistics.stored_bytes
     log.info("reading table %s: %d tables of %d bytes on disk", located, len(located.tables), stored_bytes)
-    on_statistics(described.columns, statistics)
 
     def refuse(size_bytes: int) -> NoReturn:
-        raise _too_large_error(located, store.rows, size_bytes, stored_bytes, limits)
+        texts = None if store.storage is MEMORY else store.largest_texts()
+        raise _too_large_error(located, store.rows, size_bytes, stored_bytes, limits, texts)
 
     def check_row_size(row_bytes: int) -> None:  # in the stream an array has up to twice its size in memory
         if row_bytes > 2 * (limits.size_bytes - store.size_bytes):
@@ -165,49 +211,126 @@ def _copy_rows(
     def sink(columns: dict[str, ColumnData], rows: int) -> None:
         shapes = {name: data.shape for name, data in columns.items() if data.shape}
         if shapes and not store.rows:
-            on_statistics(described.columns, statistics.seen(shapes))
+            place(statistics.seen(shapes))
         store.add(columns, rows)
 
+    def place(known: Statistics) -> None:
+        in_memory = on_statistics(described.columns, known)
+        if not in_memory and limits.overflow is not None and store.storage is MEMORY:
+            store.move(limits.overflow())
+
     identity = described.key or sorted(chosen)
-    store = ColumnStore(wires, stored=chosen, identity=identity, limit_bytes=limits.size_bytes, refuse=refuse)
+    store = ColumnStore(
+        wires,
+        stored=chosen,
+        identity=identity,
+        limit_bytes=limits.size_bytes,
+        refuse=refuse,
+        overflow=limits.overflow,
+        expected_rows=statistics.rows,
+    )
+    place(statistics)
     decoder = CopyDecoder(tuple(wires.items()), sink)
-    connection.execute(statement("set_copy_timeout"))
-    names = sql.SQL(", ").join(map(sql.Identifier, wires))
-    for table in located.tables:
-        decoder.begin()
-        copying = sql.SQL(statement("copy_table")).format(table=quoted(table), columns=names)
-        with connection.cursor() as cursor, cursor.copy(copying) as copy:
-            arriving = blocks(
-                copy, connection, block_bytes=BLOCK_BYTES, large_bytes=_UNCHECKED_ROW_BYTES, check_size=check_row_size
-            )
-            for block in arriving:
-                digest.update(block)
-                decoder.feed(block)
-        decoder.end()
-    require_unchanged(connection, located)
+    copy_tables(connection, located, decoder.names, decoder, digest.update, check_row_size)
+    sections: dict[str, tuple[int, int]] = {}
+    for part, own in zip(parts, others, strict=True):
+        store.identify_by(sorted(chosen))  # the table of a part may lack the key, and its rows are not divided
+        start, own_decoder = store.rows, decoder.of_columns(chosen)
+        with _naming(part, own):
+            copy_tables(connection, own, own_decoder.names, own_decoder, digest.update, check_row_size)
+        sections[part] = (start, store.rows)
+    require_unchanged(connection, (located, *others))
+    if store.rows > statistics.rows:
+        shapes = {name: data.shape for name, data in store.columns().items() if data.shape}
+        place(replace(statistics, rows=store.rows, shapes=shapes))
     return TableData(
         columns=store.columns(),
         described=described.columns,
         rows=store.rows,
         row_hash=store.row_hash(),
         digest=digest.hexdigest(),
+        storage=store.storage,
+        sections=sections,
     )
 
 
+def _test_rows(
+    connection: Connection, parts: Mapping[str, DescribedRelation], wires: dict[str, CopyEncoding]
+) -> int | None:
+    """Return the rows of the table of the test part by its statistics, or None if there is no such table."""
+    return read_statistics(connection, parts["test"].located.oids, wires).rows if "test" in parts else None
+
+
+@contextmanager
+def _naming(part: str, located: LocatedRelation) -> Iterator[None]:
+    """Add to an error about a row that the row is one of the table of a part."""
+    try:
+        yield
+    except DataError as error:
+        error.detail = f"The rows are those of table {located}, of the {part} part. {error.detail}".rstrip()
+        raise
+
+
+def copy_tables(
+    connection: Connection,
+    located: LocatedRelation,
+    names: tuple[str, ...],
+    decoder: SegmentStream,
+    add_to_digest: Callable[[bytearray], None],
+    check_row_size: Callable[[int], None],
+) -> None:
+    """Copy these columns of every table, one table after another. A second thread decodes what has arrived."""
+    connection.execute(statement("set_copy_timeout"))
+    columns = sql.SQL(", ").join(map(sql.Identifier, names))
+
+    def take(block: bytearray) -> None:
+        add_to_digest(block)
+        decoder.feed(block)
+
+    for table in located.tables:
+        decoder.begin()
+        copying = sql.SQL(statement("copy_table")).format(table=quoted(table), columns=columns)
+        with connection.cursor() as cursor, cursor.copy(copying) as copy:
+            arriving = blocks(
+                copy, connection, block_bytes=BLOCK_BYTES, large_bytes=UNCHECKED_ROW_BYTES, check_size=check_row_size
+            )
+            with BackgroundFeed(take) as feed:
+                for block in arriving:
+                    feed.put(block)
+        decoder.end()
+
+
 def _copied_wires(described: DescribedRelation, chosen: Sequence[str]) -> dict[str, CopyEncoding]:
-    """Return the encodings of the chosen columns and of the key, fixed widths first so that runs are long."""
+    """Return the encodings of the chosen columns and of the key, fixed widths first so that runs are long.
+
+    A time in the key identifies a row by its text, as in 0.1.0, unless models learn from it.
+    """
     names = tuple(dict.fromkeys((*chosen, *described.key)))
     wires = {name: described.wires[name] for name in names}
+    for name in described.key:
+        if name not in chosen and wires[name].kind in (ColumnKind.CLOCK, ColumnKind.DURATION):
+            wires[name] = described.key_wires[name]
     return dict(sorted(wires.items(), key=lambda item: not item[1].item))
 
 
 def _too_large_error(
-    located: LocatedRelation, rows: int, size_bytes: int, stored_bytes: int, limits: ReadLimits
+    located: LocatedRelation,
+    rows: int,
+    size_bytes: int,
+    stored_bytes: int,
+    limits: ReadLimits,
+    texts: tuple[str, int] | None,
 ) -> DataError:
+    """Return the error for a table in memory, or in a file: then `texts` is the column with the largest texts."""
+    subject, detail = f"table {located} takes", ""
+    if texts is not None:
+        subject = f"the different texts of table {located} take"
+        detail = f'Those of column "{texts[0]}" take the most: {size(texts[1])}. '
     return DataError(
-        f"table {located} takes more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
+        f"{subject} more memory than a trainer may use to read it: {size(size_bytes)}, and the limit is "
         f"{size(limits.size_bytes)}",
-        detail=f"That is after {rows} rows; on disk the table takes {size(stored_bytes)}, possibly compressed.",
+        detail=f"{detail}That is after {rows} rows; on disk the table takes {size(stored_bytes)}, possibly "
+        "compressed.",
         hint="Leave columns out with exclude, train on fewer rows, or let the administrator raise "
         "TENSILE_READ_LIMIT_BYTES.",
     )

@@ -50,10 +50,11 @@ class Requirements:
         buffers = sum(buffer.numel() * buffer.element_size() for buffer in module.buffers())
         states = _STATES[settings.optimizer] + (settings.momentum > 0) + settings.centered
         states += settings.average_decay is not None
+        trained = [p.numel() * p.element_size() for p in module.parameters() if p.requires_grad]
         return cls(
-            update_bytes=2 * max(parameters, default=0),
+            update_bytes=2 * max(trained, default=0),
             weights_bytes=sum(parameters) + buffers,
-            state_bytes=(1 + states) * sum(parameters) + buffers,
+            state_bytes=sum(parameters) + states * sum(trained) + buffers,
         )
 
     def check(self, room: AvailableMemory) -> None:

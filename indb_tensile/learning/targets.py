@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from indb_tensile.errors import DataError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import ColumnData, ColumnKind, Mask, Rows
-from indb_tensile.learning.encoders import LARGEST
+from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows
+from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, LARGEST, moments
+from indb_tensile.learning.row_storage import MEMORY, RowStorage, positions_where, row_blocks
 from indb_tensile.request.task_rules import check_target
 
 Label = bool | int | float | str
@@ -104,8 +105,8 @@ def label_text(label: Label) -> str:
     return str(label)
 
 
-def labeled(name: str, data: ColumnData) -> Rows:
-    """Return the positions of the rows whose target is not NULL. A model cannot learn from other rows.
+def labeled(name: str, data: ColumnData, storage: RowStorage = MEMORY) -> Rows:
+    """Return the positions of the rows whose target is not NULL, in `storage`. A model cannot learn from other rows.
 
     Raises DataError if there are no rows, if the target is always NULL, and if a target is not finite.
     """
@@ -116,7 +117,7 @@ def labeled(name: str, data: ColumnData) -> Rows:
         raise DataError(f'target "{name}" is NULL in all {len(data.missing)} rows', hint=hint)
     if data.kind is ColumnKind.FLOAT:
         _require_finite(name, ~data.missing & ~np.isfinite(data.values))
-    return np.flatnonzero(~data.missing)
+    return positions_where(~data.missing, storage)
 
 
 def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> TargetEncoding:
@@ -142,8 +143,8 @@ def _fit_classes(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
     if max(counts) == 1 and len(labels) > 2:
         hint = "Use task => 'regression' for a number, or name a target whose values repeat."
         raise DataError(f'target "{name}" has a class of its own in each of the {len(labels)} rows', hint=hint)
-    learned = data.values[train]
-    if (learned == learned[0]).all():
+    first = data.values[train[0]]
+    if all((block.values == first).all() for block in ColumnRows(data, train).blocks(FIT_BLOCK_NUMBERS)):
         hint = "Add rows, or change the split's seed, as in split => '{\"seed\": 1}'."
         raise DataError(f'target "{name}" has a single class in the {len(train)} training rows', hint=hint)
     return TargetEncoding(name=name, task=Task.CLASSIFICATION, kind=data.kind, labels=tuple(labels))
@@ -151,23 +152,39 @@ def _fit_classes(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
 
 def _distinct(data: ColumnData) -> tuple[list[Label], list[int]]:
     """Return the distinct values in their order, and the number of rows of each."""
-    if data.kind is ColumnKind.TEXT:  # np.unique would sort the rows, comparing texts one by one
-        row_counts = Counter(data.values.tolist())
-        return sorted(row_counts), [row_counts[label] for label in sorted(row_counts)]
-    values, counts = np.unique(data.values, return_counts=True)
-    return values.tolist(), counts.tolist()
+    row_counts: Counter[Label] = Counter()
+    for start, end in row_blocks(len(data.values)):
+        values = data.values[start:end]
+        if data.kind is ColumnKind.TEXT:  # np.unique would sort the rows, comparing texts one by one
+            row_counts.update(values.tolist())
+        else:
+            distinct, counts = np.unique(values, return_counts=True)
+            row_counts.update(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
+    labels = sorted(row_counts)
+    return labels, [row_counts[label] for label in labels]
 
 
 def _fit_value(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
-    values = data.values[train].astype(np.float64)
-    if values.min() == values.max():
+    learned = ColumnRows(data, train)
+    bounds = [(block.values.min(), block.values.max()) for block in learned.blocks(FIT_BLOCK_NUMBERS)]
+    low, high = float(min(least for least, _ in bounds)), float(max(most for _, most in bounds))
+    if low == high:
         hint = "Regression needs values that differ: add rows, or name another target."
-        raise DataError(f'target "{name}" is {values[0]:g} in all {len(train)} training rows', hint=hint)
-    if np.abs(values).max() > LARGEST:
+        raise DataError(f'target "{name}" is {low:g} in all {len(train)} training rows', hint=hint)
+    if max(-low, high) > LARGEST:
         hint = "Scale the column in SQL, as in a generated column, and name that one."
-        raise DataError(f'target "{name}" reaches {np.abs(values).max():g}, too large to standardise', hint=hint)
-    scale = float(values.std()) or 1.0  # the deviation of nearly equal values may round to zero
-    return TargetEncoding(name=name, task=Task.REGRESSION, kind=data.kind, mean=float(values.mean()), scale=scale)
+        raise DataError(f'target "{name}" reaches {max(-low, high):g}, too large to standardise', hint=hint)
+    mean, scale = _value_moments(learned)
+    return TargetEncoding(name=name, task=Task.REGRESSION, kind=data.kind, mean=mean, scale=scale)
+
+
+def _value_moments(learned: ColumnRows) -> tuple[float, float]:
+    """Return the mean and the standard deviation; 1 for the deviation of nearly equal values, which may be zero."""
+    if len(learned) <= FIT_BLOCK_NUMBERS:
+        values = learned.data.values[learned.rows].astype(np.float64)
+        return float(values.mean()), float(values.std()) or 1.0
+    means, scales = moments((block.numbers()[:, None] for block in learned.blocks(FIT_BLOCK_NUMBERS)), ["target"])
+    return float(means[0]), float(scales[0])
 
 
 def _require_finite(name: str, wrong: Mask) -> None:

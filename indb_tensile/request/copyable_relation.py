@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .base_types import BASE_TYPE
+
 # The codes of the reasons.
 NO_ROWS = "no rows"  # a sequence, an index, a composite type or a TOAST table: no role can read rows from it
 VIEW = "view"
@@ -64,9 +66,11 @@ def reasons(relations: Iterable[Mapping[str, Any]], columns: Iterable[Mapping[st
     return tuple(results)
 
 
-def counting(candidates: Iterable[Reason], used: Sequence[str]) -> tuple[Reason, ...]:
-    """Return the reasons that count if these columns are used."""
-    return tuple(reason for reason in candidates if not reason.column or reason.key or reason.column in used)
+def counting(candidates: Iterable[Reason], used: Sequence[str], *, keyed: bool = True) -> tuple[Reason, ...]:
+    """Return the reasons that count if these columns are used. With `keyed`, those of the primary key count too."""
+    return tuple(
+        reason for reason in candidates if not reason.column or (keyed and reason.key) or reason.column in used
+    )
 
 
 def missing_grants(tables: Iterable[Mapping[str, Any]], role: str, quote: Callable[[str], str]) -> tuple[str, ...]:
@@ -120,7 +124,8 @@ _KEY_TYPES = frozenset(
     (
         *("int2", "int4", "int8", "float4", "float8", "numeric", "bool", "date", "timestamp", "timestamptz"),
         *("text", "varchar", "bpchar", "char", "name"),
-        *("_float4", "_float8", "_numeric", "_int2", "_int4", "_int8"),
+        *("_float4", "_float8", "_numeric", "_int2", "_int4", "_int8", "_bool"),
+        *("_text", "_varchar", "_bpchar", "_name", "_uuid", "_enum"),
         *("uuid", "bytea", "inet", "cidr", "macaddr", "macaddr8", "interval", "time", "timetz", "bit", "varbit"),
         *("oid", "xid8", "pg_lsn", "jsonb"),
     )
@@ -159,7 +164,7 @@ select c.oid as oid, n.nspname as schema, c.relname as name, c.relkind::text as 
  order by f.path nulls last, f.oid"""  # noqa: S608 - made of constants
 
 # Every live column: its type, its type without domains, and whether its binary form may be read.
-COLUMNS = """
+COLUMNS = f"""
 with recursive base (attnum, type, array_dims) as (
     select a.attnum, a.atttypid, a.attndims
       from pg_catalog.pg_attribute as a
@@ -177,7 +182,7 @@ below (oid) as (
 )
 select a.attname as name, a.attnum::int4 as number, pg_catalog.format_type(a.atttypid, a.atttypmod) as type,
        b.typtype = 'e' as enumerated,
-       case when b.typnamespace = 'pg_catalog'::regnamespace then b.typname end as base,
+       {BASE_TYPE} as base, b.typcategory::text as category,
        a.attidentity <> '' or coalesce(a.attnum = any (i.indkey::int2[]), false) as key,
        coalesce(a.attnum = any (i.indkey::int2[]), false) as primary_key, a.attidentity <> '' as identity,
        a.attnotnull as not_null, d.array_dims::int4 as dims,
@@ -201,7 +206,7 @@ select a.attname as name, a.attnum::int4 as number, pg_catalog.format_type(a.att
   left join pg_catalog.pg_language as l on l.oid = s.prolang
   left join pg_catalog.pg_index as i on i.indrelid = a.attrelid and i.indisprimary
  where a.attrelid = $1::oid
- order by a.attnum"""
+ order by a.attnum"""  # noqa: S608 - made of constants
 
 
 # The rights of a role on each table that is copied for this relation, for the columns that are read.

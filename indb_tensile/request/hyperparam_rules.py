@@ -4,6 +4,7 @@ A default of None is computed by the worker: epochs and batch_size from the numb
 (learning/training_length.py), the others from the optimizer (learning/hyperparams.py).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import RequestError
@@ -31,8 +32,12 @@ HYPERPARAMS: dict[str, Rule] = {
     "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
     "clip_norm": {"type": "number", "above": 0, "default": None},
     "average_decay": {"type": "number", "above": 0, "below": 1, "default": None},
+    "class_weight": {"type": "weights", "values": ["balanced"], "minimum": 0, "maximum": 1e6, "default": None},
+    "weight": {"type": "text", "default": None},
+    "freeze": {"type": "texts", "length": [1, 500], "default": None},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }
+_WEIGHT_KINDS = ("integer", "float")  # of the column that "weight" names
 # Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.
 ONLY_WITH = {
     "momentum": ("optimizer", ("sgd", "rmsprop")),
@@ -60,3 +65,22 @@ def check_hyperparams(hyperparams: Any) -> Json:
     if effective["nesterov"] and values.get("momentum") == 0:
         raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
     return values
+
+
+def check_weights(hyperparams: Json, task: str, target: str, features: Sequence[str] | None) -> None:
+    """Raise RequestError for class weights without classes, and for a weight that is the target or a feature."""
+    if task == "regression" and "class_weight" in hyperparams:
+        hint = 'Leave it out, or name a column of weights: "weight".'
+        raise RequestError('hyperparams: "class_weight" is for classification only', hint=hint)
+    column = hyperparams.get("weight")
+    if column is not None and column in (target, *(features or ())):
+        role = "the target" if column == target else "a feature"
+        hint = "Name a column of weights, which is not learned from."
+        raise RequestError(f'hyperparams: the weight "{column}" is also {role}', hint=hint)
+
+
+def check_weight_kind(column: str, kind: str, description: str) -> None:
+    """Raise RequestError for a column whose values are no weights."""
+    if kind not in _WEIGHT_KINDS:
+        message = f"hyperparams: column {column} {description}, which cannot be a weight"
+        raise RequestError(message, hint="Name a column of numbers of 0 or more.")

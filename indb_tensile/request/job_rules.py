@@ -1,26 +1,25 @@
-"""The arguments of a training that concern its job: deployment, priority, runtime, and what does not work yet."""
+"""The arguments of a training that concern its job: deployment, priority, runtime, and the jobs that it awaits."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from ..errors import RequestError, UnsupportedError
+from ..errors import RequestError
 from .abbreviation import shown
 
 DEPLOY = ("if_better", "always", "never")
 LONGEST_RUNTIME_S = 2**31 - 1
 MOST_PRIORITY = 1000
-# Arguments of tensile_train that are reserved: every value except null is refused. Each has its way out.
-UNSUPPORTED = {
-    "depends_on": "Enqueue the second job when the first has ended.",
-    "init_from": "Leave it out: training starts from fresh parameters.",
-}
+MOST_AWAITED = 100  # jobs that a job depends on: equal to tensile.check_dependencies()
 
 
-def refuse_unsupported(request: Mapping[str, Any]) -> None:
-    """Raise UnsupportedError (SQLSTATE 0A000) for an argument that does not work yet."""
-    for name, hint in UNSUPPORTED.items():
-        if request.get(name) is not None:
-            raise UnsupportedError(f"{name} is not supported yet", hint=hint)
+def check_depends_on(value: Any) -> list[int] | None:
+    """Return the numbers of the jobs that must succeed first, or None. The database checks that they exist."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(_is_job(number) for number in value) or len(value) > MOST_AWAITED:
+        detail = f"It is a list of at most {MOST_AWAITED} numbers of jobs."
+        hint = "Give the numbers that tensile_train has returned; a job may itself depend on others."
+        raise RequestError(f"depends_on is {shown(value)}", detail=detail, hint=hint)
+    return value or None
 
 
 def check_max_runtime(seconds: Any) -> int | None:
@@ -43,3 +42,7 @@ def check_priority(value: int) -> int:
         hint = f"Give a number {bounds}; of your own jobs, those of higher priority go first."
         raise RequestError(f"priority is {value}", hint=hint)
     return value
+
+
+def _is_job(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 1 <= number < 2**63

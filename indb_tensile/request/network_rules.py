@@ -11,10 +11,11 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
-from .parameter_rules import Json, Rule, check_parameters
+from .parameter_rules import Json, Rule, check_parameters, fill_defaults
 
 ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
 SEQUENCE_OUTPUTS = ("last", "mean", "sequence")
+NUMBER_EMBEDDINGS = ("piecewise", "periodic", "linear", "none")
 MOST_UNITS = 65536
 MOST_PARAMETERS = 2_000_000_000
 MOST_LAYERS = 500  # of a network, including layers within residual layers
@@ -25,6 +26,19 @@ _DROPOUT: Rule = {"type": "number", "minimum": 0, "below": 1, "default": 0.0}
 _ACTIVATION: Rule = {"type": "choice", "values": list(ACTIVATIONS), "default": "relu"}
 _WIDTHS: Rule = {"type": "integers", "minimum": 1, "maximum": MOST_UNITS, "length": [0, 64]}
 _INPUT_SHAPE: Rule = _WIDTHS | {"length": [1, 3], "default": None}
+# How the networks for tables embed the values of a row. The worker counts `numbers` and `categories`.
+_EMBEDDINGS: dict[str, Rule] = {
+    "number_embedding": {"type": "choice", "values": list(NUMBER_EMBEDDINGS), "default": "piecewise"},
+    "embedding_width": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8},
+    "bins": {"type": "integer", "minimum": 2, "maximum": 256, "default": 24},
+    "frequencies": {"type": "integer", "minimum": 1, "maximum": 256, "default": 24},
+    "frequency_scale": {"type": "number", "above": 0, "maximum": 100, "default": 0.1},
+    "numbers": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": None},
+    "categories": {"type": "integers", "minimum": 1, "maximum": 10002, "length": [0, 1600], "default": None},
+}
+# Parameters of an embedding that have an effect only with one number_embedding. Otherwise they are refused.
+_ONLY_WITH = {"bins": "piecewise", "frequencies": "periodic", "frequency_scale": "periodic"}
+_TABLE_DROPOUT: Rule = _DROPOUT | {"default": 0.1}
 ARCHITECTURES: dict[str, dict[str, Rule]] = {
     "auto": {"input_shape": _INPUT_SHAPE},
     "mlp": {
@@ -45,7 +59,42 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "input_shape": _INPUT_SHAPE,
     },
     "layers": {"layers": {"type": "layers"}, "input_shape": _INPUT_SHAPE},
+    "tabm": {
+        "members": {"type": "integer", "minimum": 1, "maximum": 256, "default": 8},
+        "hidden": _WIDTHS | {"length": [1, 64], "default": [128, 128]},
+        "activation": _ACTIVATION,
+        "dropout": _TABLE_DROPOUT,
+        **_EMBEDDINGS,
+    },
+    "residual_mlp": {
+        "width": {"type": "integer", "minimum": 1, "maximum": MOST_UNITS, "default": 128},
+        "blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 2},
+        "activation": _ACTIVATION,
+        "dropout": _TABLE_DROPOUT,
+        **_EMBEDDINGS,
+    },
+    "ft_transformer": {
+        "heads": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
+        "blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 2},
+        "dropout": _TABLE_DROPOUT,
+        **_EMBEDDINGS,
+        "embedding_width": {"type": "integer", "minimum": 1, "maximum": 4096, "default": 32},
+    },
+    "dcn": {
+        "crosses": {"type": "integer", "minimum": 1, "maximum": 16, "default": 2},
+        "hidden": _WIDTHS | {"default": [128, 64]},
+        "activation": _ACTIVATION,
+        "dropout": _TABLE_DROPOUT,
+        **_EMBEDDINGS,
+    },
+    "wide_and_deep": {
+        "hidden": _WIDTHS | {"default": [128, 64]},
+        "activation": _ACTIVATION,
+        "dropout": _TABLE_DROPOUT,
+        **_EMBEDDINGS,
+    },
 }
+TABLE_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "number_embedding" in rules)
 _UNITS: Rule = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
 _KERNEL: Rule = {"type": "integer", "minimum": 1, "maximum": 63}
 _PADDING: Rule = {"type": "integer", "minimum": 0, "maximum": 31}
@@ -131,6 +180,8 @@ def check_architecture(declaration: Json) -> Json:
     if kind == "layers":
         check_layers(checked["layers"])
     _check_widths(kind, checked.get("hidden") or [])
+    if kind in TABLE_ARCHITECTURES:
+        _check_embeddings(kind, checked)
     return {"type": kind} | checked
 
 
@@ -141,6 +192,34 @@ def check_layers(layers: Sequence[Any]) -> None:
     count = _check_level(layers, "layer", 0)
     if count > MOST_LAYERS:
         raise RequestError(f"architecture: {count} layers are more than {MOST_LAYERS}", hint="Give fewer layers.")
+
+
+def weights_misfit(own: Json, source: Json) -> str:
+    """Return why a network cannot take the weights of another one, or an empty text if the declarations do not tell.
+
+    Both declarations have been checked. Lists of layers are left to the worker, which compares the shapes.
+    """
+    kind = own["type"]
+    if "auto" in (kind, source["type"]):
+        return ""
+    if kind != source["type"]:
+        return f"its type is {kind}, and not {source['type']}"
+    rules = {name: rule for name, rule in ARCHITECTURES[kind].items() if name in _SHAPING}
+    ours, theirs = (fill_defaults(without_type(declaration), rules) for declaration in (own, source))
+    for name in rules:
+        if ours[name] != theirs[name]:
+            return f'"{name}" is {shown(_plain(ours[name]))}, and not {shown(_plain(theirs[name]))}'
+    return ""
+
+
+_SHAPING = (  # the parameters that decide the shapes of weights
+    *("hidden", "channels", "kernel", "depth", "batch_norm", "members", "width", "blocks", "crosses"),
+    *("number_embedding", "embedding_width", "bins", "frequencies"),
+)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def without_type(declaration: Json) -> Json:
@@ -167,6 +246,21 @@ def _check_level(layers: Sequence[Any], where: str, depth: int) -> int:
             hint = 'Give it more "layers", or add a dropout layer after it.'
             raise RequestError(f'{title} ({kind}): "dropout" acts between layers, and there is one', hint=hint)
     return count
+
+
+def _check_embeddings(kind: str, checked: Json) -> None:
+    """Raise RequestError for a parameter of another embedding, and for tokens that the heads do not divide."""
+    values = fill_defaults(checked, ARCHITECTURES[kind])
+    embedding, width, heads = values["number_embedding"], values["embedding_width"], values.get("heads", 1)
+    for name, needed in _ONLY_WITH.items():
+        if name in checked and embedding != needed:
+            hint = f'Leave it out, or set "number_embedding" to {needed}.'
+            message = f'architecture {kind}: "{name}" means nothing with number_embedding {embedding}'
+            raise RequestError(message, hint=hint)
+    if width % heads:
+        message = f'architecture {kind}: "embedding_width" {width} cannot be split into {heads} heads'
+        divisors = ", ".join(str(number) for number in range(1, 65) if width % number == 0)
+        raise RequestError(message, hint=f'Set "heads" to one of {divisors}, or give another "embedding_width".')
 
 
 def _check_widths(kind: str, hidden: Sequence[int]) -> None:

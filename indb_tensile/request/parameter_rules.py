@@ -1,8 +1,9 @@
 """Checks named parameters against a table of rules.
 
-A rule is a dictionary. Its `type` is integer, number, boolean, text, choice, integers, numbers or layers. `minimum`
-and `maximum` are inclusive, `above` and `below` are exclusive, and `length` limits the length of a list. A parameter
-without `default` is required. If the default is None, a worker computes the value.
+A rule is a dictionary. Its `type` is integer, number, boolean, text, choice, integers, numbers, texts, layers or
+weights (a word of `values`, or numbers by name). `minimum` and `maximum` are inclusive, `above` and `below` are
+exclusive, and `length` limits the length of a list. A parameter without `default` is required. If the default is
+None, a worker computes the value.
 """
 
 import math
@@ -68,7 +69,12 @@ def fits(value: Any, rule: Rule) -> bool:
         return isinstance(value, str) and value in rule["values"]
     if kind == "layers":
         return isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value)
-    if kind in ("integers", "numbers"):
+    if kind == "weights":
+        number = rule | {"type": "number"}
+        return (isinstance(value, str) and value in rule["values"]) or (
+            isinstance(value, dict) and bool(value) and all(fits(own, number) for own in value.values())
+        )
+    if kind in ("integers", "numbers", "texts"):
         shortest, longest = rule.get("length", (0, math.inf))
         single = rule | {"type": kind[:-1]}
         return (
@@ -88,6 +94,8 @@ def wanted(rule: Rule) -> str:
     """Describe in words which values a parameter accepts."""
     if rule["type"] == "choice":
         return "one of " + ", ".join(rule["values"])
+    if rule["type"] == "weights":
+        return f"{' or '.join(rule['values'])}, or an object with a number of at least {rule['minimum']} by class"
     words = (("minimum", "at least"), ("above", "above"), ("maximum", "at most"), ("below", "below"))
     limits = [f"{word} {rule[key]}" for key, word in words if key in rule]
     shortest, longest = rule.get("length", (None, None))
@@ -117,5 +125,6 @@ _NOUNS = {
     "text": "a text",
     "integers": "a list of integers",
     "numbers": "a list of numbers",
+    "texts": "a list of texts",
     "layers": "a list of JSON objects",
 }

@@ -14,14 +14,35 @@ SPLIT: dict[str, Rule] = {
     "last": {"type": "number", "above": 0, "below": 1, "default": None},
     "by": {"type": "text", "default": None},
     "column": {"type": "text", "default": None},
+    "group": {"type": "text", "default": None},
+    "stratify": {"type": "text", "default": None},
+    "key": {"type": "texts", "length": (1, 32), "default": None},
+    "valid": {"type": "text", "default": None},
+    "test": {"type": "text", "default": None},
 }
 PARTS = ("train", "valid", "test")
+TABLE_OPTIONS = ("valid", "test")  # the options that name the table of a part, in the order in which they are read
 # The kinds of columns that an option may name.
-SPLIT_COLUMN_KINDS = {"by": ("date", "time", "integer", "float"), "column": ("boolean", "text")}
+SPLIT_COLUMN_KINDS = {
+    "by": ("date", "time", "integer", "float"),
+    "column": ("boolean", "text"),
+    "group": ("integer", "text", "date"),
+    "stratify": ("integer", "text", "boolean"),
+}
 SPLIT_COLUMN_HINTS = {
     "by": "Name a date, timestamp or numeric column, by which the rows are in order.",
     "column": "Name a boolean column, true for rows that test, or a text column of 'train', 'valid' and 'test'.",
+    "group": "Name an integer, text or date column: rows of one value are all in one part.",
+    "stratify": "Name an integer, text or boolean column, such as the target: each part has the same shares of its "
+    "values.",
 }
+_CONTRADICTIONS = (
+    *(("column", "last"), ("column", "by"), ("last", "test_size"), ("column", "test_size")),
+    *(("group", other) for other in ("last", "by", "column", "stratify")),
+    *(("stratify", other) for other in ("last", "by", "column")),
+    *((part, f"{part}_size") for part in TABLE_OPTIONS),
+    *((part, other) for part in TABLE_OPTIONS for other in ("last", "by", "column", "group", "stratify")),
+)
 
 
 def check_split(split: Any) -> Json:
@@ -31,14 +52,20 @@ def check_split(split: Any) -> Json:
     rows to train on. `last` may be given without `by`, which `require_order` checks.
     """
     options = check_parameters("split", split, SPLIT)
-    for name, other in (("column", "last"), ("column", "by"), ("last", "test_size"), ("column", "test_size")):
+    for name, other in _CONTRADICTIONS:
         if name in options and other in options:
             message = f'split: "{name}" and "{other}" contradict each other'
             raise RequestError(message, hint="Leave one of them out.")
     if "by" in options and "last" not in options:
         hint = f'Give the share of the rows that test, as in {{"last": 0.2, "by": {json.dumps(options["by"])}}}.'
         raise RequestError('split: "by" is given without "last"', hint=hint)
+    for part in TABLE_OPTIONS:
+        if options.get(part) == "":
+            raise RequestError(f'split: "{part}" is an empty text', hint="Give the name of the table of that part.")
+    if len(set(options.get("key", ()))) < len(options.get("key", ())):
+        raise RequestError('split: "key" names a column twice', hint="Name each column of the key once.")
     shares = {name: rule["default"] for name, rule in SPLIT.items()} | options
+    shares |= {f"{part}_size": 0 for part in TABLE_OPTIONS if part in options}
     size = "last" if "last" in options else "test_size"
     if "column" not in options and shares[size] + shares["valid_size"] >= 1:
         message = f"split: {size} {shares[size]} and valid_size {shares['valid_size']} leave no rows to train on"
@@ -61,10 +88,20 @@ def require_order(split: Json, time_columns: Sequence[str] = (), detail: str = "
     )
 
 
+def deciding_option(split: Json) -> str | None:
+    """Return the option that names a column by which the rows are divided, or None if a hash of the row decides."""
+    return next((option for option in SPLIT_COLUMN_KINDS if split.get(option) is not None), None)
+
+
 def deciding_column(split: Json) -> str | None:
-    """Return the column that decides which part a row is in, or None if a hash of the row decides."""
-    column: str | None = split.get("by", split.get("column"))
-    return column
+    """Return the column by which the rows are divided, or None if a hash of the row decides."""
+    option = deciding_option(split)
+    return None if option is None else split[option]
+
+
+def withheld_column(split: Json) -> str | None:
+    """Return the column that is no feature unless the request names it, as the rows are divided by it."""
+    return None if deciding_option(split) == "stratify" else deciding_column(split)
 
 
 def check_split_column(option: str, column: str, kind: str, description: str) -> None:
@@ -82,8 +119,11 @@ def check_split_use(split: Json, target: str, features: Sequence[str] | None) ->
 
     `features` are the features that the request names, or None.
     """
+    if target in split.get("key", ()):
+        hint = "Name columns whose values do not change."
+        raise RequestError(f'split: "key" names the target "{target}"', hint=hint)
     column = deciding_column(split)
-    if column is not None and column == target:
+    if column is not None and column == target and "stratify" not in split:
         raise RequestError(f'split: column "{column}" is the target', hint="Name another column.")
     if features is not None and split.get("column") in features:
         message = f'"{split["column"]}" says which rows test, and is also a feature'

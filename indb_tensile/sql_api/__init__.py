@@ -9,6 +9,7 @@ address, a path or SQL.
 
 import importlib
 import json
+from collections.abc import Iterator
 
 from ..errors import RequestError
 from .refusals import READ_ONLY, RefusalError, database_error_fields, fault, refusal_fields
@@ -50,6 +51,30 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
         return {"ok": False, "error": fault(error)}
 
 
+def prediction_pages(plpy: Plpy, reading: int) -> Iterator[tuple[str | None, ...]]:
+    """Yield the pages of a reading that the verb `predict_table` has prepared.
+
+    Each has keys, values, labels, probabilities and an error, as texts for SQL (relation_predictions.py).
+    """
+    pages = importlib.import_module(".relation_predictions", __package__).pages(plpy, reading)
+    while True:
+        try:
+            page = next(pages, None)
+        except RequestError as refusal:
+            page = _error_page(refusal_fields(refusal))
+        except plpy.SPIError as error:
+            page = _error_page(database_error_fields(error))
+        except Exception as error:  # noqa: BLE001 - the outermost frame; PL/Python's own context names no module
+            page = _error_page(fault(error))
+        if page is None:
+            return
+        yield page
+
+
+def _error_page(error: dict[str, str]) -> tuple[str | None, ...]:
+    return None, None, None, None, json.dumps(error)
+
+
 def _result(plpy: Plpy, verb: str, request: Json) -> Json:
     if verb not in VERBS:
         raise RequestError("the bridge has no such verb", hint=f"Known verbs: {', '.join(VERBS)}.")
@@ -84,8 +109,13 @@ _SIMPLER = "Give lists and objects that are nested less deep, and numbers of few
 VERBS = {
     "train": "training_request",
     "explain": "training_request",
+    "retry": "repeated_requests",
+    "retrain": "repeated_requests",
     "create_model": "stored_models",
     "predict": "predictions",
+    "predict_table": "relation_predictions",
+    "predict_into": "prediction_request",
+    "describe_prediction": "relation_predictions",
     "evaluate": "evaluations",
     "split": "split_listing",
     "load_dataset": "dataset_loading",

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..request.split_rules import SPLIT, deciding_column
+from ..request.split_rules import SPLIT, deciding_option
 from .feature_columns import used_columns
 from .spi import Json, Plpy, literal
 from .training_table import Table, TableColumn
@@ -36,13 +36,15 @@ _SQL_VALUES = {
     "text": 'pg_catalog.hashtextextended({}::pg_catalog.text collate pg_catalog."C", 0)',
     "date": "extract(epoch from {})::pg_catalog.float8",
     "time": "extract(epoch from {})::pg_catalog.float8",
+    "clock": "extract(epoch from {})::pg_catalog.float8",
+    "duration": "extract(epoch from {})::pg_catalog.float8",
 }
 
 
 def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
     """Warn about the features, with one NOTICE per kind of finding."""
     features = [column for column in used_columns(table, spec) if column.kind in _SQL_VALUES]
-    in_order = deciding_column(spec["split"]) is not None
+    in_order = deciding_option(spec["split"]) in ("by", "column") or "test" in spec["split"]
     time_columns = [] if in_order else [column for column in table.columns if column.kind in ("date", "time")]
     target = table.column(spec["target"], "target")
     columns = list(dict.fromkeys([*features, *time_columns, target]))
@@ -111,7 +113,7 @@ def suspicions(
     if comparable and any(ranks) and present == [value for value, usable in zip(goal, known, strict=True) if usable]:
         return [*kinds, EQUAL]
     in_order = _orders_regression_target if task == "regression" else _separates_classes
-    if column.kind in ("integer", "float", "date", "time") and in_order(present, ranks):
+    if column.kind in ("integer", "float", "date", "time", "duration") and in_order(present, ranks):
         return [*kinds, ORDERING]
     return [*kinds, DETERMINING] if _determines(present, ranks) else kinds
 

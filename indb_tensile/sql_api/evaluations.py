@@ -10,6 +10,7 @@ from ..request.request_fields import read_integer, read_model_name, read_text
 from . import service_connection
 from .predictions import storable
 from .refusals import DATA, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
+from .row_features import with_features
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, literal
 from .training_table import no_table
 from .version_lookup import find_version
@@ -33,7 +34,7 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
         return {"metrics": _held_out(version, name)}
     source, column = _source(plpy, oid, name, version["target"])
     evaluation = next(_numbers)
-    parts = _parts(plpy, source, column, read_text(request, "search_path"))
+    parts = _with_features(plpy, version, _parts(plpy, source, column, read_text(request, "search_path")))
     rows = next(parts, None)
     if rows is None:
         raise RefusalError(
@@ -87,6 +88,14 @@ def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
             hint=f"Evaluate on a relation that has it. The columns of {source} are {', '.join(names) or 'none'}.",
         )
     return source, plpy.quote_ident(target)
+
+
+def _with_features(plpy: Plpy, version: Row, parts: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """Yield the parts with the features that the version computes."""
+    first = 1
+    for part in parts:
+        yield [row for row in with_features(plpy, version, part, first=first) if row is not None]
+        first += len(part)
 
 
 def _parts(plpy: Plpy, source: str, column: str, path: str | None) -> Iterator[list[bytes]]:

@@ -1,43 +1,53 @@
 """Chooses the columns to learn from: the requested ones, those of the last run, or all that are not keys."""
 
-from collections.abc import Sequence
+# ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident
 
+import json
+from collections.abc import Collection, Sequence
+
+from ..request.column_types import unusable_reason
 from ..request.feature_rules import check_features
 from ..request.request_fields import read_names
-from ..request.split_rules import deciding_column
-from .spi import Json, Plpy
-from .training_table import Table, TableColumn, require_learnable
+from ..request.split_rules import withheld_column
+from .spi import Json, Plpy, literal
+from .training_table import Table, TableColumn, refuse_unusable
+
+_ROWS = 10_000  # rows in which the values of uuids are counted
 
 
 def choose_features(
-    plpy: Plpy, request: Json, before: Json, table: Table, target: TableColumn
+    plpy: Plpy, request: Json, before: Json, table: Table, target: TableColumn, documents: Collection[str]
 ) -> tuple[list[str] | None, list[str]]:
     """Return `features` and `exclude` of the specification.
 
-    `features` is None if every column that is not excluded is a feature.
+    `features` is None if every column that is not excluded is a feature. `documents` are the json columns whose paths
+    are chosen. Refuses all columns together that cannot be features.
     """
     features, exclude = _requested_or_inherited(request, before, table)
     for name in exclude:
         table.column(name, "exclude")
     if features is None:
         exclude = exclude + _exclude_keys(plpy, table, target, exclude)
+        exclude = exclude + _exclude_unique(plpy, table, _all_but(table, target.name, exclude))
         used = _all_but(table, target.name, exclude)
+        unique: Collection[str] = ()
     else:
         used = [table.column(name, "features") for name in features if name not in exclude]
+        unique = _unique_uuids(plpy, table, used)
     check_features(target.name, [column.name for column in used], str(table), table.column_names)
-    require_learnable(table, used)
+    refuse_unusable(table, _reasons(used, documents, unique))
     return features if features is None else [column.name for column in used], exclude
 
 
 def used_columns(table: Table, spec: Json) -> list[TableColumn]:
     """Return the feature columns of a specification.
 
-    The column that decides about the split is a feature only if `features` names it.
+    The column that decides about the split is a feature only if `features` names it; the weight is none.
     """
     if spec["features"] is not None:
         return [column for column in table.columns if column.name in spec["features"]]
-    column = deciding_column(spec["split"])
-    return _all_but(table, spec["target"], [*spec["exclude"], *([] if column is None else [column])])
+    withheld = (withheld_column(spec["split"]), spec["hyperparams"].get("weight"))
+    return _all_but(table, spec["target"], [*spec["exclude"], *(name for name in withheld if name is not None)])
 
 
 def _requested_or_inherited(request: Json, before: Json, table: Table) -> tuple[list[str] | None, list[str]]:
@@ -57,6 +67,43 @@ def _requested_or_inherited(request: Json, before: Json, table: Table) -> tuple[
 
 def _all_but(table: Table, target: str, exclude: Sequence[str]) -> list[TableColumn]:
     return [column for column in table.columns if column.name != target and column.name not in exclude]
+
+
+def _reasons(used: Sequence[TableColumn], documents: Collection[str], unique: Collection[str]) -> dict[str, str]:
+    """Return why columns cannot be features, by column."""
+    reasons = {column.name: unusable_reason(column.base, column.category) for column in used if not column.kind}
+    for column in used:
+        if column.kind == "document" and column.name not in documents:
+            reasons[column.name] = (
+                "no paths of it are chosen; choose them, as in preprocess => "
+                f"{literal(json.dumps({'paths': {column.name: {'a.b': 'number'}}}, ensure_ascii=False))}"
+            )
+        elif column.name in unique:
+            reasons[column.name] = "each of the first rows has a different value; there is nothing to learn from it"
+    return reasons
+
+
+def _exclude_unique(plpy: Plpy, table: Table, candidates: Sequence[TableColumn]) -> list[str]:
+    """Return the uuid columns that only identify rows, which are excluded, and notify the client of them."""
+    unique = _unique_uuids(plpy, table, candidates)
+    if unique:
+        plpy.notice(f"left out of the features, as each of the first rows has a different uuid: {', '.join(unique)}")
+    return unique
+
+
+def _unique_uuids(plpy: Plpy, table: Table, candidates: Sequence[TableColumn]) -> list[str]:
+    """Return the uuid columns whose values all differ in the first rows. A single value does not differ."""
+    uuids = [column for column in candidates if column.base == "uuid"]
+    if not uuids:
+        return []
+    counts = ", ".join(
+        f"pg_catalog.count(c{place}) as known{place}, pg_catalog.count(distinct c{place}) as values{place}"
+        for place in range(len(uuids))
+    )
+    columns = ", ".join(f"{plpy.quote_ident(column.name)} as c{place}" for place, column in enumerate(uuids))
+    statement = f"select {counts} from (select {columns} from {table.source} limit {_ROWS}) as first_rows"
+    row = next(iter(plpy.execute(statement)))
+    return [column.name for place, column in enumerate(uuids) if 1 < row[f"known{place}"] == row[f"values{place}"]]
 
 
 def _exclude_keys(plpy: Plpy, table: Table, target: TableColumn, exclude: Sequence[str]) -> list[str]:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..request.preprocess_rules import PATH_KINDS, path_steps
 from .feature_columns import used_columns
 from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal
-from .training_table import Table, TableColumn
+from .training_table import VECTORS, Table, TableColumn, vector_array
 
 _ROWS = 10_000  # a scan of this many rows takes some milliseconds at most
 _ARRAY_ROWS = 1000  # arrays are wide
@@ -63,16 +64,11 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
     The service needs both to build the network.
     """
     source = table.source
-    used = [*used_columns(table, spec), table.column(spec["target"], "target")]
+    used = [*_with_paths(used_columns(table, spec), spec), table.column(spec["target"], "target")]
     expressions = ["(select pg_catalog.count(*) from sample) as sampled"]
     for place, column in enumerate(used):
-        name = plpy.quote_ident(column.name)
-        if column.kind == "array":
-            expressions.append(
-                f"(select pg_catalog.array_dims({name}) from sample where {name} is not null limit 1) as c{place}"
-            )
-        else:
-            expressions.append(f"(select pg_catalog.count(distinct {name}) from sample) as c{place}")
+        name = _path_expression(plpy, column) if column.base == _PATH else plpy.quote_ident(column.name)
+        expressions.append(f"({_statistic_query(column, name)}) as c{place}")
     statement = f"""with sample as materialized (select * from {source} limit {_ROWS})
         select {", ".join(expressions)}"""
     row = next(iter(plpy.execute(statement)))
@@ -81,6 +77,61 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
     if rows == _ROWS:
         rows = int(fetch(plpy, f"select pg_catalog.count(*) as rows from {source}")[0]["rows"])
     return columns, rows
+
+
+def _with_paths(columns: Sequence[TableColumn], spec: Json) -> list[TableColumn]:
+    """Return the columns, in which the chosen paths of documents replace the documents."""
+    paths = spec["preprocess"].get("paths", {})
+    expanded: list[TableColumn] = []
+    for column in columns:
+        if column.kind != "document":
+            expanded.append(column)
+        for path, word in paths.get(column.name, {}).items() if column.kind == "document" else ():
+            expanded.append(
+                TableColumn(
+                    name=f"{column.name}.{path}", type=column.name, kind=PATH_KINDS[word], key=False, base=_PATH
+                )
+            )
+    return expanded
+
+
+_PATH = "path"  # the base type of a path in statistics; its `type` is the name of the documents' column
+
+
+def _path_expression(plpy: Plpy, column: TableColumn) -> str:
+    """Return the SQL expression of a path's value: a text, or an array of texts for labels."""
+    steps = ", ".join(_quoted(step) for step in path_steps(column.name.removeprefix(f"{column.type}.")))
+    documents = f"{plpy.quote_ident(column.type)}::pg_catalog.jsonb"
+    value = f"({documents} operator(pg_catalog.#>>) array[{steps}])"
+    if column.kind != "labels":
+        return value
+    part = f"({documents} operator(pg_catalog.#>) array[{steps}])"
+    return (
+        f"case when pg_catalog.jsonb_typeof({part}) operator(pg_catalog.=) 'array' "
+        f"then array(select pg_catalog.jsonb_array_elements_text({part})) end"
+    )
+
+
+def _quoted(text: str) -> str:
+    """Return a literal that has the same value whatever standard_conforming_strings is."""
+    return f"E{literal(text)}".replace("\\", "\\\\") if "\\" in text else literal(text)
+
+
+def _statistic_query(column: TableColumn, name: str) -> str:
+    """Return the query for the dimensions of an array, for the number of labels, or of distinct values."""
+    if column.kind == "array":
+        return f"select pg_catalog.array_dims({_elements(column, name)}) from sample where {name} is not null limit 1"
+    if column.kind == "labels":
+        return (
+            "select pg_catalog.count(distinct label::pg_catalog.text) from sample, "
+            f"lateral pg_catalog.unnest({name}) as label"
+        )
+    return f"select pg_catalog.count(distinct {name}) from sample"
+
+
+def _elements(column: TableColumn, name: str) -> str:
+    """Return the SQL expression of an array's elements; a vector of pgvector is converted."""
+    return vector_array(name) if column.base in VECTORS else name
 
 
 def _statistic(column: TableColumn, value: Any) -> Json:
@@ -93,7 +144,8 @@ def _statistic(column: TableColumn, value: Any) -> Json:
 def _summarize(plpy: Plpy, table: Table, target: TableColumn, arrays: Sequence[TableColumn], limit: int) -> Row:
     """Compute counts and extremes of the first rows in one statement."""
     source = table.source
-    columns = [plpy.quote_ident(target.name), *(plpy.quote_ident(column.name) for column in arrays)]
+    shapes_of = [_elements(column, plpy.quote_ident(column.name)) for column in arrays]
+    columns = [plpy.quote_ident(target.name), *shapes_of]
     aliases = ", ".join(f"{column} as c{place}" for place, column in enumerate(columns))
     special_values = ("NaN", "Infinity", "-Infinity")
     infinite = " or ".join(f"c0 operator(pg_catalog.=) '{special_value}'" for special_value in special_values)

@@ -83,6 +83,18 @@ def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Tabl
     return last
 
 
+def fitting_transform(plpy: Plpy, request: Json, last: LastRun, table: Table) -> LastRun:
+    """Return the run without its computed features if the table lacks a column that they are computed from."""
+    transform = last.arguments.get("transform")
+    if transform is None or request.get("transform") is not None:
+        return last
+    absent = [name for name in transform["inputs"] if name not in table.column_names]
+    if not absent:
+        return last
+    _notice_misfit(plpy, last, "transform", transform["expressions"], f"{table} has no column {_listed(absent)}")
+    return last.without("transform")
+
+
 def tell_inherited(plpy: Plpy, request: Json, last: LastRun, spec: Json) -> None:
     """Name in one NOTICE every argument that the request left out and that is inherited."""
     if not last.ran:
@@ -99,7 +111,10 @@ def _inherited(request: Json, last: LastRun, spec: Json) -> Iterator[tuple[str, 
             continue
         if name == "exclude":
             value = [column for column in value if column in spec["exclude"]]
-        if value and (name == "exclude" or spec[name] == value):
+        if name == "transform":
+            if spec.get(name) is not None:
+                yield name, spec[name]["expressions"]
+        elif value and (name == "exclude" or spec[name] == value):
             yield name, value
 
 
@@ -121,8 +136,17 @@ def _misfit_columns(names: Any, table: Table, target: TableColumn, task: str) ->
 
 
 def _misfit_preprocess(options: Any, table: Table, target: TableColumn, task: str) -> str:
-    names = [name for part in options.values() if isinstance(part, dict) for name in part]
+    paths = options.get("paths")
+    derived = {f"{column}.{path}" for column, own in paths.items() for path in own} if _is_paths(paths) else set()
+    names = [name for part in options.values() if isinstance(part, dict) for name in part if name not in derived]
     return _misfit_columns(names, table, target, task)
+
+
+def _misfit_hyperparams(options: Any, table: Table, target: TableColumn, task: str) -> str:
+    if task == "regression" and options.get("class_weight") is not None:
+        return "regression has no classes to weigh"
+    weight = options.get("weight")
+    return _misfit_columns([weight], table, target, task) if isinstance(weight, str) else ""
 
 
 def _misfit_metric(metric: Any, table: Table, target: TableColumn, task: str) -> str:
@@ -158,6 +182,14 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def _is_paths(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(own, dict) for own in value.values())
+
+
+def _is_transform(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(part), dict) for part in ("expressions", "inputs"))
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -169,12 +201,14 @@ _VALIDATORS: dict[str, Callable[[Any], bool]] = {
     "hyperparams": _is_object,
     "features": _is_names,
     "exclude": _is_names,
+    "transform": _is_transform,
     "preprocess": _is_object,
     "split": _is_object,
     "metric": _is_text,
     "early_stop": _is_object,
 }
 _MISFITS: dict[str, Callable[[Any, Table, TableColumn, str], str]] = {
+    "hyperparams": _misfit_hyperparams,
     "features": _misfit_columns,
     "preprocess": _misfit_preprocess,
     "metric": _misfit_metric,

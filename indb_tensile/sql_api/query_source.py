@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from ..errors import RequestError
+from ..request.base_types import BASE_TYPE
 from ..request.request_fields import read_integer, read_text
 from .refusals import DUPLICATE_COLUMN, SYNTAX, TOO_MUCH, RefusalError, database_error_fields
 from .spi import Json, Plpy, callers_path, fetch
@@ -55,6 +56,8 @@ def describe_query(plpy: Plpy, request: Json) -> Table:
             name=row["name"],
             type=row["type"],
             kind=kind_of(row),
+            base=row["base"] or "",
+            category=row["category"],
             key=False,
             type_oid=row["declared"],
             type_modifier=row["modifier"],
@@ -120,7 +123,7 @@ _ONE_QUERY = (
     "same transaction."
 )
 
-DESCRIBE = """
+DESCRIBE = f"""
 with recursive base (place, name, declared, modifier, type) as (
     select g.place, g.described ->> 'name', (g.described ->> 'type')::oid, (g.described ->> 'modifier')::int4,
            (g.described ->> 'type')::oid
@@ -130,8 +133,7 @@ with recursive base (place, name, declared, modifier, type) as (
       from base as b join pg_catalog.pg_type as t on t.oid = b.type
      where t.typtype = 'd'
 )
-select b.name as name, format_type(b.declared, b.modifier) as type, b.declared::int8 as declared,
-       b.modifier as modifier, t.typtype = 'e' as enumerated,
-       case when t.typnamespace = 'pg_catalog'::regnamespace then t.typname end as base
-  from base as b join pg_catalog.pg_type as t on t.oid = b.type and t.typtype <> 'd'
- order by b.place"""
+select d.name as name, format_type(d.declared, d.modifier) as type, d.declared::int8 as declared,
+       d.modifier as modifier, b.typtype = 'e' as enumerated, {BASE_TYPE} as base, b.typcategory::text as category
+  from base as d join pg_catalog.pg_type as b on b.oid = d.type and b.typtype <> 'd'
+ order by d.place"""

@@ -6,6 +6,7 @@ from ..errors import RequestError
 
 # Equal to the SQLSTATEs of the package's own errors (errors.py) where the same fault exists there.
 PROTOCOL = "08P01"
+NOT_SUPPORTED = "0A000"
 DATA = "22000"
 INVALID_TEXT = "22P02"
 READ_ONLY = "25006"

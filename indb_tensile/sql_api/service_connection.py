@@ -14,7 +14,7 @@ from typing import Any
 from .refusals import TOO_MUCH, UNAVAILABLE, RefusalError
 from .spi import Json, Plpy, fetch
 
-PROTOCOL = 2  # version of greeting and requests, equal to the service's
+PROTOCOL = 3  # version of greeting and requests, equal to the service's
 PART_BYTES = 1 << 20  # size of one part of a long list: other requests wait while the service decodes a part
 _MAX_FRAME_BYTES = 32 << 20  # equal to the service's limit
 MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # largest row as JSON; the rest is for the verb and the database's identity
@@ -35,10 +35,15 @@ def ask_rows(plpy: Plpy, request: Json, rows: list[bytes] | None) -> Any:
 
     The rows are JSON already and are written into the request unchanged, without decoding them.
     """
-    answer = json.loads(_line.exchange(plpy, json.dumps(request).encode(), rows))
-    if answer["ok"]:
-        return answer["result"]
-    raise ServiceRefusalError(answer["error"])
+    return result_of(_line.exchange(plpy, json.dumps(request).encode(), rows))
+
+
+def result_of(answer: bytes) -> Any:
+    """Return the result in the body of an answer. Raises ServiceRefusalError for an error."""
+    decoded = json.loads(answer)
+    if decoded["ok"]:
+        return decoded["result"]
+    raise ServiceRefusalError(decoded["error"])
 
 
 class ServiceRefusalError(RefusalError):
@@ -66,22 +71,41 @@ class Line:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._identity = b""  # this database's identity for requests; constant within a session
+        self._unanswered: tuple[bytes, list[bytes] | None, bytes | None] = (b"{}", None, None)
+        self._resendable = False  # the unanswered request was sent on a connection that had answered others before
 
     def exchange(self, plpy: Plpy, request: bytes, rows: list[bytes] | None) -> bytes:
         """Send a request, a JSON object, and return the body of the answer.
 
         If an open connection fails, the request is sent again on a new connection.
         """
-        if self._socket is not None:
+        self.send(plpy, request, rows)
+        return self.receive(plpy)
+
+    def send(self, plpy: Plpy, request: bytes, rows: list[bytes] | None = None, images: bytes | None = None) -> None:
+        """Send a request, with rows as JSON or with images of rows. `receive` returns its answer."""
+        self._unanswered = (request, rows, images)
+        self._resendable = self._socket is not None
+        if self._resendable:
             try:
-                return self._exchange_once(plpy, self._socket, self._frame(request, rows))
-            except OSError:
-                pass  # the service was restarted; every request may safely be sent twice
-        self._socket = self._connect(plpy)
+                self._send_once(plpy)
+            except OSError:  # the service was restarted; every request may safely be sent twice
+                self._send_anew(plpy)
+        else:
+            self._send_anew(plpy)
+
+    def receive(self, plpy: Plpy) -> bytes:
+        """Return the body of the answer to the last request."""
         try:
-            return self._exchange_once(plpy, self._socket, self._frame(request, rows))
+            return self._receive_once(plpy)
         except OSError as error:
-            raise _unavailable_error(f"The connection broke: {error}.") from None
+            if not self._resendable:
+                raise _broken_error(error) from None
+        self._send_anew(plpy)
+        try:
+            return self._receive_once(plpy)
+        except OSError as error:
+            raise _broken_error(error) from None
 
     def close(self) -> None:
         """Close the connection. The next exchange opens a new one."""
@@ -89,31 +113,54 @@ class Line:
             self._socket.close()
             self._socket = None
 
-    def _frame(self, request: bytes, rows: list[bytes] | None) -> bytes:
+    def _frame(self) -> bytes:
+        request, rows, images = self._unanswered
         parts = [request[:-1], self._identity]
         if rows is not None:
             parts += [b', "rows": [', b", ".join(rows), b"]"]
         parts.append(b"}")
+        if images is not None:  # a zero byte, the size of the JSON, the JSON, the images
+            parts = [struct.pack(">xI", sum(map(len, parts))), *parts, images]
         size_bytes = sum(map(len, parts))
         if size_bytes > _MAX_FRAME_BYTES:
             message = f"a request of {size_bytes} bytes exceeds the {_MAX_FRAME_BYTES} that the service reads"
             raise RefusalError(TOO_MUCH, message, hint="Give fewer or shorter arguments.")
         return b"".join([struct.pack(">I", size_bytes), *parts])
 
-    def _exchange_once(self, plpy: Plpy, connection: socket.socket, frame: bytes) -> bytes:
-        """Send a frame and receive the answer.
-
-        A connection that fails, or whose answer is not read to its end, is closed.
-        """
-        self._socket = None
+    def _send_anew(self, plpy: Plpy) -> None:
+        self._resendable = False
+        self._socket = self._connect(plpy)
         try:
-            _send(plpy, connection, frame)
+            self._send_once(plpy)
+        except OSError as error:
+            raise _broken_error(error) from None
+
+    def _send_once(self, plpy: Plpy) -> None:
+        """Send the request. A connection that fails is closed."""
+        connection = self._take_socket()
+        try:
+            _send(plpy, connection, self._frame())
+            self._socket = connection
+        finally:
+            if self._socket is None:
+                connection.close()
+
+    def _receive_once(self, plpy: Plpy) -> bytes:
+        """Receive the answer. A connection whose answer is not read to its end is closed."""
+        connection = self._take_socket()
+        try:
             answer = _receive_frame(plpy, connection)
             self._socket = connection
             return answer
         finally:
             if self._socket is None:
                 connection.close()
+
+    def _take_socket(self) -> socket.socket:
+        connection, self._socket = self._socket, None
+        if connection is None:
+            raise ConnectionError("no connection is open")
+        return connection
 
     def _connect(self, plpy: Plpy) -> socket.socket:
         """Connect to a service of this database, the one with the latest heartbeat first."""
@@ -144,9 +191,8 @@ class Line:
                     connection.close()
             if greeted:
                 return connection
-        raise _unavailable_error(
-            f"Tried {'; '.join(failures)}." if failures else "No controller with a service is alive."
-        )
+        detail = f"Tried {'; '.join(failures)}." if failures else "No controller with a service is alive."
+        raise _unavailable_error(detail, standby=facts["standby"])
 
 
 def _check_greeting(body: bytes, installation: str) -> None:
@@ -162,9 +208,15 @@ def _check_greeting(body: bytes, installation: str) -> None:
         raise ConnectionError("it belongs to another database")
 
 
-def _unavailable_error(detail: str) -> RefusalError:
+def _unavailable_error(detail: str, *, standby: bool = False) -> RefusalError:
     hint = "Start one with: tensile up, or tensile controller; tensile doctor says what is missing."
+    if standby:
+        hint = "This server is a hot standby. Start a service beside it: tensile service --read-only."
     return RefusalError(UNAVAILABLE, "no service answers", detail=detail, hint=hint)
+
+
+def _broken_error(error: OSError) -> RefusalError:
+    return _unavailable_error(f"The connection broke: {error}.")
 
 
 def _send(plpy: Plpy, connection: socket.socket, frame: bytes) -> None:
@@ -213,8 +265,12 @@ _line = Line()
 
 SERVICES = """
 select (select s.value #>> '{}' from tensile.settings as s where s.name = 'socket_directory') as directory,
-       array(select w.service_name from tensile.workers as w
-              where w.service_name is not null and w.stopped_at is null
-              order by w.heartbeat_at desc) as names,
+       case when pg_catalog.pg_is_in_recovery()
+            then array[left(replace(tensile.installation()::text, '-', ''), 12) || '-standby-'
+                         || pg_catalog.current_setting('port')]
+            else array(select w.service_name from tensile.workers as w
+                        where w.service_name is not null and w.stopped_at is null
+                        order by w.heartbeat_at desc) end as names,
+       pg_catalog.pg_is_in_recovery() as standby,
        tensile.installation()::text as installation,
        (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint::text as server_start"""

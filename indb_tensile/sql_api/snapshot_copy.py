@@ -8,7 +8,8 @@ inserts the rows, so views, policies, casts and foreign servers run with the cal
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
 
 from ..request.copyable_relation import FOREIGN_TABLE, VIEW
 from .refusals import (
@@ -20,7 +21,7 @@ from .refusals import (
     database_error_fields,
 )
 from .spi import Json, Plpy, Row, callers_path, fetch
-from .training_table import Table
+from .training_table import VECTORS, Table, vector_array
 
 _ESTIMATES_ERR_BY = 2.0  # the planner's estimate must exceed the limit by this factor to refuse a table
 _ROW_HEADER_BYTES = 28  # tuple header and line pointer of a row on disk
@@ -39,33 +40,72 @@ def require_writable(plpy: Plpy) -> None:
     raise RefusalError(READ_ONLY, "a training cannot be enqueued in a read-only transaction", hint=hint)
 
 
-def make_snapshot(plpy: Plpy, table: Table, used: Sequence[str], job: int, path: str | None) -> None:
-    """Copy these columns of the relation and its key into the job's snapshot.
+class _Inserted(Protocol):
+    """The result of an INSERT in PL/Python."""
 
-    A NOTICE tells the client the snapshot's size. `path` is the caller's search_path, which functions of the relation
-    may need.
+    def nrows(self) -> int:
+        """Return the number of inserted rows."""
+
+
+def make_snapshot(
+    plpy: Plpy,
+    table: Table,
+    part_tables: Mapping[str, Table],
+    used: Sequence[str],
+    job: int,
+    path: str | None,
+    *,
+    purpose: str = "trained on",
+) -> None:
+    """Copy these columns of the relation and its key into the job's snapshot, and then the rows of tables of parts.
+
+    A NOTICE tells the client the snapshot's size, and the `purpose` of the rows. `path` is the caller's search_path,
+    which functions of the relation may need.
     """
     start_s = time.monotonic()
     snapshot_columns = _make(plpy, table, used, job)
     names = [plpy.quote_ident(row["name"]) for row in snapshot_columns]
+    used_names = [plpy.quote_ident(name) for name in used]
+    bases = {column.name: column.base for column in table.columns}
     values = [
-        f"tensile.key_text({name})" if row["converted"] else name
+        _converted(name, bases[row["name"]]) if row["converted"] else name
         for name, row in zip(names, snapshot_columns, strict=True)
     ]
-    rows = f"select {', '.join(values)} from {table.source}"
+    target = snapshot_columns[0]["relation"]
     with callers_path(plpy, path):
-        if table.query is None and not any(reason.code in (VIEW, FOREIGN_TABLE) for reason in table.reasons):
-            _refuse_huge(plpy, table, rows)
-        _insert(plpy, table, f"insert into {snapshot_columns[0]['relation']} ({', '.join(names)}) {rows}")
-    # The insert has locked the relation, so its name cannot change again before the transaction ends.
-    if table.query is None and fetch(plpy, NAMED_NOW, table.source)[0]["oid"] != table.oid:
-        message = f"{table} was dropped and created again while it was copied"
-        raise RefusalError(MISSING_TABLE, message, hint="Call tensile_train again.")
-    size = fetch(plpy, SEAL, job)[0]
+        _copy_rows(plpy, table, target, dict(zip(names, values, strict=True)))
+        own = {name: value for name, value in zip(names, values, strict=True) if name in used_names}
+        counts = {part: _copy_rows(plpy, part_table, target, own) for part, part_table in part_tables.items()}
+    # The insert has locked the relations, so their names cannot change again before the transaction ends.
+    for copied in (table, *part_tables.values()):
+        named = copied.origin or copied.source
+        if copied.query is None and fetch(plpy, NAMED_NOW, named)[0]["oid"] != copied.oid:
+            message = f"{copied} was dropped and created again while it was copied"
+            raise RefusalError(MISSING_TABLE, message, hint="Call tensile_train again.")
+    size = fetch(plpy, SEAL, job, counts.get("valid", 0), counts.get("test", 0))[0]
     plpy.notice(
-        f"{table} is trained on as it is now: a snapshot of {size['rows']} rows, {size['bytes']} bytes, "
+        f"{table} is {purpose} as it is now: a snapshot of {size['rows']} rows, {size['bytes']} bytes, "
         f"was written in {time.monotonic() - start_s:.2f} s"
     )
+
+
+def _copy_rows(plpy: Plpy, table: Table, target: str, values: Mapping[str, str]) -> int:
+    """Copy the rows of one table, and return their number. `values` has the SQL expression of each column."""
+    rows = f"select {', '.join(values.values())} from {table.source}"
+    if table.query is None and not any(reason.code in (VIEW, FOREIGN_TABLE) for reason in table.reasons):
+        _refuse_huge(plpy, table, rows)
+    return _insert(plpy, table, f"insert into {target} ({', '.join(values)}) {rows}")
+
+
+def _converted(name: str, base: str) -> str:
+    """Return the SQL expression that converts a column to the base type that the snapshot has for it."""
+    if base in VECTORS:
+        return vector_array(name)
+    if base == "_enum":
+        return f"{name}::pg_catalog.text[]"
+    if base.startswith("_"):
+        return f"{name}::pg_catalog.{base}"
+    return f"tensile.key_text({name})"
 
 
 def _make(plpy: Plpy, table: Table, used: Sequence[str], job: int) -> Sequence[Row]:
@@ -78,16 +118,23 @@ def _make(plpy: Plpy, table: Table, used: Sequence[str], job: int) -> Sequence[R
             f"a snapshot of {table} would have {len(columns) + len(extra)} columns, the most are {_MOST_COLUMNS}",
             hint="Name fewer columns in features => array[...], or store numbers of one kind in one array column.",
         )
-    if table.query is None:
-        return list(plpy.execute(plpy.prepare(MAKE, ["int8", "text[]"]), [job, list(used)]))
-    described = [[getattr(column, part) for column in columns] for part in ("name", "type_oid", "type_modifier")]
-    return list(plpy.execute(plpy.prepare(MAKE_OF_QUERY, ["int8", "text[]", "oid[]", "int4[]"]), [job, *described]))
+    key = [column.name for column in table.columns if column.primary] if table.chosen_key else None
+    if table.query is None and not table.origin:
+        return list(plpy.execute(plpy.prepare(MAKE, ["int8", "text[]", "text[]"]), [job, list(used), key]))
+    columns += extra
+    described = [
+        [column.name for column in columns],
+        [column.type_oid or None for column in columns],  # a column of the relation has its type there
+        [column.type_modifier for column in columns],
+    ]
+    plan = plpy.prepare(MAKE_OF_QUERY, ["int8", "text[]", "oid[]", "int4[]", "text[]"])
+    return list(plpy.execute(plan, [job, *described, key]))
 
 
-def _insert(plpy: Plpy, table: Table, statement: str) -> None:
-    """Copy the rows. Refuses a row that does not fit into a page."""
+def _insert(plpy: Plpy, table: Table, statement: str) -> int:
+    """Copy the rows, and return their number. Refuses a row that does not fit into a page."""
     try:
-        plpy.execute(statement)
+        return cast(_Inserted, plpy.execute(statement)).nrows()
     except plpy.SPIError as error:
         fields = database_error_fields(error)
         if fields["sqlstate"] != TOO_MUCH or not fields["message"].startswith("row is too big"):
@@ -128,7 +175,7 @@ def _plan(explained: str | list[Json]) -> Json:
 TRANSACTION = """
 select current_setting('transaction_read_only') = 'on' as read_only, pg_is_in_recovery() as standby"""
 LIMIT = "select tensile.setting('snapshot_max_bytes')::pg_catalog.int8 as bytes"
-MAKE = "select relation, name, converted from tensile.make_snapshot($1, $2)"
-MAKE_OF_QUERY = "select relation, name, converted from tensile.make_snapshot($1, $2, $3, $4)"
+MAKE = "select relation, name, converted from tensile.make_snapshot($1, $2, null, null, $3)"
+MAKE_OF_QUERY = "select relation, name, converted from tensile.make_snapshot($1, $2, $3, $4, $5)"
 NAMED_NOW = "select pg_catalog.to_regclass($1::text)::pg_catalog.oid::pg_catalog.int8 as oid"
-SEAL = "select rows, bytes from tensile.seal_snapshot($1::int8)"
+SEAL = "select rows, bytes from tensile.seal_snapshot($1::int8, $2::int8, $3::int8)"

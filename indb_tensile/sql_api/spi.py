@@ -45,6 +45,9 @@ class Plpy(Protocol):
     def quote_ident(self, name: str) -> str:
         """Quote a name for use in SQL, if necessary."""
 
+    def quote_literal(self, text: str) -> str:
+        """Quote a text for use in SQL, whatever the session's standard_conforming_strings."""
+
 
 def fetch(plpy: Plpy, statement: str, *arguments: object) -> Sequence[Row]:
     """Return all rows of a statement, which is prepared once per session.

@@ -9,6 +9,7 @@ from ..request.split_rules import (
     check_split_column,
     check_split_use,
     deciding_column,
+    deciding_option,
     require_order,
 )
 from .feature_columns import used_columns
@@ -27,13 +28,13 @@ def choose_split_column(plpy: Plpy, request: Json, table: Table, spec: Json) -> 
     split: Json = spec["split"]
     if "last" in split and "by" not in split:
         split = split | {"by": _only_time_column(plpy, table, spec)}
-    name = deciding_column(split)
-    if name is None:
+    check_split_use(split, spec["target"], spec["features"])
+    option = deciding_option(split)
+    if option is None:
         return split
-    option = "by" if "by" in split else "column"
+    name = split[option]
     column = _find_column(table, name, inherited=request.get("split") is None)
     check_split_column(option, f'"{name}" of {table}', column.kind, f"has type {column.type}")
-    check_split_use(split, spec["target"], spec["features"])
     _check_features(plpy, request, table, spec | {"split": split}, option, name)
     return split
 
@@ -114,7 +115,7 @@ def _check_features(plpy: Plpy, request: Json, table: Table, spec: Json, option:
     check_features(
         spec["target"], [column.name for column in used_columns(table, spec)], str(table), table.column_names
     )
-    if name not in (read_names(request, "exclude") or ()) and option == "by":
+    if name not in (read_names(request, "exclude") or ()) and option in ("by", "group"):
         plpy.notice(
             f"left out of the features, as the split is by it: {name} "
             "(name it in features => array[...] to learn from it)"

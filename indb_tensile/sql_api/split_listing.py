@@ -8,22 +8,28 @@ The answer comes in pages. The first call opens a cursor, and the following call
 import itertools
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RequestError
 from ..request.copyable_relation import COLUMNS
 from ..request.request_fields import read_integer, read_model_name, read_text
+from ..request.split_rules import deciding_column
+from ..request.time_texts import parse_interval, parse_time_of_day
 from .refusals import DENIED, MISSING_COLUMN, MISSING_TABLE, NOT_READY, RefusalError
+from .row_features import stored_transform
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, qualified
 from .split_membership import Membership, row_hash, seconds
-from .training_table import find_table
+from .training_table import VECTORS, find_table, vector_array
 from .version_lookup import find_version
 
 _PAGE_ROWS = 2000
 _MOST_OPEN = 4  # more than one, because a view that is read may itself call tensile_split
 _INTEGERS = ("int2", "int4", "int8")
 _SINGLE = ("_float4", "_int2")  # arrays that a training stores in single precision
+_TEXTS = ("text", "varchar", "bpchar", "char", "name")
+_LABELS = ("_text", "_varchar", "_bpchar", "_name", "_uuid", "_enum")
 _DOUBLE = ("_float8", "_numeric", "_int4", "_int8")
 
 
@@ -49,31 +55,81 @@ def split(plpy: Plpy, request: Json) -> Json:
 
 
 class _Reading:
-    """An open cursor over a relation's rows, read page by page."""
+    """The readings of one or several relations, one after another, page by page."""
 
     def __init__(self, plpy: Plpy, request: Json) -> None:
         name = read_model_name(request)
         version = find_version(plpy, name, read_integer(request, "version"))
-        self._path = read_text(request, "search_path")
+        path = read_text(request, "search_path")
         rule = _rule(fetch(plpy, RULE, version["version_id"])[0], name, version["number"])
-        self._member = Membership(rule)
+        tables = {part: _present_oid(plpy, stored) for part, stored in rule.get("tables", {}).items()}
+        part_of_table = {own: part for part, own in tables.items() if own is not None}
         oid = read_integer(request, "relation")
-        table = find_table(
-            plpy, {"relation": _training_relation(plpy, version["version_id"]) if oid is None else oid}
-        )
+        oids = [] if oid is None else [oid]
+        if oid is None:
+            for part, own in tables.items():
+                if own is None:
+                    raise _missing_part_table(rule["tables"][part])
+            oids = [_training_relation(plpy, version["version_id"]), *part_of_table]
+        computed = frozenset((stored_transform(version) or {}).get("expressions", ()))
+        self._readings = [
+            _TableReading(
+                plpy, _Divided(name, rule, version["target"], part_of_table.get(each), computed), each, path
+            )
+            for each in oids
+        ]
+
+    def page(self, plpy: Plpy) -> list[tuple[str, str | None]]:
+        """Return the next rows, or no rows after the last table."""
+        while self._readings:
+            rows = self._readings[0].page(plpy)
+            if rows:
+                return rows
+            del self._readings[0]
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """How a version's rows were divided. `part` is that of all rows of a table; with None the rule divides them."""
+
+    model: str
+    rule: Json
+    target: str
+    part: str | None
+    computed: frozenset[str]  # the names of computed features
+
+
+class _TableReading:
+    """An open cursor over a relation's rows, read page by page."""
+
+    def __init__(self, plpy: Plpy, divided: _Divided, oid: int, path: str | None) -> None:
+        self._path = path
+        self._whole_part = divided.part
+        rule, target = divided.rule, divided.target
+        table = find_table(plpy, {"relation": oid})
         columns = {row["name"]: row for row in fetch(plpy, COLUMNS, table.oid)}
-        decisive = rule.get("by", rule.get("column"))
-        names = [*rule["identity"], version["target"], *([] if decisive is None else [decisive])]
+        decisive = deciding_column(rule)
+        identity = rule["identity"]
+        if divided.part is not None:  # the table of a part need not have the training relation's key
+            identity = [column for column in identity if column in columns]
+        names = [*identity, target, *([] if decisive is None else [decisive])]
+        _refuse_computed(divided, names)
         missing = [column for column in names if column not in columns]
         if missing:
             raise RefusalError(
                 MISSING_COLUMN,
-                f'{table} has no column "{missing[0]}", which the split of model "{name}" uses',
+                f'{table} has no column "{missing[0]}", which the split of model "{divided.model}" uses',
                 hint="Name the relation that it was trained on, or one with the same columns.",
             )
-        self._forms = [_hash_form(columns[column]) for column in rule["identity"]]
+        timed = rule.get("timed", ())
+        self._forms = [_hash_form(columns[column], timed=column in timed) for column in identity]
         self._decisive = "" if decisive is None else _hash_form(columns[decisive])
-        statement = _statement(plpy, columns, rule["identity"], version["target"], decisive)
+        self._member = Membership(rule, _WORD_FORMS.get(self._decisive, self._decisive))
+        values = dict(zip(identity, self._forms, strict=True))
+        if decisive is not None:
+            values.setdefault(decisive, self._decisive)
+        statement = _statement(plpy, values, identity, target, decisive)
         with callers_path(plpy, self._path):
             self._cursor: Cursor = plpy.cursor(f"{statement} from {qualified(plpy, table.schema, table.name)} as t")
 
@@ -89,9 +145,24 @@ class _Reading:
     def _part(self, row: Row) -> str | None:
         if not row["takes_part"]:
             return None
+        if self._whole_part is not None:
+            return self._whole_part
         values = [_hash_value(row[f"c{place}"], form) for place, form in enumerate(self._forms)]
-        forms = ["time" if form in _TIME_FORMS else form for form in self._forms]
+        forms = [_WORD_FORMS.get(form, form) for form in self._forms]
         return self._member.part(row_hash(values, forms), _hash_value(row["decisive"], self._decisive))
+
+
+def _refuse_computed(divided: _Divided, names: Sequence[str]) -> None:
+    """Refuse a split that tells rows apart by computed features, as for a table without a key."""
+    computed = [name for name in names if name in divided.computed]
+    if computed:
+        raise RefusalError(
+            NOT_READY,
+            f'the split of model "{divided.model}" tells rows apart by "{computed[0]}", which the model computes',
+            detail="The table has no primary key, so all features together tell its rows apart.",
+            hint="Give the table a primary key and train again, or divide its rows by a column: "
+            'split => \'{"column": "part"}\'.',
+        )
 
 
 def _rule(bundle: Row, model: str, number: int) -> Json:
@@ -125,33 +196,64 @@ def _training_relation(plpy: Plpy, version: int) -> int:
     return int(oid)
 
 
-def _hash_form(described: Row) -> str:
-    """Return the form that the row hash uses for a column's values, as in learning/copy_encodings.py."""
+def _present_oid(plpy: Plpy, stored: Json) -> int | None:
+    """Return the oid of the table of a part, or None. In a copy of the database it is found by its name."""
+    oid = fetch(plpy, PRESENT_OID, stored["oid"], stored["schema"], stored["name"])[0]["oid"]
+    return None if oid is None else int(oid)
+
+
+def _missing_part_table(stored: Json) -> RefusalError:
+    message = f'table "{stored["schema"]}.{stored["name"]}", which the split names, does not exist'
+    return RefusalError(MISSING_TABLE, message, hint="Name one relation: tensile_split('model', 'table').")
+
+
+def _hash_form(described: Row, *, timed: bool = False) -> str:
+    """Return the form that the row hash uses for a column's values, as in learning/copy_encodings.py.
+
+    With `timed` the seconds of an interval or time of day are used, and not its text.
+    """
     base = described["base"]
     if base in _INTEGERS:
         return "integer"
     if base in ("float4", "float8", "numeric"):
-        return "float"
+        return "numeric" if base == "numeric" else "float"
     if base == "bool":
         return "boolean"
-    if base in ("date", "timestamp", "timestamptz"):
+    if base in _TIME_FORMS:
         return str(base)
-    return "float4[]" if base in _SINGLE else "float8[]" if base in _DOUBLE else "text"
+    if timed:
+        return "interval" if base == "interval" else "clock"
+    if base in VECTORS:
+        return "vector"
+    if base in _LABELS:
+        return "labels"
+    if base == "_bool":
+        return "bool[]"
+    if base in _SINGLE or base in _DOUBLE:
+        return "float4[]" if base in _SINGLE else "float8[]"
+    return "text" if base in _TEXTS or described["enumerated"] else "any"
 
 
 def _hash_value(value: Any, form: str) -> Any:
-    return seconds(value, form) if value is not None and form in _TIME_FORMS else value
+    if value is None:
+        return None
+    if form in _READ_TEXTS:
+        return _READ_TEXTS[form](value)
+    return seconds(value, form) if form in _TIME_FORMS else value
 
 
 def _statement(
-    plpy: Plpy, described: Mapping[str, Row], identity: Sequence[str], target: str, decisive: str | None
+    plpy: Plpy, forms: Mapping[str, str], identity: Sequence[str], target: str, decisive: str | None
 ) -> str:
-    """Return a query for the identity, the dividing column, whether the target is known, and the key as JSON."""
+    """Return a query for the identity, the dividing column, whether the target is known, and the key as JSON.
+
+    `forms` has the form of each column that is hashed or divides.
+    """
     quoted = {name: f"t.{plpy.quote_ident(name)}" for name in (*identity, target, *([decisive] if decisive else []))}
-    values = {name: _HASH_EXPRESSIONS[_hash_form(described[name])].format(column) for name, column in quoted.items()}
+    values = {name: _HASH_EXPRESSIONS[form].format(quoted[name]) for name, form in forms.items()}
     own = [f"{values[name]} as c{place}" for place, name in enumerate(identity)]
     decides = "null" if decisive is None else values[decisive]
-    shown = [quoted[name] for name in identity if not _hash_form(described[name]).endswith("[]")]
+    shown = [quoted[name] for name in identity if forms[name] not in _WIDE_FORMS]
     key = f"(select pg_catalog.to_jsonb(k.*) from (select {', '.join(shown)}) as k)" if shown else "'{}'"
     chosen = [
         *own,
@@ -162,7 +264,14 @@ def _statement(
     return f"select {', '.join(chosen)}"
 
 
+_WIDE_FORMS = ("float4[]", "float8[]", "bool[]", "vector")  # not shown in the key
 _TIME_FORMS = ("date", "timestamp", "timestamptz")
+_WORD_FORMS = {"any": "text", "numeric": "float", **dict.fromkeys((*_TIME_FORMS, "interval", "clock"), "time")}
+_READ_TEXTS: dict[str, Callable[[str], float]] = {
+    "interval": parse_interval,
+    "clock": parse_time_of_day,
+    "numeric": float,
+}
 _numbers = itertools.count(1)
 _open_readings: OrderedDict[int, _Reading] = OrderedDict()
 
@@ -177,10 +286,17 @@ _MICROSECONDS = (
 _HASH_EXPRESSIONS = {
     "integer": "{0}::pg_catalog.int8",
     "float": "{0}::pg_catalog.float8",
+    "numeric": "{0}::pg_catalog.text",  # a cast to float8 refuses what is beyond its range
     "boolean": "{0}::pg_catalog.bool",
     "text": "{0}::pg_catalog.text",
+    "any": "tensile.key_text({0})",  # the text of other types depends on settings, which that function pins
     "float4[]": "{0}::pg_catalog.float8[]",
     "float8[]": "{0}::pg_catalog.float8[]",
+    "bool[]": "{0}::pg_catalog.bool[]",
+    "vector": vector_array("{0}").replace("'{}'", "'{{}}'"),
+    "labels": "{0}::pg_catalog.text[]",
+    "interval": "tensile.key_text({0})",
+    "clock": "tensile.key_text({0})",
     "date": "case when pg_catalog.isfinite({0}::pg_catalog.date) then ({0}::pg_catalog.date operator(pg_catalog.-) "
     "'2000-01-01'::pg_catalog.date)::pg_catalog.text else {0}::pg_catalog.text end",
     "timestamp": _MICROSECONDS.replace("{1}", "timestamp"),
@@ -191,6 +307,11 @@ select b.version_id is not null as own, (b.bundle -> 'split')::text as rule
   from tensile.model_versions as v
   left join tensile.version_bundles as b on b.version_id = v.version_id
  where v.version_id = $1::int8"""
+PRESENT_OID = """
+select coalesce((select c.oid
+                   from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+                  where c.oid = $1::oid and n.nspname = $2::text and c.relname = $3::text),
+                pg_catalog.to_regclass(pg_catalog.format('%I.%I', $2::text, $3::text))::oid)::int8 as oid"""
 TRAINED_ON = """
 select v.relation_oid::int8 as oid, v.relation_schema as schema, v.relation_name as name,
        coalesce(v.relation_oid = 0, false) as of_query,

@@ -17,13 +17,14 @@ _IDENTITY_SEED = 0x7E45_11E0_7E45_11E0
 _MISSING = 0x9AE1_6A3B_2F90_404F
 _DRAW_BITS = 53
 _EPOCH_S = 946_684_800.0  # PostgreSQL's epoch, 2000-01-01, in seconds since 1970
-_ARRAY_FORMATS = {"float4[]": "f", "float8[]": "d"}
+_ARRAY_FORMATS = {"float4[]": "f", "vector": "f", "float8[]": "d", "bool[]": "?"}
+_LABEL_END = "\0"
 
 
 def row_hash(values: Sequence[Any], forms: Sequence[str]) -> int:
     """Return the hash of the values that identify a row.
 
-    `forms` contains the form of each value: integer, float, boolean, text, time or an array.
+    `forms` contains the form of each value: integer, float, boolean, text, time, labels or an array.
     """
     hashed = _IDENTITY_SEED
     for value, form in zip(values, forms, strict=True):
@@ -49,25 +50,34 @@ def seconds(text: str, form: str) -> float:
 class Membership:
     """Applies the rule of a version's split to rows.
 
-    `part` must be called once per row, because it counts equal rows.
+    `part` must be called once per row, because it counts equal rows. `form` is that of the dividing column's values.
     """
 
-    def __init__(self, rule: Json) -> None:
+    def __init__(self, rule: Json, form: str = "") -> None:
         self._rule = rule
+        self._form = form
+        self._limits = {value: limits for value, *limits in rule.get("limits", ())}
         self._seen: dict[int, int] | None = None if rule["keyed"] else {}
 
     def part(self, hashed: int, decisive: Any) -> str | None:
         """Return the part of a row with a target, or None if the dividing column does not name a part."""
         row_draw = draw(self._distinct_hash(hashed), self._rule["seed"])
-        if self._rule["kind"] == "last":
+        kind, limits = self._rule["kind"], [self._rule.get(f"{name}_below", 0) for name in ("test", "valid")]
+        if kind in ("group", "stratified") and decisive is None:
+            return None
+        if kind == "group":
+            row_draw = draw(row_hash([decisive], [self._form]), self._rule["seed"])
+        elif kind == "stratified":
+            limits = self._limits.get(decisive, limits)
+        if kind == "last":
             return self._part_by_order(decisive, row_draw)
-        if self._rule["kind"] == "column":
+        if kind == "column":
             named = {True: "test", False: "train"}.get(decisive, decisive)
             valid = named == "train" and row_draw < self._rule["valid_below"]
             return "valid" if valid else named if named in ("train", "valid", "test") else None
-        if row_draw < self._rule["test_below"]:
+        if row_draw < limits[0]:
             return "test"
-        return "valid" if row_draw < self._rule["valid_below"] else "train"
+        return "valid" if row_draw < limits[1] else "train"
 
     def _part_by_order(self, value: float | None, row_draw: int) -> str | None:
         if value is None or value != value:
@@ -94,6 +104,8 @@ def _word(value: Any, form: str) -> int:
     if form in _ARRAY_FORMATS:
         numbers = _flat(value)
         return _digest(struct.pack(f"<{len(numbers)}{_ARRAY_FORMATS[form]}", *numbers))
+    if form == "labels":
+        return _digest(_LABEL_END.join(sorted({label for label in _flat(value) if label is not None})).encode())
     if form == "text":
         return _digest(value.encode())
     if form in ("float", "time"):
@@ -102,10 +114,10 @@ def _word(value: Any, form: str) -> int:
     return int(value) & _WORD
 
 
-def _flat(value: Any) -> list[float]:
+def _flat(value: Any) -> list[Any]:
     if not isinstance(value, list):
         return [value]
-    return [number for item in value for number in _flat(item)]
+    return [element for item in value for element in _flat(item)]
 
 
 def _digest(value: bytes) -> int:

@@ -3,7 +3,7 @@
 The rules are those of `indb_tensile/request`. Here an argument that the request leaves out is that of the last run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..errors import RequestError
@@ -43,6 +43,11 @@ def preprocess(request: Json, before: Json, table: Table, features: Sequence[Tab
     types = {column.name: (column.type, column.kind) for column in features}
     check_preprocess_columns(options, types, str(table), table.column_names)
     return options
+
+
+def documents(request: Json, before: Json) -> Collection[str]:
+    """Return the json columns of which `preprocess` chooses paths."""
+    return list(check_preprocess(_inherited_object(request, "preprocess", before)).get("paths", {}))
 
 
 def split(request: Json, before: Json) -> Json:

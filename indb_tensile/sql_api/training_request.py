@@ -3,21 +3,30 @@
 import json
 from collections.abc import Sequence
 
-from ..request.job_rules import DEPLOY, check_max_runtime, refuse_unsupported
-from ..request.request_fields import read_choice, read_key, read_model_name, read_text
-from ..request.split_rules import deciding_column
+from ..request.copyable_relation import counting
+from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
+from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
+from ..request.split_rules import TABLE_OPTIONS, deciding_column
 from . import service_connection, training_arguments
 from .data_warnings import warn_about_features
 from .feature_columns import choose_features, used_columns
+from .feature_expressions import add_features, drop_view, naming_features, refuse_roles
 from .first_rows import check_rows, read_statistics
-from .inherited_arguments import fitting, fitting_task, tell_inherited
+from .inherited_arguments import LastRun, fitting, fitting_task, fitting_transform, tell_inherited
+from .pinned_settings import OUTPUTS, pinned
 from .query_source import describe_query
+from .refusals import NOT_SUPPORTED, RefusalError
 from .snapshot_copy import make_snapshot, require_writable
-from .spi import Json, Plpy, callers_path, fetch
+from .spi import Json, Plpy, callers_path, fetch, qualified
 from .split_column import check_split_values, choose_split_column, read_shares
+from .split_key import with_split_key
+from .split_tables import PartTables, count_rows, find_part_tables, require_same_columns, require_targets
+from .starting_version import choose_start
 from .stored_models import last_run
+from .table_grants import check_reader
 from .target_column import choose_target, choose_task
 from .training_table import Table, find_table, reasons_against, require_grants
+from .weight_column import check_weight_column
 
 
 def train(plpy: Plpy, request: Json) -> Json:
@@ -25,35 +34,70 @@ def train(plpy: Plpy, request: Json) -> Json:
 
     A relation that trainers cannot read in its present form is copied into a snapshot.
     """
-    refuse_unsupported(request)
+    return enqueue(plpy, request)
+
+
+def enqueue(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
+    """Check the request and enqueue it. Omitted arguments are those of `last`, or of the model's last run."""
     require_writable(plpy)
-    key = read_key(request)
-    if key is not None and (existing := fetch(plpy, JOB_OF_KEY, key)):
-        return {"job": existing[0]["job_id"]}
-    spec, table = _resolve(plpy, request)
-    with callers_path(plpy, _search_path(request)):
+    existing = job_of_key(plpy, request)
+    if existing is not None:
+        return {"job": existing}
+    depends_on = check_depends_on(request.get("depends_on"))
+    spec, table, part_tables = _resolve(plpy, request, last)
+    if request.get("snapshot"):
+        spec["snapshot"] = True
+    transform = spec.get("transform")
+    with naming_features(plpy, table, transform), callers_path(plpy, _search_path(request)):
         warn_about_features(plpy, table, spec)
     priority = training_arguments.priority(request)
+    job, is_new = insert_job(plpy, request, spec, priority, depends_on)
+    if not is_new:
+        return {"job": job}
+    used = _used_names(table, spec)
+    if _needs_snapshot(request, table, part_tables, used):
+        with naming_features(plpy, table, transform), pinned(plpy, OUTPUTS if table.origin else {}):
+            make_snapshot(plpy, table, part_tables, used, job, _search_path(request))
+    drop_view(plpy, table)
+    return {"job": job}
+
+
+def job_of_key(plpy: Plpy, request: Json) -> int | None:
+    """Return the job that was enqueued with the request's idempotency key, or None if there is none."""
+    key = read_key(request)
+    jobs = [] if key is None else fetch(plpy, JOB_OF_KEY, key)
+    return jobs[0]["job_id"] if jobs else None
+
+
+def insert_job(
+    plpy: Plpy, request: Json, spec: Json, priority: int, depends_on: Sequence[int] | None
+) -> tuple[int, bool]:
+    """Enqueue the job of a specification. Return its number, and whether it is new.
+
+    It is not new if another session has used the request's key since `job_of_key`: the job is then that session's.
+    """
     relation = spec["relation"]
     values = (spec["model"], relation["oid"], relation["schema"], relation["name"], json.dumps(spec))
-    enqueued = fetch(plpy, ENQUEUE, *values, priority, read_text(request, "not_before"), key)
-    if not enqueued:  # another session has used the key since the look-up: return its job
-        return {"job": fetch(plpy, JOB_OF_KEY, key)[0]["job_id"]}
-    job = enqueued[0]["job_id"]
-    used = _used_names(table, spec)
-    if _needs_snapshot(request, table, used):
-        make_snapshot(plpy, table, used, job, _search_path(request))
-    return {"job": job}
+    awaited = None if depends_on is None else f"{{{','.join(map(str, depends_on))}}}"
+    key, retried = read_key(request), read_integer(request, "retry_of")
+    enqueued = fetch(plpy, ENQUEUE, *values, priority, read_text(request, "not_before"), key, awaited, retried)
+    if enqueued:
+        return enqueued[0]["job_id"], True
+    return fetch(plpy, JOB_OF_KEY, key)[0]["job_id"], False
 
 
 def explain(plpy: Plpy, request: Json) -> Json:
     """Return what this training would need, as the service computes it, without enqueuing the training."""
-    refuse_unsupported(request)
-    spec, table = _resolve(plpy, request)
+    check_depends_on(request.get("depends_on"))
+    spec, table, part_tables = _resolve(plpy, request)
     training_arguments.priority(request)
-    with callers_path(plpy, _search_path(request)):
+    with naming_features(plpy, table, spec.get("transform")), callers_path(plpy, _search_path(request)):
         columns, rows = read_statistics(plpy, table, spec)
         shares = read_shares(plpy, table, spec)
+        if part_tables:
+            counted = count_rows(plpy, part_tables, spec["target"])
+            shares = {part: counted.get(part, 0) / max(rows, 1) for part in TABLE_OPTIONS}
+    drop_view(plpy, table)
     device = fetch(plpy, DEVICE_ROOM)[0]
     service_request = {"verb": "explain", "spec": spec, "columns": columns, "rows": rows, "shares": shares}
     answer = service_connection.ask(
@@ -68,18 +112,35 @@ def explain(plpy: Plpy, request: Json) -> Json:
     return {"rows": answer["rows"]}
 
 
-def _resolve(plpy: Plpy, request: Json) -> tuple[Json, Table]:
-    """Return the complete JobSpec of a request, with defaults and inherited arguments, and its table."""
+def _resolve(plpy: Plpy, request: Json, last: LastRun | None = None) -> tuple[Json, Table, PartTables]:
+    """Return the complete JobSpec of a request, with defaults and inherited arguments, and the tables to read."""
     name = read_model_name(request)
     table = find_table(plpy, request) if "query" not in request else describe_query(plpy, request)
-    last = last_run(plpy, name)
+    last = last_run(plpy, name) if last is None else last
+    last = fitting_transform(plpy, request, last, table)
+    transform, table = add_features(plpy, request, last, table)
+    with naming_features(plpy, table, transform):
+        return _resolve_columns(plpy, request, last, table, transform)
+
+
+def _resolve_columns(
+    plpy: Plpy, request: Json, last: LastRun, table: Table, transform: Json | None
+) -> tuple[Json, Table, PartTables]:
+    """Return the specification of a training whose table and computed features are known."""
+    name = read_model_name(request)
+    start = choose_start(plpy, request)
+    if start is not None:
+        request, last = start.complete(request, table), start.fall_back(last)
     target = choose_target(request, last.arguments, table)
     last = fitting_task(plpy, request, last, target)
     with callers_path(plpy, _search_path(request)):
         task = choose_task(plpy, request, last.arguments, table, target)
     last = fitting(plpy, request, last, table, target, task)
     before = last.arguments
-    features, exclude = choose_features(plpy, request, before, table, target)
+    table = with_split_key(plpy, request, before, table)
+    documents = training_arguments.documents(request, before)
+    with callers_path(plpy, _search_path(request)):
+        features, exclude = choose_features(plpy, request, before, table, target, documents)
     spec = {
         "model": name,
         "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
@@ -99,20 +160,58 @@ def _resolve(plpy: Plpy, request: Json) -> tuple[Json, Table]:
     }
     if table.query is not None:
         spec["query"] = table.query
+    if transform is not None:
+        spec["transform"] = transform
+    check_weight_column(table, spec)
     spec["split"] = choose_split_column(plpy, request, table, spec)
+    refuse_roles(table, transform, spec, deciding_column(spec["split"]))
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
+    if start is not None:
+        start.check(spec, [column.name for column in used_columns(table, spec)])
+        spec["init_from"] = start.to_spec()
     tell_inherited(plpy, request, last, spec)
     if training_arguments.never_stops(spec):
         plpy.notice("training does not stop early, as the split's valid_size is 0")
-    used = _used_names(table, spec)
-    if not _needs_snapshot(request, table, used):
-        require_grants(plpy, table, used)
-        spec["column_numbers"] = {column.name: column.number for column in table.columns if column.name in used}
+    part_tables = _add_tables(plpy, request, table, spec)
     with callers_path(plpy, _search_path(request)):
         check_rows(plpy, table, spec)
         check_split_values(plpy, table, spec)
-    return spec, table
+        require_targets(plpy, part_tables, spec["target"])
+    return spec, table, part_tables
+
+
+def _add_tables(plpy: Plpy, request: Json, table: Table, spec: Json) -> PartTables:
+    """Add the tables of parts to the specification, and the numbers of the columns that trainers read directly.
+
+    Returns the tables of parts. Refuses tables that differ, and tables that trainers may not read.
+    """
+    used = _used_names(table, spec)
+    part_tables = find_part_tables(plpy, request, spec["split"], table)
+    if part_tables and table.origin:
+        raise RefusalError(
+            NOT_SUPPORTED,
+            "split: tables of parts cannot be combined with computed features (transform)",
+            hint="Compute the features in a view of each table, and train on the views.",
+        )
+    require_same_columns(part_tables, table, used)
+    names = {part: qualified(plpy, own.schema, own.name) for part, own in part_tables.items()}
+    spec["split"] = spec["split"] | names
+    if part_tables:
+        spec["part_tables"] = {
+            part: {"oid": own.oid, "schema": own.schema, "name": own.name} for part, own in part_tables.items()
+        }
+    if not _needs_snapshot(request, table, part_tables, used):
+        require_grants(plpy, table, used)
+        spec["column_numbers"] = _numbers(table, used)
+        for part, own in part_tables.items():
+            check_reader(plpy, own.oid, str(own), used)
+            spec["part_tables"][part]["column_numbers"] = _numbers(own, used)
+    return part_tables
+
+
+def _numbers(table: Table, used: Sequence[str]) -> dict[str, int]:
+    return {column.name: column.number for column in table.columns if column.name in used}
 
 
 def _search_path(request: Json) -> str | None:
@@ -124,13 +223,20 @@ def _search_path(request: Json) -> str | None:
 
 
 def _used_names(table: Table, spec: Json) -> list[str]:
-    decisive = deciding_column(spec["split"])
-    names = [*(column.name for column in used_columns(table, spec)), spec["target"]]
-    return names if decisive is None or decisive in names else [*names, decisive]
+    others = (spec["target"], deciding_column(spec["split"]), spec["hyperparams"].get("weight"))
+    names = [*(column.name for column in used_columns(table, spec)), *(name for name in others if name is not None)]
+    return list(dict.fromkeys(names))
 
 
-def _needs_snapshot(request: Json, table: Table, used: Sequence[str]) -> bool:
-    return table.query is not None or bool(request.get("snapshot")) or bool(reasons_against(table, used))
+def _needs_snapshot(request: Json, table: Table, part_tables: PartTables, used: Sequence[str]) -> bool:
+    """Return whether trainers cannot read one of the tables. All of them are then copied into the snapshot."""
+    return (
+        table.query is not None
+        or bool(table.origin)
+        or bool(request.get("snapshot"))
+        or bool(reasons_against(table, used))
+        or any(counting(own.reasons, used, keyed=False) for own in part_tables.values())
+    )
 
 
 JOB_OF_KEY = """
@@ -139,8 +245,9 @@ select job_id from tensile.jobs
    and idempotency_key = $1::text"""
 ENQUEUE = """
 insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec, priority, not_before,
-                          idempotency_key)
-values ($1::text, $2::oid, $3::text, $4::text, $5::jsonb, $6::int4, $7::timestamptz, $8::text)
+                          idempotency_key, depends_on, retry_of)
+values ($1::text, $2::oid, $3::text, $4::text, $5::jsonb, $6::int4, $7::timestamptz, $8::text, $9::text::int8[],
+        $10::int8)
 on conflict (owner_oid, installation, idempotency_key) where idempotency_key is not null do nothing
 returning job_id"""
 DEVICE_ROOM = """

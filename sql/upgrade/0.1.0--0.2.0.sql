@@ -7,6 +7,20 @@ drop function tensile.owns_model(bigint, name);
 drop function tensile.claim_job(bigint);
 drop function tensile.bridge(text, jsonb);
 drop function tensile.call(text, jsonb);
+drop function public.tensile_training_info(text);
+drop function public.tensile_grant_model(text, name);
+drop function public.tensile_explain(
+  text, regclass, text, text, text, jsonb, text[], text[], jsonb, jsonb, text, jsonb, text, integer, text, interval,
+  text, bigint[], timestamptz, text, boolean);
+drop procedure public.tensile_train_and_wait(
+  text, regclass, text, text, text, jsonb, text[], text[], jsonb, jsonb, text, jsonb, text, integer, text, interval,
+  text, bigint[], timestamptz, text, boolean, bigint);
+drop function public.tensile_train(
+  text, regclass, text, text, text, jsonb, text[], text[], jsonb, jsonb, text, jsonb, text, integer, text, interval,
+  text, bigint[], timestamptz, text, boolean);
+drop function tensile.training_request(
+  text, regclass, text, text, text, jsonb, text[], text[], jsonb, jsonb, text, jsonb, text, integer, text, interval,
+  text, bigint[], timestamptz, text, boolean);
 
 create type tensile.checkpoint_store as enum ('local', 'catalog');
 
@@ -97,9 +111,30 @@ alter table tensile.model_versions
   add column weights_digest text,
   add column not_deployed text,
   add column training jsonb,
+  add column deployed_by name,
+  add column deployed_why text,
+  add constraint model_versions_reasons_are_short check (length(deployed_why) <= 1000),
   add constraint model_versions_digests_are_sha256 check (weights_digest ~ '^[0-9a-f]{64}$');
 
-alter table tensile.model_privileges add column owner_oid oid, add column revoked_at timestamptz;
+create table tensile.deployments (
+  deployment_id bigint generated always as identity primary key,
+  model_id bigint not null references tensile.models on delete cascade,
+  from_version integer,
+  to_version integer,
+  deployed_by name,
+  deployed_at timestamptz not null default now(),
+  job_id bigint,
+  reason text
+);
+create index deployments_model on tensile.deployments (model_id, deployment_id);
+insert into tensile.deployments (model_id, to_version, deployed_at, job_id)
+select v.model_id, v.number, v.created_at, v.job_id from tensile.model_versions as v where v.deployed
+ order by v.version_id;
+
+alter table tensile.model_privileges
+  drop constraint model_privileges_are_known,
+  add constraint model_privileges_are_known check (privilege in ('predict', 'weights')),
+  add column owner_oid oid, add column revoked_at timestamptz;
 update tensile.model_privileges as p set owner_oid = m.owner_oid from tensile.models as m where m.model_id = p.model_id;
 alter table tensile.model_privileges alter column owner_oid set not null;
 create index model_privileges_revoked on tensile.model_privileges (model_id) where revoked_at is not null;
@@ -115,12 +150,27 @@ alter table tensile.jobs
   add column progress_at timestamptz,
   add column last_death_phase text,
   add column threads integer,
-  add column pause_requested boolean not null default false;
+  add column pause_requested boolean not null default false,
+  add column depends_on bigint[],
+  add column awaits_jobs boolean not null default false,
+  add column retry_of bigint,
+  add column init_version_id bigint;
+
+create table tensile.awaited_jobs (
+  job_id bigint not null references tensile.jobs on delete cascade,
+  awaited_id bigint not null,
+  primary key (job_id, awaited_id)
+);
+create index awaited_jobs_awaited on tensile.awaited_jobs (awaited_id);
 
 alter type tensile.job_phase add value 'paused';
 alter type tensile.job_phase add value 'parked';
+alter type tensile.job_phase add value 'predicting';
 
-alter table tensile.job_progress add column eta_earliest timestamptz;
+alter table tensile.job_progress
+  add column eta_earliest timestamptz,
+  add column rows_predicted bigint,
+  add column rows_expected bigint;
 
 -- Jobs fail whose specification is larger than a worker of 0.2.0 reads.
 with refused as (
@@ -147,6 +197,7 @@ alter table tensile.jobs
     check (idempotency_key !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
   add constraint jobs_attempts_are_bounded check (max_attempts between 1 and 100 and faults between 0 and max_attempts),
   add constraint jobs_have_threads check (threads > 0),
+  add constraint jobs_await_others_only_while_queued check (not awaits_jobs or state = 'queued'),
   add constraint jobs_attempts_are_counts check (attempt >= 0 and interruptions >= 0 and interrupted >= interval '0');
 
 drop index tensile.jobs_active;
@@ -154,7 +205,9 @@ create index jobs_active on tensile.jobs (worker_id) where worker_id is not null
 create index jobs_finished on tensile.jobs (finished_at, job_id) where finished_at is not null;
 drop index tensile.jobs_queued;
 create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job_id)
-  where state = 'queued' and not pause_requested;
+  where state = 'queued' and not pause_requested and not awaits_jobs;
+create index jobs_awaiting on tensile.jobs (job_id) where awaits_jobs;
+create index jobs_retried on tensile.jobs (retry_of) where retry_of is not null;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 drop index tensile.jobs_idempotency;
 create unique index jobs_idempotency on tensile.jobs (owner_oid, installation, idempotency_key)
@@ -310,5 +363,8 @@ create table tensile.snapshots (
   bytes bigint,
   created_at timestamptz not null default now(),
   sealed boolean not null default false,
-  constraint snapshots_are_measured_when_sealed check (sealed = (rows is not null) and sealed = (bytes is not null))
+  valid_rows bigint not null default 0,
+  test_rows bigint not null default 0,
+  constraint snapshots_are_measured_when_sealed check (sealed = (rows is not null) and sealed = (bytes is not null)),
+  constraint snapshots_parts_are_rows check (valid_rows >= 0 and test_rows >= 0 and valid_rows + test_rows <= rows)
 );

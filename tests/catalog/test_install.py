@@ -15,6 +15,7 @@ from psycopg import sql
 from indb_tensile.catalog import install, jobs, models, snapshots
 from indb_tensile.catalog.bridge_sources import literal
 from indb_tensile.catalog.install import EXTENSION, SCRIPT, Installation
+from indb_tensile.catalog.pgml_schema import install_pgml
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import DatabaseError, MissingError, PrivilegeError, RequestError
 from indb_tensile.job import JobId
@@ -183,6 +184,7 @@ def test_extension_and_script_create_the_same_catalog(extension_server: Cluster)
 def test_restored_dump_has_the_models_and_does_not_run_the_copied_queue(extension_server: Cluster, way: str) -> None:
     with new_database(extension_server, f"production_{way}") as production:
         install.install(production, way=way)
+        install_pgml(production)
         version = _create_rows(production)
         stored = models.load_version(production, version)
         with new_database(extension_server, f"copied_{way}") as copied:
@@ -192,6 +194,8 @@ def test_restored_dump_has_the_models_and_does_not_run_the_copied_queue(extensio
             states = copied.execute("select state::text from tensile.jobs order by job_id").fetchall()
             assert states == ([("succeeded",)] if way == EXTENSION else [("succeeded",), ("queued",), ("starting",)])
             assert copied.execute("select value from tensile.settings").fetchall() == [("/run/x",)]
+            listed = "select id, name, deployed from pgml.trained_models"  # a script's, so a dump has its functions
+            assert copied.execute(listed).fetchall() == production.execute(listed).fetchall() != []
             kinds = copied.execute(
                 "select kind from tensile.job_events where job_id = 1 order by event_id"
             ).fetchall()

@@ -268,7 +268,9 @@ def test_running_job_is_cancelled_by_its_worker_after_the_next_heartbeat(databas
         alice.execute("update tensile.jobs set cancel_requested = true")
         assert state(alice, job) == "starting"
         claims = {job: claimed.claim}
-        assert jobs.beat(connection, worker, claims) == HeartbeatReply(cancelled=(job,), lost=(), alive=True)
+        assert jobs.beat(connection, worker, claims) == HeartbeatReply(
+            cancelled=(job,), lost=(), alive=True, priorities={job: 0}
+        )
         jobs.cancelled(connection, job, claimed.claim)
         assert jobs.beat(connection, worker, claims) == HeartbeatReply(cancelled=(), lost=(), alive=True)
         assert state(alice, job) == "cancelled"

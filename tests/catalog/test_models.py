@@ -353,8 +353,8 @@ def test_dropped_model_is_invisible_and_its_bytes_are_deleted_in_portions(databa
             models.load_version(connection, version)
         alice.execute("insert into tensile.models (name) values ('m')")
 
-        deleted = [connection.execute("select tensile.delete_dropped(1)").fetchone() for _ in range(5)]
-        assert deleted == [(1,), (1,), (1,), (1,), (0,)], "a chunk, its version, the model, an unused name"
+        deleted = [connection.execute("select tensile.delete_dropped(1)").fetchone() for _ in range(6)]
+        assert deleted == [(1,)] * 5 + [(0,)], "a chunk, its version, its deployment, the model, an unused name"
         for table in ("models", "model_versions", "version_bundles", "artifacts"):
             assert connection.execute(f"select count(*) from tensile.{table}".encode()).fetchone() == (0,), table
         assert alice.execute("select state::text, version_id from tensile.jobs").fetchone() == ("succeeded", version)

@@ -190,7 +190,13 @@ def test_users_may_call_only_known_security_definer_functions(database: Database
                 where p.pronamespace = 'tensile'::regnamespace and p.prosecdef and p.prorettype <> 'trigger'::regtype
                   and has_function_privilege('tensile_user', p.oid, 'execute') order by 1"""
         ).fetchall()
-        assert [name for (name,) in definers] == ["active_jobs", "make_snapshot", "queue_positions", "seal_snapshot"]
+        assert [name for (name,) in definers] == [
+            "active_jobs",
+            "make_prediction_table",
+            "make_snapshot",
+            "queue_positions",
+            "seal_snapshot",
+        ]
 
 
 @pytest.mark.shares_database

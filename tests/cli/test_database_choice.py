@@ -101,6 +101,13 @@ def test_init_prints_its_result_and_requires_a_superuser(tensile: Tensile, datab
     second_init = tensile("init", "--dsn", database.dsn())
     assert second_init.code == 0
     assert "warning: it was installed from another source of the same version" in second_init.err
+    with_pgml = tensile("init", "--pgml", "--dsn", database.dsn())
+    assert (with_pgml.code, "schema pgml is installed" in with_pgml.err) == (0, True)
+    with database.connect() as admin:
+        admin.execute("alter schema pgml owner to alice")
+    foreign_schema = tensile("init", "--pgml", "--dsn", database.dsn())
+    assert foreign_schema.code != 0
+    assert "alter schema pgml rename to old_pgml" in foreign_schema.err
     refused = tensile("init", "--dsn", database.cluster.dsn(user="alice", database="postgres"))
     assert refused.code == 3
     assert '"alice" is not a superuser' in refused.err

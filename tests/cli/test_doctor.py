@@ -27,8 +27,8 @@ def test_doctor_without_a_database_checks_the_machine_and_names_the_first_step(t
     checks = checks_by_name(done)
     assert done.code == 1
     assert [name for name, row in checks.items() if row["ok"]] == [
-        "python", "torch", "native library", "shared memory", "gpu", "device", "device memory",
-            "swap directory", "PostgreSQL"]  # fmt: skip
+        "python", "torch", "native library", "shared memory", "gpu", "rows of tables", "device",
+            "device memory", "swap directory", "PostgreSQL"]  # fmt: skip
     assert checks["embedded cluster"]["mend"] == "tensile up"
     assert tensile.variables["TENSILE_STATE_DIR"] in checks["embedded cluster"]["found"]
     assert checks["database"]["mend"].startswith("run tensile up")
@@ -181,8 +181,19 @@ def test_the_embedded_controllers_swap_directory_is_looked_for_in_its_own_state_
     assert f"the disk of {tmp_path}/swap" in rows["swap directory"]["found"]
 
 
+def test_the_memory_and_the_disk_for_rows_are_shown(tmp_path: Path) -> None:
+    settings = {"TENSILE_DEVICE": "emulated", "TENSILE_READ_LIMIT_BYTES": "64MB"}
+    rows, *_ = device(settings | {"TENSILE_ROWS_DIRECTORY": str(tmp_path)})
+    assert (rows["check"], rows["ok"]) == ("rows of tables", True)
+    assert rows["found"].startswith(
+        f"up to 64 MB of memory a trainer; larger tables go to a file in {tmp_path}, whose"
+    )
+    refused, *_ = device(settings | {"TENSILE_ROWS_DIRECTORY": "/dev/shm/rows"})
+    assert (refused["ok"], refused["mend"]) == (False, "name a directory on a disk with TENSILE_ROWS_DIRECTORY")
+
+
 def test_memory_directory_with_enough_space_is_ok() -> None:
-    kind, row = device(
+    _, kind, row = device(
         {"TENSILE_DEVICE": "emulated", "TENSILE_MEMORY_DIRECTORY": "/dev/shm", "TENSILE_CAPACITY_BYTES": "1MB"}
     )
     assert kind["found"].startswith("an emulated GPU, not this machine's own speed")
@@ -253,7 +264,7 @@ def test_lines_are_folded_between_words_at_the_width_of_the_terminal(monkeypatch
 def test_device_check_without_a_gpu_names_cpu_memory_and_disk() -> None:
     settings = {"TENSILE_DEVICE": "cpu", "TENSILE_TORCH_THREADS": "3", "TENSILE_SWAP_DIRECTORY": "/"}
     checks = {row["check"]: row for row in device(settings)}
-    assert list(checks) == ["device", "device memory", "swap directory"]
+    assert list(checks) == ["rows of tables", "device", "device memory", "swap directory"]
     assert "3 threads a job: TENSILE_DEVICE is cpu" in checks["device"]["found"]
     assert "the rest is for the database and the trainers" in checks["device memory"]["found"]
     assert "free on the disk of /, of which up to" in checks["swap directory"]["found"]

@@ -156,6 +156,28 @@ def test_paused_job_is_listed_as_paused_until_it_is_resumed(demo: Tensile, datab
     assert json.loads(demo("jobs", "--json").out)["phase"] is None
 
 
+def test_failed_job_is_enqueued_again_with_another_priority(demo: Tensile, database: Database) -> None:
+    with database.connect("demo") as connection:
+        connection.execute("create table r as select i as x, i % 3 as y from generate_series(1, 60) as i")
+        connection.execute("grant select on r to tensile_reader")
+    (first,) = [json.loads(line)["job_id"] for line in demo("train", "m", "r", "--json").out.splitlines()]
+    later = json.loads(demo("train", "n", "r", "--depends-on", str(first), "--json").out)["job_id"]
+    assert json.loads(demo("priority", str(later), "-5", "--json").out) == {"job_id": later, "priority": -5}
+    demo("cancel", str(first))
+    done = demo("retry", str(first), str(later), "--json")
+    assert [json.loads(line) for line in done.out.splitlines()] == [
+        {"job_id": later + 1, "retry_of": first},
+        {"job_id": later + 2, "retry_of": later},
+    ]
+    rows = [json.loads(line) for line in demo("queue", "--json").out.splitlines()]
+    assert [(row["job_id"], row["priority"]) for row in rows] == [(later + 1, 0), (later + 2, -5)]
+    refused = demo("retry", str(first))
+    assert (refused.code, refused.err.splitlines()[0]) == (
+        2,
+        f"tensile: job {first} is repeated by job {later + 1} already",
+    )
+
+
 def test_cancel_prints_the_outcome_of_each_job(
     demo: Tensile, database: Database, worker: psycopg.Connection[Any]
 ) -> None:

@@ -76,8 +76,11 @@ def test_every_command_exists_and_has_a_help_text(name: str) -> None:
             assert isinstance(parameter, click.Argument) or (isinstance(parameter, click.Option) and parameter.help)
 
 
-# `controller` and `psql` keep running, `bench` passes its arguments on, `graph` and `reference` print documents.
-@pytest.mark.parametrize("name", sorted(set(main.COMMANDS) - {"controller", "psql", "bench", "graph", "reference"}))
+# `controller`, `service` and `psql` keep running, `bench` passes its arguments on, `graph` and `reference` print
+# documents.
+@pytest.mark.parametrize(
+    "name", sorted(set(main.COMMANDS) - {"controller", "service", "psql", "bench", "graph", "reference"})
+)
 def test_every_command_that_prints_rows_can_print_json(name: str) -> None:
     command = main.tensile.get_command(click.Context(main.tensile), name)
     assert command is not None

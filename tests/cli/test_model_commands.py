@@ -40,6 +40,20 @@ def test_models_are_listed_with_their_deployed_version(demo: Tensile, database: 
     assert row_line.split()[:3] == ["m", "demo", "2"]
 
 
+def test_version_is_deployed_by_number_and_by_word(demo: Tensile, database: Database) -> None:
+    publish(database)
+    publish(database)
+    done = demo("deploy", "m", "2", "--reason", "a trial", "--json")
+    assert (done.code, json.loads(done.out)) == (0, {"model": "m", "version": 2})
+    assert json.loads(demo("deploy", "m", "previous", "--json").out) == {"model": "m", "version": 1}
+    again = demo("deploy", "m", "1")
+    assert (again.code, again.err) == (0, 'notice: version 1 of model "m" is deployed already\n')
+    assert demo("deploy", "m", "9").code == 2
+    assert demo("retrain", "m").err.startswith(
+        'tensile: table "public.t", the table of the last training of model "m"'
+    )
+
+
 def test_prediction_is_the_services_answer(demo: Tensile, database: Database) -> None:
     publish(database)
     requests: list[object] = []

@@ -86,6 +86,7 @@ class FakeRecords:
         self.workers_of: dict[JobId, WorkerId] = {}
         self.cancels: set[JobId] = set()
         self.pauses: set[JobId] = set()
+        self.priorities: dict[JobId, int] = {}
         self.workers: list[WorkerId] = []
         self.alive: set[WorkerId] = set()
         self.written: list[Writing] = []
@@ -207,6 +208,7 @@ class FakeRecords:
                 alive=worker in self.alive,
                 strays=strays,
                 paused=tuple(sorted(self.pauses & set(held))),
+                priorities={job: self.priorities.get(job, 0) for job in held},
             )
 
     def take_over(self, job: JobId) -> None:

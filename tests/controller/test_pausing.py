@@ -1,4 +1,4 @@
-"""Check with fake trainers how the controller's loop pauses and resumes jobs."""
+"""Check with fake trainers how the controller's loop pauses and resumes jobs, and learns of their priorities."""
 
 import time
 from dataclasses import replace
@@ -47,6 +47,15 @@ def test_notification_of_a_pause_sends_a_heartbeat_at_once() -> None:
         harness.records.pauses.add(job)
         harness.mailbox.post(Notification(kind="pause", job=job))
         _until_stage(harness, job, JobStage.PARKED)
+
+
+def test_notification_of_a_priority_sends_a_heartbeat_that_brings_it() -> None:
+    with controller_harness(beat_s=1000.0, lease_s=10_000.0) as harness:
+        job = harness.records.enqueue("train")
+        harness.until_adopted(job)
+        harness.records.priorities[job] = -5
+        harness.mailbox.post(Notification(kind="priority", job=job))
+        harness.until(lambda: [m.job.priority for m in harness.controller.pool.members] == [-5])
 
 
 def test_paused_job_that_may_not_wait_in_host_memory_returns_to_the_queue_without_a_fault() -> None:

@@ -208,3 +208,43 @@ def test_only_the_owner_may_read_the_split_and_the_relation_must_fit(
     alice.execute("drop table own")
     with pytest.raises(psycopg.errors.UndefinedTable, match=r'table "alice\.own", which the model was trained on'):
         alice.execute("select * from tensile_split('own')")
+
+
+def test_a_model_is_tested_on_a_table_of_its_own(running: Service, alice: psycopg.Connection) -> None:
+    alice.execute(
+        """create table past as select i as id, i % 9 as x, ((i % 9) * 2.0)::real as y
+             from generate_series(1, 120) as i;
+           alter table past add primary key (id);
+           create table later (y real, x int);
+           insert into later select (i % 9) * 2, i % 9 from generate_series(1, 40) as i;
+           insert into later values (null, 3)"""
+    )
+    split = """split => '{"test": "later"}'"""
+    train_job(running, alice, f"'dated', 'past', 'y', {split}, deploy => 'always'")
+
+    assert count_parts(alice, "'dated', 'later'") == Counter({"test": 40, None: 1})
+    own = count_parts(alice, "'dated', 'past'")
+    assert set(own) == {"train", "valid"}
+    assert count_parts(alice, "'dated'") == own + Counter({"test": 40, None: 1})
+    held_out: dict[str, float] = dict(alice.execute("select * from tensile_evaluate('dated')").fetchall())
+    on_table: dict[str, float] = dict(alice.execute("select * from tensile_evaluate('dated', 'later')").fetchall())
+    assert held_out == pytest.approx(on_table)
+    noted = alice.execute("select split, settings -> 'parts' from tensile_training_info('dated')").fetchall()
+    assert noted == [({"test": "alice.later"}, {"train": own["train"], "valid": own["valid"], "test": 40})]
+    explain = f"select count(*) from tensile_explain('dated', 'past', 'y', {split})"
+    explained = alice.execute(explain.encode()).fetchone()
+    assert explained is not None
+    assert explained[0] > 0
+    job = alice.execute("select tensile_retrain('dated')").fetchone()  # the split is inherited by its name
+    assert job is not None
+    assert running.until_ended(job[0]) == ["succeeded"]
+    assert count_parts(alice, "'dated', 'later'") == Counter({"test": 40, None: 1})
+    alice.execute("drop table later")
+    with pytest.raises(psycopg.errors.UndefinedTable, match=r'table "alice.later", which the split names'):
+        alice.execute("select * from tensile_split('dated')")
+    assert count_parts(alice, "'dated', 'past'") == own
+    message = 'table "alice.later" of the test part does not exist'
+    with pytest.raises(psycopg.errors.UndefinedTable, match=message) as caught:
+        alice.execute("select tensile_train('dated', 'past')")
+    assert caught.value.diag.message_hint is not None
+    assert "or give another split" in caught.value.diag.message_hint

@@ -9,11 +9,13 @@ import torch
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning import datasets
 from indb_tensile.learning.artifacts import ModelBundle
+from indb_tensile.learning.batch_order import batch_plan, batches
 from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
+from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.preparation import Part, Prepared, batch_plan, batches
+from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.splits import row_hashes
 
 torch.set_num_threads(1)  # as in trainers: with tensors this small, more threads only wait for one another
@@ -96,4 +98,4 @@ def score(prepared: Prepared, part: Part) -> dict[str, float]:
     prepared.module.eval()
     with torch.inference_mode():
         outputs = prepared.module(part.x).numpy()
-    return evaluate(prepared.task, np.asarray(outputs), part.y.numpy(), prepared.preprocessor)
+    return evaluate(prepared.task, np.asarray(outputs), part.targets.numpy(), prepared.preprocessor)

@@ -12,7 +12,7 @@ from torch import nn
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.architectures import build, default, natural_shape, parameter_count
 from indb_tensile.request.network_rules import ARCHITECTURES, LAYERS, check_architecture
-from tests.nightly import FEW_EXAMPLES
+from tests.nightly import few_examples
 
 IMAGE: list[dict[str, Any]] = [
     {"type": "conv2d", "out": 8},
@@ -99,7 +99,7 @@ def test_parameters_are_initialised_as_torch_initialises_them() -> None:
     st.integers(1, 3),
     st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 20)),
 )
-@FEW_EXAMPLES
+@few_examples()
 def test_a_cnn_fits_images_of_any_size(
     channels: list[int], kernel: int, depth: int, shape: tuple[int, int, int]
 ) -> None:

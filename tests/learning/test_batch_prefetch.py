@@ -9,14 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indb_tensile.learning.batch_order import batches
 from indb_tensile.learning.batch_prefetch import ALIGNMENT_BYTES, BatchPrefetcher
+from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.preparation import Part, batches
 
 
 def part(rows: int, *shape: int) -> Part:
     generator = torch.Generator().manual_seed(rows)
-    return Part(x=torch.randn(rows, *shape, generator=generator), y=torch.arange(rows))
+    return Part(x=torch.randn(rows, *shape, generator=generator), y=torch.arange(rows), targets=torch.arange(rows))
 
 
 @given(

@@ -13,7 +13,8 @@ from indb_tensile.learning.columns import ColumnData, ColumnKind, Columns
 from indb_tensile.learning.encoding import encode
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.preparation import assemble
-from indb_tensile.learning.preprocessor import Preprocessor, fit
+from indb_tensile.learning.preprocessor import Preprocessor
+from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.targets import TargetEncoding
 from tests.learning.tables import spec, table
 

@@ -12,14 +12,16 @@ from torch import nn
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import Relation, Task
 from indb_tensile.learning import datasets
+from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
+from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.preparation import Part, assemble, batch_plan, batches, ordered_batches, prepare
+from indb_tensile.learning.preparation import assemble, prepare
 from tests.conftest import Database
 from tests.learning.tables import sample, score, spec, table, train
 
 
 def part(rows: int) -> Part:
-    return Part(x=torch.zeros(rows, 1), y=torch.zeros(rows))
+    return Part(x=torch.zeros(rows, 1), y=torch.zeros(rows), targets=torch.zeros(rows))
 
 
 def parsed(**options: Any) -> TrainingSettings:

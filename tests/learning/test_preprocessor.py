@@ -13,12 +13,14 @@ from sklearn.preprocessing import StandardScaler
 
 from indb_tensile.errors import DatabaseError, DataError, MissingError, RequestError
 from indb_tensile.job import Task
-from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding
-from indb_tensile.learning.encoders import Arrays, TextFacts
+from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, ColumnRows, CopyEncoding
+from indb_tensile.learning.encoders import Arrays
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.preprocessor import Preprocessor, choose_features, fit
+from indb_tensile.learning.preprocessor import Preprocessor, choose_features
+from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.text_encoders import TextFacts
 
 TARGET = TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT, mean=10.0, scale=2.0)
 
@@ -327,7 +329,7 @@ def test_an_unknown_column_is_refused_with_the_known_columns() -> None:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"scale": True}, 'unknown parameter "scale"'),
+        ({"colour": True}, 'unknown parameter "colour"'),
         ({"standardize": "yes"}, '"standardize" is'),
         ({"categories": 0}, '"categories" is 0'),
         ({"categories": True}, '"categories" is true'),
@@ -398,7 +400,7 @@ def test_wide_arrays_encoded_in_blocks_equal_arrays_encoded_at_once() -> None:
     numbers = data.numbers()
     known = np.where(np.isfinite(numbers), numbers, np.nan)
     scaler = StandardScaler().fit(known[:, np.isfinite(known).any(axis=0)])
-    fitted = Arrays.fit("a", data, standardize=True, missing="mean")
+    fitted = Arrays.fit("a", ColumnRows(data, np.arange(len(data.values))), standardize=True, missing="mean")
     assert fitted.mean == tuple(scaler.mean_.tolist())
     assert fitted.scale == tuple(scaler.scale_.tolist())
     table = {"a": data}

@@ -71,7 +71,7 @@ def test_a_description_has_types_keys_identities_and_generated_columns(database:
     with database.connect() as connection:
         connection.execute(
             "create table t (id int generated always as identity primary key, a float8 not null,"
-            " b float8 generated always as (a * 2) stored, c uuid, d real[][])"
+            " b float8 generated always as (a * 2) stored, c inet, d real[][])"
         )
         described = describe(connection, relation(connection, "t"))
     facts = [(c.name, c.type, c.not_null, c.primary_key, c.identity, c.generated, c.dims) for c in described]
@@ -79,7 +79,7 @@ def test_a_description_has_types_keys_identities_and_generated_columns(database:
         ("id", "integer", True, True, True, False, 0),
         ("a", "double precision", True, False, False, False, 0),
         ("b", "double precision", False, False, False, True, 0),
-        ("c", "uuid", False, False, False, False, 0),
+        ("c", "inet", False, False, False, False, 0),
         ("d", "real[]", False, False, False, False, 2),
     ]
     assert [column.wire is None for column in described] == [False, False, False, True, False]

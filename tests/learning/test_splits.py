@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.splits import Parts, Split, distinct_hashes, divide, row_hashes
+from indb_tensile.learning.splits import Parts, Split, distinct_hashes, divide, divide_beside_tables, row_hashes
 from indb_tensile.request.split_rules import PARTS
+from indb_tensile.sql_api import split_membership
 
 
 def keys(values: Iterable[int]) -> ColumnData:
@@ -167,8 +169,8 @@ def test_a_column_that_cannot_assign_the_rows_is_refused(
 def test_sizes_that_leave_no_training_rows_are_refused() -> None:
     with pytest.raises(RequestError, match="leave no rows to train on"):
         Split.parse({"test_size": 0.5, "valid_size": 0.5})
-    with pytest.raises(RequestError, match='unknown parameter "stratify"'):
-        Split.parse({"stratify": True})
+    with pytest.raises(RequestError, match='unknown parameter "colour"'):
+        Split.parse({"colour": True})
     with pytest.raises(RequestError, match=r"last 0\.5 and valid_size 0.5 leave no rows"):
         Split.parse({"last": 0.5, "by": "at", "valid_size": 0.5})
     with pytest.raises(RequestError, match='split: "by" is given without "last"'):
@@ -188,3 +190,79 @@ def test_numbers_of_four_bytes_have_the_hashes_of_numbers_of_eight() -> None:
         four_bytes = ColumnData(kind=kind, values=narrow, missing=missing)
         eight_bytes = ColumnData(kind=kind, values=narrow.astype(wide), missing=missing)
         assert row_hashes([four_bytes], 4).tolist() == row_hashes([eight_bytes], 4).tolist()
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=8, max_size=200), st.integers(0, 2**31 - 1))
+def test_rows_of_a_group_are_all_in_one_part(values: list[str], seed: int) -> None:
+    groups = len(set(values))
+    assume(groups > 1)
+    rows = len(values)
+    column = column_of("g", ColumnKind.TEXT, values)
+    parts = divide(row_hashes([keys(range(rows))], rows), Split(group="g", seed=seed), column)
+    part_of = members(parts, range(rows))
+    assert len({(values[row], part) for row, part in part_of.items()}) == groups
+    assert len(part_of) == rows
+    assert (len(parts.valid) > 0) or groups < 4
+
+
+def test_a_single_group_is_refused() -> None:
+    column = column_of("g", ColumnKind.TEXT, ["a"] * 9)
+    with pytest.raises(DataError, match="none of the 9 rows falls to the train part") as caught:
+        divide(row_hashes([keys(range(9))], 9), Split(group="g"), column)
+    assert caught.value.hint == "Rows of one group stay together: name a column with more values, or leave group out."
+
+
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=12), st.integers(0, 2**31 - 1))
+def test_each_part_has_the_same_shares_of_each_stratum(sizes: list[int], seed: int) -> None:
+    assume(sum(sizes) >= 40)
+    values = [value for value, size in enumerate(sizes) for _ in range(size)]
+    split = Split(stratify="s", test_size=0.2, valid_size=0.1, seed=seed)
+    rows = len(values)
+    parts = divide(row_hashes([keys(range(rows))], rows), split, column_of("s", ColumnKind.INTEGER, values))
+    counts = {name: Counter(values[row] for row in getattr(parts, name).tolist()) for name in PARTS}
+    for value, size in enumerate(sizes):
+        assert counts["train"][value] >= 1
+        if size >= 10:
+            assert abs(counts["test"][value] - 0.2 * size) <= 1
+            assert abs(counts["valid"][value] - 0.1 * size) <= 1
+
+
+def test_too_many_strata_are_refused() -> None:
+    with pytest.raises(DataError, match='split: column "s" has 1001 different values, 1000 are the most'):
+        divide(row_hashes([keys(range(1001))], 1001), Split(stratify="s"), keys(range(1001)))
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=3, max_size=60),
+    st.integers(1, 9),
+    st.integers(0, 9),
+    st.sampled_from([Split(test="t", test_size=0.0, seed=2), Split(valid="v", valid_size=0.0, test_size=0.4)]),
+    st.booleans(),
+)
+def test_rows_of_a_table_of_a_part_are_the_part_and_the_others_have_the_stored_rule(
+    values: list[int], rows: int, valid_rows: int, split: Split, both: bool
+) -> None:
+    own = len(values)
+    hashes = row_hashes([keys(values)], own)
+    part = "test" if split.test else "valid"
+    sections = {part: np.arange(own, own + rows)}
+    if both and valid_rows and part == "test":
+        split = replace(split, valid="v", valid_size=0.0)
+        sections = {"valid": sections["test"], "test": np.arange(own + rows, own + rows + valid_rows)}
+
+    parts = divide_beside_tables(hashes, sections, split, keyed=False)
+
+    for name, positions in sections.items():
+        assert getattr(parts, name).tolist() == positions.tolist()
+    others = [name for name in PARTS if name not in sections]
+    assert sorted(row for name in others for row in getattr(parts, name).tolist()) == list(range(own))
+    assert len(parts.train) >= 2
+    member = split_membership.Membership(parts.rule | {"keyed": False})
+    drawn = Counter(zip(values, [member.part(int(hashed), None) for hashed in hashes], strict=True))
+    assert drawn == Counter((values[row], name) for name in others for row in getattr(parts, name).tolist())
+
+
+def test_an_empty_table_of_a_part_is_refused_by_its_name() -> None:
+    split = Split(test="public.later", test_size=0.0)
+    with pytest.raises(DataError, match=r'split: table "public\.later" of the test part has no row with a target'):
+        divide_beside_tables(row_hashes([keys(range(9))], 9), {"test": np.arange(0)}, split)

@@ -1,40 +1,18 @@
-"""Limits of a job, and arguments that do not work yet."""
-
-from typing import Any
+"""Limits of a job, and the jobs that it depends on."""
 
 import pytest
 
-from indb_tensile import sql_api
-from indb_tensile.errors import RequestError, UnsupportedError
-from indb_tensile.request.job_rules import (
-    UNSUPPORTED,
-    check_max_runtime,
-    check_priority,
-    refuse_unsupported,
-)
-from tests.sql_api.fakes import plpy_with
+from indb_tensile.errors import RequestError
+from indb_tensile.request.job_rules import check_depends_on, check_max_runtime, check_priority
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-@pytest.mark.parametrize("value", ["", [], 0, False, "x"])
-def test_every_value_of_an_argument_that_does_not_work_yet_is_refused_alike(name: str, value: Any) -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        refuse_unsupported({name: value})
-    error = caught.value
-    assert (error.sqlstate, error.message) == ("0A000", f"{name} is not supported yet")
-    assert error.hint == UNSUPPORTED[name]
-    refuse_unsupported({name: None})
-
-
-@pytest.mark.parametrize("verb", ["train", "explain"])
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_it_is_refused_before_anything_else_is_looked_at(verb: str, name: str) -> None:
-    plpy = plpy_with(transaction=[{"read_only": True, "standby": True}], key=[{"job_id": 9}])
-
-    answer = sql_api.handle(plpy, verb, {"idempotency_key": "k", name: "x"})
-
-    assert (answer["error"]["sqlstate"], answer["error"]["hint"]) == ("0A000", UNSUPPORTED[name])
-    assert plpy.executed == []
+def test_a_job_depends_on_a_short_list_of_job_numbers() -> None:
+    assert [check_depends_on(value) for value in (None, [], [3, 1, 3])] == [None, None, [3, 1, 3]]
+    for value in (0, "1", [0], [True], [1.0], ["1"], [None], [[1]], [2**63], list(range(1, 102))):
+        with pytest.raises(RequestError, match="depends_on is ") as caught:
+            check_depends_on(value)
+        assert caught.value.detail
+        assert caught.value.hint
 
 
 def test_a_runtime_is_a_whole_number_of_seconds_or_none() -> None:

@@ -19,8 +19,8 @@ COLUMNS = (*FEATURES, "out")
             {"missing": "mode"},
             "22023",
             'preprocess: "missing" is "mode"',
-            "Give one of mean, median, zero, indicator, error, or a number, for all columns or by column, such as "
-            '{"missing": {"price": "zero"}}.',
+            "Give one of mean, median, most_frequent, zero, indicator, error, or a number, or for a column "
+            '{"constant": "a text"}, for all columns or by column, such as {"missing": {"price": "zero"}}.',
         ),
         (
             {"missing": {"colour": "median"}},
@@ -38,13 +38,13 @@ COLUMNS = (*FEATURES, "out")
             {"categories": {"n": 3}},
             "22023",
             'preprocess: "categories" means nothing to column "n" of type float',
-            "It is for columns of kind text: leave it out.",
+            "It is for columns of kind text or labels: leave it out.",
         ),
         (
             {"missing": {"w": "median"}},
             "22023",
             'preprocess: "missing" of column "w" of type text cannot be "median"',
-            "Use error, or leave it out.",
+            "Use most_frequent or error, or leave it out.",
         ),
     ],
 )

@@ -18,6 +18,12 @@ from indb_tensile.request.split_rules import check_split, check_split_column, ch
         ),
         ({"test_size": 0.5, "column": "part"}, 'split: "column" and "test_size" contradict each other', "Leave"),
         ({"last": 0.5, "test_size": 0.2}, 'split: "last" and "test_size" contradict each other', "Leave"),
+        ({"test": "t", "test_size": 0.2}, 'split: "test" and "test_size" contradict each other', "Leave"),
+        ({"valid": "v", "valid_size": 0.2}, 'split: "valid" and "valid_size" contradict each other', "Leave"),
+        ({"test": "t", "group": "g"}, 'split: "test" and "group" contradict each other', "Leave"),
+        ({"test": ""}, 'split: "test" is an empty text', "name of the table"),
+        ({"key": ["a", "a"]}, 'split: "key" names a column twice', "once"),
+        ({"key": []}, 'split: "key" is []', "a list of texts of length 1 to 32"),
         ({"by": "at"}, 'split: "by" is given without "last"', '{"last": 0.2, "by": "at"}'),
         ({"test_size": 0.9}, "split: test_size 0.9 and valid_size 0.15 leave no rows to train on", "below 1"),
         ({"last": 0.5, "valid_size": 0.5}, "split: last 0.5 and valid_size 0.5 leave no rows to train on", "below 1"),
@@ -51,5 +57,7 @@ def test_the_deciding_column_is_neither_target_nor_a_feature_that_says_which_row
     check_split_use({}, "y", ["y"])
     with pytest.raises(RequestError, match='split: column "y" is the target'):
         check_split_use({"column": "y"}, "y", None)
+    with pytest.raises(RequestError, match='split: "key" names the target "y"'):
+        check_split_use({"key": ["id", "y"]}, "y", None)
     with pytest.raises(RequestError, match='"part" says which rows test, and is also a feature'):
         check_split_use({"column": "part"}, "y", ["x", "part"])

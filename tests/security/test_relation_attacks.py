@@ -304,12 +304,12 @@ def test_types_that_a_caller_gives_become_base_types_or_are_refused(
     assert alice.execute("select count(*) from t").fetchone() == (300,)
 
 
-def test_types_are_ignored_for_a_relation(alice: Connection) -> None:
+def test_columns_with_types_are_computed_ones_and_the_key_stays_that_of_the_relation(alice: Connection) -> None:
     with alice.transaction():
         job = job_on(alice, "t")
-        made = make_of_query(alice, job, ("x", "text", -1), ("nosuch", "text", -1))
+        made = make_of_query(alice, job, ("x", "text", -1), ("computed", "text", -1))
         seal(alice, job)
-    assert [name for _, name, _ in made] == ["id", "x"]
+    assert [name for _, name, _ in made] == ["id", "x", "computed"]
 
 
 @pytest.mark.parametrize("by", ["tensile_train_query", "make_snapshot"])

@@ -21,6 +21,7 @@ PUBLIC = {"tensile_require_role(name)": "returns nothing, or an error if the cal
 # What an ordinary user may read or call although it belongs to nobody or to others, and why.
 SHARED = PUBLIC | {
     "tensile.active_jobs()": "counts of jobs by controller, without names: why a job waits",
+    "tensile.awaited_words(bigint)": "reads the dependencies that the caller sees",
     "tensile.bridge(text,jsonb,jsonb[])": "checks privileges itself, and returns errors as answers",
     "tensile.catalog_digest()": "a digest of the catalog's source",
     "tensile.catalog_version()": "the catalog's version",
@@ -33,8 +34,11 @@ SHARED = PUBLIC | {
     "tensile.key_text(anyelement)": "formats the caller's own argument",
     "tensile.known_settings()": "names and defaults of settings",
     "tensile.models": "the caller may create a model of its own",
-    "tensile.numbers_of(jsonb)": "reads the caller's own argument",
+    "tensile.texts_of(jsonb)": "reads the caller's own argument",
     "tensile.owners_at_limit(integer,oid)": "counts the jobs that the caller sees",
+    "tensile.page_error(text)": "raises an error of the caller's own making",
+    "tensile.prediction_pages(bigint)": "an error, unless the caller has prepared the reading",
+    "tensile.previous_version(bigint)": "reads the deployments that the caller sees",
     "tensile.queue_positions(bigint[])": "the number of jobs before a job, without names",
     "tensile.quota_of(oid)": "defaults, and the quota of the caller's own role",
     "tensile.row_bytes(anyelement)": "measures the caller's own argument",
@@ -49,12 +53,14 @@ SHARED = PUBLIC | {
     "tensile.training_request": "puts its arguments into one JSON object",
     "tensile.try_commit(boolean)": "commits the caller's own transaction",
     "tensile.usage_day()": "the present day in UTC",
+    "tensile.view_parts(text,text,text)": "reads the caller's own arguments",
     "tensile.workers": "controllers and their services, to which prediction requests go",
     "tensile_check()": "what is missing for trainings and predictions",
     "tensile_version()": "the catalog's version",
 }
 # What a grant to predict with a model adds.
 GRANTED = {
+    "tensile.best_version(bigint)": "reads the versions that the caller sees",
     "tensile.model_list": "the model's name, its versions and their metrics",
     "tensile.model_privileges": "the grant itself",
     "tensile.model_versions": "the data that predictions need: task, target, metrics",
@@ -74,6 +80,8 @@ MONITORED = dict.fromkeys(
         *("tensile.owners_at_limit(integer,oid)", "tensile.queue_positions(bigint[])", "tensile.quota_of(oid)"),
         *("tensile.quota_use()", "tensile.relation_title(oid,text,text)", "tensile.setting(text)"),
         *("tensile.setting_list", "tensile.stat_quotas"),
+        *("tensile.awaited_words(bigint)", "tensile.page_error(text)"),
+        *("tensile.deployments", "tensile.deployment_history"),
         *("tensile.owner_usage", "tensile.stat_usage", "tensile.usage", "tensile.usage_day()"),
         *("tensile.training_request", "tensile_require_role(name)", "tensile_version()"),
     ),

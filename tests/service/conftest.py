@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from indb_tensile.catalog import jobs, models
+from indb_tensile.catalog import jobs, models, snapshots
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.models import Publication
 from indb_tensile.catalog.reader_connection import open_reader
@@ -79,6 +79,13 @@ class Service:
         with redirect_standard_error(self.log):  # the fork server and its children inherit it
             self.process = self.forks.ask(MODULE, environment=self.settings, descriptors={})
         wait_until(self.answers)
+        wait_until(self.is_announced)
+
+    def is_announced(self) -> bool:
+        """Whether sessions find the service in the catalog, where it writes its name once its socket exists."""
+        with self.database.connect() as connection:
+            statement = "select service_name is not null from tensile.workers where worker_id = %s"
+            return connection.execute(statement, [self.worker]).fetchone() == (True,)
 
     def answers(self) -> bool:
         self.forks.receive()
@@ -119,7 +126,7 @@ def _service(database: Database) -> Iterator[Service]:
 def service_of(database: Database, directory: Path) -> Iterator[Service]:
     """Register a worker, and yield its service, which is not started yet. Its log is beside the directory."""
     with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
-        worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
+        worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=3600.0)
     with database.connect() as connection:
         connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(directory))])
     with closing(ForkServer(ENVIRONMENT)) as forks:
@@ -165,16 +172,21 @@ class Published:
     predictor: ModelPredictor
 
 
-def publish(database: Database, model: str, relation: str) -> Published:
-    """Enqueue a training as demo, and publish the network with its initial weights, which is enough to predict."""
+def publish(database: Database, model: str, relation: str, more: str = "") -> Published:
+    """Enqueue a training as demo, and publish the network with its initial weights, which is enough to predict.
+
+    `more` are further arguments of the training.
+    """
     with database.connect(user="demo") as connection:
-        connection.execute("select tensile_train(%s, %s::regclass, deploy => 'always')", [model, relation])
+        statement = f"select tensile_train(%s, %s::regclass, deploy => 'always'{more})"
+        connection.execute(statement.encode(), [model, relation])
     with connect(database.dsn(user="tensile_worker"), application_name="test") as connection:
-        worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=60.0)
+        worker = jobs.register_worker(connection, host="here", pid=os.getpid(), device_kind="test", lease_s=3600.0)
         claimed = jobs.claim_job(connection, worker)
         assert isinstance(claimed, ClaimedJob)
         with open_reader(database.dsn("tensile_reader"), application_name="test") as reader:
-            prepared = prepare(reader, claimed.spec)
+            snapshot = snapshots.find_snapshot(connection, claimed.job)
+            prepared = prepare(reader, claimed.spec, snapshot=snapshot)
         jobs.start_running(connection, claimed.job, claimed.claim)
         trained = bundle(prepared)
         version = models.publish_version(
@@ -184,7 +196,7 @@ def publish(database: Database, model: str, relation: str) -> Published:
                 task=prepared.task,
                 target=claimed.spec.target,
                 architecture=prepared.architecture,
-                bundle=trained.to_json(),
+                bundle=trained.to_json() | {"split": prepared.membership},
                 weights=trained.to_bytes(),
                 parameters=1,
             ),

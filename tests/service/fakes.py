@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,15 +36,24 @@ class Echo:
         self.entered = threading.Event()
         self.passes: list[list[Any]] = []
 
-    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+    def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         self.entered.set()
         assert self.gate.wait(DEADLINE_S)
-        self.passes.append(rows)
+        self.passes.append(list(rows))
         if "bad" in rows:
             raise RequestError("column a: 'bad' is not a number")
         if kind == SCORE:
             return [Scored(np.array([row["a"]], np.float32), row["y"]) for row in rows]
-        return rows if kind == "value" else [f"{kind} {row}" for row in rows]
+        return list(rows) if kind == "value" else [f"{kind} {row}" for row in rows]
+
+    def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
+        return {"values": str(entries), "labels": None, "probabilities": None}
+
+    def features(self) -> Sequence[tuple[str, str]]:
+        return [("a", "number")]
+
+    def predicts_numbers(self) -> bool:
+        return True
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
         return {"rows": float(len(outputs)), "error": float(np.abs(outputs[:, 0] - targets).sum())}

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,16 +23,34 @@ def untimed() -> Batches:
 
 
 class FailingModel:
-    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+    def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         raise ValueError("shapes do not match")
+
+    def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
+        return {}
+
+    def features(self) -> Sequence[tuple[str, str]]:
+        return ()
+
+    def predicts_numbers(self) -> bool:
+        return True
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
         return {}
 
 
 class ShortModel:
-    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+    def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         return []
+
+    def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
+        return {}
+
+    def features(self) -> Sequence[tuple[str, str]]:
+        return ()
+
+    def predicts_numbers(self) -> bool:
+        return True
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
         return {}
@@ -184,10 +203,19 @@ class TimedModel:
     def clock_ns(self) -> int:
         return self.now_ns
 
-    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+    def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         self.now_ns += self.row_ns * len(rows)
         self.passes.append(len(rows))
-        return rows
+        return list(rows)
+
+    def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
+        return {}
+
+    def features(self) -> Sequence[tuple[str, str]]:
+        return ()
+
+    def predicts_numbers(self) -> bool:
+        return True
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
         return {}
@@ -228,10 +256,10 @@ def test_small_requests_and_passes_of_large_requests_take_turns() -> None:
 
 def test_error_names_the_rows_position_in_the_whole_request() -> None:
     class PickyModel(Echo):
-        def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+        def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
             if "bad" in rows:
                 raise RowError(RequestError("no"), rows.index("bad"))
-            return rows
+            return list(rows)
 
     async def scenario() -> int:
         batches = untimed()
@@ -279,9 +307,18 @@ class ThreadNamingModel:
     def clock_ns(self) -> int:
         return self.now_ns
 
-    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+    def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         self.now_ns += self.pass_ns
         return [threading.current_thread().name for _ in rows]
+
+    def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
+        return {}
+
+    def features(self) -> Sequence[tuple[str, str]]:
+        return ()
+
+    def predicts_numbers(self) -> bool:
+        return True
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
         return {}
@@ -349,3 +386,39 @@ def test_quick_model_is_not_computed_in_the_event_loop_while_the_thread_computes
         return values
 
     assert asyncio.run(scenario()) == [[0], ["compute"]]
+
+
+def test_request_is_answered_at_once_only_if_it_is_small_and_nothing_else_waits() -> None:
+    async def scenario() -> list[Any]:
+        batches, model = untimed(), Echo()
+
+        def ask(rows: list[Any]) -> Any:
+            return batches.predict_at_once(V1, model, rows, PredictionKind.VALUE)
+
+        answers = [ask([1])]  # the model's speed is not known yet
+        await batches.predict(V1, model, [0], PredictionKind.VALUE)
+        await wait_until_idle(batches)
+        answers += [ask([1, 2]), ask([3] * 100)]
+        waiting = await enqueue(batches, (V2, model, [0], PredictionKind.VALUE))
+        answers.append(ask([1]))
+        await waiting[0]
+        batches.close()
+        answers.append(ask([1]))
+        return answers
+
+    assert asyncio.run(scenario()) == [None, [1, 2], None, None, None]
+
+
+@pytest.mark.parametrize(("model", "fault"), [(FailingModel(), "ValueError: shapes"), (ShortModel(), "gave 0")])
+def test_failing_model_is_an_internal_error_of_an_answer_at_once_too(model: Any, fault: str) -> None:
+    async def scenario() -> None:
+        batches = untimed()
+        await batches.predict(V1, Echo(), [0], PredictionKind.VALUE)
+        await wait_until_idle(batches)
+        try:
+            batches.predict_at_once(V1, model, [1], PredictionKind.VALUE)
+        finally:
+            batches.close()
+
+    with pytest.raises(InvariantError, match=fault):
+        asyncio.run(scenario())

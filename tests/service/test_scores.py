@@ -43,12 +43,12 @@ def test_metrics_computed_in_blocks_equal_those_of_the_whole(classes: int, monke
     rng = np.random.default_rng(classes)
     outputs = rng.normal(0, 30, (5000, classes)).astype(np.float32)
     targets = rng.integers(0, classes, 5000)
-    whole = model_metrics._classification(outputs, targets)
+    whole = model_metrics.evaluate_classes(outputs, targets)
     probabilities = model_metrics.probabilities(outputs)
 
     monkeypatch.setattr(model_metrics, "_METRIC_BLOCK_NUMBERS", 700)
     monkeypatch.setattr(model_metrics, "_MOST_IN_MEMORY", 900)
 
-    assert model_metrics._classification(outputs, targets) == whole
+    assert model_metrics.evaluate_classes(outputs, targets) == whole
     assert np.array_equal(model_metrics.probabilities(outputs), probabilities)
     assert whole["log_loss"] == metrics.log_loss(targets, probabilities, labels=np.arange(classes))

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from indb_tensile.bench.commands import predict as bench
+from indb_tensile.bench.harness import prediction_calls as bench
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError
@@ -142,7 +142,12 @@ def test_explain_from_sql_enqueues_no_job(database: Database, service: Service, 
         rows = connection.execute(
             "select policy, peak_bytes, floor_bytes from tensile_explain('m', 'houses')"
         ).fetchall()
+        of_query = connection.execute(
+            """select policy, peak_bytes, floor_bytes
+                 from tensile_explain_query('m', 'table houses', exclude => '{id}')"""
+        ).fetchall()
         assert scalar(connection, "select count(*) from tensile.jobs") == before
+    assert of_query == rows
     assert [policy for policy, _, _ in rows] == ["vanilla", "liveness", "tensile+"]
     assert rows[0][1] >= rows[1][1] >= rows[2][1] >= rows[2][2] > 0
 

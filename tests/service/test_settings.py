@@ -25,6 +25,11 @@ def test_environment_of_a_controller_is_sufficient() -> None:
     assert (loaded.shared.dsn, loaded.resident_bytes) == ("dbname=x", GIB)
 
 
+def test_service_that_only_reads_has_no_worker_and_takes_its_directory_from_the_catalog() -> None:
+    loaded = settings.load({"TENSILE_DSN": "dbname=x", "TENSILE_SERVICE_READ_ONLY": "1"})
+    assert loaded.worker is None
+
+
 def test_user_and_cache_size_can_be_set() -> None:
     loaded = settings.load(
         {**ENVIRONMENT, "TENSILE_SERVICE_PEER_UID": "0", "TENSILE_SERVICE_RESIDENT_BYTES": "512MB"}

@@ -12,7 +12,8 @@ from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.preprocessor import fit
+from indb_tensile.learning.jsonrows import column_of
+from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.targets import TargetEncoding
 from worker.serving.requests import ColumnSummary, Shares
 from worker.serving.training_outline import outline, width
@@ -33,7 +34,18 @@ def data(kind: ColumnKind, values: npt.NDArray[Any]) -> ColumnData:
     return ColumnData(kind=kind, values=values, missing=np.arange(len(values)) == 3)
 
 
-@pytest.mark.parametrize("options", [{}, {"missing": dict.fromkeys("nbdwv", "indicator")}, {"categories": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"missing": dict.fromkeys("nbdwv", "indicator")},
+        {"categories": 2},
+        {"encode": "ordinal", "scale": "log"},
+        {"encode": "hash"},
+        {"encode": {"t": ["a", "b"]}},
+        {"encode": "target"},
+    ],
+)
 def test_width_of_a_column_equals_that_of_its_encoder(options: dict[str, Any]) -> None:
     columns = {
         "n": data(ColumnKind.FLOAT, np.arange(9.0)),
@@ -42,14 +54,18 @@ def test_width_of_a_column_equals_that_of_its_encoder(options: dict[str, Any]) -
         "w": data(ColumnKind.TIME, np.arange(9.0) * 86_400),
         "t": data(ColumnKind.TEXT, np.array(list("abcdeabcd"), object)),
         "v": data(ColumnKind.ARRAY, np.arange(108.0).reshape(9, 3, 4)),
+        "i": data(ColumnKind.DURATION, np.arange(9.0)),
+        "c": data(ColumnKind.CLOCK, np.arange(9.0)),
+        "l": column_of("l", ColumnKind.LABELS, [["a", "b"], ["c"], [], None, ["d"], ["e"], ["a"], [], []]),
     }
+    goal = data(ColumnKind.FLOAT, np.arange(9.0))
     statistics = [
         ColumnSummary(name=name, kind=column.kind.value, distinct=5, shape=column.shape)
         for name, column in columns.items()
     ]
     parsed = FeatureOptions.parse(options)
     fitted = fit(
-        columns,
+        {**columns, "y": goal},
         target=TargetEncoding(name="y", task=Task.REGRESSION, kind=ColumnKind.FLOAT),
         features=tuple(columns),
         options=parsed,
@@ -77,6 +93,10 @@ def test_split_by_time_or_column_determines_the_training_rows() -> None:
     assert batches({"last": 0.2, "by": "at"}) == (32, 650 % 32)
     assert batches({"column": "part"}, Shares(test=0.3, valid=0.1)) == (32, 600 % 32)
     assert batches({"column": "part", "valid_size": 0.5}, Shares(test=0.3, valid=0.0)) == (32, 350 % 32)
+    assert batches({"test": "t"}, Shares(test=7.5, valid=0.0)) == (32, 850 % 32)
+    assert batches({"test": "t", "valid": "v"}, Shares(test=0.2, valid=3.0)) == (32, 1000 % 32)
+    both = outline(replace(SPEC, split={"valid": "v"}), [*columns, LABEL], 1000, Shares(test=0.0, valid=3.0))
+    assert (both.batches, both.passes) == ((32, 850 % 32), 94)
 
 
 def test_image_columns_keep_their_shape_for_cnn_and_auto() -> None:

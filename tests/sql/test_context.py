@@ -18,7 +18,9 @@ pytestmark = pytest.mark.postgres
         ("select tensile_load_dataset('digits')", 1),
         ("select tensile_create_model('m', 'nosuch')", 2),
         ("select * from tensile_explain('m', 'iris', target => 'nosuch')", 2),
+        ("select * from tensile_explain_query('m', 'select * from iris', target => 'nosuch')", 2),
         ("call tensile_train_and_wait('m', 'iris', target => 'nosuch')", 2),
+        ("call tensile_train_query_and_wait('m', 'select * from iris', target => 'nosuch')", 2),
     ],
 )
 def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines: int) -> None:
@@ -36,6 +38,8 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
         "select tensile_train('m', 'pg_catalog.pg_class')",
         "select * from tensile_explain('m', 'pg_catalog.pg_class')",
         "select tensile_train_query('m', 'select 1 as y')",
+        "select * from tensile_explain_query('m', 'select 1 as y')",
+        "call tensile_train_query_and_wait('m', 'select 1 as y')",
         "select tensile_create_model('m')",
         "select tensile_load_dataset('digits')",
         "call tensile_train_and_wait('m', 'pg_catalog.pg_class')",
@@ -47,6 +51,12 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
         "select * from tensile_split('m')",
         "select * from tensile_data_report(1)",
         "select * from tensile_training_info('m')",
+        "select tensile_retry(1)",
+        "select tensile_retrain('m')",
+        "select tensile_set_priority(1, 1)",
+        "select tensile_deploy('m', 1)",
+        "select tensile_rollback('m')",
+        "select tensile_rename_model('m', 'n')",
         "select tensile_wait(1)",
         "select tensile_cancel(1)",
         "select tensile_drop_model('m')",
@@ -67,7 +77,12 @@ def test_error_names_the_role_that_the_caller_lacks(database: Database, statemen
 
 @pytest.mark.shares_database
 @pytest.mark.parametrize(
-    "statement", ["select tensile_set_setting('retain_jobs', '5')", "select tensile_set_quota('alice', 1)"]
+    "statement",
+    [
+        "select tensile_set_setting('retain_jobs', '5')",
+        "select * from tensile_vacuum()",
+        "select tensile_set_quota('alice', 1)",
+    ],
 )
 def test_error_names_the_role_that_an_administrators_function_needs(alice: Connection, statement: str) -> None:
     assert refused(alice, statement) == Refused(

@@ -174,10 +174,29 @@ def test_prediction_does_not_run_in_parallel_workers(alice: Connection, serve: S
 def test_no_prediction_is_parallel_safe_or_immutable(admin: Connection) -> None:
     functions = admin.execute(
         "select proname, provolatile::text, proparallel::text from pg_proc where proname like 'tensile_predict%'"
+        " and proname not like 'tensile_predict_into%'"  # enqueues a job
     ).fetchall()
 
     assert {(volatile, parallel) for _, volatile, parallel in functions} == {("s", "u")}
-    assert len(functions) == 5
+    assert len(functions) == 9
+
+
+@pytest.mark.parametrize(
+    ("existing", "hint"),
+    [
+        ("create table answers (id integer)", "Choose another name."),
+        (
+            "create view answers as select 1 as id",
+            "Choose another name, or drop the view first: drop view public.answers;",
+        ),
+    ],
+)
+def test_output_that_exists_is_refused_before_the_work(alice: Connection, existing: str, hint: str) -> None:
+    alice.execute(existing.encode())
+
+    assert refused(alice, "select tensile_predict_into('flowers', 'answers', 'answers')") == Refused(
+        "42P07", 'output: relation "public.answers" already exists', None, hint
+    )
 
 
 @pytest.mark.usefixtures("published")
@@ -294,3 +313,44 @@ def test_dropped_columns_are_not_sent(alice: Connection, serve: Serve) -> None:
     value(alice, "select tensile_predict_batch('flowers', array_agg(l)) from less as l")
 
     assert [request["rows"] for request in service.requests] == [[{"a": 1, "c": 3}]] * 2
+
+
+@pytest.mark.usefixtures("published")
+def test_session_that_remembers_a_version_sees_every_change_of_it(
+    alice: Connection, bob: Connection, admin: Connection, serve: Serve
+) -> None:
+    """The bridge keeps the version that it has found as long as snapshot and role stay the same."""
+    service = serve(echo)
+    predict = "select tensile_predict('flowers', 1)"
+    assert [value(alice, predict), value(alice, predict)] == [0.5, 0.5]
+
+    with alice.transaction(force_rollback=True):
+        alice.execute("update tensile.model_versions set deployed = false")
+        assert refused(alice, predict).message == 'model "flowers" has no deployed version'
+    assert value(alice, predict) == 0.5  # the change was rolled back
+    admin.execute("grant bob to alice")
+    alice.execute("set role bob")
+    assert refused(alice, predict).message == 'there is no model "flowers"'
+    alice.execute("reset role; select tensile_grant_model('flowers', 'bob')")
+    assert value(bob, predict) == 0.5
+    alice.execute("select tensile_revoke_model('flowers', 'bob')")
+    assert refused(bob, predict).message == 'there is no model "flowers"'
+    admin.execute("update tensile.model_versions set deployed = false")
+    assert refused(alice, predict).message == 'model "flowers" has no deployed version'
+    assert len(service.requests) == 4
+
+
+@pytest.mark.usefixtures("published")
+def test_statement_that_predicts_a_thousand_rows_one_by_one_is_told_once_of_the_faster_function(
+    alice: Connection, serve: Serve
+) -> None:
+    serve(echo)
+    notices: list[str | None] = []
+    alice.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+
+    for rows in (999, 2500):
+        alice.execute("select tensile_predict('flowers', n) from generate_series(1, %s) as n", [rows])
+
+    (notice,) = notices
+    assert notice is not None
+    assert "tensile_predict_table" in notice

@@ -43,6 +43,8 @@ def test_another_user_can_neither_cancel_predict_nor_drop(alice: Connection, bob
     no_job = ("42704", f"there is no job {job}")
     assert error_of(f"select tensile_cancel({job})") == no_job
     assert error_of(f"select tensile_wait({job})") == no_job
+    assert error_of(f"select tensile_retry({job})") == no_job
+    assert error_of(f"select tensile_set_priority({job}, 1)") == no_job
     for call in (
         "tensile_predict('flowers', 1)",
         "tensile_predict_label('flowers', 1)",
@@ -50,6 +52,8 @@ def test_another_user_can_neither_cancel_predict_nor_drop(alice: Connection, bob
         "tensile_evaluate('flowers')",
         "tensile_training_info('flowers')",
         "tensile_drop_model('flowers')",
+        "tensile_deploy('flowers', 1)",
+        "tensile_retrain('flowers')",
         "tensile_grant_model('flowers', 'bob')",
         "tensile_revoke_model('flowers', 'alice')",
     ):

@@ -99,9 +99,8 @@ def test_statements_on_a_callers_relation_are_qualified() -> None:
     plpy = FakePlpy({"sample": [{}], "first_rows": [{f"c{place}": [] for place in range(5)}]})
     split_column._count_parts(plpy, table, {"target": "a"}, "c")
     data_warnings._first_rows(plpy, table, columns)
-    bases = ("int4", "numeric", "bool", "uuid", "date", "timestamp", "timestamptz", "_float4", "_float8")
-    described = {f"c{place}": {"base": base} for place, base in enumerate(bases)}
-    select = split_listing._statement(plpy, described, list(described), "c0", "c1")
+    forms = {f"c{place}": form for place, form in enumerate(split_listing._HASH_EXPRESSIONS)}
+    select = split_listing._statement(plpy, forms, list(forms), "c0", "c1")
     for text in (*(text for text, _ in plpy.executed), f"{select} from public.t as t"):
         unquoted = text.replace('"', "").replace("collate pg_catalog.C", "").replace("epoch from", "")
         assert unqualified(unquoted) == [], text

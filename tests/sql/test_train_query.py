@@ -210,7 +210,7 @@ def test_enums_and_domains_of_a_query_become_base_types(owner: Connection, datab
             "select point(1, 2) as place, row(1) as pair, y from t",
             Refused(
                 "22023",
-                '2 features of the query have types that cannot be learned from: "place" (point), "pair" (record)',
+                '2 columns of the query cannot be learned from: "place", "pair"',
             ),
         ),
     ],

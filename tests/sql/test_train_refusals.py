@@ -2,6 +2,8 @@
 
 import pytest
 
+from indb_tensile.request.column_types import SUPPORTED_TYPES
+
 from .conftest import Connection, Refused, refused, value
 
 pytestmark = pytest.mark.postgres
@@ -56,6 +58,51 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            """target => 'petal', task => 'regression', hyperparams => '{"class_weight": "balanced"}'""",
+            Refused(
+                "22023",
+                'hyperparams: "class_weight" is for classification only',
+                None,
+                'Leave it out, or name a column of weights: "weight".',
+            ),
+        ),
+        (
+            """target => 'species', hyperparams => '{"weight": "species"}'""",
+            Refused(
+                "22023",
+                'hyperparams: the weight "species" is also the target',
+                None,
+                "Name a column of weights, which is not learned from.",
+            ),
+        ),
+        (
+            """target => 'species', hyperparams => '{"weight": "colour"}'""",
+            Refused(
+                "42703",
+                'column "colour" of relation "public.iris" does not exist',
+                "It is named in hyperparams.",
+                _NO_SUCH_COLUMN,
+            ),
+        ),
+        (
+            """target => 'petal', hyperparams => '{"weight": "species"}'""",
+            Refused(
+                "22023",
+                'hyperparams: column "species" of table "public.iris" has type text, which cannot be a weight',
+                None,
+                "Name a column of numbers of 0 or more.",
+            ),
+        ),
+        (
+            """target => 'species', preprocess => '{"paths": {"petal": {"a": "number"}}}'""",
+            Refused(
+                "22023",
+                'preprocess: "paths" means nothing to column "petal" of type real',
+                None,
+                "It is for columns of kind document: leave it out.",
+            ),
+        ),
+        (
             "target => 'species', task => 'guessing'",
             Refused("22023", 'unknown task "guessing"', None, "Known: classification, regression."),
         ),
@@ -78,7 +125,8 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'unknown architecture "perceptron"',
                 None,
-                "Give a name (auto, mlp, cnn, layers), a JSON object such as "
+                "Give a name (auto, mlp, cnn, layers, tabm, residual_mlp, ft_transformer, dcn, wide_and_deep), a "
+                "JSON object such as "
                 '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
                 '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].',
             ),
@@ -170,19 +218,19 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
         (
             "target => 'species', depends_on => array[1]",
             Refused(
-                "0A000",
-                "depends_on is not supported yet",
-                None,
-                "Enqueue the second job when the first has ended.",
+                "42704",
+                "there is no job 1, on which the new job is to depend",
+                "A job depends on jobs of the same owner that exist already, and have not been deleted since.",
+                "See your jobs: select * from tensile.stat_jobs;",
             ),
         ),
         (
             "target => 'species', init_from => 'other'",
             Refused(
-                "0A000",
-                "init_from is not supported yet",
+                "42704",
+                'init_from: there is no model "other"',
                 None,
-                "Leave it out: training starts from fresh parameters.",
+                "See your models: select * from tensile.model_list. A version is named as in 'model@3'.",
             ),
         ),
     ],
@@ -259,14 +307,13 @@ def test_invalid_argument_is_refused(alice: Connection, arguments: str, error: R
             ),
         ),
         (
-            "create table t as select i as a, gen_random_uuid() as u, i as y from generate_series(1, 3) as i",
+            "create table t as select i as a, '\\x00'::bytea as u, i as y from generate_series(1, 3) as i",
             Refused(
                 "22023",
-                'feature "u" of table "public.t" has type uuid, which cannot be learned from',
-                None,
-                "Leave it out with exclude => array['u']. Supported are smallint, integer, bigint, real, double "
-                "precision, numeric, boolean, text, varchar, char, enums, date, timestamp, timestamptz, and arrays "
-                "of real, double precision, numeric and integers.",
+                'column of table "public.t" cannot be learned from: "u"',
+                '"u" (bytea): bytes mean nothing to a network; store its numbers in an array, such as real[].',
+                "Leave it out with exclude => array['u'], or cast it in a view or in tensile_train_query. "
+                f"Supported are {SUPPORTED_TYPES}.",
             ),
         ),
         (
@@ -390,18 +437,25 @@ def test_relation_without_rows_of_its_own_is_refused(alice: Connection, relation
 
 def test_error_names_all_columns_that_cannot_be_learned_from(alice: Connection) -> None:
     alice.execute(
-        """create table odd (a json, b real, c point, d text, y int);
-           insert into odd select '{}', i, '(1,2)', 'x', i % 2 from generate_series(1, 9) as i;
+        """create table odd (a json, b real, c point, d int4range, e iris, f money, g uuid, y int);
+           insert into odd select '{}', i, '(1,2)', '[1,2)', null, '1', gen_random_uuid(), i % 2
+             from generate_series(1, 9) as i;
            grant select on odd to tensile_reader"""
     )
 
     error = refused(alice, "select tensile_train('m', 'odd')")
 
-    assert error.message == (
-        '2 features of table "public.odd" have types that cannot be learned from: "a" (json), "c" (point)'
-    )
+    assert error.message == ('5 columns of table "public.odd" cannot be learned from: "a", "c", "d", "e", "f"')
     assert error.hint is not None
-    assert error.hint.startswith("Leave them out with exclude => array['a', 'c']. Supported are ")
+    assert error.hint.startswith("Leave them out with exclude => array['a', 'c', 'd', 'e', 'f'], or cast them ")
+    assert error.detail == (
+        '"a" (json): no paths of it are chosen; choose them, as in preprocess => '
+        """'{"paths": {"a": {"a.b": "number"}}}'. """
+        '"c" (point): a geometric type; select coordinates as numbers. '
+        '"d" (int4range): a range; select lower() and upper(). '
+        '"e" (public.iris): a composite type; select its fields. '
+        '"f" (money): the server\'s locale decides its value; cast it to numeric.'
+    )
 
 
 @pytest.mark.parametrize(
@@ -439,18 +493,3 @@ def test_arguments_that_a_worker_would_refuse_are_refused_at_enqueue(
     error = refused(alice, f"select tensile_train('flowers', 'iris', target => 'species', {arguments})")
 
     assert (error.message, value(alice, "select count(*) from tensile.jobs")) == (message, 0)
-
-
-@pytest.mark.parametrize("call", ["select tensile_train", "select tensile_explain", "call tensile_train_and_wait"])
-@pytest.mark.parametrize("argument", ["init_from => 'other'", "depends_on => '{}'"])
-def test_an_argument_that_does_not_work_yet_is_refused_alike_by_every_function(
-    alice: Connection, call: str, argument: str
-) -> None:
-    key = "idempotency_key => 'once'"
-    value(alice, f"select tensile_train('flowers', 'iris', target => 'species', {key})")
-    name = argument.partition(" ")[0]
-
-    found = refused(alice, f"{call}('flowers', 'iris', {key}, {argument})")
-
-    assert (found.sqlstate, found.message) == ("0A000", f"{name} is not supported yet")
-    assert found.hint

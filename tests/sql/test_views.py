@@ -115,9 +115,14 @@ def test_queue_names_the_reason_why_a_job_waits(alice: Connection, bob: Connecti
     )
     _assign_job(admin, second, worker, "starting")
     assert value(alice, WAITS) == (
-        "one of the 2 jobs of its owner that are being read and captured to begin training: a controller prepares at "
-        "most 2 of one owner at once"
+        "one of the 2 jobs of its owner that are prepared, or wait for the device, to begin training: a controller "
+        "prepares at most 2 jobs of one owner at once"
     )
+    admin.execute("update tensile.jobs set phase = 'waiting for memory' where job_id = %s", (second,))
+    assert value(alice, WAITS) == "its turn: 1 before it"
+    admin.execute("update tensile.workers set slots = 4 where worker_id = %s", (worker,))
+    assert value(alice, WAITS).startswith("one of the 2 jobs"), "half of the places are for jobs that wait"
+    admin.execute("update tensile.jobs set phase = 'training' where job_id = %s", (second,))
     _assign_job(admin, second, worker)
     admin.execute("update tensile.workers set slots = 2")
     admin.execute("select tensile_set_quota('alice', jobs_running => 10)")

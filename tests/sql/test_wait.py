@@ -124,18 +124,26 @@ def test_train_and_wait_raises_the_jobs_error(alice: Connection, database: Datab
     assert error == Refused("53200", "the budget is below the floor", "5 < 6", "give more")
 
 
-def test_train_and_wait_returns_the_job(alice: Connection, database: Database) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "call tensile_train_and_wait('flowers', 'iris', target => 'species')",
+        "call tensile_train_query_and_wait('flowers', 'select * from iris', target => 'species')",
+    ],
+)
+def test_train_and_wait_returns_the_job(alice: Connection, database: Database, call: str) -> None:
     succeed = "update tensile.jobs set state = 'succeeded', finished_at = now()"
     with run_in_background(database, succeed, condition=ENDED):
-        row = alice.execute("call tensile_train_and_wait('flowers', 'iris', target => 'species')").fetchone()
+        row = alice.execute(call.encode()).fetchone()
 
     assert row == (value(alice, "select job_id from tensile.jobs"),)
 
 
 def test_train_and_wait_says_why_a_version_is_not_deployed(alice: Connection, database: Database) -> None:
     publish = """insert into tensile.model_versions (model_id, number, task, target, architecture, parameters,
-                     weights_bytes, not_deployed)
-                 select model_id, 2, 'classification', 'species', '{"type": "mlp"}', 1, 4, 'deploy is never'
+                     weights_bytes, not_deployed, job_id)
+                 select model_id, 2, 'classification', 'species', '{"type": "mlp"}', 1, 4, 'deploy is never',
+                        (select job_id from tensile.jobs)
                    from tensile.models where name = 'flowers'"""
     succeed = """update tensile.jobs set state = 'succeeded', finished_at = now(),
                      version_id = (select max(version_id) from tensile.model_versions)"""
@@ -208,8 +216,8 @@ def test_model_in_training_is_not_dropped(alice: Connection) -> None:
     assert busy == Refused(
         "55006",
         f'model "flowers" is being trained by job {job}',
-        None,
-        f"Cancel it first: select tensile_cancel({job});",
+        "The training publishes its version to the model of this name.",
+        f"Wait until it has ended: select tensile_wait({job}); or cancel it: select tensile_cancel({job});",
     )
     assert refused(alice, "select tensile_drop_model('flowers')").sqlstate == "42704"
 
@@ -218,6 +226,7 @@ def test_model_in_training_is_not_dropped(alice: Connection) -> None:
     "statement",
     [
         "begin; call tensile_train_and_wait('flowers', 'iris', target => 'species')",
+        "begin; call tensile_train_query_and_wait('flowers', 'select * from iris', target => 'species')",
         "do $$ begin perform own_call(); end $$",
         "select own_call()",
     ],
@@ -232,10 +241,11 @@ def test_train_and_wait_is_refused_where_it_cannot_commit(alice: Connection, sta
     error = refused(alice, statement)
     alice.rollback()
 
+    function = "tensile_train_query" if "query" in statement else "tensile_train"
     assert error == Refused(
         "2D000",
-        "tensile_train_and_wait commits, which is not possible in a transaction block or in a function",
+        f"{function}_and_wait commits, which is not possible in a transaction block or in a function",
         None,
-        "Call it outside of both; or use tensile_train(...), commit, and then tensile_wait(job).",
+        f"Call it outside of both; or use {function}(...), commit, and then tensile_wait(job).",
     )
     assert value(alice, "select count(*) from tensile.jobs") == 0

@@ -28,7 +28,7 @@ def serve() -> Iterator[Serve]:
     def start(answer: Answer) -> tuple[FakeService, FakePlpy]:
         fake = FakeService(answer)
         started.append(fake)
-        version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}"}
+        version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}", "transform": None}
         return fake, plpy_with(services=[address_of(fake)], version=[version])
 
     yield start

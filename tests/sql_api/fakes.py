@@ -20,6 +20,13 @@ Row = Mapping[str, Any]
 Json = dict[str, Any]
 
 
+class FakeResult(list[Row]):
+    """The rows of a statement."""
+
+    def nrows(self) -> int:
+        return len(self)
+
+
 class FakePlpy:
     """Returns the scripted rows of a statement, or none. While `cancelled` is set, a cancel request is pending."""
 
@@ -42,7 +49,7 @@ class FakePlpy:
         if plan == "select 1" and self.cancelled:
             raise self.SPIError("canceling statement due to user request")
         self.executed.append((plan, tuple(arguments)))
-        return next((rows for text, rows in self.rows.items() if text in plan), [])
+        return FakeResult(next((rows for text, rows in self.rows.items() if text in plan), []))
 
     def cursor(self, query: str) -> "FakeCursor":
         return FakeCursor(self.execute(query))
@@ -52,6 +59,9 @@ class FakePlpy:
 
     def quote_ident(self, name: str) -> str:
         return f'"{name}"'
+
+    def quote_literal(self, text: str) -> str:
+        return f"'{text}'"
 
 
 class FakeCursor:
@@ -74,23 +84,26 @@ def address_of(service: FakeService) -> Row:
         "names": [service.name],
         "installation": INSTALLATION,
         "server_start": "1",
+        "standby": False,
     }
 
 
 RELATION = {
     "name": "iris",
     "schema": "public",
+    "kind": "r",
     "caller": "alice",
     "caller_enters": True,
     "caller_reads": True,
 }
 FAMILY = [{"schema": "public", "name": "iris", "kind": "r", "persistence": "p", "secured": False, "place": "self"}]
-_ORDINARY = {"enumerated": False, "generated": False, "sent_safely": True, "sent_as_text": False}
+_ORDINARY = {"enumerated": False, "generated": False, "sent_safely": True, "sent_as_text": False, "category": ""}
 COLUMNS = [
     {"name": "id", "number": 1, "type": "bigint", "base": "int8", "key": True, "primary_key": True} | _ORDINARY,
     {"name": "petal", "number": 2, "type": "real", "base": "float4", "key": False, "primary_key": False} | _ORDINARY,
     {"name": "label", "number": 3, "type": "text", "base": "text", "key": False, "primary_key": False} | _ORDINARY,
 ]
+SNAPSHOT = {"role": "alice", "snapshot": "1:1:", "statement": "now", "unchanged": False}
 TABLE_STATISTICS = {"rows": 60, "known": 60, "value": "a", "last_value": "b", "infinite": 0}
 
 
@@ -104,6 +117,7 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "first_rows": [{"c0": [1.5, 2.5], "c1": [3, 4]}],
         "enqueue": [{"job_id": 7}],
         "path": [{"path": "pg_catalog, pg_temp"}],
+        "snapshot": [SNAPSHOT],
     }
     rows.update(changed)
     texts = {
@@ -117,6 +131,7 @@ def plpy_with(**changed: Sequence[Row]) -> FakePlpy:
         "key": training_request.JOB_OF_KEY,
         "services": service_connection.SERVICES,
         "version": version_lookup.VERSION,
+        "snapshot": version_lookup.SNAPSHOT,
         "path": spi.CURRENT_PATH,
         "transaction": snapshot_copy.TRANSACTION,
         "made": snapshot_copy.MAKE,

@@ -88,11 +88,11 @@ def test_session_compiles_each_module_once_when_it_is_needed_and_adds_no_finder(
     session: dict[str, Any] = {}
     finders = list(sys.meta_path)
     bridge(session, plpy_with(), bridge_body())("nothing", "{}")
-    ((name, package),) = session.items()
+    ((name, package),) = _packages(session).items()
 
     bridge(session, plpy_with(), bridge_body())("nothing", "{}")  # the function was created again unchanged
 
-    assert session == {name: package}
+    assert _packages(session) == {name: package}
     assert sys.modules[f"{name}.sql_api"] is package
     assert sys.meta_path == finders
     assert _imported(name) == {"", ".errors", ".sql_api", ".sql_api.refusals", ".sql_api.spi"}
@@ -106,7 +106,12 @@ def test_session_compiles_each_module_once_when_it_is_needed_and_adds_no_finder(
 def test_a_session_that_only_predicts_compiles_no_module_of_trainings() -> None:
     session: dict[str, Any] = {}
     bridge(session, plpy_with(), bridge_body())("predict", "{}")
-    assert not _imported(next(iter(session))) & {".sql_api.training_request", ".request.network_rules"}
+    assert not _imported(next(iter(_packages(session)))) & {".sql_api.training_request", ".request.network_rules"}
+
+
+def _packages(session: dict[str, Any]) -> dict[str, Any]:
+    """Return the packages by their names. The session also has the package in use, for tensile.prediction_pages."""
+    return {name: package for name, package in session.items() if name.startswith(PREFIX)}
 
 
 def _imported(package: str) -> set[str]:
@@ -125,12 +130,12 @@ def test_two_versions_in_one_session_are_independent() -> None:
 
     before = "features is 7, not a list of column names"
     assert messages == [before, "features is 7, not names", before]
-    assert len(session) == 2
+    assert len(_packages(session)) == 2
 
 
 def test_fault_shows_source_lines_of_its_traceback() -> None:
     fake = FakeService(lambda _: result({}))
-    version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}"}
+    version = {"version_id": 700, "number": 1, "target": "label", "metrics": "{}", "transform": None}
     session: dict[str, Any] = {}
     try:
         call = bridge(session, plpy_with(services=[address_of(fake)], version=[version]), bridge_body())
@@ -140,7 +145,7 @@ def test_fault_shows_source_lines_of_its_traceback() -> None:
         for package in session.values():
             package.service_connection._line.close()
 
-    (name,) = session
+    (name,) = _packages(session)
     source = (FOLDER / "predictions.py").read_text(encoding="utf-8").splitlines()
     line = next(number for number, text in enumerate(source, start=1) if 'answer["values"]' in text)
     frame = f'File "{name}/sql_api/predictions.py", line {line}, in predict\n    {source[line - 1].strip()}'

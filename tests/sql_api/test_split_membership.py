@@ -2,12 +2,13 @@
 training, which uses numpy.
 """
 
+import json
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from indb_tensile.learning.columns import ColumnData, ColumnKind
@@ -73,6 +74,8 @@ _SPLITS = st.sampled_from(
         Split(last=0.2, by="c"),
         Split(last=0.01, by="c", valid_size=0.0),
         Split(column="c", valid_size=0.05),
+        Split(group="c", seed=5),
+        Split(stratify="c", test_size=0.2),
     ]
 )
 
@@ -86,11 +89,15 @@ def test_every_row_has_the_same_part_as_in_the_training(values: list[int], split
     if split.column:
         decisive = [row % 3 == 0 for row in range(rows)]
         column = column_of("c", ColumnKind.BOOLEAN, decisive)
+    if split.group or split.stratify:
+        decisive = [["a", "b", "c", "d", "ü"][value // 2] for value in values]
+        column = column_of("c", ColumnKind.TEXT, decisive)
+        assume(split.stratify or len(set(decisive)) > 1)
     hashes = row_hashes([identity], rows)
 
     parts = divide(hashes, split, column if split.divider else None, keyed=keyed)
 
-    member = split_membership.Membership(parts.rule | {"keyed": keyed})
+    member = split_membership.Membership(json.loads(json.dumps(parts.rule)) | {"keyed": keyed}, "text")
     parts_of_bridge = [member.part(int(hashed), value) for hashed, value in zip(hashes, decisive, strict=True)]
     training_parts = ["" for _ in range(rows)]
     for name in PARTS:

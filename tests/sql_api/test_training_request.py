@@ -17,7 +17,7 @@ def test_enqueued_specification_is_a_job_spec() -> None:
     answer = sql_api.handle(plpy, "train", {"model": "m", "relation": 5, "hyperparams": {"epochs": 2, "eps": None}})
 
     assert answer == {"ok": True, "result": {"job": 7}}
-    statement, (model, oid, schema, name, spec, priority, not_before, key) = plpy.executed[-1]
+    statement, (model, oid, schema, name, spec, priority, not_before, key, *_) = plpy.executed[-1]
     assert statement == training_request.ENQUEUE
     assert (model, oid, schema, name, priority, not_before, key) == ("m", 5, "public", "iris", 0, None, None)
     assert msgspec.json.decode(str(spec), type=JobSpec) == JobSpec(

@@ -40,6 +40,11 @@ def test_files_that_another_user_could_write_are_not_used(
     assert files.load("k") is None
 
 
+def test_steps_with_constants_make_no_file(directory: Path) -> None:
+    CaptureFiles(directory).save("k", captured("constant"))
+    assert not directory.exists()
+
+
 def test_links_are_not_followed(directory: Path, tmp_path: Path, steps: tuple[CapturedStep, ...]) -> None:
     files = CaptureFiles(directory)
     files.save("k", steps)

@@ -6,18 +6,36 @@ and a long answer is encoded in pieces.
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from indb_tensile.errors import InvariantError
+from indb_tensile.learning.rowimages import RowImages
 
 from .evaluation_requests import Evaluations
 from .identity import IdentityCheck
 from .model_cache import ModelCache
-from .prediction_batches import Batches
-from .requests import AnyRequest, Evaluate, Header, Ping, Predict, encode, header_of, parse, success, success_of
-from .service_frames import MAX_FRAME_BYTES, ProtocolError
+from .prediction_batches import Batches, Model
+from .requests import (
+    TABLE_KINDS,
+    AnyRequest,
+    Evaluate,
+    Features,
+    Header,
+    Ping,
+    Predict,
+    RowError,
+    encode,
+    header_of,
+    parse,
+    success,
+    success_of,
+)
+from .service_frames import MAX_FRAME_BYTES, ProtocolError, split_body
 
-_OWN_VERBS = frozenset({"predict", "evaluate", "ping"})
+_OWN_VERBS = frozenset({"predict", "evaluate", "features", "ping"})
 _LONG_BYTES = 1 << 16  # of a frame: decoding it takes half a millisecond or more
 _PIECE_NUMBERS = 20_000  # of one piece of an answer: encoding it takes about 10 ms
 
@@ -51,6 +69,7 @@ class RequestDispatcher:
 
     async def handle(self, body: bytes, connection: int) -> bytes:
         """Return the answer. Raises TensileError with the message for the client."""
+        body, images = split_body(body)
         header, request = await self._read(body)
         await self._gate.check(header.asks)
         match request:
@@ -59,11 +78,16 @@ class RequestDispatcher:
             case Predict():
                 model = await self._residents.get(request.version)
                 owner = self._residents.owner(request.version)
-                return await _encode_values(
-                    await self._batches.predict(
-                        request.version, model, request.marked_rows, request.kind, owner=owner
-                    )
-                )
+                rows = request.rows_of(images)
+                values = await self._predict(request, model, rows, owner)
+                if request.kind not in TABLE_KINDS:
+                    return await _encode_values(values)
+                keys = {"keys": rows.keys()} if isinstance(rows, RowImages) else {}
+                return success_of(msgspec.json.encode(model.table_answer(values, request.kind) | keys))
+            case Features():
+                model = await self._residents.get(request.version)
+                features = [{"name": name, "kind": kind} for name, kind in model.features()]
+                return success({"features": features, "numeric": model.predicts_numbers()})
             case Evaluate():
                 model = await self._residents.get(request.version)
                 owner = self._residents.owner(request.version)
@@ -73,6 +97,20 @@ class RequestDispatcher:
             case other:
                 raise InvariantError(f"the front has no answer to {type(other).__name__}")
 
+    def handle_at_once(self, body: bytes) -> bytes | None:
+        """Return the answer to a prediction of few rows, or None if the request has to wait for anything."""
+        if len(body) >= _LONG_BYTES or body.startswith(b"\0"):
+            return None
+        header, request = _parse(body)
+        if not isinstance(request, Predict) or request.kind in TABLE_KINDS or not self._gate.admits(header.asks):
+            return None
+        model = self._residents.get_resident(request.version)
+        if model is None:
+            return None
+        owner = self._residents.owner(request.version)
+        values = self._batches.predict_at_once(request.version, model, request.marked_rows, request.kind, owner=owner)
+        return None if values is None else success({"values": values})
+
     def forget(self, connection: int) -> None:
         """Drop the evaluations of a connection that has ended."""
         self._evaluations.forget(connection)
@@ -80,6 +118,14 @@ class RequestDispatcher:
     def close(self) -> None:
         """End the thread that computes metrics."""
         self._evaluations.close()
+
+    async def _predict(self, request: Predict, model: Model, rows: Sequence[Any], owner: int) -> list[Any]:
+        try:
+            return await self._batches.predict(request.version, model, rows, request.kind, owner=owner)
+        except RowError as error:
+            if isinstance(rows, RowImages) and not error.detail and (keys := rows[error.row : error.row + 1].keys()):
+                error.detail = f"The row's key is {keys[1:-1]}."
+            raise
 
     async def _read(self, body: bytes) -> tuple[Header, AnyRequest | None]:
         """Return the header, and the request if this process answers it."""

@@ -38,6 +38,13 @@ def socket_name(installation: str, worker: WorkerId) -> str:
     return f"{UUID(installation).hex[:_DIGITS]}-{worker}"
 
 
+def standby_socket_name(installation: str, port: int) -> str:
+    """Return the name of the socket of a service that only reads. Nothing can be announced in a standby's catalog, so
+    its sessions compute the name too (sql_api/service_connection.py). The port tells standbys of one host apart.
+    """
+    return f"{UUID(installation).hex[:_DIGITS]}-standby-{port}"
+
+
 class IdentityCheck:
     """Admits requests of one database. `read` reads the identity of that database again."""
 
@@ -50,6 +57,10 @@ class IdentityCheck:
     def installation(self) -> str:
         """The installation id of the database that is answered."""
         return self._identity.installation
+
+    def admits(self, requester: DatabaseIdentity) -> bool:
+        """Return whether the requesting database is known to be this service's database."""
+        return requester == self._identity
 
     async def check(self, requester: DatabaseIdentity) -> None:
         """Raise UnavailableError if the requesting database is not this service's database."""

@@ -55,6 +55,14 @@ class ModelCache:
             self._resident.move_to_end(version)
         return resident.model
 
+    def get_resident(self, version: ModelVersionId) -> Model | None:
+        """Return the version's model if it is in memory."""
+        resident = self._resident.get(version)
+        if resident is None:
+            return None
+        self._resident.move_to_end(version)
+        return resident.model
+
     def owner(self, version: ModelVersionId) -> int:
         """Return the oid of the role that owns the version's model; 0 if the version was evicted meanwhile."""
         resident = self._resident.get(version)

@@ -6,8 +6,8 @@ requests of one kind, the owner whose models were computed least recently comes 
 owner, all other owners are served, however slow that owner's models are.
 
 No request waits for a batch to fill: a single request is computed at once, and under load the batches grow. A single
-request of a few rows to a fast model is computed on the event loop, because passing it to the thread and back takes
-longer (about 120 us) than most models do.
+request of a few rows to a fast model is computed on the event loop at once, because passing it to the thread and back
+takes longer (about 120 us) than most models do.
 """
 
 import asyncio
@@ -40,8 +40,20 @@ _log = logging.getLogger(__name__)
 class Model(Protocol):
     """A loaded version of a model."""
 
-    def predict_rows(self, rows: list[Any], kind: str) -> list[Any]:
+    def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         """Return one prediction per row. Raises RequestError that names the column that does not fit."""
+        ...
+
+    def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
+        """Return the answers for rows of a table, from what `predict_rows` has returned for them."""
+        ...
+
+    def features(self) -> Sequence[tuple[str, str]]:
+        """Return the names of the columns that a row needs, and their kinds."""
+        ...
+
+    def predicts_numbers(self) -> bool:
+        """Return whether a prediction is a number, and not a text label."""
         ...
 
     def metrics(self, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> dict[str, float]:
@@ -65,7 +77,7 @@ class _Waiting:
     version: ModelVersionId
     model: Model
     kind: str
-    rows: list[Any]
+    rows: Sequence[Any]  # JSON values, or RowImages
     owner: int  # oid of the role that owns the model
     result: Future[list[Any]] = field(default_factory=Future)
 
@@ -75,7 +87,8 @@ class _Waiting:
         return len(self.rows) <= _FEW_ROWS
 
     def can_join(self, other: "_Waiting") -> bool:
-        return self.model is other.model and self.kind == other.kind
+        plain = isinstance(self.rows, list) and isinstance(other.rows, list)
+        return plain and self.model is other.model and self.kind == other.kind
 
 
 class Batches:
@@ -102,7 +115,7 @@ class Batches:
         return len(self._waiting)
 
     async def predict(
-        self, version: ModelVersionId, model: Model, rows: list[Any], kind: str, *, owner: int = 0
+        self, version: ModelVersionId, model: Model, rows: Sequence[Any], kind: str, *, owner: int = 0
     ) -> list[Any]:
         """Return one prediction per row, computed together with waiting requests to the same model.
 
@@ -118,6 +131,25 @@ class Batches:
                 raise RowError(error, begin + error.row) from error
         return values
 
+    def predict_at_once(
+        self, version: ModelVersionId, model: Model, rows: list[Any], kind: str, *, owner: int = 0
+    ) -> list[Any] | None:
+        """Return one prediction per row, or None if the rows are many, the model is slow, or other requests wait.
+
+        Raises RequestError for a row that does not fit.
+        """
+        with self._changed:
+            if self._busy or self._waiting or self._closed or not self._is_quick(version, len(rows)):
+                return None
+            self._take_turn(owner)
+        try:
+            return self._predict(version, model, kind, rows)
+        except RequestError:
+            raise
+        except Exception as error:
+            _log.exception("predicting with version %d failed", version)
+            raise _fault(version, error) from error
+
     def close(self) -> None:
         """Refuse new requests, finish waiting ones, and end the thread."""
         with self._changed:
@@ -131,7 +163,7 @@ class Batches:
         return min(MAX_BATCH_ROWS, max(1, int(PASS_NS / max(row_ns, 1.0))))
 
     async def _queue(
-        self, version: ModelVersionId, model: Model, rows: list[Any], kind: str, owner: int
+        self, version: ModelVersionId, model: Model, rows: Sequence[Any], kind: str, owner: int
     ) -> list[Any]:
         waiting = _Waiting(version=version, model=model, kind=kind, rows=rows, owner=owner)
         with self._changed:
@@ -145,14 +177,21 @@ class Batches:
     def _flush(self) -> None:
         """Compute the waiting request on the event loop if it is quick, else wake the thread."""
         with self._changed:
-            if self._busy or len(self._waiting) != 1 or not self._is_quick(self._waiting[0]):
+            if self._busy or len(self._waiting) != 1 or not self._first_is_quick():
                 self._changed.notify()
                 return
             batch = self._take_batch()
         self._compute(batch)
 
-    def _is_quick(self, request: _Waiting) -> bool:
-        return request.has_few_rows and self._last_pass_ns.get(request.version, QUICK_NS) < QUICK_NS
+    def _first_is_quick(self) -> bool:
+        return self._is_quick(self._waiting[0].version, len(self._waiting[0].rows))
+
+    def _is_quick(self, version: ModelVersionId, rows: int) -> bool:
+        return rows <= _FEW_ROWS and self._last_pass_ns.get(version, QUICK_NS) < QUICK_NS
+
+    def _take_turn(self, owner: int) -> None:
+        self._turns += 1
+        self._last_turn[owner] = self._turns
 
     def _run(self) -> None:
         while batch := self._next_batch():
@@ -174,8 +213,7 @@ class Batches:
         eligible = [request for request in self._waiting if request.has_few_rows != many] or list(self._waiting)
         # Of equals min() returns the first, which is the oldest.
         first = min(eligible, key=lambda request: self._last_turn.get(request.owner, 0))
-        self._turns += 1
-        self._last_turn[first.owner] = self._turns
+        self._take_turn(first.owner)
         self._many_next = first.has_few_rows
         batch, others, rows = [first], [], len(first.rows)
         most_rows = self._pass_rows(first.version)
@@ -202,7 +240,9 @@ class Batches:
 
     def _answer(self, active: Sequence[_Waiting]) -> None:
         try:
-            values = self._predict(active)
+            first = active[0]
+            rows = first.rows if len(active) == 1 else [row for request in active for row in request.rows]
+            values = self._predict(first.version, first.model, str(first.kind), rows, requests=len(active))
         except RequestError as error:
             if len(active) == 1:
                 active[0].result.set_exception(error)
@@ -218,10 +258,10 @@ class Batches:
                 request.result.set_result(values[begin : begin + len(request.rows)])
                 begin += len(request.rows)
 
-    def _predict(self, active: Sequence[_Waiting]) -> list[Any]:
-        """Predict all rows of these requests, which are for one model and of one kind."""
-        version, model, kind = active[0].version, active[0].model, str(active[0].kind)
-        rows = active[0].rows if len(active) == 1 else [row for request in active for row in request.rows]
+    def _predict(
+        self, version: ModelVersionId, model: Model, kind: str, rows: Sequence[Any], *, requests: int = 1
+    ) -> list[Any]:
+        """Predict the rows of requests for one model and of one kind."""
         started_ns = self._clock_ns()
         try:
             values = model.predict_rows(rows, kind)
@@ -229,7 +269,7 @@ class Batches:
             self._measure(version, self._clock_ns() - started_ns, len(rows))
         if len(values) != len(rows):
             raise InvariantError(f"version {version} gave {len(values)} predictions for {len(rows)} rows")
-        self.counters.requests += len(active)
+        self.counters.requests += requests
         self.counters.batches += 1
         self.counters.rows += len(rows)
         return values
@@ -243,9 +283,13 @@ class Batches:
 
 
 def _fail(active: Sequence[_Waiting], error: Exception) -> None:
-    fault = InvariantError(
-        f"predicting with version {active[0].version} failed: {type(error).__name__}: {error}",
-        hint="See the service's log for the traceback.",
-    )
+    fault = _fault(active[0].version, error)
     for request in active:
         request.result.set_exception(fault)
+
+
+def _fault(version: ModelVersionId, error: Exception) -> InvariantError:
+    return InvariantError(
+        f"predicting with version {version} failed: {type(error).__name__}: {error}",
+        hint="See the service's log for the traceback.",
+    )

@@ -1,6 +1,7 @@
 """The requests to the service as types, and the encoding of its answers."""
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -8,7 +9,10 @@ import msgspec
 
 from indb_tensile.errors import RequestError, TensileError
 from indb_tensile.job import JobSpec, ModelVersionId
+from indb_tensile.learning.columns import CopyEncoding
+from indb_tensile.learning.copy_encodings import of_column
 from indb_tensile.learning.jsonrows import SqlRecord
+from indb_tensile.learning.rowimages import RowImages
 
 from .identity import DatabaseIdentity
 from .service_frames import PROTOCOL, ProtocolError
@@ -21,6 +25,11 @@ class PredictionKind(StrEnum):
     LABEL = "label"  # the label as text
     PROBA = "proba"  # every label with its probability
     VECTOR = "vector"  # the network's outputs
+    TABLE = "table"  # value and label together, as PostgreSQL's text of arrays
+    TABLE_PROBA = "table_proba"  # the same, with the probabilities of all labels as JSON
+
+
+TABLE_KINDS = (PredictionKind.TABLE, PredictionKind.TABLE_PROBA)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=str.lower):
@@ -30,13 +39,35 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=s
 class Predict(Request, frozen=True, kw_only=True):
     """Predict each row: an object of column and value, an array in the order of the features, or a single value.
 
-    `unnamed` is true if the objects are anonymous SQL records, whose fields are named f1, f2 and so on.
+    `unnamed` is true if the objects are anonymous SQL records, whose fields are named f1, f2 and so on. Instead of
+    `rows`, the request's binary part may have the images of `image_rows` rows. `columns` are the names and types of
+    their columns, as `server_version` of PostgreSQL sends them. Columns of integers named `keys` follow; the answer
+    has them as JSON.
     """
 
     version: ModelVersionId
     rows: list[Any]
     kind: PredictionKind = PredictionKind.VALUE
     unnamed: bool = False
+    columns: list[tuple[str, str]] = []
+    keys: list[tuple[str, str]] = []
+    image_rows: int = 0
+    server_version: int = 0
+
+    def rows_of(self, images: bytes) -> Sequence[Any]:
+        """Return the rows of the request, whose binary part is given."""
+        if not self.image_rows:
+            return self.marked_rows
+        return RowImages(images, self.image_rows, self._fields(self.columns), self._fields(self.keys))
+
+    def _fields(self, columns: Sequence[tuple[str, str]]) -> list[tuple[str, CopyEncoding]]:
+        fields = []
+        for name, base in columns:
+            encoding = of_column(base, enumerated=False, server_version=self.server_version)
+            if encoding is None:
+                raise ProtocolError(f'a request predict has column "{name}" of the unknown type {base!r}')
+            fields.append((name, encoding))
+        return fields
 
     @property
     def marked_rows(self) -> list[Any]:
@@ -56,6 +87,15 @@ class Evaluate(Request, frozen=True, kw_only=True):
     evaluation: int = 0
     part: int = 0
     last: bool = True
+
+
+class Features(Request, frozen=True, kw_only=True):
+    """Ask for the columns that a version needs, the kind of each (number, text, time or array), and `numeric`.
+
+    `numeric` is true if a prediction is a number and not a text label.
+    """
+
+    version: ModelVersionId
 
 
 class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +148,8 @@ class Ping(Request, frozen=True, kw_only=True):
     """Ask for the state of the service."""
 
 
-AnyRequest = Predict | Evaluate | Explain | Dataset | Ping
-VERBS = tuple(sorted(verb.__name__.lower() for verb in (Predict, Evaluate, Explain, Dataset, Ping)))
+AnyRequest = Predict | Evaluate | Features | Explain | Dataset | Ping
+VERBS = tuple(sorted(verb.__name__.lower() for verb in (Predict, Evaluate, Features, Explain, Dataset, Ping)))
 
 
 class Header(msgspec.Struct, frozen=True):

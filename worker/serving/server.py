@@ -22,6 +22,7 @@ _MAX_WAITING = 8  # requests of one connection in memory; reading continues up t
 _MAX_WAITING_BYTES = 1 << 20  # limit of the same in bytes, if more than one waits
 
 Handle = Callable[[bytes, int], Awaitable[bytes]]
+HandleAtOnce = Callable[[bytes], bytes | None]
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +30,9 @@ _log = logging.getLogger(__name__)
 class Server:
     """Accepts connections of one system user on the endpoint, greets each, and answers each frame with `handle`.
 
-    `handle` gets a frame's body and the connection's number. `forget` is called with the number of a connection that
-    has ended.
+    `handle` gets a frame's body and the connection's number. `handle_at_once` gets a frame's body first and returns
+    the answer, or None for a request that has to wait, which is then passed to `handle`: making a task takes
+    longer than predicting with a small model. `forget` is called with the number of a connection that has ended.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class Server:
         allowed_uid: int,
         greeting: bytes,
         handle: Handle,
+        handle_at_once: HandleAtOnce = lambda _: None,
         forget: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._endpoint = endpoint
         self._allowed_uid = allowed_uid
         self._greeting = frame(greeting)
         self._handle = handle
+        self._handle_at_once = handle_at_once
         self._forget = forget
         self._numbers = itertools.count()
         self._connections: set[_Connection] = set()
@@ -97,15 +101,27 @@ class Server:
         """Return the answer's frame. Every error becomes an answer too."""
         try:
             return frame(await self._handle(body, connection))
-        except TensileError as error:
-            return frame(failure(error))
         except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged and answered
-            _log.exception("a request of %d bytes failed", len(body))
-            fault = InvariantError(
-                f"the service failed: {type(error).__name__}: {error}",
-                hint="See the service's log for the traceback.",
-            )
-            return frame(failure(fault))
+            return _failed(body, error)
+
+    def answer_at_once(self, body: bytes) -> bytes | None:
+        """Return the answer's frame, or None for a request that has to wait."""
+        try:
+            answer = self._handle_at_once(body)
+            return None if answer is None else frame(answer)
+        except Exception as error:  # noqa: BLE001 - the daemon's outermost loop: logged and answered
+            return _failed(body, error)
+
+
+def _failed(body: bytes, error: Exception) -> bytes:
+    if isinstance(error, TensileError):
+        return frame(failure(error))
+    _log.error("a request of %d bytes failed", len(body), exc_info=error)
+    fault = InvariantError(
+        f"the service failed: {type(error).__name__}: {error}",
+        hint="See the service's log for the traceback.",
+    )
+    return frame(failure(fault))
 
 
 class _Connection(asyncio.Protocol):
@@ -136,6 +152,8 @@ class _Connection(asyncio.Protocol):
             return
         self._buffer.feed(data)
         self._queue_frames()
+        if self._answer_at_once():
+            return
         if self._is_full() or self._broken:
             # Further requests of this client wait in the kernel, not in this process's memory.
             self._transport.pause_reading()
@@ -173,6 +191,18 @@ class _Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._bodies.append(error)
             self._broken = True
+
+    def _answer_at_once(self) -> bool:
+        """Answer the only request of this connection, unless the request has to wait."""
+        if self.task is not None or len(self._bodies) != 1 or self._broken or not self._writable.is_set():
+            return False
+        (body,) = self._bodies
+        answer = self._server.answer_at_once(body) if isinstance(body, bytes) else None
+        if answer is None or self._transport is None:
+            return False
+        self._bodies.clear()
+        self._transport.write(answer)
+        return True
 
     async def _answer_frames(self) -> None:
         while self._bodies and self._transport is not None:

@@ -1,14 +1,19 @@
-"""Frames on the service's socket (framing.py): each holds one JSON document.
+"""Frames on the service's socket (framing.py): each holds one JSON document, and a request may have a binary part.
+
+A frame with a binary part begins with a zero byte and the size of the JSON in four bytes; the JSON and the binary
+part follow.
 
 The first frame of a connection is the service's greeting. After that, the service sends one answer for each frame of
 the client.
 """
 
+import struct
+
 from indb_tensile import framing
 from indb_tensile.errors import RequestError
 from indb_tensile.framing import FrameBuffer
 
-PROTOCOL = 2  # version of greeting and requests; the bridge function refuses any other version
+PROTOCOL = 3  # version of greeting and requests; the bridge function refuses any other version
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # the event loop decodes a frame as a whole; other connections wait meanwhile
 
 
@@ -26,6 +31,18 @@ def frame(body: bytes) -> bytes:
             hint="Ask for fewer rows at a time.",
         )
     return framing.frame(body)
+
+
+def split_body(body: bytes) -> tuple[bytes, bytes]:
+    """Return the JSON of a body and its binary part, which is empty in most requests."""
+    if not body.startswith(b"\0"):
+        return body, b""
+    if len(body) < _PREFIX.size or (end := _PREFIX.size + _PREFIX.unpack_from(body)[0]) > len(body):
+        raise ProtocolError(f"a request of {len(body)} bytes ends within its JSON")
+    return body[_PREFIX.size : end], body[end:]
+
+
+_PREFIX = struct.Struct(">xI")
 
 
 class RequestBuffer(FrameBuffer):

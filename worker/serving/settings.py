@@ -10,38 +10,41 @@ from indb_tensile.job import WorkerId
 from indb_tensile.units import parse_bytes
 
 RESIDENT_BYTES = config.GIB
+READ_ONLY_VARIABLE = "TENSILE_SERVICE_READ_ONLY"  # not empty: set by `tensile service --read-only`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """The settings of one service; `shared` are those of its controller.
 
+    `worker` is the controller that started the service; None for a service that only reads, on a hot standby.
     `peer_uid` is the system user whose connections are answered; None means the user that runs the database server.
     `resident_bytes` limits the weights kept in memory. The model used last is kept even if it is larger.
     """
 
     shared: config.Settings
-    worker: WorkerId
+    worker: WorkerId | None
     peer_uid: int | None = None
     resident_bytes: int = RESIDENT_BYTES
 
     @property
     def directory(self) -> Path:
-        """The directory of the socket."""
+        """The directory of the socket. A service that only reads takes it from the catalog (standby.py)."""
         return Path(self.shared.service_directory)
 
 
 def load(environ: Mapping[str, str]) -> ServiceSettings:
     """Read the settings from the environment. Raises RequestError that names a wrong or missing setting."""
     shared = settings_loader.load(environ)
-    if not shared.service_directory:
+    read_only = bool(environ.get(READ_ONLY_VARIABLE))
+    if not shared.service_directory and not read_only:
         raise RequestError(
             "the service has no directory for its socket",
             hint=f"Set {config.variable('service_directory')}. A controller sets it for the service that it starts.",
         )
     return ServiceSettings(
         shared=shared,
-        worker=WorkerId(_number(environ, "TENSILE_WORKER_ID")),
+        worker=None if read_only else WorkerId(_number(environ, "TENSILE_WORKER_ID")),
         peer_uid=_number(environ, "TENSILE_SERVICE_PEER_UID") if environ.get("TENSILE_SERVICE_PEER_UID") else None,
         resident_bytes=_size(environ, "TENSILE_SERVICE_RESIDENT_BYTES"),
     )

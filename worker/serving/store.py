@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 import psycopg
 
-from indb_tensile.catalog import models, outlooks, plans, predictors
+from indb_tensile.catalog import jobs, models, outlooks, plans, predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.device import backend
@@ -98,6 +98,10 @@ class Store:
     def identity(self) -> DatabaseIdentity:
         """Read the identity of the connected database."""
         return self._run(read_identity, "the database's identity")
+
+    def standby_facts(self) -> jobs.StandbyFacts:
+        """Read whether the server is a hot standby, and where its sessions look for a service."""
+        return self._run(jobs.standby_facts, "the server's state")
 
     def close(self) -> None:
         """End the connection."""

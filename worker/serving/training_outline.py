@@ -13,12 +13,17 @@ from torch import nn
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Task
 from indb_tensile.learning import architectures
+from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.encoders import TIME_PARTS
-from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.feature_options import EMBEDDED, FeatureOptions
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.preparation import batch_plan
+from indb_tensile.learning.memory_estimate import text_numbers
+from indb_tensile.learning.preprocessor import SCALARS
+from indb_tensile.learning.row_weights import WeightOptions
 from indb_tensile.learning.splits import Split
+from indb_tensile.learning.tabm import TabM
+from indb_tensile.learning.weighted_losses import loss_of
 from indb_tensile.request.network_rules import check_architecture
 
 from .requests import ColumnSummary, Shares
@@ -45,10 +50,14 @@ class TrainingOutline:
     batches: tuple[int, ...]
     steps: int
     passes: int
+    weighted: bool = False
+    members: bool = False
 
     def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `x` and `y` of a batch, on the meta device."""
         x = torch.empty((rows, *self.input_shape), device="meta")
+        if self.weighted:
+            return x, torch.empty((rows, 2), device="meta")
         if self.task is Task.CLASSIFICATION:
             return x, torch.empty(rows, dtype=torch.int64, device="meta")
         return x, torch.empty((rows, 1), device="meta")
@@ -56,13 +65,14 @@ class TrainingOutline:
     @property
     def loss(self) -> nn.Module:
         """The loss that training minimises."""
-        return nn.CrossEntropyLoss() if self.task is Task.CLASSIFICATION else nn.MSELoss()
+        return loss_of(self.task, weighted=self.weighted, members=self.members)
 
 
 def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shares | None = None) -> TrainingOutline:
     """Return the training that this specification describes. Raises RequestError if it cannot be built.
 
-    `shares` are the shares of rows that test and validate, if a column of the table says which rows do.
+    `shares` are the shares of rows that test and validate, if a column of the table says which rows do. For the rows
+    of a table of a part, the share is their number divided by `rows`.
     """
     check_architecture(spec.architecture)
     split = Split.parse(spec.split)
@@ -70,34 +80,44 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
     if spec.target not in by_name:
         raise MissingError(f'there are no statistics of the target "{spec.target}"')
     features = [column for column in columns if column.name != spec.target]
-    input_shape = _input_shape(spec, features)
-    train_rows = _expected_rows(rows, split, shares)
-    settings = TrainingSettings.parse(spec.hyperparams, train_rows)
-    architecture: dict[str, Any] = spec.architecture
-    if architecture["type"] == "auto":
-        architecture = architectures.default(input_shape, rows=train_rows)
     outputs = 1 if spec.task is Task.REGRESSION else max(2, by_name[spec.target].distinct or 0)
+    train_rows = _expected_rows(rows, split, shares)
+    architecture = _resolve_architecture(spec, features, train_rows)
+    options = FeatureOptions.parse(spec.preprocess)
+    if architectures.embeds(architecture):
+        options = options.embedding()
+    input_shape = _input_shape(spec, features, options, outputs)
+    architecture = architectures.with_layout(architecture, _layout(features, options))
+    settings = TrainingSettings.parse(spec.hyperparams, train_rows)
     plan = batch_plan(train_rows, settings)
+    module = architectures.build_without_memory(architecture, input_shape, outputs)
+    architectures.freeze(module, settings.freeze or ())
     return TrainingOutline(
-        module=architectures.build_without_memory(architecture, input_shape, outputs),
+        module=module,
         input_shape=input_shape,
         outputs=outputs,
         task=spec.task,
         settings=settings,
         batches=(plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,),
         steps=plan.steps,
+        weighted=WeightOptions.parse(spec.hyperparams).used,
+        members=isinstance(module, TabM),
         passes=math.ceil(rows * _valid_share(split, shares) / plan.full_rows),
     )
 
 
-def width(column: ColumnSummary, options: FeatureOptions) -> int:
-    """Return how many input numbers a column becomes, as `learning/encoders.py` encodes it."""
+def width(column: ColumnSummary, options: FeatureOptions, outputs: int = 1) -> int:
+    """Return how many input numbers a column becomes, as `learning/preprocessor_fitting.py` encodes it.
+
+    `outputs` is the number of the network's outputs: of the classes, or one.
+    """
     indicator = int(options.missing_rule(column.name, ColumnKind(column.kind)) == "indicator")
     match column.kind:
         case ColumnKind.TEXT:
-            # Two more: one for all other texts, and one for missing values.
+            return text_numbers(options, column.name, column.distinct or 0, max(2, outputs))
+        case ColumnKind.LABELS:
             return min(column.distinct or 0, options.most_categories(column.name)) + 2
-        case ColumnKind.DATE | ColumnKind.TIME:
+        case ColumnKind.DATE | ColumnKind.TIME | ColumnKind.CLOCK:
             return len(TIME_PARTS[ColumnKind(column.kind)]) + indicator
         case ColumnKind.ARRAY:
             return math.prod(column.shape) + indicator
@@ -105,7 +125,28 @@ def width(column: ColumnSummary, options: FeatureOptions) -> int:
             return 1 + indicator
 
 
-def _input_shape(spec: JobSpec, features: list[ColumnSummary]) -> Shape:
+def _resolve_architecture(spec: JobSpec, features: list[ColumnSummary], train_rows: int) -> dict[str, Any]:
+    arrays, alone = _array_shapes(features)
+    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows)
+
+
+def _array_shapes(features: list[ColumnSummary]) -> tuple[tuple[Shape, ...], bool]:
+    """Return the shapes of the features that are arrays, and whether an array is the only feature."""
+    arrays = tuple(column.shape for column in features if column.kind == ColumnKind.ARRAY)
+    return arrays, len(features) == 1 and bool(arrays)
+
+
+def _layout(features: list[ColumnSummary], options: FeatureOptions) -> dict[str, Any]:
+    """Return the counts of numbers and categories that `Preprocessor.layout` has after the encoders are fitted."""
+    embedded = [
+        min(column.distinct or 0, options.most_categories(column.name)) + 2
+        for column in features
+        if column.kind == ColumnKind.TEXT and options.encoding(column.name) == EMBEDDED
+    ]
+    return {"numbers": sum(column.kind in SCALARS for column in features), "categories": embedded}
+
+
+def _input_shape(spec: JobSpec, features: list[ColumnSummary], options: FeatureOptions, outputs: int) -> Shape:
     if not features:
         raise RequestError("no column is left to learn from")
     for column in features:
@@ -114,10 +155,9 @@ def _input_shape(spec: JobSpec, features: list[ColumnSummary]) -> Shape:
                 f'column "{column.name}" holds no array in the sampled rows: its shape is unknown',
                 hint="Fill it, or leave it out with exclude.",
             )
-    options = FeatureOptions.parse(spec.preprocess)
-    arrays = tuple(column.shape for column in features if column.kind == ColumnKind.ARRAY)
-    flat = sum(width(column, options) for column in features)
-    shape = architectures.natural_shape(spec.architecture, arrays, len(features) == 1 and bool(arrays))
+    arrays, alone = _array_shapes(features)
+    flat = sum(width(column, options, outputs) for column in features)
+    shape = architectures.natural_shape(spec.architecture, arrays, alone)
     if shape is None:
         return (flat,)
     if math.prod(shape) != flat:
@@ -133,6 +173,8 @@ def _expected_rows(rows: int, split: Split, shares: Shares | None) -> int:
     test_share, valid_share = split.last or split.test_size, _valid_share(split, shares)
     if split.column is not None and shares is not None:
         test_share = shares.test
+    if split.valid is not None:
+        valid_share = 0.0  # the rows of that table are not among `rows`
     train = rows - round(rows * test_share) - round(rows * valid_share)
     if rows < _FEWEST_ROWS or train < _FEWEST_ROWS - 1:
         raise DataError(f"the table has {rows} rows, too few to train and test on", hint="Insert rows.")
@@ -140,6 +182,8 @@ def _expected_rows(rows: int, split: Split, shares: Shares | None) -> int:
 
 
 def _valid_share(split: Split, shares: Shares | None) -> float:
+    if split.valid is not None and shares is not None:
+        return shares.valid
     if split.column is not None and shares is not None:
         return shares.valid or split.valid_size * (1 - shares.test)
     return split.valid_size

@@ -20,11 +20,14 @@ from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import STEPS_NAME, State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
 from indb_tensile.learning.artifacts import CheckpointView
+from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
 from indb_tensile.learning.earlystop import EarlyStop
+from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.model_metrics import evaluate
-from indb_tensile.learning.preparation import Part, Prepared, batch_plan, batches, ordered_batches
+from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.shuffling import row_sources
 from indb_tensile.learning.tensorstream import TensorSpec
 from indb_tensile.messages import Measured, TrainerLink
 
@@ -80,6 +83,8 @@ class EpochLoop:
 
     def __post_init__(self) -> None:
         self._feed = BatchPrefetcher(self.runner)
+        train = self.prepared.train
+        self._sources = row_sources(train.storage, train.x, train.y, self.prepared.settings.batch_size)
         self.early_stop = self.prepared.early_stop
         self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
         self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)
@@ -132,7 +137,7 @@ class EpochLoop:
         total_steps = per_epoch * prepared.settings.epochs
         losses = self._losses
         orders = islice(batches(prepared.train, epoch, prepared.settings), self.steps_done, None)
-        with closing(self._feed.batches((prepared.train.x, prepared.train.y), orders)) as loaded:
+        with closing(self._feed.batches((prepared.train.x, prepared.train.y), orders, self._sources)) as loaded:
             for step, (rows, (x, y)) in enumerate(loaded, self.steps_done):
                 self._follow_orders()
                 started = time.monotonic() - self._feed.waiting.latest_s
@@ -187,7 +192,7 @@ class EpochLoop:
         """Return the mean loss and the metrics on these rows, from the outputs of the evaluation step."""
         outputs = self.outputs(part)
         loss = float(self.prepared.loss(outputs, part.y))
-        metrics = evaluate(self.prepared.task, outputs.numpy(), part.y.numpy(), self.prepared.preprocessor)
+        metrics = evaluate(self.prepared.task, outputs.numpy(), part.targets.numpy(), self.prepared.preprocessor)
         return loss, metrics
 
     def outputs(self, part: Part) -> torch.Tensor:

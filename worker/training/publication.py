@@ -16,7 +16,7 @@ from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
 from indb_tensile.learning.preparation import Prepared
 
 from ..captured_steps import parameters_of
-from .training_events import training_facts
+from .training_events import data_facts, training_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,11 @@ def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Ju
 def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement: Judgement) -> Publication:
     """Return the values that `publish_version` stores. The bundle includes the split, for `tensile_split`."""
     result = report_result(
-        prepared.metric, judgement.metrics, prepared.preprocessor, prepared.train.y.numpy(), prepared.test.y.numpy()
+        prepared.metric,
+        judgement.metrics,
+        prepared.preprocessor,
+        prepared.train.targets.numpy(),
+        prepared.test.targets.numpy(),
     )
     return Publication(
         task=prepared.task,
@@ -84,7 +88,9 @@ def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement
         incomparable=judgement.incomparable,
         data_digest=prepared.data_digest,
         report=[fact.to_json() for fact in (*prepared.report, *result)],
-        training=training_facts(prepared) | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch},
+        training=training_facts(prepared)
+        | data_facts(prepared, job.spec)
+        | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch},
     )
 
 

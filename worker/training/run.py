@@ -12,7 +12,14 @@ from indb_tensile import config
 from indb_tensile.catalog import models, snapshots
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.device.cuda import CudaDevice, CudaRegions
-from indb_tensile.device.hardware import free_memory_bytes, memory, memory_with_swap_bytes, trim_heap
+from indb_tensile.device.hardware import (
+    disk_free_bytes,
+    free_memory_bytes,
+    memory_with_swap_bytes,
+    read_limit_bytes,
+    rows_directory,
+    trim_heap,
+)
 from indb_tensile.device.round_member import RoundMember, Seat, open_member
 from indb_tensile.errors import OvertakenError
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device
@@ -21,10 +28,13 @@ from indb_tensile.executor.run.precision import settle_precision
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
 from indb_tensile.job import Phase, Snapshot
+from indb_tensile.learning.artifacts import ModelBundle
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
 from indb_tensile.learning.preparation import Prepared, prepare
 from indb_tensile.learning.requirements import AvailableMemory
+from indb_tensile.learning.row_storage import FileStorage
+from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftPhases, TrainerLink
 
 from ..capture_files import CaptureFiles
@@ -49,9 +59,6 @@ SAMPLE_EVERY = 3  # an emulated device's operators take milliseconds, so timing 
 # If iterations run as one CUDA graph, an iteration that is timed does not, and takes as long as without graphs.
 SAMPLE_GRAPHS_AFTER_NS = 500_000_000
 SAMPLE_GRAPHS_EVERY = 100
-# The rows of one training may take half of all memory. The other half is for the memory of an emulated device, the
-# host pool, and other trainers, whose use is checked before the rows are read.
-_READ_SHARE = 2
 _CAPTURES = "captures"  # the folder of captured steps in the state directory
 
 
@@ -133,23 +140,44 @@ class TrainingRun:
     def _read(self, session: PatientSession, progress_writer: ProgressWriter) -> Prepared:
         progress_writer.enter(Phase.READING)
         job = self._job.job
+        start = self._start(session)
         snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
 
         def tell(need: MemoryEstimate) -> None:
-            figures = need.figures() | {"free_bytes": free_memory_bytes(), "limit_bytes": self._read_limit_bytes}
+            limits = self._row_memory()
+            figures = need.figures() | {"free_bytes": limits.free_bytes, "limit_bytes": limits.limit_bytes}
+            figures |= {"in_file": not need.fits_memory(limits)}
             log.info("job %s: its rows need about %d bytes: %s", job, need.peak_bytes, figures)
             progress_writer.tell("reading", figures)
 
         # A locked table is not waited for: the job returns to the queue, and its trainer is free for another job.
-        return session.waiting(lambda: self._read_once(snapshot, tell), wait_for_locks=False)
+        return session.waiting(lambda: self._read_once(snapshot, start, tell), wait_for_locks=False)
 
-    @property
-    def _read_limit_bytes(self) -> int:
-        return self._settings.read_limit_bytes or memory().size_bytes // _READ_SHARE
+    def _row_memory(self) -> RowMemoryLimits:
+        directory = rows_directory(self._settings)
+        return RowMemoryLimits(
+            limit_bytes=read_limit_bytes(self._settings),
+            host_bytes=memory_with_swap_bytes(),
+            free_bytes=free_memory_bytes(),
+            disk_bytes=disk_free_bytes(directory),
+            directory=directory,
+        )
 
-    def _read_once(self, snapshot: Snapshot | None, tell: Callable[[MemoryEstimate], None]) -> Prepared:
+    def _start(self, session: PatientSession) -> StartingWeights | None:
+        """Load the version that the job starts from, if it names one."""
+        wish = self._job.spec.init_from
+        if wish is None:
+            return None
+        stored = session.run(lambda c: models.load_init_version(c, self._job, wish))
+        bundle = ModelBundle.load(stored.bundle, stored.weights)
+        return StartingWeights(model=stored.model, version=stored.number, bundle=bundle)
+
+    def _read_once(
+        self, snapshot: Snapshot | None, start: StartingWeights | None, tell: Callable[[MemoryEstimate], None]
+    ) -> Prepared:
         """Read the rows on a separate connection, which is closed after the read."""
-        limit_bytes = self._read_limit_bytes
+        memory = self._row_memory()
+        overflow = partial(FileStorage, Path(memory.directory))
         with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
             return prepare(
                 connection,
@@ -157,11 +185,10 @@ class TrainingRun:
                 owner_oid=self._job.owner_oid,
                 snapshot=snapshot,
                 room=self._room(),
-                limits=ReadLimits(size_bytes=limit_bytes),
-                memory=RowMemoryLimits(
-                    limit_bytes=limit_bytes, host_bytes=memory_with_swap_bytes(), free_bytes=free_memory_bytes()
-                ),
+                limits=ReadLimits(size_bytes=min(memory.limit_bytes, memory.free_bytes * 3 // 4), overflow=overflow),
+                memory=memory,
                 tell=tell,
+                start=start,
             )
 
     def _room(self) -> AvailableMemory | None:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from indb_tensile.learning.encoders import TextFacts
+from indb_tensile.job import JobSpec
 from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.text_encoders import TextFacts
 
 
 class Telling(Protocol):
@@ -40,6 +41,21 @@ def training_facts(prepared: Prepared) -> dict[str, Any]:
         "early_stop": prepared.early_stop.to_request(),
         "chosen": list(prepared.chosen),
     }
+
+
+def data_facts(prepared: Prepared, spec: JobSpec) -> dict[str, Any]:
+    """Return what a version was trained on, for the listing of versions: columns, rows, split and their options."""
+    parts = {"train": prepared.train.rows, "valid": prepared.valid.rows, "test": prepared.test.rows}
+    return {
+        "features": list(prepared.preprocessor.recipe.features),
+        "rows": sum(parts.values()),
+        "parts": parts,
+        "rows_without_target": prepared.unlabeled_rows,
+        "split": spec.split,
+        "preprocess": spec.preprocess,
+        "deploy": spec.deploy,
+        **({} if spec.transform is None else {"transform": spec.transform}),
+    } | ({} if prepared.init_from is None else {"init_from": dict(prepared.init_from)})
 
 
 def in_words(prepared: Prepared) -> str:

@@ -77,8 +77,14 @@ QUEUE = Listing(
         "since": is_since(stat_queue.c.enqueued_at),
         "until": is_until(stat_queue.c.enqueued_at),
     },
-    # Jobs that a worker has claimed have no position any more: they start before all others.
-    order=(stat_queue.c.position.asc().nulls_first(), stat_queue.c.job_id.asc()),
+    # Jobs that a worker has claimed have no position any more: they start before all others. Queued jobs without a
+    # position wait for other jobs, and paused jobs come last.
+    order=(
+        stat_queue.c.paused.asc(),
+        case((stat_queue.c.state == JobState.QUEUED, 1), else_=0).asc(),
+        stat_queue.c.position.asc().nulls_last(),
+        stat_queue.c.job_id.asc(),
+    ),
 )
 
 EVENTS = Listing(

@@ -86,6 +86,21 @@ model_versions = Table(
     Column("created_at", TIME, nullable=False),
     Column("deployed", Boolean, nullable=False),
     Column("not_deployed", Text),
+    Column("deployed_by", Name),
+    Column("deployed_why", Text),
+)
+
+deployments = Table(
+    "deployments",
+    metadata,
+    Column("deployment_id", BigInteger, primary_key=True),
+    Column("model_id", BigInteger, ForeignKey("models.model_id"), nullable=False),
+    Column("from_version", Integer),
+    Column("to_version", Integer),
+    Column("deployed_by", Name),
+    Column("deployed_at", TIME, nullable=False),
+    Column("job_id", BigInteger),
+    Column("reason", Text),
 )
 
 version_bundles = Table(
@@ -168,7 +183,18 @@ jobs = Table(
     Column("started_at", TIME),
     Column("finished_at", TIME),
     Column("idempotency_key", Text),
+    Column("depends_on", ARRAY(BigInteger)),
+    Column("awaits_jobs", Boolean, nullable=False),
+    Column("retry_of", BigInteger),
+    Column("init_version_id", BigInteger),
     Column("version_id", BigInteger),
+)
+
+awaited_jobs = Table(
+    "awaited_jobs",
+    metadata,
+    Column("job_id", BigInteger, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("awaited_id", BigInteger, primary_key=True),
 )
 
 job_progress = Table(
@@ -187,6 +213,8 @@ job_progress = Table(
     Column("eta", TIME),
     Column("updated_at", TIME, nullable=False),
     Column("eta_earliest", TIME),
+    Column("rows_predicted", BigInteger),
+    Column("rows_expected", BigInteger),
 )
 
 job_events = Table(
@@ -449,4 +477,6 @@ snapshots = Table(
     Column("bytes", BigInteger),
     Column("created_at", TIME, nullable=False),
     Column("sealed", Boolean, nullable=False),
+    Column("valid_rows", BigInteger, nullable=False),
+    Column("test_rows", BigInteger, nullable=False),
 )

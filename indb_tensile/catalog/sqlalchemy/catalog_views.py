@@ -86,6 +86,24 @@ stat_progress_train = _view(
     Column("paused", Boolean),
 )
 
+stat_progress_predict = _view(
+    "stat_progress_predict",
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("state", JOB_STATE),
+    Column("phase", JOB_PHASE),
+    Column("relation", Text),
+    Column("output", Text),
+    Column("rows_predicted", BigInteger),
+    Column("rows_expected", BigInteger),
+    Column("percent", Numeric),
+    Column("rows_per_s", Double),
+    Column("eta", TIME),
+    Column("worker_id", BigInteger),
+    Column("updated_at", TIME),
+)
+
 stat_jobs = _view(
     "stat_jobs",
     Column("job_id", BigInteger),
@@ -113,6 +131,8 @@ stat_jobs = _view(
     Column("not_deployed", Text),
     Column("threads", Integer),
     Column("paused", Boolean),
+    Column("depends_on", ARRAY(BigInteger)),
+    Column("retry_of", BigInteger),
 )
 
 stat_queue = _view(
@@ -129,6 +149,7 @@ stat_queue = _view(
     Column("enqueued_at", TIME),
     Column("waiting", INTERVAL),
     Column("paused", Boolean),
+    Column("depends_on", ARRAY(BigInteger)),
 )
 
 stat_device = _view(
@@ -243,6 +264,18 @@ stat_latency = _view(
     Column("error", Double),
     Column("workspace_bytes", BigInteger),
     Column("updated_at", TIME),
+)
+
+deployment_history = _view(
+    "deployment_history",
+    Column("model", Text),
+    Column("owner", Name),
+    Column("deployed_at", TIME),
+    Column("deployed_by", Name),
+    Column("from_version", Integer),
+    Column("to_version", Integer),
+    Column("job_id", BigInteger),
+    Column("reason", Text),
 )
 
 model_list = _view(

@@ -1,0 +1,102 @@
+"""Builds the networks for tables (`table_networks.py`, `tabm.py`) from their checked parameters."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from indb_tensile.errors import RequestError
+from indb_tensile.learning.layers import ACTIVATION_MODULES, Shape
+from indb_tensile.learning.row_embeddings import EmbeddingOptions, RowEmbedding, RowLayout, TokenEmbedding
+from indb_tensile.learning.table_networks import CrossNetwork, FeatureTransformer, ResidualNetwork, WideAndDeep
+from indb_tensile.learning.tabm import TabM
+
+_Values = Mapping[str, Any]
+
+
+def table_network(kind: str, values: _Values, input_shape: Shape, outputs: int) -> nn.Module:
+    """Build the network of this kind for flat rows. Works on any device.
+
+    Raises RequestError if `numbers` and `categories` are more than the numbers of a row.
+    """
+    options = EmbeddingOptions(
+        kind=values["number_embedding"],
+        width=values["embedding_width"],
+        bins=values["bins"],
+        frequencies=values["frequencies"],
+        frequency_scale=values["frequency_scale"],
+    )
+    return _BUILDERS[kind](values, _layout(kind, values, input_shape), options, outputs)
+
+
+def _layout(kind: str, values: _Values, input_shape: Shape) -> RowLayout:
+    """Return the parts of a row. Without a worker's counts all values are numbers."""
+    (width,) = input_shape
+    categories = tuple(values["categories"] or ())
+    numbers = width - len(categories) if values["numbers"] is None else values["numbers"]
+    if numbers + len(categories) > width:
+        raise RequestError(
+            f"architecture {kind}: {numbers} numbers and {len(categories)} categories are more than the {width} "
+            "numbers of a row",
+            hint='Leave "numbers" and "categories" out: they are counted from the columns.',
+        )
+    return RowLayout(numbers=numbers, others=width - numbers - len(categories), categories=categories)
+
+
+def _tabm(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
+    return TabM(
+        RowEmbedding(layout, options),
+        values["members"],
+        values["hidden"],
+        outputs,
+        activation=ACTIVATION_MODULES[values["activation"]],
+        dropout=values["dropout"],
+    )
+
+
+def _residual(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
+    return ResidualNetwork(
+        RowEmbedding(layout, options),
+        values["width"],
+        values["blocks"],
+        outputs,
+        activation=ACTIVATION_MODULES[values["activation"]],
+        dropout=values["dropout"],
+    )
+
+
+def _transformer(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
+    tokens = TokenEmbedding(layout, options)
+    return FeatureTransformer(
+        tokens, options.width, values["heads"], values["blocks"], outputs, dropout=values["dropout"]
+    )
+
+
+def _crosses(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
+    return CrossNetwork(
+        RowEmbedding(layout, options),
+        values["crosses"],
+        values["hidden"],
+        outputs,
+        activation=ACTIVATION_MODULES[values["activation"]],
+        dropout=values["dropout"],
+    )
+
+
+def _wide_and_deep(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
+    return WideAndDeep(
+        RowEmbedding(layout, options),
+        values["hidden"],
+        outputs,
+        activation=ACTIVATION_MODULES[values["activation"]],
+        dropout=values["dropout"],
+    )
+
+
+_BUILDERS: dict[str, Callable[[_Values, RowLayout, EmbeddingOptions, int], nn.Module]] = {
+    "tabm": _tabm,
+    "residual_mlp": _residual,
+    "ft_transformer": _transformer,
+    "dcn": _crosses,
+    "wide_and_deep": _wide_and_deep,
+}

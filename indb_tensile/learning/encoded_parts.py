@@ -1,0 +1,90 @@
+"""The rows of one part of a training, as the tensors that the network reads: inputs, targets, and weights of rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from indb_tensile.learning.columns import ColumnRows, Rows, TableData
+from indb_tensile.learning.encoding import encode
+from indb_tensile.learning.preprocessor import Preprocessor
+from indb_tensile.learning.row_storage import BLOCK_ROWS, MEMORY, RowStorage, row_blocks
+from indb_tensile.learning.row_weights import Weights
+from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.weighted_losses import pack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """Rows of one part on the host.
+
+    `x` is float32 (rows, *input_shape). `y` is what the loss takes: the targets, or targets and weights
+    (weighted_losses.py). `targets` are int64 class numbers (rows,) or float32 values (rows, 1). All are in `storage`.
+    """
+
+    x: Tensor
+    y: Tensor
+    targets: Tensor
+    storage: RowStorage = MEMORY
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.y)
+
+
+def encode_parts(
+    table: TableData,
+    preprocessor: Preprocessor,
+    parts: Sequence[Rows],
+    weights: Sequence[Weights] | None,
+    *,
+    consume: bool,
+) -> list[Part]:
+    """Return the rows of each part as tensors. With `consume` the table's columns are emptied."""
+    target = preprocessor.target
+    storage = table.storage
+    targets = [_encode_target(ColumnRows(table.columns[target.name], part), target, storage) for part in parts]
+    encoded = encode(
+        table.columns,
+        preprocessor,
+        parts,
+        consume=consume,
+        storage=storage,
+        own_numbers=preprocessor.placed_of_training,
+    )
+    if consume:
+        table.columns.clear()  # their pages were freed
+    storage.release()
+    of_rows = [torch.from_numpy(y) for y in targets]
+    packed = of_rows
+    if weights is not None:
+        packed = [_packed(y, own, storage) for y, own in zip(of_rows, weights, strict=True)]
+    return [
+        Part(x=torch.from_numpy(x), y=y, targets=own, storage=storage)
+        for x, y, own in zip(encoded, packed, of_rows, strict=True)
+    ]
+
+
+def _encode_target(rows: ColumnRows, target: TargetEncoding, storage: RowStorage) -> npt.NDArray[Any]:
+    """Return the encoded target of these rows, in `storage`."""
+    whole, place = None, 0
+    for block in rows.blocks(BLOCK_ROWS):
+        encoded = target.encode(block)
+        if whole is None:
+            whole = storage.array(len(rows), encoded.shape[1:], encoded.dtype)
+        whole.write(place, encoded)
+        place += len(encoded)
+    return target.encode(rows.data.part(0, 0)) if whole is None else whole.values
+
+
+def _packed(targets: Tensor, weights: Weights, storage: RowStorage) -> Tensor:
+    """Return targets and weights as one tensor, in `storage`."""
+    whole = storage.array(len(targets), (2,), np.float32)
+    for start, end in row_blocks(len(targets)):
+        whole.write(start, pack(targets[start:end], torch.from_numpy(weights[start:end])).numpy())
+    return torch.from_numpy(whole.values)

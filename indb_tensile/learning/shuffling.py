@@ -1,0 +1,56 @@
+"""Puts the training rows of an epoch into a random order that reads a large table's file in blocks.
+
+Rows that together have at most `WINDOW_BYTES` are shuffled as a whole. Of more rows, blocks of adjacent rows are put
+into a random order, and as many blocks as fit into a window are shuffled together. So a batch has rows from a
+thousand places of the table, and each byte is read once in an epoch. The order does not depend on where the rows are
+stored: a training in memory and one from a file have the same batches.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from indb_tensile.learning.block_cache import ArrayRows, BlockCache, RowSource
+from indb_tensile.learning.row_storage import MEMORY, RowStorage
+
+WINDOW_BYTES = 32 << 20  # two windows are in memory while a batch has rows of both
+SHUFFLED_BLOCK_BYTES = 64 << 10  # large enough for a disk to read at nearly full speed
+
+
+def shuffled_windows(rows: Tensor, generator: torch.Generator, storage: RowStorage) -> Iterator[Tensor]:
+    """Yield the positions of all rows in a random order, window by window.
+
+    The rows of the next window are read ahead.
+    """
+    if rows.nbytes <= WINDOW_BYTES:
+        yield torch.randperm(len(rows), generator=generator)
+        return
+    block_rows = _block_rows(rows)
+    blocks = torch.randperm(-(-len(rows) // block_rows), generator=generator)
+    windows = torch.split(blocks, _window_blocks())
+    for number, window in enumerate(windows):
+        for upcoming in windows[number : number + 2] if number == 0 else windows[number + 1 : number + 2]:
+            starts = (upcoming * block_rows).tolist()
+            storage.read_ahead(rows.numpy(), [(start, min(start + block_rows, len(rows))) for start in starts])
+        positions = (window[:, None] * block_rows + torch.arange(block_rows)).flatten()
+        positions = positions[positions < len(rows)]
+        yield positions[torch.randperm(len(positions), generator=generator)]
+
+
+def row_sources(storage: RowStorage, x: Tensor, y: Tensor, batch_rows: int) -> tuple[RowSource, RowSource]:
+    """Return the sources from which batches of at most `batch_rows` shuffled rows are gathered."""
+    if storage is MEMORY:
+        return ArrayRows(x.numpy()), ArrayRows(y.numpy())
+    block_rows = _block_rows(x)
+    windows = 2 + batch_rows // (block_rows * _window_blocks())  # those that one batch may have rows of
+    most = len(x) if x.nbytes <= WINDOW_BYTES else windows * _window_blocks()
+    return BlockCache(storage, x.numpy(), block_rows, most), BlockCache(storage, y.numpy(), block_rows, most)
+
+
+def _block_rows(rows: Tensor) -> int:
+    return max(1, SHUFFLED_BLOCK_BYTES // rows[:1].nbytes)
+
+
+def _window_blocks() -> int:
+    return max(1, WINDOW_BYTES // SHUFFLED_BLOCK_BYTES)

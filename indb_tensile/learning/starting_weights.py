@@ -1,0 +1,222 @@
+"""Starts a training from the weights of another version: which encoders are kept, and which weights fit the network.
+
+Weights mean something only for the inputs that they were trained on. So a column that both versions have keeps the
+encoder of the first one, with its means, scales and categories, unless the request has other preprocessing options
+for that column. The target keeps its labels, or its mean and scale.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from indb_tensile.errors import RequestError
+from indb_tensile.job import Task
+from indb_tensile.learning.artifacts import ModelBundle
+from indb_tensile.learning.encoders import Arrays, Numbers, Times
+from indb_tensile.learning.preprocessor import Encoder, Preprocessor, Recipe
+from indb_tensile.learning.targets import TargetEncoding
+from indb_tensile.learning.text_encoders import Ordinals
+
+_Encoder = TypeVar("_Encoder", bound=Encoder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StartingWeights:
+    """The version that a training starts from."""
+
+    model: str
+    version: int
+    bundle: ModelBundle
+
+    @property
+    def title(self) -> str:
+        """Name the version in a message."""
+        return f'version {self.version} of model "{self.model}"'
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """Return the resolved architecture of the version."""
+        return dict(self.bundle.architecture)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return model and version as they are stored with the new version."""
+        return {"model": self.model, "version": self.version}
+
+    def keep_target(self, fitted: TargetEncoding) -> TargetEncoding:
+        """Return the target with the labels, or the mean and scale, of this version, if its values allow that.
+
+        Raises RequestError if the two versions have different tasks.
+        """
+        own = self.bundle.preprocessor.target
+        if own.task is not fitted.task:
+            raise RequestError(
+                f"init_from: the task is {fitted.task}, and that of {self.title} is {own.task}",
+                hint="Name a version of the same task, or leave init_from out.",
+            )
+        if own.kind is not fitted.kind:
+            return fitted
+        if own.task is Task.CLASSIFICATION and not set(fitted.labels) <= set(own.labels):
+            return fitted
+        return replace(own, name=fitted.name)
+
+    def keep_encoders(self, fitted: Preprocessor, options: Mapping[str, Any]) -> Preprocessor:
+        """Return the preprocessor with the encoders of this version for all columns that both have.
+
+        `options` are those of the request; a column with options that differ gets the fitted encoder. The training
+        rows keep the means of the target that `fitted` computed for them, because those of the version may be
+        computed from the same rows.
+        """
+        old, new = self.bundle.preprocessor.recipe, fitted.recipe
+        named = _with_other_options(old, new, options)
+        recipe = replace(
+            new,
+            numbers=_keep_numbers(old.numbers, new.numbers, named),
+            texts=_keep(old.texts, new.texts, named),
+            times=_keep([part for part in old.times if _same_clock(part, new.times)], new.times, named),
+            arrays=_keep([part for part in old.arrays if _same_shape(part, new.arrays)], new.arrays, named),
+            ordinals=_keep(old.ordinals, new.ordinals, named),
+            hashed=_keep(old.hashed, new.hashed, named),
+            target_means=_keep(old.target_means, new.target_means, named)
+            if _same_goal(old, new)
+            else new.target_means,
+            labels=_keep(old.labels, new.labels, named),
+            codes=_keep(old.codes, new.codes, named),
+        )
+        recipe = replace(recipe, fills=_keep_fills(old, recipe))
+        flat = new.input_shape == (len(fitted.outputs),)
+        width = len(Preprocessor(recipe).outputs)
+        recipe = replace(recipe, input_shape=(width,)) if flat else recipe
+        return Preprocessor(recipe, fitted.text_facts, fitted.of_training)
+
+    def load_into(self, module: nn.Module) -> None:
+        """Copy the weights into a network of equal layers.
+
+        Layers are compared in their order and not by their names, because a dropout layer shifts the names. Raises
+        RequestError that names the first layer that does not fit, with both shapes.
+        """
+        own = module.state_dict()
+        stored = self.bundle.weights
+        places = _in_order(stored, self.bundle)
+        for (name, tensor), old_name in zip(own.items(), places, strict=False):
+            old = stored[old_name]
+            if tensor.shape != old.shape or _kind(name) != _kind(old_name):
+                raise RequestError(
+                    f'init_from: layer "{name}" has shape {list(tensor.shape)}, and in {self.title} layer '
+                    f'"{old_name}" has shape {list(old.shape)}',
+                    detail=f"The network is {module_words(own)}; that of the version is {module_words(stored)}.",
+                    hint="Train on the same columns and classes with the same architecture, or leave init_from out.",
+                )
+        if len(own) != len(places):
+            raise RequestError(
+                f"init_from: the network has {len(own)} tensors of weights, and {self.title} has {len(places)}",
+                detail=f"The network is {module_words(own)}; that of the version is {module_words(stored)}.",
+                hint="Leave architecture out, which takes over that of the version.",
+            )
+        with torch.no_grad():
+            for tensor, old_name in zip(own.values(), places, strict=True):
+                tensor.copy_(stored[old_name])
+
+
+def module_words(tensors: Mapping[str, Tensor]) -> str:
+    """List the names and shapes of tensors, shortened."""
+    listed = [f"{name} {list(tensor.shape)}" for name, tensor in tensors.items() if tensor.dim()]
+    return ", ".join(listed[:_MOST_LISTED]) + (
+        f" and {len(listed) - _MOST_LISTED} more" if listed[_MOST_LISTED:] else ""
+    )
+
+
+_MOST_LISTED = 12
+
+
+def _in_order(stored: Mapping[str, Tensor], bundle: ModelBundle) -> list[str]:
+    """Return the names of the stored weights in the order of the layers, which a file of weights does not keep."""
+    return [name for name in bundle.module().state_dict() if name in stored]
+
+
+def _kind(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _same_shape(old: Arrays, parts: Sequence[Arrays]) -> bool:
+    return any(part.name == old.name and part.shape == old.shape for part in parts)
+
+
+def _same_clock(old: Times, parts: Sequence[Times]) -> bool:
+    """Return whether the column has times of day in both versions, or in none."""
+    return any(part.name == old.name and part.parts[0] == old.parts[0] for part in parts)
+
+
+def _same_goal(old: Recipe, new: Recipe) -> bool:
+    """Return whether means of the target have the same unit, or the same classes, in both."""
+    return replace(old.target, name=new.target.name) == new.target
+
+
+def _with_other_options(old: Recipe, new: Recipe, options: Mapping[str, Any]) -> set[str]:
+    """Return the columns that the request gives options by name, unless the options are those of the version.
+
+    These are the options that an encoder shows: how a text is encoded, which function scales a number, and the path
+    of a document.
+    """
+    own = {option: set(value) if isinstance(value, dict) else set() for option, value in options.items()}
+    own["encode"] = {name for name in own.get("encode", ()) if _encoding(old, name) != _encoding(new, name)}
+    own["scale"] = {name for name in own.get("scale", ()) if _function(old, name) != _function(new, name)}
+    own["paths"] = {path.name for path in new.documents if path not in old.documents}
+    return set().union(*own.values())
+
+
+def _encoding(recipe: Recipe, name: str) -> Any:
+    """Return what `encode` says about a column of texts."""
+    encoder = next((part for part in recipe.all_texts if part.name == name), None)
+    return encoder.order if isinstance(encoder, Ordinals) else type(encoder)
+
+
+def _function(recipe: Recipe, name: str) -> str | None:
+    scaling = recipe.numbers.scalings.get(name)
+    return None if scaling is None else scaling.function
+
+
+def _keep_fills(old: Recipe, recipe: Recipe) -> dict[str, str]:
+    """Return the replacements of missing texts: those of the version for the columns whose encoders are kept."""
+    before = {part.name: part for part in old.all_texts}
+    fills = {}
+    for part in recipe.all_texts:
+        kept = part.name in before and replace(before[part.name], required=part.required) == part
+        source = old.fills if kept and not part.required else recipe.fills
+        if part.name in source:
+            fills[part.name] = source[part.name]
+    return fills
+
+
+def _keep(old: Sequence[_Encoder], new: Sequence[_Encoder], named: Collection[str]) -> tuple[_Encoder, ...]:
+    known = {part.name: part for part in old if part.name not in named}
+    return tuple(replace(known[part.name], required=part.required) if part.name in known else part for part in new)
+
+
+def _keep_numbers(old: Numbers, new: Numbers, named: Collection[str]) -> Numbers:
+    """Return the encoder of all scalars, in which each column that both have is encoded as before."""
+    of_time = {old.names[place] for place in old.durations} ^ {new.names[place] for place in new.durations}
+    kept = set(old.names) - set(named) - of_time  # seconds of an interval are no number that the column had before
+    places = [old.names.index(name) if name in kept else None for name in new.names]
+
+    def column(before: Sequence[float], after: Sequence[float]) -> tuple[float, ...]:
+        return tuple(after[at] if place is None else before[place] for at, place in enumerate(places))
+
+    indicated = [
+        at in new.indicators if place is None else place in old.indicators for at, place in enumerate(places)
+    ]
+    return replace(
+        new,
+        mean=column(old.mean, new.mean),
+        scale=column(old.scale, new.scale),
+        fill=column(old.fill, new.fill),
+        indicators=tuple(np.flatnonzero(indicated).tolist()),
+        scalings={
+            name: scaling
+            for name in new.names
+            if (scaling := (old if name in kept else new).scalings.get(name)) is not None
+        },
+    )

@@ -1,0 +1,33 @@
+"""Looks up the functions that an expression names: each must be a plain one of pg_catalog that changes nothing."""
+
+import json
+from collections.abc import Iterable
+
+from .spi import Plpy, fetch
+
+
+def refused_functions(plpy: Plpy, names: Iterable[str]) -> dict[str, str]:
+    """Return why a function of one of these names is refused, by the name."""
+    wanted = {_PROCEDURES.get(name, name): name for name in names}
+    if not wanted:
+        return {}
+    return {wanted[row["name"]]: row["reason"] for row in fetch(plpy, REFUSED, json.dumps(list(wanted)))}
+
+
+_PROCEDURES = {"trim": "btrim"}  # calls of the grammar and the functions that they stand for
+REFUSED = """
+select n.name as name,
+       case when p.functions is null then 'pg_catalog has no such function'
+            when p.aggregate then 'it is an aggregate or a window function, which needs many rows'
+            when p.sets then 'it returns several rows'
+            else 'it is volatile' end as reason
+  from pg_catalog.jsonb_array_elements_text($1::pg_catalog.jsonb) as n (name)
+  cross join lateral (
+    select nullif(pg_catalog.count(*), 0) as functions,
+           pg_catalog.bool_or(f.prokind operator(pg_catalog.<>) 'f') as aggregate,
+           pg_catalog.bool_or(f.proretset) as sets,
+           pg_catalog.bool_or(f.provolatile operator(pg_catalog.=) 'v') as volatile
+      from pg_catalog.pg_proc as f
+     where f.pronamespace operator(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace
+       and f.proname operator(pg_catalog.=) n.name) as p
+ where p.functions is null or p.aggregate or p.sets or p.volatile"""

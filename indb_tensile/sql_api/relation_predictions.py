@@ -1,0 +1,380 @@
+"""Predicts the rows of a relation, read with the caller's own rights, and returns the answers page by page.
+
+While the service computes one part of the rows, the session reads the next part. Rows travel in the binary form of
+`record_send`, or as JSON where a column's type has no binary form that the service reads.
+"""
+
+# ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident or by regclass
+
+import itertools
+import json
+from collections import OrderedDict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import RequestError
+from ..request.column_types import KIND_OF_TYPE
+from ..request.copyable_relation import COLUMNS
+from ..request.request_fields import read_integer, read_model_name, read_names, read_text
+from . import service_connection
+from .refusals import DENIED, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
+from .row_features import raw_columns, with_features
+from .spi import Json, Plpy, Row, callers_path, fetch
+from .training_table import no_table
+from .version_lookup import find_version
+
+_FIRST_ROWS = 10  # rows of the first fetch, so that the first answers come soon
+_MOST_FETCHED = 4096  # rows of one fetch, and of one request to the service
+_MOST_PREPARED = 16  # readings that are prepared and not begun: a statement may have several
+_MOST_BEGUN = 64  # readings of one transaction that are begun and not ended, as those of statements that failed
+
+Page = tuple[str | None, ...]  # keys, values, labels, probabilities and an error, as texts for SQL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """What to read and to ask. `request` is the request to the service for each part."""
+
+    role: str
+    source: str
+    statement: str
+    path: str | None
+    request: Json
+    binary: bool
+    version: Row
+
+    @property
+    def service_names_rows(self) -> bool:
+        """Whether the key travels within the image, and the service returns it as JSON."""
+        return bool(self.request.get("keys"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Rows of one request, with their keys as JSON, unless the service returns the keys.
+
+    `first` is the number of the first row.
+    """
+
+    first: int
+    keys: list[str] | None
+    rows: list[bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A reading that is not read to its end. `transaction` is the time at which its transaction began."""
+
+    transaction: str
+    answers: Generator[Page, None, bool]
+    line: service_connection.Line
+
+
+def predict_table(plpy: Plpy, request: Json) -> Json:
+    """Check a request for the predictions of a relation, and return the number with which `pages` begins."""
+    name = read_model_name(request)
+    version = find_version(plpy, name, read_integer(request, "version"))
+    oid = read_integer(request, "relation")
+    if oid is None:
+        raise RequestError(
+            "no relation is given", hint="Name one: select * from tensile_predict_table('model', 'table')."
+        )
+    kind = "table_proba" if request.get("with_probabilities") is True else "table"
+    source, columns = _relation(plpy, oid)
+    features = describe_version(plpy, name, version, source, columns)["features"]
+    computes = version["transform"] is not None
+    key = key_columns(source, columns, read_names(request, "keys"))
+    # Features are computed from JSON.
+    binary = not computes and all(kinds_agree(columns[feature["name"]], feature["kind"]) for feature in features)
+    asked: Json = {"verb": "predict", "version": version["version_id"], "kind": kind}
+    names = raw_columns(version, [feature["name"] for feature in features])
+    if binary:
+        asked["columns"] = [[name, _type_of(columns[name])] for name in names]
+        if key and all(columns[name]["base"] in _INTEGERS for name in key):
+            asked["keys"] = [[name, columns[name]["base"]] for name in key]
+        asked["server_version"] = fetch(plpy, SERVER_VERSION)[0]["number"]
+    number = next(_numbers)
+    _prepared[number] = _Reading(
+        role=fetch(plpy, SESSION)[0]["role"],
+        source=source,
+        statement=_statement(plpy, source, columns, key, names, asked),
+        path=read_text(request, "search_path"),
+        request=asked,
+        binary=binary,
+        version=version,
+    )
+    while len(_prepared) > _MOST_PREPARED:
+        _prepared.popitem(last=False)
+    return {"reading": number}
+
+
+def describe_prediction(plpy: Plpy, request: Json) -> Json:
+    """Return the target of a model, and whether its labels are numbers. Refuses a relation that lacks a feature."""
+    name = read_model_name(request)
+    version = find_version(plpy, name, None)
+    oid = read_integer(request, "relation")
+    if oid is None:
+        raise RequestError("no relation is given", hint="Name the relation whose rows to predict.")
+    source, columns = _relation(plpy, oid)
+    return {
+        "target": version["target"],
+        "numeric": describe_version(plpy, name, version, source, columns)["numeric"],
+        "columns": {column: row["type"] for column, row in columns.items()},
+        "relation": source,
+    }
+
+
+def pages(plpy: Plpy, number: int) -> Iterator[Page]:
+    """Yield the answers for all rows of a prepared reading, which can be read once, by the role that prepared it."""
+    reading = _prepared.pop(number, None)
+    if reading is None:
+        hint = "Call tensile_predict_table, which prepares one."
+        raise RefusalError(NOT_READY, f"there is no prepared reading {number} in this session", hint=hint)
+    session = fetch(plpy, SESSION)[0]
+    if reading.role != session["role"]:
+        raise RefusalError(DENIED, f"reading {number} was prepared by another role", hint="Prepare your own.")
+    _close_abandoned(plpy)
+    line, cursor = service_connection.Line(), f"tensile_reading_{number}"
+    answers = _answered(plpy, reading, _parts(plpy, reading, cursor), line)
+    _begin(number, _Begun(transaction=session["transaction"], answers=answers, line=line))
+    try:
+        complete = yield from answers
+    except GeneratorExit:
+        _abandoned.append(cursor)
+        raise
+    finally:
+        _begun.pop(number, None)
+        line.close()
+    if not complete:
+        message = f"more than {_MOST_BEGUN} readings are open in this transaction"
+        raise RefusalError(TOO_MUCH, message, hint="Predict fewer relations in one statement.")
+
+
+def _answered(
+    plpy: Plpy, reading: _Reading, parts: Iterator[_Part], line: service_connection.Line
+) -> Generator[Page, None, bool]:
+    """Yield a page for each part, and return true.
+
+    The service computes a part while the session reads or returns another one.
+    """
+    part = next(parts, None)
+    if part is not None:
+        _send(plpy, reading, part, line)
+    while part is not None:
+        following = next(parts, None)
+        try:
+            answer = service_connection.result_of(line.receive(plpy))
+        except service_connection.ServiceRefusalError as refusal:
+            raise _refusal_of_row(refusal, part) from None
+        if following is not None:
+            _send(plpy, reading, following, line)
+        keys = answer["keys"] if part.keys is None else f"[{','.join(part.keys)}]"
+        yield keys, answer["values"], answer["labels"], answer["probabilities"], None
+        part = following
+    return True
+
+
+def _send(plpy: Plpy, reading: _Reading, part: _Part, line: service_connection.Line) -> None:
+    if reading.binary:
+        request = json.dumps(reading.request | {"rows": [], "image_rows": len(part.rows)}).encode()
+        line.send(plpy, request, images=b"".join(part.rows))
+    else:
+        line.send(plpy, json.dumps(reading.request).encode(), part.rows)
+
+
+def _refusal_of_row(refusal: service_connection.ServiceRefusalError, part: _Part) -> RefusalError:
+    if refusal.row is None:
+        return refusal
+    numbered = refusal.of_row(part.first + refusal.row)
+    if part.keys is not None:
+        numbered.detail = numbered.detail or f"The row's key is {part.keys[refusal.row]}."
+    return numbered
+
+
+def _begin(number: int, begun: _Begun) -> None:
+    """Remember a reading, and free what readings of earlier transactions hold.
+
+    PL/Python never ends a reading whose statement failed: neither the rows that it holds nor its connection.
+    """
+    _begun[number] = begun
+    ended = [other for other in _begun if _begun[other].transaction != begun.transaction]
+    for other in ended or list(_begun)[: len(_begun) - _MOST_BEGUN]:
+        dropped = _begun.pop(other)
+        dropped.answers.close()
+        dropped.line.close()
+
+
+def _parts(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[_Part]:
+    """Yield the rows in parts that fit into one request."""
+    read = 0
+    for records in _fetches(plpy, reading, cursor):
+        keys = None if reading.service_names_rows else [record["key"] for record in records]
+        rows = [record["image"] for record in records]
+        if not reading.binary:
+            rows = [row.encode() for row in rows]
+        begin = 0
+        for end in _ends(list(map(len, rows))):
+            part = _Part(first=read + begin + 1, keys=keys and keys[begin:end], rows=rows[begin:end])
+            _check_size(reading, part)
+            yield _computed(plpy, reading, part)
+            begin = end
+        read += len(rows)
+
+
+def _computed(plpy: Plpy, reading: _Reading, part: _Part) -> _Part:
+    """Return the part with the features that the version computes."""
+    rows = with_features(plpy, reading.version, part.rows, first=part.first)
+    return _Part(first=part.first, keys=part.keys, rows=[row for row in rows if row is not None])
+
+
+def _ends(sizes: list[int]) -> Iterator[int]:
+    """Yield the positions at which rows of these sizes are divided into parts; a part has a row or more."""
+    begin = size_bytes = 0
+    if sum(sizes) > service_connection.PART_BYTES:
+        for place, row_bytes in enumerate(sizes):
+            if place > begin and size_bytes + row_bytes > service_connection.PART_BYTES:
+                yield place
+                begin, size_bytes = place, 0
+            size_bytes += row_bytes
+    yield len(sizes)
+
+
+def _check_size(reading: _Reading, part: _Part) -> None:
+    if len(part.rows[0]) > service_connection.MOST_ROW_BYTES:  # a larger row is a part of its own
+        raise RefusalError(
+            TOO_MUCH,
+            f"row {part.first} of {reading.source} has {len(part.rows[0])} bytes, "
+            f"more than the {service_connection.MOST_ROW_BYTES} that a row may have",
+            detail=f"The row's key is {part.keys[0]}." if part.keys else "",
+            hint="Name a view whose arrays have fewer values.",
+        )
+
+
+def _fetches(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[list[Row]]:
+    """Yield the rows of one fetch after another, few at first."""
+    with callers_path(plpy, reading.path):
+        plpy.execute(f"declare {cursor} no scroll cursor for {reading.statement}")
+    next_rows = _FIRST_ROWS
+    while records := _fetched(plpy, reading, cursor, next_rows):
+        largest_bytes = max(len(record["image"]) for record in records)
+        next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, service_connection.PART_BYTES // largest_bytes))
+        yield records
+    plpy.execute(f"close {cursor}")
+
+
+def _fetched(plpy: Plpy, reading: _Reading, cursor: str, rows: int) -> list[Row]:
+    """Return the next rows. The relation's functions, if it is a view, run here with the caller's search_path."""
+    with callers_path(plpy, reading.path):
+        return list(plpy.execute(f"fetch {rows} from {cursor}"))
+
+
+def _close_abandoned(plpy: Plpy) -> None:
+    """Close the cursors of readings that were not read to their end, as below a LIMIT.
+
+    No statement can run while PostgreSQL ends such a query. The end of the transaction closes the cursors too.
+    """
+    if _abandoned:
+        for row in fetch(plpy, CURSORS, ",".join(_abandoned)):
+            plpy.execute(f"close {row['name']}")
+        _abandoned.clear()
+
+
+def _relation(plpy: Plpy, oid: int) -> tuple[str, dict[str, Row]]:
+    """Return the relation's name, quoted, and its columns. PostgreSQL checks the caller's rights when it reads."""
+    names = fetch(plpy, RELATION_NAME, oid)
+    if not names:
+        raise no_table(oid)
+    return names[0]["name"], named_columns(plpy, oid)
+
+
+def named_columns(plpy: Plpy, oid: int) -> dict[str, Row]:
+    """Return the described columns of a relation by their names."""
+    return {row["name"]: row for row in fetch(plpy, COLUMNS, oid)}
+
+
+def describe_version(plpy: Plpy, name: str, version: Row, source: str, columns: Mapping[str, Row]) -> Json:
+    """Return the service's description of a version. Refuses a relation that lacks a feature."""
+    described: Json = service_connection.ask(plpy, {"verb": "features", "version": version["version_id"]})
+    needed = raw_columns(version, [feature["name"] for feature in described["features"]])
+    absent = [name for name in needed if name not in columns]
+    if absent:
+        raise RefusalError(
+            MISSING_COLUMN,
+            f'relation {source} has no column "{absent[0]}", which model "{name}" needs',
+            hint=f"Name a relation that has it. The columns of {source} are {', '.join(columns) or 'none'}.",
+        )
+    return described
+
+
+def key_columns(source: str, columns: Mapping[str, Row], keys: Sequence[str] | None) -> list[str]:
+    """Return the columns that name a row: those given, or those of the primary key."""
+    if keys is None:
+        keys = [name for name, column in columns.items() if column["primary_key"]]
+        if not keys:
+            raise RequestError(
+                f"keys is null, and relation {source} has no primary key",
+                hint="Name columns that tell its rows apart: keys => array['id'].",
+            )
+    for name in keys:
+        if name not in columns:
+            raise RefusalError(
+                MISSING_COLUMN,
+                f'relation {source} has no column "{name}"',
+                detail="It is named in keys.",
+                hint=f"The columns of {source} are {', '.join(columns) or 'none'}.",
+            )
+    return list(keys)
+
+
+def kinds_agree(column: Row, kind: str) -> bool:
+    """Return whether the service can read the column's binary form as values of this kind."""
+    own = "text" if column["enumerated"] else KIND_OF_TYPE.get(column["base"] or "", "")
+    return kind == {"integer": "number", "float": "number", "boolean": "number", "date": "time"}.get(own, own)
+
+
+def _type_of(column: Row) -> str:
+    return "text" if column["enumerated"] else str(column["base"])  # the binary form of an enum is its label
+
+
+def _statement(
+    plpy: Plpy, source: str, columns: Mapping[str, Row], key: Sequence[str], names: Sequence[str], asked: Json
+) -> str:
+    """Return a query for each row's image and, as JSON, its key. It runs with the caller's search_path."""
+    keys = ", ".join(f"t.{plpy.quote_ident(name)}" for name in key)
+    values = ", ".join(f"t.{plpy.quote_ident(name)}" for name in names)
+    if "keys" in asked:
+        return f"select pg_catalog.record_send(row({values}, {keys})) as image from {source} as t"
+    if not key:
+        shown = "'{}'"
+    elif all(columns[name]["base"] in _PLAIN_KEYS for name in key):
+        pairs = ", ".join(f"{plpy.quote_literal(name)}, t.{plpy.quote_ident(name)}" for name in key)
+        shown = f"pg_catalog.json_build_object({pairs})::pg_catalog.text"
+    else:
+        shown = f"(select tensile.row_json(k.*)::pg_catalog.text from (select {keys}) as k)"
+    if "columns" in asked:
+        image = f"pg_catalog.record_send(row({values}))"
+    else:
+        image = f"(select tensile.row_json(f.*)::pg_catalog.text from (select {values}) as f)"
+    return f"select {shown} as key, {image} as image from {source} as t"
+
+
+_numbers = itertools.count(1)
+_prepared: OrderedDict[int, _Reading] = OrderedDict()
+_begun: OrderedDict[int, _Begun] = OrderedDict()
+_abandoned: list[str] = []  # names of cursors
+
+# Types whose JSON no setting of the session changes. Keys of other types become JSON under pinned settings.
+_INTEGERS = ("int2", "int4", "int8")
+_PLAIN_KEYS = (*_INTEGERS, "bool", "numeric", "text", "varchar", "bpchar", "name", "uuid", "date", "timestamp")
+
+# A cursor of PL/Python (plpy.cursor) is pinned: with the extended query protocol a statement with a LIMIT could not
+# be committed. So the readings declare cursors of their own.
+CURSORS = """
+select c.name from pg_catalog.pg_cursors as c
+ where c.name = any (pg_catalog.string_to_array($1::text, ','))"""
+SESSION = "select current_user::text as role, pg_catalog.now()::text as transaction"
+SERVER_VERSION = "select pg_catalog.current_setting('server_version_num')::int4 as number"
+RELATION_NAME = """
+select pg_catalog.format('%I.%I', n.nspname, c.relname) as name
+  from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+ where c.oid = $1::oid"""

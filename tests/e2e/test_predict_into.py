@@ -1,0 +1,202 @@
+"""Check with a real controller that tensile_predict_into fills one complete table, or none, and obeys rights."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.e2e.conftest import Service
+from tests.e2e.trainings import child_pids
+
+pytestmark = pytest.mark.postgres
+
+Connection = psycopg.Connection[Any]
+TABLES = """
+create type tint as enum ('red', 'blue');
+create table into_rows (id bigint, part text, a double precision, b tint, u numeric(6, 2), y real, label text,
+                        primary key (id, part));
+insert into into_rows
+select n, case when n % 3 = 0 then 'p' else 'part' end, sin(n), (array['red', 'blue'])[n % 2 + 1]::tint,
+       case when n % 5 = 0 then null else n % 7 end, n % 11, (array['rö"d,', 'b\\l%s'])[n % 2 + 1]
+  from generate_series(1, 300) as n;
+create view into_seen as select id, a, b, u, label from into_rows;
+create table into_many (id bigint primary key, a double precision, b tint, u numeric(6, 2));
+insert into into_many select n, sin(n), 'red', 1 from generate_series(1, 300000) as n;
+grant select on into_rows, into_many to tensile_reader"""
+TABLES_LEFT = "select count(*) from pg_class where relname ~ '^predictions_' and relkind = 'r'"
+
+
+@pytest.fixture(scope="module")
+def service(running: Service) -> Service:
+    """The session's controller with a regression and a classification."""
+    with running.database.connect("demo") as demo:
+        demo.execute(TABLES.encode())
+        arguments = """hyperparams => '{"epochs": 1}', exclude => '{id,part,%s}', deploy => 'always'"""
+        jobs = [
+            demo.execute(
+                f"select tensile_train('into_{target}', 'into_rows', '{target}', {arguments % other})".encode()
+            ).fetchone()
+            for target, other in (("y", "label"), ("label", "y"))
+        ]
+        assert running.until_ended(*(job[0] for job in jobs if job)) == ["succeeded"] * 2, running.log.read_text()
+    return running
+
+
+@pytest.fixture
+def demo(service: Service) -> Iterator[Connection]:
+    with service.database.connect("demo") as connection:
+        yield connection
+
+
+def rows(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
+    return connection.execute(statement.encode()).fetchall()
+
+
+def predict(connection: Connection, arguments: str) -> int:
+    return int(rows(connection, f"select tensile_predict_into({arguments})")[0][0])
+
+
+@pytest.mark.parametrize(
+    ("model", "relation", "options"),
+    [
+        ("into_y", "into_rows", ""),
+        ("into_label", "into_rows", ", with_probabilities => true"),
+        ("into_label", "into_seen", ", keys => '{id,label}'"),
+        ("into_y", "into_rows", ", keys => '{}', snapshot => true"),
+        ("into_y", "into_rows", ", keys => '{b,u}'"),
+    ],
+)
+def test_answers_are_those_of_predict_table(
+    service: Service, demo: Connection, model: str, relation: str, options: str
+) -> None:
+    job = predict(demo, f"'{model}', '{relation}', 'answers'{options}")
+    assert service.until_ended(job) == ["succeeded"], service.log.read_text()
+
+    order = "order by key::text, value, label"
+    stored = rows(demo, f"select key, value, label, probabilities from answers {order}")
+    options = options.replace(", snapshot => true", "")
+    called = rows(demo, f"select * from tensile_predict_table('{model}', '{relation}'{options}) {order}")
+
+    assert [(key, label) for key, _, label, _ in stored] == [(key, label) for key, _, label, _ in called]
+    assert [row[1] for row in stored] == [row[1] and pytest.approx(row[1], rel=1e-5, abs=1e-5) for row in called]
+    assert [row[3] for row in stored] == [row[3] and pytest.approx(row[3], rel=1e-5) for row in called]
+    assert len(stored) == 300
+    demo.execute("drop view answers")
+    assert service.value("select removed from tensile_vacuum() where kind = 'prediction tables'") == 1
+    assert service.value(TABLES_LEFT) == 0
+
+
+def test_keys_can_be_joined_and_the_job_is_a_job(service: Service, demo: Connection) -> None:
+    job = predict(demo, "'into_y', 'into_rows', '\"An swer\"', priority => 3, idempotency_key => 'into'")
+    again = predict(demo, "'into_y', 'into_rows', '\"An swer\"', idempotency_key => 'into'")
+    assert again == job
+    assert service.until_ended(job) == ["succeeded"]
+    assert rows(demo, 'select count(*), count(value) from into_rows join "An swer" using (id, part)') == [(300, 300)]
+    state = rows(demo, f"select state::text, model, version, priority from tensile.stat_jobs where job_id = {job}")
+    assert state == [("succeeded", "into_y", 1, 3)]
+    kinds = [kind for (kind,) in rows(demo, f"select kind from tensile.job_events where job_id = {job}")]
+    assert "predicted" in kinds
+    with pytest.raises(psycopg.errors.DuplicateTable, match=r'relation "public\.An swer" already exists'):
+        predict(demo, "'into_label', 'into_rows', '\"An swer\"'")
+    demo.execute('drop view "An swer"')
+
+
+def test_killed_trainer_leaves_one_complete_table(service: Service, demo: Connection) -> None:
+    job = predict(demo, "'into_y', 'into_many', 'after_kill'")
+    service.until(lambda: service.value(PHASE, job) == "predicting", "the job to predict")
+    for trainer in child_pids(service, "tensile trainer"):  # the job's trainer and the spare ones
+        os.kill(trainer, signal.SIGKILL)
+    assert service.until_ended(job) == ["succeeded"], service.log.read_text()
+    assert service.value("select attempt from tensile.jobs where job_id = %s", job) == 2
+    assert rows(demo, "select count(*), count(distinct id) from after_kill") == [(300000, 300000)]
+    demo.execute("drop view after_kill")
+
+
+def test_cancelled_and_failed_jobs_leave_nothing(service: Service, demo: Connection) -> None:
+    with demo.transaction():
+        queued = predict(demo, "'into_y', 'into_rows', 'gone', not_before => now() + interval '1 hour'")
+    assert rows(demo, "select count(*) from gone") == [(0,)]
+    demo.execute("select tensile_cancel(%s)", (queued,))
+    assert rows(demo, "select to_regclass('gone')") == [(None,)]
+
+    running = predict(demo, "'into_y', 'into_many', 'gone'")
+    service.until(lambda: service.value(PHASE, running) == "predicting", "the job to predict")
+    demo.execute("select tensile_cancel(%s)", (running,))
+    assert service.until_ended(running) == ["cancelled"]
+
+    demo.execute(
+        "create table into_bad as select id, a, b, u from into_rows; grant select on into_bad to tensile_reader"
+    )
+    with demo.transaction():
+        failing = predict(demo, "'into_y', 'into_bad', 'broken', keys => '{id}'")
+        demo.execute("alter table into_bad alter id type text")
+    assert service.until_ended(failing) == ["failed"]
+    message = service.value("select error_message from tensile.jobs where job_id = %s", failing)
+    assert message == 'columns of table public.into_bad changed after the job was enqueued: "id"'
+    with service.database.connect("tensile_worker") as worker:  # what a lock kept from being dropped at once
+        service.until(
+            lambda: (rows(worker, "select tensile.drop_prediction_tables(10)"), service.value(TABLES_LEFT))[1] == 0,
+            "the tables to go",
+        )
+    assert rows(demo, "select to_regclass('gone'), to_regclass('broken')") == [(None, None)]
+    repeated = int(rows(demo, f"select tensile_retry({running})")[0][0])
+    assert service.until_ended(repeated) == ["succeeded"]
+    assert rows(demo, "select count(*) from gone") == [(300000,)]
+    demo.execute("drop view gone")
+
+
+def test_rights_of_another_role_give_nothing(service: Service, demo: Connection) -> None:
+    version = service.value(
+        "select version_id from tensile.model_versions join tensile.models using (model_id) where name = 'into_y'"
+    )
+    forged = {
+        "model": "into_y",
+        "relation": {"oid": 1259, "schema": "pg_catalog", "name": "pg_class"},
+        "target": "y",
+        "task": "regression",
+        "architecture": {"type": "mlp"},
+        "predict": {"version_id": version, "output": "stolen"},
+    }
+    insert = b"""insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
+                 values ('into_y', 1259, 'pg_catalog', 'pg_class', %s)"""
+    with demo.transaction():
+        job = predict(demo, "'into_y', 'into_rows', 'private', not_before => now() + interval '1 hour'")
+    table = "tensile_data." + service.value(
+        "select tensile.prediction_table(j) from tensile.jobs as j where job_id = %s", job
+    )
+    with service.database.connect("alice") as alice:
+        with pytest.raises(psycopg.Error, match='there is no model "into_y"'):
+            predict(alice, "'into_y', 'pg_class', 'stolen'")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match='role "alice" may not predict with'):
+            alice.execute(insert, (Jsonb(forged),))
+        for statement in (
+            f"select * from {table}",
+            f"insert into {table} (value) values (1)",
+            f"drop table {table}",
+            f"create trigger t before insert on {table} execute function suppress_redundant_updates_trigger()",
+            f"select tensile.make_prediction_table({job})",
+            "select tensile.drop_prediction_tables(10, true)",
+            "select tensile.drop_prediction_table('x')",
+        ):
+            with pytest.raises(psycopg.Error) as caught:
+                alice.execute(statement.encode())
+            assert caught.value.sqlstate in ("42501", "55000"), statement
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        demo.execute(f"insert into {table} (value) values (1)".encode())
+    demo.execute("select tensile_cancel(%s)", (job,))
+
+
+def test_rows_come_beside_their_answers(demo: Connection) -> None:
+    typed = rows(
+        demo,
+        "select (r.row).*, r.label from tensile_predict_rows('into_label', null::into_rows) as r order by id",
+    )
+    table = "tensile_predict_table('into_label', 'into_rows') as p on (p.key ->> 'id')::bigint = t.id"
+    assert typed == rows(demo, f"select t.*, p.label from into_rows as t join {table} order by id")
+
+
+PHASE = "select phase::text from tensile.jobs where job_id = %s"

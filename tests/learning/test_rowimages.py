@@ -1,0 +1,62 @@
+"""Rows in the binary form of record_send. These tests write their bytes by PostgreSQL's source of that function."""
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indb_tensile.errors import InvariantError
+from indb_tensile.learning.columns import ColumnKind, CopyEncoding
+from indb_tensile.learning.rowimages import RowImages
+
+LONG = CopyEncoding(kind=ColumnKind.INTEGER, item=">i8")
+FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")
+TEXT = CopyEncoding(kind=ColumnKind.TEXT, item="")
+FIELDS = (("a", FLOAT), ("b", TEXT))
+
+
+def image(*values: Any) -> bytes:
+    """Return the image of a row of floats, texts, integers and NULLs."""
+    parts = [struct.pack(">i", len(values))]
+    for value in values:
+        match value:
+            case None:
+                parts.append(struct.pack(">Ii", 25, -1))
+            case str():
+                parts.append(struct.pack(">Ii", 25, len(value.encode())) + value.encode())
+            case float():
+                parts.append(struct.pack(">Iid", 701, 8, value))
+            case _:
+                parts.append(struct.pack(">Iiq", 20, 8, value))
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("rows", [1, 63, 200])
+def test_columns_and_slices_have_the_values_of_the_rows(rows: int) -> None:
+    """A long run of rows of one layout is read in another way than few rows."""
+    values = [(float(n), None if n % 90 == 7 else "x") for n in range(rows)]
+    images = RowImages(b"".join(image(*row) for row in values), rows, FIELDS)
+    whole = images.columns
+    assert whole["a"].values.tolist() == [a for a, _ in values]
+    assert whole["b"].missing.tolist() == [b is None for _, b in values]
+    part = images[rows // 2 : rows]
+    assert len(part) == rows - rows // 2
+    assert np.array_equal(part.columns["a"].values, whole["a"].values[rows // 2 :])
+    assert images[0:rows] is images
+    assert images.keys() is None
+
+
+def test_keys_are_json_objects_also_where_a_key_is_a_feature() -> None:
+    data = b"".join(image(0.5, "x", n, m) for n, m in ((1, 2), (-(2**63), None)))
+    images = RowImages(data, 2, FIELDS, key=(("a", LONG), ('100% "b"', LONG)))
+    assert images.keys() == f'[{{"a": 1, "100% \\"b\\"": 2}},{{"a": {-(2**63)}, "100% \\"b\\"": null}}]'
+    assert images[1:2].keys() == f'[{{"a": {-(2**63)}, "100% \\"b\\"": null}}]'
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"), [(image(1.0, "x") + b"\0\0\0", 1), (image(1.0, "x"), 2), (image(1.0), 1), (image("1", "x"), 1)]
+)
+def test_images_that_do_not_have_the_rows_are_an_internal_error(data: bytes, rows: int) -> None:
+    with pytest.raises(InvariantError):
+        _ = RowImages(data, rows, FIELDS).columns

@@ -1,0 +1,146 @@
+"""Check predictions on a hot standby, by a service that only reads."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from indb_tensile.catalog import install
+from indb_tensile.cluster import Cluster, temporary_cluster
+from tests.conftest import ROLES, Database
+from tests.open_directory import open_directory
+from tests.sql.conftest import Refused, refused
+
+from .conftest import ENVIRONMENT, fill, publish
+from .fakes import wait_until
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.nightly,
+]  # two servers and a copy of a data directory take ten seconds
+
+_COMMAND = (sys.executable, "-c", "from indb_tensile.cli.main import main; main()")
+_REPLICATES = "wal_level = replica\nmax_wal_senders = 4\nhot_standby = on\n"
+
+
+@contextmanager
+def standby_of(primary: Cluster) -> Iterator[Cluster]:
+    """Yield a running hot standby of the cluster, which is below the same directory."""
+    directory = primary.directory / "standby"
+    standby = replace(primary, directory=directory)
+    directory.mkdir(mode=0o755)
+    for path in (directory, standby.run):
+        path.mkdir(mode=0o755, exist_ok=True)
+        subprocess.run(["chown", primary.system_user, str(path)], check=True)
+    (primary.data / "pg_hba.conf").write_text("local all,replication all peer map=tensile\n")
+    user = primary.system_user
+    with psycopg.connect(primary.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute("select pg_reload_conf()")
+    copy = [primary.programs.path("pg_basebackup"), "-D", str(standby.data), "-R", "-X", "stream", "-c", "fast"]
+    subprocess.run([*copy, "-h", str(primary.run), "-U", "postgres"], check=True, user=user, env={})
+    settings = (standby.data / "tensile.conf").read_text()
+    (standby.data / "tensile.conf").write_text(
+        re.sub(r"(unix_socket_directories = ).*", rf"\1'{standby.run}'", settings)
+    )
+    standby.start()
+    try:
+        yield standby
+    finally:
+        standby.stop(mode="immediate")
+
+
+@contextmanager
+def read_only_service(dsn: str, socket: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run `tensile service --read-only`, and yield it when it listens on this socket."""
+    process = subprocess.Popen(
+        [*_COMMAND, "service", "--read-only", "--dsn", dsn],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: socket.exists() or process.poll() is not None)
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_sessions_of_a_standby_predict_by_a_service_that_only_reads() -> None:
+    with open_directory("standby-") as directory, temporary_cluster(ROLES, _REPLICATES, within=directory) as cluster:
+        primary = _database_with_a_model(cluster, directory / "sockets")
+        row = '{"a": 0.5, "b": "x"}'
+        with (
+            standby_of(cluster) as standby,
+            psycopg.connect(standby.dsn("demo", "served"), autocommit=True) as reader,
+        ):
+            _wait_for_replay(primary, reader)
+            assert refused(reader, f"select tensile_predict_label('flowers', '{row}')") == Refused(
+                "57P03",
+                "no service answers",
+                f"Tried {_name(reader)}: No such file or directory.",
+                "This server is a hot standby. Start a service beside it: tensile service --read-only.",
+            )
+            with read_only_service(
+                standby.dsn("tensile_worker", "served"), directory / f"sockets/{_name(reader)}.sock"
+            ):
+                predict = f"select tensile_predict_label('flowers', '{row}')"
+                (label,) = reader.execute(predict.encode()).fetchone() or (None,)
+                assert label in {"p", "q"}
+                scores: dict[str, float] = dict(
+                    reader.execute("select * from tensile_evaluate('flowers', 'flowers')").fetchall()
+                )
+                assert 0 <= scores["accuracy"] <= 1
+                assert refused(reader, "select * from tensile_explain('m', 'flowers')") == Refused(
+                    "0A000",
+                    "a hot standby answers predictions and evaluations only",
+                    None,
+                    "Connect to the primary server.",
+                )
+                assert refused(reader, "select tensile_train('m', 'flowers')").sqlstate == "25006"
+            assert refused(reader, predict).sqlstate == "57P03", "the service removes its socket"
+            with read_only_service(primary.dsn("tensile_worker"), Path("/nonexistent")) as service:
+                assert service.wait() == 2
+                assert service.stderr is not None
+                assert "the database server is not a hot standby" in service.stderr.read()
+
+
+def _database_with_a_model(cluster: Cluster, sockets: Path) -> Database:
+    with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
+        connection.execute("create database served")
+    database = Database(name="served", cluster=cluster)
+    with database.connect() as connection:
+        install.install(connection)
+        connection.execute(
+            "create role demo login; grant tensile_user to demo; grant create on schema public to demo"
+        )
+        connection.execute("alter role tensile_worker login; alter role tensile_reader login")
+        connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(sockets))])
+    with database.connect("demo") as connection:
+        fill(connection, "flowers", "target", "text:(array['p', 'q'])[n % 2 + 1]")
+    publish(database, "flowers", "flowers")
+    return database
+
+
+def _wait_for_replay(primary: Database, reader: psycopg.Connection) -> None:
+    with primary.connect() as connection:
+        (end,) = connection.execute("select pg_current_wal_lsn()::text").fetchone() or ("",)
+
+    def replayed() -> bool:
+        row = reader.execute("select pg_last_wal_replay_lsn() >= %s::pg_lsn", (end,)).fetchone()
+        return row is not None and bool(row[0])
+
+    wait_until(replayed)
+
+
+def _name(reader: psycopg.Connection) -> str:
+    row = reader.execute("select tensile.installation()::text").fetchone()
+    assert row is not None
+    return f"{row[0].replace('-', '')[:12]}-standby-5432"

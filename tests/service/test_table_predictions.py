@@ -1,0 +1,296 @@
+"""Check predictions of whole tables: the answers of single rows, read with the caller's own rights, and streamed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import Database
+
+from .conftest import Published, Service, publish
+from .test_session_settings import SETTINGS, TABLE
+
+pytestmark = pytest.mark.postgres
+
+Connection = psycopg.Connection[Any]
+TABLES = f"""
+{TABLE}
+create type tint as enum ('red', 'blue');
+create domain measure as double precision;
+create table flowers (id bigint, part int, a measure, b tint, label text, primary key (id, part));
+insert into flowers
+select n, n % 2, sin(n), (array['red', 'blue'])[n % 2 + 1]::tint, (array['rö"d,', 'b\\l%s'])[n % 2 + 1]
+  from generate_series(1, 60) as n;
+grant select on flowers to tensile_reader;
+create table grown as select n as id, sin(n) as a, 'red'::tint as b from generate_series(1, 9000) as n;
+create view untyped as select a::text as a, b::text as b, gen_random_uuid() as id from flowers;
+create view nothing as select * from flowers where false;
+create function helper() returns int language sql as 'select 1';
+create view calling as select id, a, b from flowers where helper() = 1;
+create schema own create table secret (id int primary key, a float8, b text);
+insert into own.secret values (1, 0.5, 'red'), (2, null, null);
+"""
+
+
+@pytest.fixture(scope="module")
+def models(database: Database) -> tuple[Published, Published]:
+    """A regression with columns of many types, and a classification with text labels."""
+    with database.connect() as admin:
+        admin.execute(f"grant create on database {database.name} to demo")
+    with database.connect(user="demo") as demo:
+        demo.execute(TABLES.encode())
+    return publish(database, "mixed", "mixed"), publish(database, "flowers", "flowers")
+
+
+@pytest.fixture
+def demo(database: Database, service: Service, models: tuple[Published, Published]) -> Iterator[Connection]:
+    with database.connect(user="demo") as connection:
+        yield connection
+
+
+def rows(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
+    return connection.execute(statement.encode()).fetchall()
+
+
+def refusal(connection: Connection, statement: str) -> tuple[str | None, ...]:
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(statement.encode())
+    error = caught.value.diag
+    return error.sqlstate, error.message_primary, error.message_hint
+
+
+def test_table_is_predicted_as_its_rows_are_whatever_the_settings_of_the_session(
+    database: Database, demo: Connection
+) -> None:
+    one_by_one = rows(demo, "select jsonb_build_object('id', id), tensile_predict('mixed', m) from mixed as m")
+    table = "from public.tensile_predict_table('mixed', 'public.mixed')"
+    values = rows(demo, f"select key, value {table}")
+    answers = []
+    for settings in ("", *SETTINGS, "set search_path = pg_temp", "set intervalstyle = 'sql_standard'"):
+        with database.connect(user="demo") as session:
+            session.execute(settings.encode())
+            answers.append(session.execute(f"select key, value {table}", binary=True).fetchall())
+
+    # A network computes other last digits where a slow machine divides the same rows into other passes.
+    for answer in answers:
+        assert answer == [(key, pytest.approx(value, rel=1e-5, abs=1e-6)) for key, value in values]
+    assert [key for key, _ in values] == [key for key, _ in one_by_one]
+    assert [value for _, value in values] == pytest.approx([value for _, value in one_by_one], rel=1e-5, abs=1e-6)
+
+
+def test_labels_and_probabilities_are_those_of_the_single_functions(demo: Connection) -> None:
+    expected = rows(
+        demo,
+        """select jsonb_build_object('id', id, 'part', part), null::float8, tensile_predict_label('flowers', f),
+                  (select jsonb_object_agg(p.label, p.probability) from tensile_predict_proba('flowers', f) as p)
+             from flowers as f order by id""",
+    )
+    whole = (
+        "select * from tensile_predict_table('flowers', 'flowers', with_probabilities => true) order by key -> 'id'"
+    )
+    answered = rows(demo, whole)
+
+    assert [row[:3] for row in answered] == [row[:3] for row in expected]
+    assert [row[3] for row in answered] == [pytest.approx(row[3], rel=1e-5) for row in expected]
+    assert [label for _, _, label, _ in answered[:2]] == [row[2] for row in expected[:2]]
+    assert rows(demo, "select probabilities from tensile_predict_table('flowers', 'flowers') limit 1") == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("relation", "keys", "key"),
+    [
+        ("flowers", "array['part', 'id']", {"id": 1, "part": 1}),
+        ("flowers", "array['b']", {"b": "blue"}),
+        ("flowers", "'{}'", {}),
+        ("grown", "array['id']", {"id": 1}),
+        ("calling", "array['id', 'a']", {"id": 1, "a": 0.8414709848078965}),
+    ],
+)
+def test_key_has_the_named_columns(demo: Connection, relation: str, keys: str, key: Any) -> None:
+    """Also for columns whose names and values travel with the rows, and those that do not."""
+    first = rows(demo, f"select key from tensile_predict_table('flowers', '{relation}', {keys}) limit 1")
+    assert first == [(key,)]
+
+
+def test_columns_of_other_types_are_read_as_a_single_prediction_reads_them(demo: Connection) -> None:
+    typed = rows(demo, "select label from tensile_predict_table('flowers', 'flowers')")
+    assert rows(demo, "select label from tensile_predict_table('flowers', 'untyped', array['id'])") == typed
+
+
+def test_many_rows_keep_their_order_and_stream(demo: Connection) -> None:
+    assert rows(
+        demo,
+        """select count(*), count(distinct key), bool_and((key ->> 'id')::int = place)
+             from (select key, row_number() over () as place
+                     from tensile_predict_table('flowers', 'grown', array['id'])) as p""",
+    ) == [(9000, 9000, True)]
+    plan = "\n".join(
+        text for (text,) in rows(demo, "explain select * from tensile_predict_table('flowers', 'grown')")
+    )
+    assert "ProjectSet" in plan
+    assert "Function Scan" not in plan
+    two = "select * from tensile_predict_table('flowers', 'grown', array['id']) limit 1"
+    for _ in range(100):  # readings that are never read to their end
+        rows(demo, two)
+    nested = f"select (select count(*) from ({two}) as q), key from tensile_predict_table('flowers', 'flowers')"
+    assert len(rows(demo, nested)) == 60
+    assert rows(demo, "select * from tensile_predict_table('flowers', 'nothing', array['id'])") == []
+
+
+def test_statements_that_fail_leave_no_reading_that_another_one_lacks(demo: Connection) -> None:
+    failing = "select 1 / ((key ->> 'id')::int - 5) from tensile_predict_table('flowers', 'grown', array['id'])"
+    with demo.transaction():
+        for _ in range(66):
+            with pytest.raises(psycopg.errors.DivisionByZero), demo.transaction():
+                rows(demo, failing)
+        assert len(rows(demo, "select * from tensile_predict_table('flowers', 'flowers')")) == 60
+    assert len(rows(demo, "select * from tensile_predict_table('flowers', 'flowers')")) == 60
+    many = ", ".join(f"tensile_predict_table('flowers', 'flowers') as p{number}" for number in range(3))
+    assert rows(demo, f"select count(*) from {many}") == [(60**3,)]
+
+
+def test_rows_are_read_with_the_callers_rights(database: Database, demo: Connection) -> None:
+    demo.execute("select tensile_grant_model('flowers', 'bob')")
+    secret = "select key from tensile_predict_table('flowers', 'own.secret')"
+    with database.connect(user="bob") as bob:
+        assert refusal(bob, secret.replace("'own.secret'", "(select oid from pg_class where relname = 'secret')"))[
+            :2
+        ] == ("42501", "permission denied for schema own")
+        demo.execute("grant usage on schema own to bob; grant select (id, a) on own.secret to bob")
+        assert refusal(bob, secret)[:2] == ("42501", "permission denied for table secret")
+        demo.execute("grant select (b) on own.secret to bob; alter table own.secret enable row level security")
+        demo.execute("create policy odd on own.secret to bob using (id % 2 = 1)")
+        assert rows(bob, secret) == [({"id": 1},)]
+    with demo.transaction(force_rollback=True):
+        demo.execute("insert into own.secret values (3, 1, 'blue')")
+        assert rows(demo, secret) == [({"id": number},) for number in (1, 2, 3)]
+
+
+def test_prepared_reading_belongs_to_its_role_and_is_read_once(database: Database, demo: Connection) -> None:
+    """Else a function that a privileged query calls could take the rows which that query reads."""
+    prepare = """select tensile.call('predict_table', jsonb_build_object('model', 'flowers',
+                   'relation', 'flowers'::regclass::oid::bigint)) ->> 'reading'"""
+    with database.connect() as admin:
+        ((number,),) = rows(admin, prepare)
+        rows(admin, "select tensile_grant_model('flowers', 'bob'); set role bob")
+        ((error,),) = rows(admin, f"select (tensile.prediction_pages({number})).error")
+        assert "prepared by another role" in error
+        ((error,),) = rows(admin, f"select (tensile.prediction_pages({number})).error")
+        assert "there is no prepared reading" in error
+    with database.connect(user="bob") as bob, pytest.raises(psycopg.Error, match="no reading is prepared"):
+        bob.execute("select tensile.prediction_pages(1)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sqlstate", "message", "hint"),
+    [
+        ("null, 'flowers'", "22023", "the model's name is null", "Give a name of 1 to 200 characters."),
+        ("'flowers', null", "22023", "no relation is given",
+         "Name one: select * from tensile_predict_table('model', 'table')."),
+        ("'none', 'flowers'", "42704", 'there is no model "none"', None),
+        ("'flowers', 'flowers', version => 9", "42704", 'model "flowers" has no version 9', None),
+        ("'flowers', 'mixed'", "42703", 'relation public.mixed has no column "a", which model "flowers" needs', None),
+        ("'flowers', 'grown'", "22023", "keys is null, and relation public.grown has no primary key",
+         "Name columns that tell its rows apart: keys => array['id']."),
+        ("'flowers', 'grown', array['x']", "42703", 'relation public.grown has no column "x"',
+         "The columns of public.grown are id, a, b."),
+        ("'flowers', 'grown', array[null]", "22023", "keys is [null], not a list of column names", None),
+        ("'flowers', 0::regclass", "42P01", "there is no table with oid 0", None),
+    ],
+)  # fmt: skip
+def test_error_names_the_argument(
+    demo: Connection, arguments: str, sqlstate: str, message: str, hint: str | None
+) -> None:
+    error = refusal(demo, f"select * from tensile_predict_table({arguments})")
+    assert error[:2] == (sqlstate, message)
+    assert hint is None or error[2] == hint
+
+
+def test_row_that_does_not_fit_is_named_with_its_key(demo: Connection) -> None:
+    demo.execute(
+        "create temporary view wrong as select id, case when id = 7 then 'x' else '1' end as a, b from grown"
+    )
+    with pytest.raises(psycopg.Error) as caught:
+        rows(demo, "select * from tensile_predict_table('flowers', 'wrong', array['id'])")
+    error = caught.value.diag
+    assert (error.message_primary, error.message_detail) == (
+        "row 7: column \"a\": 'x' is not a number",
+        'The row\'s key is {"id" : 7}.',
+    )
+    assert rows(demo, "select tensile_predict_label('flowers', f) from flowers as f limit 1")
+
+
+def test_reading_continues_after_a_restart_of_the_service(service: Service, demo: Connection) -> None:
+    with demo.transaction(), demo.cursor("answers") as cursor:
+        cursor.execute("select key from tensile_predict_table('flowers', 'grown', array['id'])")
+        first = cursor.fetchmany(100)
+        service.stop()
+        service.start()
+        assert len(first) + len(cursor.fetchall()) == 9000
+
+
+def test_batches_of_labels_and_probabilities_are_those_of_the_rows(demo: Connection) -> None:
+    batch = "select {} from (select * from flowers order by id limit 5) as f"
+    ((labels, chances),) = rows(
+        demo,
+        batch.format(
+            "tensile_predict_batch_label('flowers', array_agg(f)), "
+            "tensile_predict_batch_proba('flowers', array_agg(f))"
+        ),
+    )
+    assert labels == [label for (label,) in rows(demo, batch.format("tensile_predict_label('flowers', f)"))]
+    assert [max(chance, key=chance.get) for chance in chances] == labels
+    for name in ("tensile_predict_batch_label", "tensile_predict_batch_proba"):
+        assert rows(demo, f"select {name}('flowers', '{{}}'::flowers[]), {name}('flowers', null)") == [([], None)]
+        assert rows(demo, f"select {name}('flowers', array[null::flowers])") == [([None],)]
+    error = refusal(demo, "select tensile_predict_batch_label('mixed', array_agg(m)) from mixed as m")
+    assert error[1] == 'the model predicts "y", a number, and has no labels'
+
+
+def test_view_shows_the_prediction_of_each_row_with_every_name_quoted(demo: Connection) -> None:
+    with demo.transaction(force_rollback=True):
+        demo.execute('create schema "odd ""s"; set search_path = "odd ""s", public')
+        demo.execute('create table "fl""w;" as select 1 as t, * from public.flowers')
+        name = '\'"odd ""s"."vi""ew"\''
+        ((made,),) = rows(demo, f"select tensile_create_predict_view('flowers', '\"fl\"\"w;\"', {name})::text")
+        assert made == '"vi""ew"'
+        shown = rows(demo, f"select predicted_label, t from {made} where id = 7")
+        assert shown == rows(demo, "select tensile_predict_label('flowers', f), 1 from flowers as f where id = 7")
+        demo.execute("select tensile_create_predict_view('mixed', 'mixed', 'scored')")
+        assert rows(demo, "select predicted_y = tensile_predict('mixed', m) from scored as m where id = 3") == [
+            (True,)
+        ]
+    for view, message in (
+        ("null", "view is null"),
+        ("'a.b.c'", 'view is "a.b.c", not a name'),
+        ("'a b'", 'string is not a valid identifier: "a b"'),
+    ):
+        assert refusal(demo, f"select tensile_create_predict_view('flowers', 'flowers', {view})")[1] == message
+    error = refusal(demo, "select tensile_create_predict_view('flowers', 'mixed', 'v')")
+    assert error[1] == 'relation public.mixed has no column "a", which model "flowers" needs'
+
+
+def test_trigger_stores_the_prediction_of_each_changed_row(database: Database, demo: Connection) -> None:
+    with demo.transaction(force_rollback=True):
+        demo.execute("""create table arriving (id int, a float8, b text, "gu ess" varchar(20))""")
+        demo.execute("select tensile_create_predict_trigger('flowers', 'arriving', 'gu ess')")
+        demo.execute("insert into arriving values (1, 0.1, 'red', 'mine'), (2, -0.9, 'blue', null)")
+        demo.execute("update arriving set a = 0.7 where id = 2")
+        assert rows(demo, 'select id, a, b, "gu ess" from arriving order by id') == rows(
+            demo, "select id, a, b, tensile_predict_label('flowers', i) from arriving as i order by id"
+        )
+        demo.execute("create table measured as table mixed with no data; alter table measured add guess numeric")
+        demo.execute("select tensile_create_predict_trigger('mixed', 'measured', 'guess')")
+        demo.execute("insert into measured select * from mixed where id = 5")
+        same = "select abs(guess::float8 - tensile_predict('mixed', m)) < 1e-6 from measured as m"
+        assert rows(demo, same) == [(True,)]
+    assert refusal(demo, "select tensile_create_predict_trigger('flowers', 'grown', 'guess')") == (
+        "42703",
+        'relation public.grown has no column "guess"',
+        "Add it: alter table public.grown add column guess text;",
+    )
+    with database.connect(user="bob") as bob:
+        demo.execute("select tensile_grant_model('flowers', 'bob')")
+        denied = refusal(bob, "select tensile_create_predict_trigger('flowers', 'flowers', 'label')")
+        assert denied[:2] == ("42501", "permission denied for table flowers")

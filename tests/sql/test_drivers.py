@@ -1,0 +1,265 @@
+"""Check that the drivers of users enqueue trainings, predict, and receive errors with all their fields.
+
+JDBC and Go are imitated by what they send: text with the type varchar or without a type, statements that are prepared
+and described, and results in binary form.
+"""
+
+import asyncio
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, Protocol
+
+import asyncpg
+import pandas
+import psycopg
+import psycopg2
+import pytest
+import sqlalchemy
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import ExecStatus
+
+from tests.conftest import Database
+
+from .conftest import Connection, Refused, Serve, value
+from .fakes import echo
+
+pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("published")]
+
+
+class Driver(Protocol):
+    """A session of one driver. `$1` stands for the first argument of a statement."""
+
+    def value(self, statement: str, *arguments: Any) -> Any:
+        """Return the first column of the first row."""
+        ...
+
+    def refused(self, statement: str, *arguments: Any) -> Refused:
+        """Return the error that the statement raises."""
+        ...
+
+
+class _Psycopg:
+    def __init__(self, database: Database) -> None:
+        self.connection = psycopg.connect(database.dsn("alice"), autocommit=True)
+
+    def value(self, statement: str, *arguments: Any) -> Any:
+        return value(self.connection, _formatted(statement), *arguments)
+
+    def refused(self, statement: str, *arguments: Any) -> Refused:
+        with pytest.raises(psycopg.Error) as caught:
+            self.value(statement, *arguments)
+        return _from_diagnostics(caught.value.diag)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class _Psycopg2:
+    def __init__(self, database: Database) -> None:
+        self.connection = psycopg2.connect(database.dsn("alice"))
+        self.connection.autocommit = True
+
+    def value(self, statement: str, *arguments: Any) -> Any:
+        with self.connection.cursor() as cursor:
+            cursor.execute(_formatted(statement), arguments)
+            return cursor.fetchone()[0]
+
+    def refused(self, statement: str, *arguments: Any) -> Refused:
+        with pytest.raises(psycopg2.Error) as caught:
+            self.value(statement, *arguments)
+        return _from_diagnostics(caught.value.diag)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class _Asyncpg:
+    def __init__(self, database: Database) -> None:
+        self.runner = asyncio.Runner()
+        place = conninfo_to_dict(database.dsn("alice"))
+        self.connection = self.runner.run(
+            asyncpg.connect(host=place["host"], user=place["user"], database=place["dbname"])
+        )
+
+    def value(self, statement: str, *arguments: Any) -> Any:
+        return self.runner.run(self.connection.fetchval(statement, *arguments))
+
+    def refused(self, statement: str, *arguments: Any) -> Refused:
+        with pytest.raises(asyncpg.PostgresError) as caught:
+            self.value(statement, *arguments)
+        error: Any = caught.value
+        return Refused(error.sqlstate, error.message, error.detail, error.hint)
+
+    def close(self) -> None:
+        self.runner.run(self.connection.close())
+        self.runner.close()
+
+
+class _SqlAlchemy:
+    def __init__(self, database: Database) -> None:
+        self.engine = engine_of(database)
+
+    def value(self, statement: str, *arguments: Any) -> Any:
+        names = {f"a{place}": argument for place, argument in enumerate(arguments, start=1)}
+        text = statement.replace("::", r"\:\:")
+        for place in range(len(arguments), 0, -1):
+            text = text.replace(f"${place}", f":a{place}")
+        with self.engine.begin() as connection:
+            return connection.execute(sqlalchemy.text(text), names).scalar_one()
+
+    def refused(self, statement: str, *arguments: Any) -> Refused:
+        with pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
+            self.value(statement, *arguments)
+        assert isinstance(caught.value.orig, psycopg.Error)
+        return _from_diagnostics(caught.value.orig.diag)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+class _Extended:
+    """Sends what a driver with prepared statements and binary results sends. `type_oid` is that of each argument."""
+
+    type_oid = 0
+
+    def __init__(self, database: Database) -> None:
+        self.connection = psycopg.connect(database.dsn("alice"), autocommit=True)
+
+    def value(self, statement: str, *arguments: Any) -> Any:
+        result = self._run(statement, arguments)
+        assert result.status == ExecStatus.TUPLES_OK, result.error_message
+        binary = result.get_value(0, 0)
+        decoded = {20: ">q", 23: ">i", 701: ">d"}.get(result.ftype(0))
+        return binary and (binary.decode() if decoded is None else struct.unpack(decoded, binary)[0])
+
+    def refused(self, statement: str, *arguments: Any) -> Refused:
+        result = self._run(statement, arguments)
+        assert result.status == ExecStatus.FATAL_ERROR
+        fields = [result.error_field(ord(code)) for code in "CMDH"]
+        sqlstate, message, detail, hint = (None if text is None else text.decode() for text in fields)
+        return Refused(sqlstate or "", message or "", detail, hint)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _run(self, statement: str, arguments: Sequence[Any]) -> Any:
+        session = self.connection.pgconn
+        types = [self.type_oid] * len(arguments)
+        prepared = session.prepare(b"", statement.encode(), types)
+        if prepared.status != ExecStatus.COMMAND_OK:
+            return prepared
+        session.describe_prepared(b"")
+        return session.exec_prepared(b"", [str(argument).encode() for argument in arguments], result_format=1)
+
+
+class _Jdbc(_Extended):
+    type_oid = 1043  # JDBC's setString sends varchar
+
+
+class _Go(_Extended):
+    type_oid = 0  # pgx leaves the types to the server, which describes them
+
+
+# The form of a call of a function with the members of a JSON object as its named arguments.
+_POSTGREST_CALL = """
+with source as (
+    select called.job
+      from (select %s::json as body) as payload,
+           lateral (select model, relation, target
+                      from json_to_record(payload.body) as _ (model text, relation regclass, target text)) as given,
+           lateral (select public.tensile_train(model := given.model, relation := given.relation,
+                                                target := given.target) as job) as called)
+select coalesce(json_agg(source.job) -> 0, 'null')::text from source"""
+
+DRIVERS = [_Psycopg, _Psycopg2, _Asyncpg, _SqlAlchemy, _Jdbc, _Go]
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest, database: Database, alice: Connection) -> Iterator[Driver]:
+    with closing(request.param(database)) as session:
+        yield session
+
+
+def test_driver_trains_predicts_and_receives_errors(driver: Driver, alice: Connection, serve: Serve) -> None:
+    service = serve(echo)
+    job = driver.value("select tensile_train($1, $2, target => $3)", "mine", "iris", "species")
+    assert isinstance(job, int)
+    assert value(alice, "select model_name from tensile.jobs where job_id = %s", job) == "mine"
+
+    row = '{"petal": 3, "sepal": 1}'
+    assert driver.value("select tensile_predict($1, $2)", "flowers", row) == 0.5
+    assert service.requests[-1]["rows"] == [{"petal": 3, "sepal": 1}]
+    assert driver.value("select tensile_predict($1, $2::jsonb)", "flowers", row) == 0.5
+    assert driver.value("select tensile_predict($1, i) from iris as i where id = 1", "flowers") == 0.5
+
+    assert driver.refused("select tensile_train($1, $2, target => $3)", "mine", "iris", "nosuch") == Refused(
+        "42703",
+        'column "nosuch" of relation "public.iris" does not exist',
+        None,
+        "The columns are id, petal, sepal, species, kind, label_known.",
+    )
+
+
+def test_arrays_arrive_as_the_drivers_own_lists(database: Database, alice: Connection, serve: Serve) -> None:
+    serve(echo)
+    statement = "select tensile_predict_batch('flowers', array_agg(i order by id)) from iris as i where id <= 3"
+    for kind in (_Psycopg, _Psycopg2, _Asyncpg, _SqlAlchemy):
+        with closing(kind(database)) as session:
+            assert session.value(statement) == [0.5, 1.5, 2.5]
+
+
+def test_pandas_reads_predictions_beside_the_rows(database: Database, alice: Connection, serve: Serve) -> None:
+    serve(echo)
+    engine = engine_of(database)
+    with closing(_SqlAlchemy(database)):
+        read = pandas.read_sql("select id, tensile_predict('flowers', i) as p from iris as i where id < 4", engine)
+        jobs = pandas.read_sql("select * from tensile.stat_jobs", engine)
+    engine.dispose()
+    assert list(read["id"]) == [1, 2, 3]
+    assert read["p"].dtype == "float64"
+    assert len(jobs) == value(alice, "select count(*) from tensile.stat_jobs")
+
+
+def test_request_in_postgrests_manner_acts_as_the_role_that_it_sets(
+    database: Database, alice: Connection, admin: Connection
+) -> None:
+    with authenticator_of(admin, database) as session:
+        with session.transaction():
+            session.execute("set local role alice; set local \"request.jwt.claims\" = '{}'")
+            row = session.execute(
+                _POSTGREST_CALL,
+                ['{"model": "rest", "relation": "iris", "target": "species"}'],
+            ).fetchone()
+            assert row is not None
+        assert value(admin, "select owner_name from tensile.jobs where job_id = %s", int(row[0])) == "alice"
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            session.execute("select tensile_train('rest', 'iris', target => 'species')")
+
+
+@contextmanager
+def authenticator_of(admin: Connection, database: Database) -> Iterator[Connection]:
+    """Yield a session of a role that may do nothing but become alice."""
+    admin.execute("alter role monitor noinherit; grant alice to monitor")
+    try:
+        with database.connect("monitor") as session:
+            yield session
+    finally:
+        admin.execute("revoke alice from monitor; alter role monitor inherit")
+
+
+def engine_of(database: Database) -> sqlalchemy.Engine:
+    """Return an engine of SQLAlchemy on psycopg."""
+    place = conninfo_to_dict(database.dsn("alice"))
+    url = sqlalchemy.URL.create("postgresql+psycopg", username=str(place["user"]), database=str(place["dbname"]))
+    return sqlalchemy.create_engine(url, connect_args={"host": place["host"]})
+
+
+def _formatted(statement: str) -> str:
+    for place in range(9, 0, -1):
+        statement = statement.replace(f"${place}", "%s")
+    return statement
+
+
+def _from_diagnostics(error: Any) -> Refused:
+    return Refused(error.sqlstate or "", error.message_primary or "", error.message_detail, error.message_hint)

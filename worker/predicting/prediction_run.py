@@ -1,0 +1,175 @@
+"""Runs one job of tensile_predict_into: reads the relation by COPY, predicts block by block, and fills its table.
+
+It needs no device: docs/developer/decisions.md says why. Reading, computing and writing go on at once: this thread
+receives blocks of rows, and a second one decodes, predicts and sends them.
+"""
+
+import logging
+import time
+from functools import partial
+
+import psycopg
+from psycopg import sql
+
+from indb_tensile import config
+from indb_tensile.catalog import models, prediction_tables, snapshots
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
+from indb_tensile.errors import MissingError
+from indb_tensile.job import ClaimedJob, ModelVersionId, PredictInto, Snapshot
+from indb_tensile.learning.artifacts import ModelPredictor
+from indb_tensile.learning.copybinary import Fields, SegmentSink
+from indb_tensile.learning.copyrows import Segment
+from indb_tensile.learning.relation_scan import ScannedColumns, scan
+from indb_tensile.messages import TrainerLink
+
+from ..training import niceness
+from ..training.patient_session import PatientSession
+from ..training.progress_signs import ProgressSigns
+from .block_predictor import BlockPredictor
+from .output_table import OutputError, OutputTable
+
+log = logging.getLogger("trainer")
+
+REPORT_S = 0.5  # between two reports of progress
+
+
+class PredictionRun:
+    """Predicts the rows of one job's relation. Every write carries the job's claim."""
+
+    def __init__(self, settings: config.Settings, link: TrainerLink, job: ClaimedJob) -> None:
+        assert job.spec.predict is not None
+        self._settings = settings
+        self._job = job
+        self._wish: PredictInto = job.spec.predict
+        self._signs = ProgressSigns(link, job.job)
+        self._name = f"tensile trainer {job.job}"
+
+    def run(self) -> None:
+        """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
+        niceness.train()
+        with PatientSession(self._settings.dsn, application_name=self._name, alive=self._signs.give) as session:
+            claim = (self._job.job, self._job.claim)
+            session.run(lambda c: prediction_tables.start_predicting(c, *claim))
+            find = partial(prediction_tables.find_output, claimed=self._job, wish=self._wish)
+            if session.run(find).complete:
+                return
+            snapshot = session.run(lambda c: snapshots.find_snapshot(c, self._job.job))
+            stored = session.run(lambda c: models.load_version(c, ModelVersionId(self._wish.version_id)))
+            predictor = ModelPredictor.load(stored.bundle, stored.weights)
+            with PatientSession(self._settings.dsn, application_name=f"{self._name} (writing)") as writer:
+                # A locked table is not waited for: the job returns to the queue.
+                session.waiting(
+                    lambda: writer.attempt(lambda c: self._fill(c, session, predictor, snapshot)),
+                    wait_for_locks=False,
+                )
+
+    def _fill(
+        self, connection: Connection, session: PatientSession, predictor: ModelPredictor, snapshot: Snapshot | None
+    ) -> None:
+        """Fill the table and end the job, in one transaction. Safe to repeat after an outage."""
+        output = prediction_tables.find_output(connection, self._job, self._wish)
+        if output.complete:
+            return
+        table = sql.Identifier(prediction_tables.SCHEMA, output.table)
+        with OutputTable(connection, table) as written:
+            attempt = _Attempt(session, self._signs, self._job, predictor, written)
+            try:
+                self._scan(predictor, snapshot, attempt)
+            except OutputError as error:
+                raise error.cause from error
+            rows = attempt.rows
+            if snapshot is not None and rows != snapshot.rows:
+                raise MissingError(
+                    f"the job's snapshot has {rows} rows, {snapshot.rows} were written",
+                    detail="A copy of the database that was restored without the rows of schema tensile_data has "
+                    "empty ones.",
+                    hint="Call tensile_predict_into again.",
+                )
+            end = partial(
+                prediction_tables.succeed,
+                job=self._job.job,
+                claim=self._job.claim,
+                version=self._wish.version_id,
+                rows=rows,
+            )
+            written.commit(end)
+            log.info("job %s: predicted %d rows", self._job.job, rows)
+
+    def _scan(self, predictor: ModelPredictor, snapshot: Snapshot | None, attempt: "_Attempt") -> None:
+        spec, keys = self._job.spec, self._wish.keys
+        columns = ScannedColumns(
+            features=tuple(predictor.preprocessor.feature_kinds),
+            keys=keys,
+            numbers=spec.column_numbers if snapshot is None else {},
+            types=dict(zip(keys, self._wish.key_types, strict=False)) if snapshot is None else {},
+        )
+        with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as reader:
+            scan(
+                reader,
+                spec.relation if snapshot is None else snapshot.relation,
+                columns,
+                partial(attempt.begin, columns),
+                owner_oid=self._job.owner_oid if snapshot is None else None,
+                primary_key=None if snapshot is None else snapshot.key,
+            )
+
+
+class _Attempt:
+    """One transaction that fills the table, and its progress."""
+
+    def __init__(
+        self,
+        session: PatientSession,
+        signs: ProgressSigns,
+        job: ClaimedJob,
+        predictor: ModelPredictor,
+        written: OutputTable,
+    ) -> None:
+        assert job.spec.predict is not None
+        self._session = session
+        self._signs = signs
+        self._job = job
+        self._wish = job.spec.predict
+        self._predictor = predictor
+        self._written = written
+        self.rows = 0
+
+    def begin(self, columns: ScannedColumns, fields: Fields, expected: int | None) -> SegmentSink:
+        """Begin to write. Called again if the relation was changed while it was read."""
+        predict = BlockPredictor(self._predictor, fields, columns, with_probabilities=self._wish.with_probabilities)
+        places = [f"key_{place}" for place in range(1, len(columns.keys) + 1)]
+        self._written.begin([*places, *predict.columns])
+        self.rows = 0
+        self._started_s = self._due_s = time.monotonic()
+        self._expected = expected
+
+        def sink(segments: list[Segment]) -> None:
+            for rows, encoded in predict.blocks(segments, self.rows):
+                self._written.write(encoded)
+                self.rows += rows
+                self._report()
+
+        return sink
+
+    def _report(self) -> None:
+        self._signs.give()
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + REPORT_S
+        rows_per_s = self.rows / max(now_s - self._started_s, 1e-6)
+        left = None if self._expected is None else max(0, self._expected - self.rows)
+        write = partial(
+            prediction_tables.report,
+            job=self._job.job,
+            claim=self._job.claim,
+            rows=self.rows,
+            expected=self._expected,
+            rows_per_s=rows_per_s,
+            eta_s=None if left is None else left / rows_per_s,
+        )
+        try:
+            self._session.attempt(write)
+        except psycopg.Error as error:  # progress is written later, or never: the transaction decides what is true
+            log.info("job %s: progress is not written: %s", self._job.job, str(error).strip())
