@@ -13,8 +13,18 @@ from hypothesis import settings
 
 Case = TypeVar("Case")
 
-FEW_EXAMPLES = settings(max_examples=settings().max_examples // 5)  # for properties whose examples take a second each
-SOME_EXAMPLES = settings(max_examples=settings().max_examples // 3)  # for those of a twentieth of a second each
+
+def few_examples() -> settings:
+    """Return the settings of a property whose examples take a second each, by the profile of this run.
+
+    A function, because pytest imports some modules before it chooses the profile.
+    """
+    return settings(max_examples=settings().max_examples // 5)
+
+
+def some_examples() -> settings:
+    """Return the settings of a property whose examples take a twentieth of a second each, by this run's profile."""
+    return settings(max_examples=settings().max_examples // 3)
 
 
 def nightly_unless(daily: Callable[[Case], bool], cases: Iterable[Case]) -> list[ParameterSet]:

@@ -12,7 +12,11 @@ TOGETHER = {
         "tests/e2e/test_training.py",
         "tests/e2e/test_parking.py",
         "tests/e2e/test_report.py",
+        "tests/e2e/test_foreign_tables.py",
         "tests/e2e/test_deployment.py",
+        "tests/e2e/test_init_from.py",
+        "tests/e2e/test_transform.py",
+        "tests/e2e/test_predict_into.py",
     ),
     "models captured once, and forks with the shim preloaded": (
         "tests/executor/run/test_runner.py",

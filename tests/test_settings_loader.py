@@ -34,6 +34,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         dsn="dbname=x",
         reader_dsn="host=/tmp user=tensile_reader",
         read_limit_bytes=1 << 30,
+        rows_directory="/var/rows",
         device="emulated",
         capacity_bytes=1 << 30,
         budget_bytes=1 << 29,

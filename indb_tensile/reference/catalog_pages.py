@@ -9,12 +9,9 @@ from pathlib import Path
 import psycopg
 
 from indb_tensile.catalog.queries import parse
-from indb_tensile.errors import UnsupportedError
 from indb_tensile.reference.page import heading
-from indb_tensile.request.job_rules import UNSUPPORTED
 
 SOURCE = Path(__file__).with_name("catalog.sql")
-_NOT_YET = f"  -- does not work yet: SQLSTATE {UnsupportedError.sqlstate}"
 
 
 def catalog_pages(connection: psycopg.Connection) -> dict[str, str]:
@@ -36,11 +33,10 @@ def _functions(connection: psycopg.Connection) -> Iterator[str]:
 
 
 def _arguments(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the line of each argument. A comment marks the arguments that do not work yet."""
+    """Yield the line of each argument."""
     for place, argument in enumerate(arguments, start=1):
         comma = "," if place < len(arguments) else ""
-        works = argument.split()[0] not in UNSUPPORTED
-        yield f"\n    {argument}{comma}{'' if works else _NOT_YET}"
+        yield f"\n    {argument}{comma}"
 
 
 def _views(connection: psycopg.Connection) -> Iterator[str]:

@@ -39,6 +39,14 @@ HYPERPARAMS: dict[str, str] = {
     "statistics of batch normalisation, are published without averaging. The method is that of "
     "`torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`. The average needs as much memory as the "
     "weights. Null: no average; 0.999 suits trainings of thousands of steps.",
+    "class_weight": "The weight of each class in the loss: `balanced` makes all classes count the same; an object "
+    'has weights by class, such as `{"yes": 5}`. Metrics are not weighted.',
+    "weight": "A column of numbers of 0 or more: the weight of each row in the loss. It is no feature. Metrics are "
+    "not weighted.",
+    "freeze": "The layers whose weights do not change, by their numbers in the network, as in "
+    '`["1", "4"]`; an error about an unknown layer lists them. A frozen layer takes part in the forward pass, and '
+    "has no gradient and no optimizer state. The running statistics of batch normalisation still change. Of use with "
+    "`init_from`. Null: all layers are trained.",
     "seed": "The seed of the initial weights, of the order of the rows, and of dropout.",
 }
 
@@ -47,6 +55,12 @@ ARCHITECTURES: dict[str, str] = {
     "mlp": "Fully connected layers.",
     "cnn": "Blocks of convolutions and pooling, then fully connected layers.",
     "layers": "A list of layers that you define; see the list below.",
+    "tabm": "An ensemble of fully connected networks that share most of their weights (TabM, Gorishniy and others "
+    "2025). A prediction is the mean of the members.",
+    "residual_mlp": "Blocks of fully connected layers, each added to its input.",
+    "ft_transformer": "Attention between the values of a row (FT-Transformer, Gorishniy and others 2021).",
+    "dcn": "Products of features beside fully connected layers (DCN V2, Wang and others 2021).",
+    "wide_and_deep": "A linear model and fully connected layers, added up (Cheng and others 2016).",
 }
 
 ARCHITECTURE: dict[str, str] = {
@@ -58,6 +72,22 @@ ARCHITECTURE: dict[str, str] = {
     "dropout": "The share of hidden values that training sets to zero at random.",
     "batch_norm": "Whether hidden layers normalize their values over the batch.",
     "layers": "The layers, each an object with a `type`.",
+    "members": "Number of members of the ensemble.",
+    "width": "Width of the blocks.",
+    "blocks": "Number of blocks.",
+    "heads": "Attention heads; must divide `embedding_width`.",
+    "crosses": "Number of layers of products; each raises the degree of the products by one.",
+    "number_embedding": "How a number becomes a vector: `piecewise` is linear between the quantiles of the training "
+    "rows, `periodic` has sines and cosines of learned frequencies, `linear` is a product; `none` uses the number as "
+    "it is.",
+    "embedding_width": "Length of the vector of each number and each category.",
+    "bins": "Number of pieces of a piecewise embedding.",
+    "frequencies": "Number of frequencies of a periodic embedding.",
+    "frequency_scale": "Standard deviation of the first frequencies of a periodic embedding.",
+    "numbers": "How many values at the start of a row are embedded as numbers. Null: counted from the columns; any "
+    "other count is refused.",
+    "categories": "Numbers of categories of the values at the end of a row. Null: counted from the columns; any "
+    "other counts are refused.",
     "input_shape": "The shape into which a row's features are folded, as [features], [steps, features] or "
     "[channels, height, width]. Null: the shape of the columns.",
 }
@@ -114,11 +144,24 @@ LAYER: dict[str, str] = {
 
 PREPROCESS: dict[str, str] = {
     "standardize": "Whether numbers are centred and scaled by mean and standard deviation of the training rows.",
-    "categories": "How many of the most frequent values of a text column become a category of their own; the other "
-    "values share one category.",
-    "missing": "What replaces NULL and numbers that are not finite: the column's mean, its median, zero, the mean "
-    "with an additional feature that marks the replaced values, or an error. A missing text is a category of its "
-    "own.",
+    "scale": "A function that is applied before standardizing: `log` is sign(x) log(1 + abs(x)), `power` that of "
+    "Yeo and Johnson with the exponent that makes the training rows most normal, `quantile` the normal score of the "
+    "value's rank among the training rows.",
+    "encode": "How a text becomes numbers: `onehot` has one column per category; `ordinal` has the place in the "
+    "order of the texts, or in the order of a list, as in "
+    '`{"encode": {"size": ["S", "M", "L"]}}`; `target` has the mean of the target in the rows of that text, for '
+    "training rows out of fold; `hash` has one of `categories` columns, by a hash of the text. Null: the network "
+    "embeds the text if it is one for tables, else `onehot`.",
+    "categories": "How many of the most frequent values of a text column, or labels of an array, become a category "
+    "of their own; the other values share one category. With `hash`: the number of columns. With `target` without a "
+    "value for the column: all, and for a text that the network embeds: 1,000.",
+    "missing": "What replaces NULL and numbers that are not finite: the column's mean, its median, its most frequent "
+    "value, zero, a number, the mean with an additional feature that marks the replaced values, or an error. A "
+    "missing text is a category of its own, unless it is replaced by the most frequent text or by "
+    '`{"constant": "a text"}`; missing labels are always a category of their own.',
+    "paths": "Which values of a json or jsonb column become columns: an object of paths, each `number`, `boolean`, "
+    "`text`, `time` or `labels`. Dots separate the keys of a path, digits count in a list from 0. Other options call "
+    "the new column `column.path`.",
 }
 
 SPLIT: dict[str, str] = {
@@ -132,6 +175,16 @@ SPLIT: dict[str, str] = {
     "names it. Null: the only date or timestamp of the table.",
     "column": "A column that defines the split: a boolean that is true for the rows to hold out, or a text that is "
     "`train`, `valid` or `test`. It is not a feature.",
+    "group": "A column of which rows of one value are all in one part, such as a patient with several visits. It is "
+    "not a feature unless `features` names it.",
+    "stratify": "A column, such as the target, of whose values each part has the same shares.",
+    "key": "The columns that identify a row, for a relation without a primary key such as a view or a query: a row "
+    "keeps its part as long as their values stay the same, and rows with equal values are in one part. They are not "
+    "features unless `features` names them. Null: the primary key; of a view, that of its only table.",
+    "valid": "A table whose rows validate, in place of a share of the rows. It has the features and the target with "
+    "the same types.",
+    "test": "A table whose rows test, in place of a share of the rows. It has the features and the target with the "
+    "same types.",
 }
 
 EARLY_STOP: dict[str, str] = {
@@ -165,8 +218,10 @@ SETTINGS: dict[str, str] = {
     "dsn": "The database, as a libpq connection string. Empty: libpq's own variables and defaults.",
     "reader_dsn": "The connection string with which trainers read tables. Empty: that of `dsn` with the role "
     "tensile_reader and without the password.",
-    "read_limit_bytes": "The most memory that a trainer may use for the rows of its table. 0: half of the memory "
-    "of the machine or its container.",
+    "read_limit_bytes": "The most memory that a trainer may use for the rows of its table; the rows of larger tables "
+    "are stored in a file in `rows_directory`. 0: half of the memory of the machine or its container.",
+    "rows_directory": "The directory of the files for the rows of tables that exceed `read_limit_bytes` or the free "
+    "memory; it must be on a disk. Empty: `rows` in `state_dir`.",
     "device": "The device that trains: `auto` is a GPU if the driver and torch have CUDA, else the processor; "
     "`cpu` is the processor; `cuda` or `cuda:1` is that GPU and no other; `emulated` is an imitation of a GPU, for "
     "tests.",
@@ -193,8 +248,8 @@ SETTINGS: dict[str, str] = {
     "poll_s": "The time after which a controller reads the queue even without a notification.",
     "spare_trainers": "Trainer processes that are started in advance, so that no job waits for a process.",
     "max_jobs": "The most jobs that a controller runs at once.",
-    "entering_jobs": "The most jobs of one owner that are read, captured and planned at once. 0: as many as the "
-    "machine has cores, at least 2.",
+    "entering_jobs": "The most jobs of one owner that are read and captured at once. 0: as many as the "
+    "machine has cores, at least 2. Other jobs of this owner that wait for the device may have half of `max_jobs`.",
     "parked_jobs": "The most jobs that wait in host memory without device memory, because their owners paused them "
     "or the controller parked them; at most `max_jobs` - 1. Any other paused job saves a checkpoint, and its trainer "
     "ends. 0: no job leaves the device for a shorter one.",

@@ -172,8 +172,12 @@ _NOUNS = {
     "text": "text",
     "integers": "list of integers",
     "numbers": "list of numbers",
+    "texts": "list of texts",
     "layers": "list of layers",
     "rule": "number",
+    "weights": "numbers by class,",
+    "encoding": "list of texts",
+    "paths": "paths and their kinds",
 }
 _BOUNDS = (("minimum", "from"), ("above", "above"), ("maximum", "to"), ("below", "below"))
 

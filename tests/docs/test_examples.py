@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from indb_tensile.catalog.pgml_schema import install_pgml
 from indb_tensile.cluster import Cluster
 from tests.conftest import Database, fresh_database
 from tests.docs.pages import ROOT, Block, Page
@@ -36,6 +37,8 @@ def trained(cluster: Cluster, template: str) -> Iterator[Service]:
     with fresh_database(cluster, template) as database, service_on(database) as service:
         service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 << 20)}
         service.connection.execute(SCHEMA.format(database=database.name).encode())
+        with database.connect() as connection:
+            install_pgml(connection)  # of the page for users of PostgresML
         service.start()
         with database.connect("demo") as demo:
             for statement in SMALL.strip().splitlines():
