@@ -133,4 +133,5 @@ def _integer(digits: str) -> float:
     return float(digits.replace("_", ""))
 
 
-_GROWING = frozenset(("repeat", "array_fill", "factorial", "numeric_fac"))
+# The last ones are the casts to types with a length, called as functions: bpchar('a', 1000000000, true).
+_GROWING = frozenset(("repeat", "array_fill", "factorial", "numeric_fac", "bpchar", "bit", "varbit"))

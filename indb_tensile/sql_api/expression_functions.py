@@ -6,12 +6,17 @@ from collections.abc import Iterable
 from .spi import Plpy, fetch
 
 
-def refused_functions(plpy: Plpy, names: Iterable[str]) -> dict[str, str]:
-    """Return why a function of one of these names is refused, by the name."""
+def refused_functions(plpy: Plpy, names: Iterable[str], *, stored: bool = False) -> dict[str, str]:
+    """Return why a function of one of these names is refused, by the name.
+
+    `stored` says that no generated column has shown that the expression is immutable. Then a name is refused if none
+    of its functions is: some of the others, such as table_to_xml, run what a text names, as whoever predicts.
+    """
     wanted = {_PROCEDURES.get(name, name): name for name in names}
     if not wanted:
         return {}
-    return {wanted[row["name"]]: row["reason"] for row in fetch(plpy, REFUSED, json.dumps(list(wanted)))}
+    rows = fetch(plpy, REFUSED, json.dumps(list(wanted)), stored)
+    return {wanted[row["name"]]: row["reason"] for row in rows}
 
 
 _PROCEDURES = {"trim": "btrim"}  # calls of the grammar and the functions that they stand for
@@ -20,14 +25,16 @@ select n.name as name,
        case when p.functions is null then 'pg_catalog has no such function'
             when p.aggregate then 'it is an aggregate or a window function, which needs many rows'
             when p.sets then 'it returns several rows'
-            else 'it is volatile' end as reason
+            when p.volatile then 'it is volatile'
+            else 'it is not immutable' end as reason
   from pg_catalog.jsonb_array_elements_text($1::pg_catalog.jsonb) as n (name)
   cross join lateral (
     select nullif(pg_catalog.count(*), 0) as functions,
            pg_catalog.bool_or(f.prokind operator(pg_catalog.<>) 'f') as aggregate,
            pg_catalog.bool_or(f.proretset) as sets,
-           pg_catalog.bool_or(f.provolatile operator(pg_catalog.=) 'v') as volatile
+           pg_catalog.bool_or(f.provolatile operator(pg_catalog.=) 'v') as volatile,
+           pg_catalog.bool_or(f.provolatile operator(pg_catalog.=) 'i') as immutable
       from pg_catalog.pg_proc as f
      where f.pronamespace operator(pg_catalog.=) 'pg_catalog'::pg_catalog.regnamespace
        and f.proname operator(pg_catalog.=) n.name) as p
- where p.functions is null or p.aggregate or p.sets or p.volatile"""
+ where p.functions is null or p.aggregate or p.sets or p.volatile or ($2::pg_catalog.bool and not p.immutable)"""

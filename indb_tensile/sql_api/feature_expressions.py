@@ -98,6 +98,8 @@ def naming_features(plpy: Plpy, table: Table, transform: Json | None) -> Iterato
                 plpy.execute(f"select pg_catalog.count({plpy.quote_ident(name)}) from {table.source}")
             except plpy.SPIError as own:
                 fields = database_error_fields(own)
+                if not fields["sqlstate"].startswith(DATA[:2]):  # a cancel or a time-out
+                    raise
                 raise RefusalError(
                     fields["sqlstate"],
                     f'transform: feature "{name}" cannot be computed for a row of {table}: {fields["message"]}',

@@ -130,7 +130,7 @@ def _checked(plpy: Plpy, transform: Any, number: int) -> Computation:
         if read.fault is not None:
             raise _not_ours(number, f'feature "{name}": {read.fault.text}, at character {read.fault.place} of {text}')
         functions.update(read.functions)
-    for function, reason in refused_functions(plpy, functions).items():
+    for function, reason in refused_functions(plpy, functions, stored=True).items():
         raise _not_ours(number, f"function {function}: {reason}")
     with pinned(plpy, ALL):
         statement = plpy.prepare(_statement(plpy, checked, inputs), ["text[]", "text[]"])
@@ -181,6 +181,8 @@ def _error_of_row(
                 plpy.execute(plpy.prepare(alone, ["text[]", "text[]"]), [[text], []])
             except plpy.SPIError as own:
                 own_fields = database_error_fields(own)
+                if not own_fields["sqlstate"].startswith(DATA[:2]):  # a cancel or a time-out
+                    raise
                 return RefusalError(
                     own_fields["sqlstate"],
                     f'feature "{name}" of row{number} cannot be computed: {own_fields["message"]}',

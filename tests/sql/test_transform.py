@@ -272,6 +272,11 @@ FORGED = (
     'U&"\\0061" + 1',
     "$$a$$",
     "repeat('a', 1000000000)",
+    "length(bpchar('a', 1000000000, true))",
+    'length("bit"(1, 1000000000))',
+    "length(table_to_xml('public.trap', true, true, '')::text)",
+    "length(database_to_xml(true, true, '')::text)",
+    "domain_in('1', 1, 1)",
 )
 
 
