@@ -66,6 +66,7 @@ begin
     from (select k.job_id, tensile.role_here(k.owner_oid, k.owner_name, k.installation) as owner
             from tensile.jobs as k
            where k.installation <> here and k.state in ('succeeded', 'failed', 'cancelled')
+             and (not k.spec ? 'predict' or tensile.adopt_prediction_table(k))
              for no key update skip locked) as f
    where j.job_id = f.job_id and f.owner is not null;
   get diagnostics more = row_count;
@@ -78,18 +79,21 @@ comment on function tensile.adopt_owners() is
   'left out: see tensile.adopt_jobs()';
 
 create function tensile.adopt_jobs() returns bigint
-  language sql volatile security definer
+  language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
 as $$
-  with adopted as (
-    update tensile.jobs as j set owner_oid = f.owner, installation = tensile.installation()
-      from (select k.job_id, tensile.role_here(k.owner_oid, k.owner_name, k.installation) as owner
-              from tensile.jobs as k
-             where k.installation <> (select tensile.installation()) and k.state = 'queued') as f
-     where j.job_id = f.job_id and f.owner is not null
-    returning 1
-  )
-  select count(*) from adopted
+declare
+  adopted bigint;
+begin
+  update tensile.jobs as j set owner_oid = f.owner, installation = tensile.installation()
+    from (select k.job_id, tensile.role_here(k.owner_oid, k.owner_name, k.installation) as owner
+            from tensile.jobs as k
+           where k.installation <> (select tensile.installation()) and k.state = 'queued'
+             and (not k.spec ? 'predict' or tensile.adopt_prediction_table(k))) as f
+   where j.job_id = f.job_id and f.owner is not null;
+  get diagnostics adopted = row_count;
+  return adopted;
+end
 $$;
 comment on function tensile.adopt_jobs() is
   'assigns the queued jobs of another installation to this database, so that workers run them here; for an '

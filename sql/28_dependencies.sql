@@ -66,7 +66,7 @@ comment on function tensile.await_jobs() is 'trigger: notes for which jobs a new
 create trigger jobs_await_others after insert on tensile.jobs
   for each row when (new.awaits_jobs) execute function tensile.await_jobs();
 
--- Jobs that another session has locked are left to the next call, and so are those beyond the first 1200: controllers
+-- Jobs, and rows of awaited_jobs, that another session has locked are left to the next call, and so are those beyond the first 1200: controllers
 -- call settle_all_dependents() once a minute. That also finds a job whose last awaited job ended while the transaction
 -- that enqueued it had not committed.
 create function tensile.settle_dependents(ended bigint[]) returns bigint
@@ -81,10 +81,13 @@ declare
   settled bigint;
   failed bigint;
 begin
-  with met as (
-    delete from tensile.awaited_jobs as a using tensile.jobs as e
-     where a.awaited_id = any (ended) and e.job_id = a.awaited_id and e.state = 'succeeded'
-    returning a.job_id, a.awaited_id
+  with free as (
+    select a.job_id, a.awaited_id
+      from tensile.awaited_jobs as a join tensile.jobs as e on e.job_id = a.awaited_id
+     where a.awaited_id = any (ended) and e.state = 'succeeded' for update of a skip locked
+  ), met as (
+    delete from tensile.awaited_jobs as a using free as f
+     where (a.job_id, a.awaited_id) = (f.job_id, f.awaited_id) returning a.job_id, a.awaited_id
   ), ready as (
     select k.job_id from tensile.jobs as k
      where k.job_id in (select m.job_id from met as m) and k.state = 'queued' and k.awaits_jobs

@@ -32,6 +32,7 @@ create function tensile.record_deployment() returns trigger
 as $$
 declare
   trained_by constant bigint := case tg_op when 'INSERT' then new.job_id end;
+  most constant integer := 1000;  -- changes of a model that are kept
 begin
   if not exists (select from tensile.models as m
                   where m.model_id = new.model_id and m.installation = tensile.installation()) then
@@ -50,6 +51,10 @@ begin
     insert into tensile.deployments (model_id, to_version, deployed_by, reason, job_id)
     values (new.model_id, new.number, new.deployed_by, new.deployed_why, trained_by);
   end if;
+  delete from tensile.deployments as d
+   where d.model_id = new.model_id
+     and d.deployment_id <= (select o.deployment_id from tensile.deployments as o where o.model_id = new.model_id
+                              order by o.deployment_id desc offset most limit 1);
   return null;
 end
 $$;
@@ -182,7 +187,9 @@ begin
               detail = 'A version is the number of a version, or one of the words best and previous.',
               hint = format('See the versions: select * from tensile_training_info(%L);', model);
   end case;
-  if chosen is null then
+  -- The lock keeps the clean-up of old versions from deleting it meanwhile.
+  perform from tensile.model_versions as v where v.model_id = changed and v.number = chosen for no key update;
+  if not found then
     perform tensile.raise_no_version(changed, model, version);
   end if;
   if exists (select from tensile.model_versions as v

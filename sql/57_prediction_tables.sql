@@ -73,11 +73,13 @@ begin
       using errcode = 'object_not_in_prerequisite_state', hint = 'tensile_predict_into(...) enqueues one.';
   end if;
   select r.rolname into owner from pg_roles as r where r.oid = mine.owner_oid;
-  select array_agg(k.name order by k.place), string_agg(format('key_%s %s, ', k.place, c.stored), '' order by k.place),
+  keys := array(select k.name from jsonb_array_elements_text(mine.spec #> '{predict,keys}') with ordinality as k (name, place)
+                 order by k.place);
+  select string_agg(format('key_%s %s, ', k.place, c.stored), '' order by k.place),
          bool_and(c.stored is not null) and count(*) <= 100
-    into keys, definitions, storable
-    from jsonb_array_elements_text(mine.spec #> '{predict,keys}') with ordinality as k (name, place)
-    left join tensile.snapshot_columns(mine.relation_oid, null, null, null) as c on c.name = k.name;
+    into definitions, storable
+    from unnest(keys) with ordinality as k (name, place)
+    left join tensile.snapshot_columns(mine.relation_oid, null, null, null, keys) as c on c.name = k.name;
   if not storable then
     raise exception 'the keys of job % cannot be stored', job
       using errcode = 'invalid_parameter_value', hint = 'tensile_predict_into(...) says which columns can be keys.';
@@ -106,13 +108,15 @@ create function tensile.drop_prediction_table(table_name name) returns boolean
 as $$
 declare
   number bigint;
+  -- One statement of a worker may end many jobs. It waits for at most one table that another session reads.
+  wait constant text := case current_setting('tensile.waited_for_predictions', true) when 'on' then 'nowait' else '' end;
   ended tensile.job_state;
 begin
   number := substring(table_name from '^predictions_([0-9]{1,18})_[0-9a-f]{8}$')::bigint;
   if number is null then
     return false;
   end if;
-  execute format('lock table tensile_data.%I in access exclusive mode', table_name);
+  execute format('lock table tensile_data.%I in access exclusive mode %s', table_name, wait);
   select j.state into ended
     from tensile.jobs as j where j.job_id = number and tensile.prediction_table(j) = table_name;
   -- The table of a job that failed or was cancelled goes with its view. Any other table stays while a view shows it, and
@@ -126,13 +130,39 @@ begin
   end if;
   execute format('drop table tensile_data.%I cascade', table_name);
   return true;
-exception when undefined_table or lock_not_available or object_in_use then
-  return false;
+exception
+  when lock_not_available then
+    perform set_config('tensile.waited_for_predictions', 'on', true);  -- until the transaction ends
+    return false;
+  when undefined_table or object_in_use then
+    return false;
 end
 $$;
 comment on function tensile.drop_prediction_table(name) is
   'drops a table of predictions whose job failed or was cancelled, with its view, or that no view shows any more; '
   'returns false if the table stays or is locked';
+
+-- The name of a table has the installation of its job, which adopt_owners() and adopt_jobs() are about to change.
+create function tensile.adopt_prediction_table(job tensile.jobs) returns boolean
+  language plpgsql volatile
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  old_name constant name := tensile.prediction_table(job);
+begin
+  if job.spec ? 'predict' and to_regclass(format('tensile_data.%I', old_name)) is not null then
+    execute format('lock table tensile_data.%I in access exclusive mode nowait', old_name);
+    job.installation := tensile.installation();
+    execute format('alter table tensile_data.%I rename to %I', old_name, tensile.prediction_table(job));
+  end if;
+  return true;
+exception when lock_not_available or duplicate_table then
+  return false;
+end
+$$;
+comment on function tensile.adopt_prediction_table(tensile.jobs) is
+  'renames the table of predictions of a job that came with a copy of another database, before the job is assigned to '
+  'this one; returns false if another session reads the table, so that the next call assigns the job';
 
 -- The tables of other installations came with a dump. Their views may not be restored yet, so only an administrator who
 -- asks for it drops those.
@@ -187,7 +217,8 @@ alter function tensile.drop_failed_predictions() owner to tensile_data;
 
 revoke execute on function tensile.may_predict(oid, uuid, bigint), tensile.check_prediction(),
   tensile.prediction_table(tensile.jobs), tensile.make_prediction_table(bigint), tensile.drop_prediction_table(name),
-  tensile.drop_prediction_tables(integer, boolean), tensile.drop_failed_predictions() from public;
+  tensile.drop_prediction_tables(integer, boolean), tensile.drop_failed_predictions(),
+  tensile.adopt_prediction_table(tensile.jobs) from public;
 grant usage on schema tensile_data to tensile_worker;
 grant execute on function tensile.installation() to tensile_data;
 grant execute on function tensile.prediction_table(tensile.jobs) to tensile_data, tensile_worker;

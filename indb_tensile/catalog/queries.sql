@@ -248,7 +248,7 @@ returning job_id
 -- prediction_output --
 -- Finds the table and the version of a prediction, and checks again whether the job's owner may predict with the version.
 select o.table_name::text, c.oid is not null, j.state = 'succeeded', j.model_name,
-       tensile.may_predict(j.owner_oid, j.installation, %(version)s) is not distinct from j.model_name
+       tensile.may_predict(j.owner_oid, j.installation, %(version)s) is not null  -- the model may have been renamed
   from tensile.jobs as j
  cross join lateral (select tensile.prediction_table(j) as table_name) as o
   left join pg_catalog.pg_class as c

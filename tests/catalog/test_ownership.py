@@ -181,3 +181,31 @@ def _new_role(database: Database, name: str) -> Iterator[psycopg.Connection[Any]
             connection.execute("reset role")
             for role in (name, "renamed"):
                 connection.execute(f"drop role if exists {role}".encode())
+
+
+def test_tables_of_predictions_follow_their_jobs_into_a_copy(database: Database) -> None:
+    predicts = {"predict": {"version_id": 1, "output": "public.answers"}}
+    with database.connect() as postgres, database.connect("tensile_worker") as worker:
+        job = enqueue(postgres, spec=predicts, state="succeeded", finished_at="now")
+        name = "select tensile.prediction_table(j) from tensile.jobs as j where job_id = %s"
+        row = postgres.execute(name, (job,)).fetchone()
+        assert row is not None
+        foreign = f"predictions_{job}_{OTHER_INSTALLATION[:8]}"
+        postgres.execute(
+            f"create table tensile_data.{foreign} (value float8);"
+            f"alter table tensile_data.{foreign} owner to tensile_data;"
+            f"create view answers as select value from tensile_data.{foreign};"
+            f"update tensile.jobs set owner_oid = 1, installation = '{OTHER_INSTALLATION}'"
+        )
+        with database.connect() as reader, reader.transaction():
+            reader.execute("select from answers")
+            postgres.execute("select tensile.adopt_owners()")
+            assert count_rows(postgres, "jobs where installation <> tensile.installation()") == 1
+        postgres.execute("select tensile.adopt_owners()")
+        assert count_rows(postgres, "jobs where installation <> tensile.installation()") == 0
+        assert postgres.execute("select to_regclass('tensile_data.' || %s) is null", (foreign,)).fetchone() == (True,)
+        assert postgres.execute(
+            "select 'answers'::regclass, to_regclass('tensile_data.' || %s) is null", row
+        ).fetchone()
+        postgres.execute("drop view answers")
+        assert worker.execute("select tensile.drop_prediction_tables(10)").fetchone() == (1,)

@@ -234,3 +234,35 @@ def test_a_dependency_is_no_way_to_another_roles_job(alice: Connection, bob: Con
         "42704",
     )
     assert alice.execute(_QUEUE).fetchall()[0][0] == job
+
+
+def test_a_lock_of_one_owner_keeps_no_other_job_waiting(
+    database: Database, alice: Connection, bob: Connection, worker: Connection
+) -> None:
+    me = register(worker)
+    first, others = enqueue(alice, "a", priority=9), enqueue(bob, "x")
+    child, free = enqueue(alice, "b", depends_on=[first]), enqueue(bob, "y", depends_on=[others])
+    with database.connect("alice") as idle, idle.transaction(force_rollback=True):
+        idle.execute("select tensile_cancel(%s)", (child,))
+        for _ in range(2):
+            _end(worker, claim(worker, me), "succeeded")
+        value(worker, "select tensile.settle_all_dependents()")
+        assert claim(worker, me).job == free
+    assert value(worker, "select tensile.settle_all_dependents()") == 1
+    assert claim(worker, me).job == child
+
+
+def test_the_end_of_many_predictions_waits_for_one_table_that_is_read(database: Database, worker: Connection) -> None:
+    names = [f"predictions_{number}_0123abcd" for number in (901, 902)]
+    waited = "select current_setting('tensile.waited_for_predictions', true)"
+    with database.connect() as admin, database.connect() as reader, reader.transaction():
+        for name in names:
+            admin.execute(
+                f"create table tensile_data.{name} (a int); alter table tensile_data.{name} owner to tensile_data"
+            )
+            reader.execute(f"select from tensile_data.{name}".encode())
+        with admin.transaction():
+            assert value(admin, "select tensile.drop_prediction_table(%s)", names[0]) is False
+            assert value(admin, waited) == "on"  # the next lock is not waited for
+            assert value(admin, "select tensile.drop_prediction_table(%s)", names[1]) is False
+        assert value(admin, waited) != "on"

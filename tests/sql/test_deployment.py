@@ -1,11 +1,13 @@
 """Check tensile_deploy, tensile_rollback and tensile_rename_model: the version that predicts, history and rights."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.conftest import Database
+from tests.service.fakes import wait_until
 from tests.sql.conftest import Connection, Refused, refused, value
 
 pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
@@ -21,6 +23,7 @@ select m.model_id, v.number, 90 + v.number, v.task::tensile.task, 'y', '{"type":
                (3, 'regression', 'mae', 0.3, false), (4, 'regression', 'mae', 'nan', false),
                (5, 'classification', 'accuracy', 0.01, true)) as v (number, task, name, metric, higher)
  where m.name = %s order by v.number"""
+WAITING = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 HISTORY = """
 select from_version, to_version, deployed_by::text, job_id, reason from tensile.deployment_history
  where model = %s order by deployed_at, to_version = 3 desc"""
@@ -200,3 +203,31 @@ def test_two_deployments_of_one_model_take_turns(database: Database, alice: Conn
         with pytest.raises(psycopg.errors.LockNotAvailable):
             alice.execute("select tensile_deploy(%s, 2)", (model,))
     assert deployed(alice, model) == 1
+
+
+def test_a_version_that_is_deleted_meanwhile_is_not_deployed(
+    database: Database, alice: Connection, model: str
+) -> None:
+    with database.connect() as admin, ThreadPoolExecutor(1) as thread:
+        with admin.transaction():
+            admin.execute("delete from tensile.model_versions where number = 1")
+            refusal = thread.submit(refused, alice, "select tensile_deploy(%s, 1)", model)
+            with database.connect() as observer:
+                wait_until(lambda: value(observer, WAITING) == 1)
+        assert refusal.result().message == f'model "{model}" has no version 1'
+    assert deployed(alice, model) == 3
+
+
+def test_the_history_of_a_model_has_a_bound(admin: Connection, alice: Connection, model: str) -> None:
+    admin.execute(
+        f"""do $$ begin
+             for turn in 1 .. 1050 loop
+               update tensile.model_versions as v set deployed = not deployed
+                 from tensile.models as m where m.model_id = v.model_id and v.number = 3 and m.name = '{model}';
+             end loop;
+           end $$""".encode()
+    )
+    count = (
+        "select count(*) from tensile.deployments as d join tensile.models as m using (model_id) where m.name = %s"
+    )
+    assert 0 < value(admin, count, model) <= 1001
