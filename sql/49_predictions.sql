@@ -322,9 +322,10 @@ comment on function public.tensile_predict_table(text, regclass, text[], integer
   'the columns of keys) with the value of a regression or the label, and with_probabilities also each label''s '
   'probability. In FROM its rows stream';
 
--- The typed form: the rows themselves, of the relation whose row type the argument has. All columns are the key of
--- tensile_predict_table, and the key becomes a row again. PostgreSQL writes this body, too, in place of a call in FROM, so
--- the rows stream. A body of the form "begin atomic" can have no polymorphic arguments, so all names are qualified.
+-- The typed form: the rows themselves, of the relation whose row type the argument has, whose name is that of its
+-- relation. All columns are the key of tensile_predict_table, and the key becomes a row again. PostgreSQL writes this
+-- body, too, in place of a call in FROM, so the rows stream: it would not if an argument were a sub-select. A body of the
+-- form "begin atomic" can have no polymorphic arguments, so all names are qualified.
 create function public.tensile_predict_rows(
   model text, input anyelement, version integer default null, with_probabilities boolean default false
 ) returns table ("row" anyelement, value double precision, label text, probabilities jsonb)
@@ -332,15 +333,8 @@ create function public.tensile_predict_rows(
 as $$
   select pg_catalog.jsonb_populate_record(input, p.key), p.value, p.label, p.probabilities
     from public.tensile_predict_table(
-           model,
-           (select t.typrelid::pg_catalog.regclass from pg_catalog.pg_type as t
-             where t.oid operator(pg_catalog.=) pg_catalog.pg_typeof(input)::pg_catalog.oid
-               and t.typrelid operator(pg_catalog.<>) 0::pg_catalog.oid),
-           (select pg_catalog.array_agg(a.attname::pg_catalog.text order by a.attnum)
-              from pg_catalog.pg_attribute as a join pg_catalog.pg_type as t on t.typrelid operator(pg_catalog.=) a.attrelid
-             where t.oid operator(pg_catalog.=) pg_catalog.pg_typeof(input)::pg_catalog.oid
-               and a.attnum operator(pg_catalog.>) 0::pg_catalog.int2 and not a.attisdropped),
-           version, with_probabilities) as p
+           model, pg_catalog.pg_typeof(input)::pg_catalog.text::pg_catalog.regclass, array['*'], version,
+           with_probabilities) as p
 $$;
 comment on function public.tensile_predict_rows(text, anyelement, integer, boolean) is
   'predicts for all rows of the relation whose row type the input has, which may be null: returns each row beside its '

@@ -629,6 +629,9 @@ begin
 end
 $$;
 
+-- A view that shows the key of predictions calls this function as whoever reads the view.
+grant execute on function tensile.row_json(anyelement) to public;
+
 grant execute on function public.tensile_version() to tensile_monitor, tensile_worker;
 revoke execute on function tensile.relation_title(oid, text, text) from public;
 grant execute on function tensile.relation_title(oid, text, text) to tensile_user, tensile_monitor, tensile_worker;

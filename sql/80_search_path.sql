@@ -1,7 +1,8 @@
 -- Pins search_path for all functions of the catalog, so that names in them mean PostgreSQL's own functions and
--- operators, whatever search_path the caller has. Three kinds of routines are left out: functions whose bodies were
+-- operators, whatever search_path the caller has. Four kinds of routines are left out: functions whose bodies were
 -- parsed when they were created; procedures, which could not commit with a SET clause and therefore qualify every name;
--- and functions that pin search_path themselves.
+-- functions that pin search_path themselves; and tensile_predict_rows, whose body PostgreSQL writes in place of a call
+-- only if there is no SET clause, and which qualifies every name too.
 
 do $$
 declare
@@ -11,7 +12,7 @@ begin
     select p.oid::regprocedure from pg_proc as p
      where (p.pronamespace = 'tensile'::regnamespace
             or p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%')
-       and p.prokind = 'f' and p.prosqlbody is null
+       and p.prokind = 'f' and p.prosqlbody is null and p.oid <> 'public.tensile_predict_rows'::regproc
        and not coalesce(p.proconfig, '{}') @> '{"search_path=pg_catalog, pg_temp"}'
   loop
     execute format('alter routine %s set search_path = pg_catalog, pg_temp', routine);

@@ -7,6 +7,7 @@ creates the view, so it belongs to the caller, and PostgreSQL checks whether the
 # ruff: noqa: S608 - every name that goes into a statement is quoted by quote_ident, and every text by quote_literal
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ..errors import RequestError
 from ..request.column_types import KIND_OF_TYPE
@@ -14,7 +15,7 @@ from ..request.job_rules import check_depends_on, check_max_runtime
 from ..request.request_fields import read_integer, read_model_name, read_names, read_text
 from . import training_arguments
 from .refusals import MISSING, NOT_SUPPORTED, TOO_MANY_COLUMNS, WRONG_KIND, RefusalError
-from .relation_predictions import describe_version, key_columns, kinds_agree, named_columns
+from .relation_predictions import describe_version, is_plain_key, key_columns, kinds_agree, named_columns
 from .snapshot_copy import make_snapshot, require_writable
 from .spi import Json, Plpy, Row, fetch
 from .training_request import insert_job, job_of_key
@@ -27,6 +28,19 @@ _MOST_KEYS = 100
 DUPLICATE_TABLE = "42P07"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prediction:
+    """A checked request: the specification of its job, its relation, and the columns that the job reads.
+
+    `plain_key` says that no setting of a session changes the JSON of the key.
+    """
+
+    spec: Json
+    table: Table
+    used: list[str]
+    plain_key: bool
+
+
 def predict_into(plpy: Plpy, request: Json) -> Json:
     """Check the request, enqueue it, and create the table and the view that show its answers."""
     require_writable(plpy)
@@ -36,7 +50,8 @@ def predict_into(plpy: Plpy, request: Json) -> Json:
     depends_on = check_depends_on(request.get("depends_on"))
     priority = training_arguments.priority(request)
     output = _output(plpy, request)
-    spec, table, used = _resolve(plpy, request, output)
+    prediction = _resolve(plpy, request, output)
+    spec, table, used = prediction.spec, prediction.table, prediction.used
     direct = _is_read_directly(request, table, used, spec["predict"]["keys"])
     if direct:
         require_grants(plpy, table, used)
@@ -44,7 +59,7 @@ def predict_into(plpy: Plpy, request: Json) -> Json:
     job, is_new = insert_job(plpy, request, spec, priority, depends_on)
     if not is_new:
         return {"job": job}
-    _create_view(plpy, output, fetch(plpy, MAKE, job)[0]["name"], spec, job)
+    _create_view(plpy, output, prediction, job)
     if not direct:
         make_snapshot(plpy, table, {}, used, job, read_text(request, "search_path"), purpose="predicted")
     return {"job": job}
@@ -72,8 +87,8 @@ def repeated(plpy: Plpy, spec: Json, relation: int) -> Json:
     }
 
 
-def _resolve(plpy: Plpy, request: Json, output: tuple[str, str]) -> tuple[Json, Table, list[str]]:
-    """Return the specification of the job, its relation, and the columns that it reads."""
+def _resolve(plpy: Plpy, request: Json, output: tuple[str, str]) -> _Prediction:
+    """Check the request against the model and the relation."""
     name = read_model_name(request)
     version = find_version(plpy, name, read_integer(request, "version"))
     if read_integer(request, "relation") is None:
@@ -91,7 +106,7 @@ def _resolve(plpy: Plpy, request: Json, output: tuple[str, str]) -> tuple[Json, 
     title = f'"{table.schema}.{table.name}"'
     features = describe_version(plpy, name, version, title, columns)["features"]
     _refuse_kinds(name, title, columns, features)
-    keys = key_columns(title, columns, read_names(request, "keys"))
+    keys = key_columns(plpy, table.oid, title, columns, read_names(request, "keys"))
     _refuse_keys(title, table, columns, keys)
     facts = fetch(plpy, VERSION_FACTS, version["version_id"])[0]
     names = list(dict.fromkeys((*(feature["name"] for feature in features), *keys)))
@@ -113,7 +128,7 @@ def _resolve(plpy: Plpy, request: Json, output: tuple[str, str]) -> tuple[Json, 
     }
     if request.get("snapshot"):
         spec["snapshot"] = True
-    return spec, table, names
+    return _Prediction(spec=spec, table=table, used=names, plain_key=is_plain_key(columns, keys))
 
 
 def _output(plpy: Plpy, request: Json) -> tuple[str, str]:
@@ -129,18 +144,26 @@ def _output(plpy: Plpy, request: Json) -> tuple[str, str]:
     return schema, name
 
 
-def _create_view(plpy: Plpy, output: tuple[str, str], table: str, spec: Json, job: int) -> None:
-    """Create the caller's view on the table: the columns of tensile_predict_table, and the columns of the key."""
-    keys = spec["predict"]["keys"]
+def _create_view(plpy: Plpy, output: tuple[str, str], prediction: _Prediction, job: int) -> None:
+    """Create the caller's view on the job's table: the columns of tensile_predict_table, and those of the key."""
+    table = fetch(plpy, MAKE, job)[0]["name"]
+    keys = prediction.spec["predict"]["keys"]
     view = ".".join(map(plpy.quote_ident, output))
-    pairs = ", ".join(f"{plpy.quote_literal(key)}, p.key_{place}" for place, key in enumerate(keys, 1))
-    shown = [f"pg_catalog.jsonb_build_object({pairs}) as key", *(f"p.{answer}" for answer in _ANSWERS)]
+    if prediction.plain_key:
+        pairs = ", ".join(f"{plpy.quote_literal(key)}, p.key_{place}" for place, key in enumerate(keys, 1))
+        shown = [f"pg_catalog.jsonb_build_object({pairs}) as key"]
+    else:  # the JSON of other types depends on settings, which that function pins
+        own = ", ".join(f"p.key_{place} as {plpy.quote_ident(key)}" for place, key in enumerate(keys, 1))
+        shown = [f"(select tensile.row_json(k.*) from (select {own}) as k) as key"]
+    shown += [f"p.{answer}" for answer in _ANSWERS]
     for place, key in enumerate(keys, 1):
         if key not in ("key", *_ANSWERS):  # such a column is in "key" only
             shown.append(f"p.key_{place} as {plpy.quote_ident(key)}")
     plpy.execute(f"create view {view} as select {', '.join(shown)} from {table} as p")
-    relation = spec["relation"]
-    text = f'predictions of model "{spec["model"]}" for {relation["schema"]}.{relation["name"]}, by job {job}'
+    relation = prediction.spec["relation"]
+    text = (
+        f'predictions of model "{prediction.spec["model"]}" for {relation["schema"]}.{relation["name"]}, by job {job}'
+    )
     plpy.execute(f"comment on view {view} is {plpy.quote_literal(text)}")
 
 

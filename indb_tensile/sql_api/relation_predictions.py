@@ -20,7 +20,7 @@ from . import service_connection
 from .refusals import DENIED, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
 from .row_features import raw_columns, with_features
 from .spi import Json, Plpy, Row, callers_path, fetch
-from .training_table import no_table
+from .training_table import VIEW_KEY, no_table
 from .version_lookup import find_version
 
 _FIRST_ROWS = 10  # rows of the first fetch, so that the first answers come soon
@@ -83,14 +83,14 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
     source, columns = _relation(plpy, oid)
     features = describe_version(plpy, name, version, source, columns)["features"]
     computes = version["transform"] is not None
-    key = key_columns(source, columns, read_names(request, "keys"))
+    key = key_columns(plpy, oid, source, columns, read_names(request, "keys"))
     # Features are computed from JSON.
     binary = not computes and all(kinds_agree(columns[feature["name"]], feature["kind"]) for feature in features)
     asked: Json = {"verb": "predict", "version": version["version_id"], "kind": kind}
     names = raw_columns(version, [feature["name"] for feature in features])
     if binary:
         asked["columns"] = [[name, _type_of(columns[name])] for name in names]
-        if key and all(columns[name]["base"] in _INTEGERS for name in key):
+        if 0 < len(key) <= _MOST_FIELDS - len(names) and all(columns[name]["base"] in _INTEGERS for name in key):
             asked["keys"] = [[name, columns[name]["base"]] for name in key]
         asked["server_version"] = fetch(plpy, SERVER_VERSION)[0]["number"]
     number = next(_numbers)
@@ -198,7 +198,7 @@ def _begin(number: int, begun: _Begun) -> None:
     """
     _begun[number] = begun
     ended = [other for other in _begun if _begun[other].transaction != begun.transaction]
-    for other in ended or list(_begun)[: len(_begun) - _MOST_BEGUN]:
+    for other in ended or list(_begun)[: max(0, len(_begun) - _MOST_BEGUN)]:
         dropped = _begun.pop(other)
         dropped.answers.close()
         dropped.line.close()
@@ -213,7 +213,10 @@ def _parts(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[_Part]:
         if not reading.binary:
             rows = [row.encode() for row in rows]
         begin = 0
-        for end in _ends(list(map(len, rows))):
+        sizes = list(map(len, rows))
+        if keys is not None:
+            sizes = [size_bytes + len(key) for size_bytes, key in zip(sizes, keys, strict=True)]
+        for end in _ends(sizes):
             part = _Part(first=read + begin + 1, keys=keys and keys[begin:end], rows=rows[begin:end])
             _check_size(reading, part)
             yield _computed(plpy, reading, part)
@@ -256,7 +259,7 @@ def _fetches(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[list[Row]]:
         plpy.execute(f"declare {cursor} no scroll cursor for {reading.statement}")
     next_rows = _FIRST_ROWS
     while records := _fetched(plpy, reading, cursor, next_rows):
-        largest_bytes = max(len(record["image"]) for record in records)
+        largest_bytes = max(len(record["image"]) + len(record.get("key") or "") for record in records)
         next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, service_connection.PART_BYTES // largest_bytes))
         yield records
     plpy.execute(f"close {cursor}")
@@ -306,15 +309,23 @@ def describe_version(plpy: Plpy, name: str, version: Row, source: str, columns: 
     return described
 
 
-def key_columns(source: str, columns: Mapping[str, Row], keys: Sequence[str] | None) -> list[str]:
-    """Return the columns that name a row: those given, or those of the primary key."""
+def key_columns(
+    plpy: Plpy, oid: int, source: str, columns: Mapping[str, Row], keys: Sequence[str] | None
+) -> list[str]:
+    """Return the columns that name a row: those given, or those of the primary key, for a view those of its table.
+
+    The given name "*" stands for all columns.
+    """
     if keys is None:
         keys = [name for name, column in columns.items() if column["primary_key"]]
+        keys = keys or [row["name"] for row in fetch(plpy, VIEW_KEY, oid)]
         if not keys:
             raise RequestError(
                 f"keys is null, and relation {source} has no primary key",
                 hint="Name columns that tell its rows apart: keys => array['id'].",
             )
+    if keys == ["*"] and "*" not in columns:
+        return list(columns)
     for name in keys:
         if name not in columns:
             raise RefusalError(
@@ -324,6 +335,11 @@ def key_columns(source: str, columns: Mapping[str, Row], keys: Sequence[str] | N
                 hint=f"The columns of {source} are {', '.join(columns) or 'none'}.",
             )
     return list(keys)
+
+
+def is_plain_key(columns: Mapping[str, Row], key: Sequence[str]) -> bool:
+    """Return whether json_build_object makes the key's JSON, which then depends on no setting of the session."""
+    return len(key) <= _MOST_PAIRS and all(_type_of(columns[name]) in _PLAIN_KEYS for name in key)
 
 
 def kinds_agree(column: Row, kind: str) -> bool:
@@ -346,7 +362,7 @@ def _statement(
         return f"select pg_catalog.record_send(row({values}, {keys})) as image from {source} as t"
     if not key:
         shown = "'{}'"
-    elif all(columns[name]["base"] in _PLAIN_KEYS for name in key):
+    elif is_plain_key(columns, key):
         pairs = ", ".join(f"{plpy.quote_literal(name)}, t.{plpy.quote_ident(name)}" for name in key)
         shown = f"pg_catalog.json_build_object({pairs})::pg_catalog.text"
     else:
@@ -362,6 +378,9 @@ _numbers = itertools.count(1)
 _prepared: OrderedDict[int, _Reading] = OrderedDict()
 _begun: OrderedDict[int, _Begun] = OrderedDict()
 _abandoned: list[str] = []  # names of cursors
+
+_MOST_FIELDS = 1664  # PostgreSQL allows no more in a row
+_MOST_PAIRS = 50  # PostgreSQL allows 100 arguments to a function, and a pair takes two
 
 # Types whose JSON no setting of the session changes. Keys of other types become JSON under pinned settings.
 _INTEGERS = ("int2", "int4", "int8")

@@ -23,10 +23,14 @@ insert into into_rows
 select n, case when n % 3 = 0 then 'p' else 'part' end, sin(n), (array['red', 'blue'])[n % 2 + 1]::tint,
        case when n % 5 = 0 then null else n % 7 end, n % 11, (array['rö"d,', 'b\\l%s'])[n % 2 + 1]
   from generate_series(1, 300) as n;
+create table into_times as
+select timestamptz '2024-01-01 00:00+00' + n * interval '1 hour' as at, n * interval '90 s' as lasted, a, b, u
+  from into_rows, lateral (select id::int as n) as numbered where part = 'part';
+create view into_keyed as select part, id, b, u, a from into_rows;
 create view into_seen as select id, a, b, u, label from into_rows;
 create table into_many (id bigint primary key, a double precision, b tint, u numeric(6, 2));
 insert into into_many select n, sin(n), 'red', 1 from generate_series(1, 300000) as n;
-grant select on into_rows, into_many to tensile_reader"""
+grant select on into_rows, into_many, into_times to tensile_reader"""
 TABLES_LEFT = "select count(*) from pg_class where relname ~ '^predictions_' and relkind = 'r'"
 
 
@@ -66,6 +70,7 @@ def predict(connection: Connection, arguments: str) -> int:
         ("into_y", "into_rows", ""),
         ("into_label", "into_rows", ", with_probabilities => true"),
         ("into_label", "into_seen", ", keys => '{id,label}'"),
+        ("into_label", "into_keyed", ""),
         ("into_y", "into_rows", ", keys => '{}', snapshot => true"),
         ("into_y", "into_rows", ", keys => '{b,u}'"),
     ],
@@ -103,6 +108,41 @@ def test_keys_can_be_joined_and_the_job_is_a_job(service: Service, demo: Connect
     with pytest.raises(psycopg.errors.DuplicateTable, match=r'relation "public\.An swer" already exists'):
         predict(demo, "'into_label', 'into_rows', '\"An swer\"'")
     demo.execute('drop view "An swer"')
+
+
+def test_keys_are_shown_alike_in_any_session_and_to_a_reader_of_the_view(service: Service, demo: Connection) -> None:
+    job = predict(demo, "'into_y', 'into_times', 'timed', keys => '{at,lasted,a}'")
+    assert service.until_ended(job) == ["succeeded"], service.log.read_text()
+    shown = "select key, value from timed order by key::text"
+    expected = rows(demo, shown)
+    assert expected[0][0]["at"].endswith("+00:00")
+    with service.database.connect() as admin:
+        admin.execute("create role into_reader; grant select on timed to into_reader")  # a member of nothing
+        for settings in ("set time zone 'Asia/Kathmandu'", "set role into_reader; set intervalstyle = iso_8601"):
+            with service.database.connect() as session:
+                session.execute(settings.encode())
+                assert rows(session, shown) == expected
+        admin.execute("drop view timed; drop role into_reader")
+
+
+def test_a_model_may_be_renamed_before_its_prediction_starts(service: Service, demo: Connection) -> None:
+    with demo.transaction():
+        job = predict(demo, "'into_y', 'into_rows', 'renamed'")
+        demo.execute("select tensile_rename_model('into_y', 'into_z')")
+    assert service.until_ended(job) == ["succeeded"], service.log.read_text()
+    demo.execute("select tensile_rename_model('into_z', 'into_y'); drop view renamed")
+
+
+def test_a_view_has_the_key_of_its_table_whatever_its_type(service: Service, demo: Connection) -> None:
+    demo.execute(
+        """create table into_hosts (host inet primary key, a double precision, b tint, u numeric);
+           insert into into_hosts select '10.0.0.1'::inet + n, sin(n), 'red', n from generate_series(1, 20) as n;
+           create view into_addresses as select a, b, u, host from into_hosts"""
+    )
+    job = predict(demo, "'into_y', 'into_addresses', 'addressed'")
+    assert service.until_ended(job) == ["succeeded"], service.log.read_text()
+    assert rows(demo, "select host from addressed order by host limit 1") == [("10.0.0.10/32",)]
+    demo.execute("drop view addressed, into_addresses; drop table into_hosts")
 
 
 def test_killed_trainer_leaves_one_complete_table(service: Service, demo: Connection) -> None:

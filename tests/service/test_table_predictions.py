@@ -28,6 +28,7 @@ create view untyped as select a::text as a, b::text as b, gen_random_uuid() as i
 create view nothing as select * from flowers where false;
 create function helper() returns int language sql as 'select 1';
 create view calling as select id, a, b from flowers where helper() = 1;
+create view seen as select id, part, a, b from flowers;
 create schema own create table secret (id int primary key, a float8, b text);
 insert into own.secret values (1, 0.5, 'red'), (2, null, null);
 """
@@ -103,6 +104,8 @@ def test_labels_and_probabilities_are_those_of_the_single_functions(demo: Connec
         ("flowers", "array['part', 'id']", {"id": 1, "part": 1}),
         ("flowers", "array['b']", {"b": "blue"}),
         ("flowers", "'{}'", {}),
+        ("seen", "null", {"id": 1, "part": 1}),
+        ("seen", "array['*']", {"id": 1, "part": 1, "a": 0.8414709848078965, "b": "blue"}),
         ("grown", "array['id']", {"id": 1}),
         ("calling", "array['id', 'a']", {"id": 1, "a": 0.8414709848078965}),
     ],
@@ -130,12 +133,51 @@ def test_many_rows_keep_their_order_and_stream(demo: Connection) -> None:
     )
     assert "ProjectSet" in plan
     assert "Function Scan" not in plan
+    typed = rows(demo, "explain select (r.row).*, r.label from tensile_predict_rows('flowers', null::grown) as r")
+    assert "Function Scan" not in "\n".join(text for (text,) in typed)
     two = "select * from tensile_predict_table('flowers', 'grown', array['id']) limit 1"
     for _ in range(100):  # readings that are never read to their end
         rows(demo, two)
     nested = f"select (select count(*) from ({two}) as q), key from tensile_predict_table('flowers', 'flowers')"
     assert len(rows(demo, nested)) == 60
     assert rows(demo, "select * from tensile_predict_table('flowers', 'nothing', array['id'])") == []
+
+
+@pytest.mark.parametrize("kinds", [("bigint",), ("bigint", "text", "date", "double precision")])
+def test_rows_of_many_columns_come_beside_their_answers(demo: Connection, kinds: tuple[str, ...]) -> None:
+    """PostgreSQL allows 100 arguments to a function and 1,664 values in a row."""
+    more = ", ".join(f"c{place} {kinds[place % len(kinds)]}" for place in range(1_200 if len(kinds) == 1 else 60))
+    with demo.transaction(force_rollback=True):
+        demo.execute(f"create table many (id int, a float8, b text, {more})".encode())
+        demo.execute("insert into many (id, a, b, c0) select id, a, b, part from flowers")
+        table = rows(demo, "select value, label from tensile_predict_table('flowers', 'many', '{id}')")
+        typed = rows(demo, "select r.row, r.value, r.label from tensile_predict_rows('flowers', null::many) as r")
+        assert [answers for _, *answers in typed] == [list(answers) for answers in table]
+        assert [row for row, *_ in typed] == [row for (row,) in rows(demo, "select m from many as m")]
+        keys = "(select array_agg(attname::text) from pg_attribute where attrelid = 'many'::regclass and attnum > 4)"
+        ((first,),) = rows(demo, f"select key from tensile_predict_table('flowers', 'many', {keys}) limit 1")
+        assert len(first) == len(more.split(",")) - 1
+
+
+def test_a_key_of_a_time_depends_on_no_setting(database: Database, demo: Connection) -> None:
+    table = "select key from tensile_predict_table('mixed', 'mixed', '{instant,twice,day}') order by key"
+    typed = "select (r.row).instant, (r.row).id from tensile_predict_rows('mixed', null::mixed) as r order by 2"
+    expected = [rows(demo, table), rows(demo, typed)]
+    for settings in SETTINGS:
+        with database.connect(user="demo") as session:
+            session.execute(settings.encode())
+            answers = [session.execute(each.encode(), binary=True).fetchall() for each in (table, typed)]
+            assert answers == expected
+
+
+def test_the_model_predicts_alike_for_a_role_that_may_use_it(database: Database, demo: Connection) -> None:
+    demo.execute("select tensile_grant_model('flowers', 'bob'); grant select on flowers, seen to bob")
+    for statement in (
+        "select key, label from tensile_predict_table('flowers', 'seen') order by key",
+        "select tensile_predict_label('flowers', f) from flowers as f order by id",
+    ):
+        with database.connect(user="bob") as bob:
+            assert rows(bob, statement) == rows(demo, statement)
 
 
 def test_statements_that_fail_leave_no_reading_that_another_one_lacks(demo: Connection) -> None:
@@ -148,6 +190,17 @@ def test_statements_that_fail_leave_no_reading_that_another_one_lacks(demo: Conn
     assert len(rows(demo, "select * from tensile_predict_table('flowers', 'flowers')")) == 60
     many = ", ".join(f"tensile_predict_table('flowers', 'flowers') as p{number}" for number in range(3))
     assert rows(demo, f"select count(*) from {many}") == [(60**3,)]
+
+
+def test_many_readings_of_one_transaction_stay_open(demo: Connection) -> None:
+    with demo.transaction():
+        for number in range(50):
+            demo.execute(
+                f"declare c{number} cursor for"
+                " select key from tensile_predict_table('flowers', 'grown', '{id}')".encode()
+            )
+            assert rows(demo, f"fetch 1 from c{number}") == [({"id": 1},)]
+        assert len(rows(demo, "fetch all from c0")) == 8999
 
 
 def test_rows_are_read_with_the_callers_rights(database: Database, demo: Connection) -> None:
