@@ -22,12 +22,22 @@ class BackgroundFeed:
         self._take = take
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decoding")
         self._waiting: deque[Future[None]] = deque()
+        self._failed = False
 
     def put(self, block: bytearray) -> None:
         """Hand over the next block. Waits while too many blocks are waiting."""
         while len(self._waiting) > _MOST_WAITING or (self._waiting and self._waiting[0].done()):
             self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(self._take, block))
+        self._waiting.append(self._thread.submit(self._take_next, block))
+
+    def _take_next(self, block: bytearray) -> None:
+        if self._failed:
+            return
+        try:
+            self._take(block)
+        except BaseException:
+            self._failed = True
+            raise
 
     def __enter__(self) -> Self:
         return self

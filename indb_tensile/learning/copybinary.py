@@ -18,7 +18,7 @@ from indb_tensile.learning.binaryvalues import TEXT_FORMS, numeric_floats
 from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding, Mask
 from indb_tensile.learning.copyarrays import decode_arrays, first_shape
 from indb_tensile.learning.copylabels import Labels, decode_labels
-from indb_tensile.learning.copyrows import Run, Segment, decode_repeated, is_trailer, row_segments
+from indb_tensile.learning.copyrows import KnownValues, Run, Segment, decode_repeated, is_trailer, row_segments
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 BLOCK_BYTES = 2 * 1024 * 1024  # fits into the cache while each column is decoded; smaller blocks cost more calls
@@ -118,8 +118,8 @@ class SegmentDecoder:
         self._fields = tuple(fields)
         self._rows = 0
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._texts: dict[str, dict[bytes, str]] = {name: {} for name, _ in fields}
-        self._labels: dict[str, dict[bytes, Labels]] = {name: {} for name, _ in fields}
+        self._texts: dict[str, KnownValues[str]] = {name: KnownValues() for name, _ in fields}
+        self._labels: dict[str, KnownValues[Labels]] = {name: KnownValues() for name, _ in fields}
 
     def of_columns(self, fields: Fields) -> "SegmentDecoder":
         """Return a decoder that expects the shapes of arrays that this one has decoded, and counts rows from 1."""

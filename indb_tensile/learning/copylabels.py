@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.learning.columns import Mask
-from indb_tensile.learning.copyrows import Segment, decode_repeated
+from indb_tensile.learning.copyrows import KnownValues, Segment, decode_repeated
 
 Labels = tuple[str, ...]
 
@@ -23,7 +23,7 @@ def label_set(texts: Iterable[str | None]) -> Labels:
 
 
 def decode_labels(
-    segments: Sequence[Segment], field: int, missing: Mask, form: Callable[[bytes], str], known: dict[bytes, Labels]
+    segments: Sequence[Segment], field: int, missing: Mask, form: Callable[[bytes], str], known: KnownValues[Labels]
 ) -> npt.NDArray[np.object_]:
     """Decode a column. The dimensions of an array mean nothing to its labels; an empty array has none.
 

@@ -8,7 +8,7 @@ the same interface.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,9 +25,26 @@ _CHECKED_BYTES = 256 * 1024  # the layout of a run is checked in blocks that fit
 _GATHER_BYTES = 16  # up to this size an index per byte is cheaper than a slice per value
 
 
-_MOST_KNOWN = 65_536  # equal values share one object; the bound limits the memory for values that do not repeat
+_MOST_KNOWN = 65_536  # equal values share one object; the bounds limit the memory for values that do not repeat
+_MOST_KNOWN_BYTES = 16 << 20
+_LARGEST_KNOWN_BYTES = 64 << 10  # few large values must not take the room of many small ones
 
 Value = TypeVar("Value")
+
+
+class KnownValues(dict[bytes, Value]):
+    """The values of a column that were decoded so far, by their bytes, as long as these are few and small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._size_bytes = 0
+
+    def keep(self, raw: bytes, value: Value) -> None:
+        """Remember the value of these bytes, unless there is no room for it."""
+        fits = len(raw) <= _LARGEST_KNOWN_BYTES and self._size_bytes + len(raw) <= _MOST_KNOWN_BYTES
+        if fits and len(self) < _MOST_KNOWN:
+            self._size_bytes += len(raw)
+            self[raw] = value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +61,11 @@ class Run:
         """Return the start and the length of the field in each row; the length is -1 for NULL."""
         starts = self.starts[field] + self.stride_bytes * np.arange(self.rows, dtype=np.int64)
         return starts, np.full(self.rows, self.lengths[field], dtype=np.int64)
+
+    def part(self, begin: int, end: int) -> "Run":
+        """Return the rows from `begin` to before `end`."""
+        starts = tuple(start + begin * self.stride_bytes for start in self.starts)
+        return Run(self.data, end - begin, self.stride_bytes, starts, self.lengths)
 
     def missing(self, field: int) -> Mask:
         """Return a mask of the rows in which the field is NULL."""
@@ -69,6 +91,10 @@ class ScannedRows:
     def spans(self, field: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the start and the length of the field in each row; the length is -1 for NULL."""
         return self.starts[:, field], self.lengths[:, field]
+
+    def part(self, begin: int, end: int) -> "ScannedRows":
+        """Return the rows from `begin` to before `end`."""
+        return ScannedRows(self.data, end - begin, self.starts[begin:end], self.lengths[begin:end])
 
     def missing(self, field: int) -> Mask:
         """Return a mask of the rows in which the field is NULL."""
@@ -122,12 +148,30 @@ def row_segments(
     return segments, position
 
 
+def grouped(segments: Sequence[Segment], most_rows: int) -> Iterator[list[Segment]]:
+    """Yield the rows in groups of at most `most_rows`."""
+    group: list[Segment] = []
+    rows = 0
+    for segment in segments:
+        begin = 0
+        while begin < segment.rows:
+            end = min(segment.rows, begin + most_rows - rows)
+            group.append(segment.part(begin, end))
+            rows += end - begin
+            begin = end
+            if rows == most_rows:
+                yield group
+                group, rows = [], 0
+    if group:
+        yield group
+
+
 def decode_repeated(
     segments: "Sequence[Segment]",
     field: int,
     missing: Mask,
     decode: Callable[[bytes], Value],
-    known: dict[bytes, Value],
+    known: KnownValues[Value],
 ) -> npt.NDArray[np.object_]:
     """Decode a column of values of any length. `known` maps the bytes of repeated values to a shared object."""
     values = np.empty(len(missing), object)
@@ -141,8 +185,7 @@ def decode_repeated(
                 value = known.get(raw)
                 if value is None:
                     value = decode(raw)
-                    if len(known) < _MOST_KNOWN:
-                        known[raw] = value
+                    known.keep(raw, value)
                 values[row] = value
             row += 1
     return values

@@ -35,6 +35,7 @@ _TIME_NUMBERS = 8
 _FIT_BYTES = 40  # per number of the block whose mean is being computed: the float64 value and intermediate results
 # Per row of a file: hashes, draws, positions among the rows with a target and in the parts, and their copies.
 _FILE_ROW_BYTES = 80
+_SCRATCH_BYTES = 8  # of a number in the copy of a column that a fit orders
 _TEXT_BYTES = 57  # size of a str object without its characters
 _CODE_BYTES = 100  # of each different text of a column in a file (coded_texts.py)
 _SHARED_TEXTS = 65_536  # up to this number of different texts, equal texts share one object (copybinary.py)
@@ -119,8 +120,8 @@ class MemoryEstimate:
 
     @property
     def file_bytes(self) -> int:
-        """Return the space on disk of rows that are stored in a file."""
-        return self.columns_bytes + self.encoded_bytes + self.statistics.rows * _FILE_ROW_BYTES
+        """Return the space on disk of rows that are stored in a file, with a copy of a column for fits."""
+        return self.columns_bytes + self.encoded_bytes + self.statistics.rows * (_FILE_ROW_BYTES + _SCRATCH_BYTES)
 
     def fits_memory(self, memory: RowMemoryLimits) -> bool:
         """Return whether the rows fit into memory now."""
@@ -194,7 +195,7 @@ class MemoryEstimate:
 
     def _hint(self) -> str:
         analyze = "" if self.statistics.analyzed else "Run ANALYZE on the table, so that its rows are known; "
-        advice = "leave columns out with exclude, train on a sample (create table ... as select ... tablesample)"
+        advice = "leave columns out with exclude, or train on a sample (tensile_train_query, with tablesample)"
         return analyze + advice if analyze else advice[0].upper() + advice[1:]
 
 
@@ -245,9 +246,9 @@ def _column_bytes(statistics: Statistics, name: str) -> int:
 
 
 def _different_texts_bytes(statistics: Statistics, name: str) -> int:
-    """Return the memory of a text column whose rows are in a file; 0 for other columns and without statistics."""
+    """Return the memory of the texts of a column whose rows are in a file; 0 for numbers and without statistics."""
     analyzed = statistics.columns.get(name)
-    if statistics.wires[name].kind is not ColumnKind.TEXT or analyzed is None:
+    if statistics.wires[name].kind not in _OBJECTS or analyzed is None:
         return 0
     return round(analyzed.distinct * (_TEXT_BYTES + _CODE_BYTES + analyzed.width_bytes))
 

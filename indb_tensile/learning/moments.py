@@ -6,6 +6,7 @@ which is a constant, and never on where the rows are stored.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -54,12 +55,12 @@ def median(blocks: Blocks, otherwise: float, storage: RowStorage) -> float:
 
     For an even number of values the median is the mean of the middle two. `blocks` is called twice.
     """
-    values = finite_values(blocks, storage)
-    if not len(values):
-        return float(otherwise)
-    middle = [(len(values) - 1) // 2, len(values) // 2]
-    values.partition(middle)
-    return float(values[middle].mean())
+    with finite_values(blocks, storage) as values:
+        if not len(values):
+            return float(otherwise)
+        middle = [(len(values) - 1) // 2, len(values) // 2]
+        values.partition(middle)
+        return float(values[middle].mean())
 
 
 def most_frequent(blocks: Blocks, storage: RowStorage) -> float | None:
@@ -67,8 +68,13 @@ def most_frequent(blocks: Blocks, storage: RowStorage) -> float | None:
 
     `blocks` is called twice.
     """
-    values = finite_values(blocks, storage)
-    values.sort()
+    with finite_values(blocks, storage) as values:
+        values.sort()
+        return _longest_run(values)
+
+
+def _longest_run(values: Matrix) -> float | None:
+    """Return the most frequent of sorted values."""
     best: float | None = None
     best_count = last_count = 0
     last = np.nan
@@ -83,15 +89,17 @@ def most_frequent(blocks: Blocks, storage: RowStorage) -> float | None:
     return best
 
 
-def finite_values(blocks: Blocks, storage: RowStorage) -> Matrix:
-    """Return a copy of the finite values in `storage`, which may be changed. `blocks` is called twice."""
-    count = sum(int(np.isfinite(block).sum()) for block in blocks())
-    copied, place = storage.array(count, (), np.float64), 0
-    for block in blocks():
-        finite = block[np.isfinite(block)]
-        copied.write(place, finite)
-        place += len(finite)
-    return copied.values
+@contextmanager
+def finite_values(blocks: Blocks, storage: RowStorage) -> Iterator[Matrix]:
+    """Give a copy of the finite values, which may be changed, until the context ends. `blocks` is called twice."""
+    with storage.scratch():
+        count = sum(int(np.isfinite(block).sum()) for block in blocks())
+        copied, place = storage.array(count, (), np.float64), 0
+        for block in blocks():
+            finite = block[np.isfinite(block)]
+            copied.write(place, finite)
+            place += len(finite)
+        yield copied.values
 
 
 @dataclass(slots=True)

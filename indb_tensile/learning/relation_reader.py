@@ -134,7 +134,7 @@ def require_same_numbers(numbers: Mapping[str, int], described: Sequence[Column]
         raise MissingError(
             f"columns of table {table} changed after the job was enqueued: {listed}",
             detail="They were dropped or renamed, or other columns have these names now.",
-            hint="Call tensile_train again to train on the present columns.",
+            hint="Enqueue the job again, which then uses the present columns.",
         )
 
 
@@ -205,7 +205,8 @@ def _copy_rows(
         raise _too_large_error(located, store.rows, size_bytes, stored_bytes, limits, texts)
 
     def check_row_size(row_bytes: int) -> None:  # in the stream an array has up to twice its size in memory
-        if row_bytes > 2 * (limits.size_bytes - store.size_bytes):
+        used_bytes = store.size_bytes if limits.overflow is None else 0  # the store moves to a file
+        if row_bytes > 2 * (limits.size_bytes - used_bytes):
             refuse(store.size_bytes + row_bytes)
 
     def sink(columns: dict[str, ColumnData], rows: int) -> None:

@@ -12,6 +12,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Protocol
@@ -58,6 +59,10 @@ class RowStorage(Protocol):
         """Return a new array of `rows` rows of this shape."""
         ...
 
+    def scratch(self) -> AbstractContextManager[None]:
+        """Let the arrays that are made in this context be overwritten after it."""
+        ...
+
     def release(self) -> None:
         """Return the memory of stored arrays that can be read again."""
         ...
@@ -102,6 +107,10 @@ class MemoryStorage:
         """Return a new array."""
         return MemoryArray(rows, shape, dtype)
 
+    def scratch(self) -> AbstractContextManager[None]:
+        """Do nothing: an array ends with its last use."""
+        return nullcontext()
+
     def release(self) -> None:
         """Do nothing: the arrays are nowhere else."""
 
@@ -145,6 +154,15 @@ class FileStorage:
     def array(self, rows: int, shape: Shape, dtype: npt.DTypeLike) -> "FileArray":
         """Return a new array. It takes space of the disk when it is written."""
         return FileArray(self, rows, shape, np.dtype(dtype))
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """Use the range of the arrays of this context again after it. Nothing else may make arrays meanwhile."""
+        end = self._end
+        try:
+            yield
+        finally:
+            self._end = end
 
     def release(self) -> None:
         """Unmap the pages of the file from this process's memory. The kernel may keep them in its page cache."""

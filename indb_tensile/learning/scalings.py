@@ -80,14 +80,14 @@ def fit_scaling(function: str, blocks: Blocks, storage: RowStorage = MEMORY) -> 
     spaced rows, at most `FIT_BLOCK_NUMBERS` of them, because the fit needs several copies in memory.
     """
     if function == "quantile":
-        known = finite_values(blocks, storage)
-        if len(known):
-            shares = np.linspace(0.0, 1.0, min(_QUANTILES, len(known)))
-            references = np.quantile(known, shares, overwrite_input=True)  # orders the copy in its place
-            return Scaling(function=function, references=tuple(references.tolist()))
+        with finite_values(blocks, storage) as known:
+            if len(known):
+                shares = np.linspace(0.0, 1.0, min(_QUANTILES, len(known)))
+                references = np.quantile(known, shares, overwrite_input=True)  # orders the copy in its place
+                return Scaling(function=function, references=tuple(references.tolist()))
     if function == "power":
-        known = finite_values(blocks, storage)
-        sample = known[:: max(1, -(-len(known) // FIT_BLOCK_NUMBERS))]
+        with finite_values(blocks, storage) as known:
+            sample = known[:: max(1, -(-len(known) // FIT_BLOCK_NUMBERS))].copy()
         if len(sample) > 1 and sample.min() < sample.max():
             transformer = PowerTransformer(standardize=False).fit(sample[:, None])
             return Scaling(function=function, power=float(transformer.lambdas_[0]))

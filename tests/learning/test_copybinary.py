@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, InvariantError
+from indb_tensile.learning.background_feed import BackgroundFeed
 from indb_tensile.learning.columns import ColumnData, ColumnKind, CopyEncoding
 from indb_tensile.learning.columnstore import ColumnStore
 from indb_tensile.learning.copybinary import BLOCK_BYTES, SIGNATURE, CopyDecoder
+from indb_tensile.learning.copyrows import KnownValues, grouped, row_segments
 
 INT = CopyEncoding(kind=ColumnKind.INTEGER, item=">i4")
 FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")
@@ -190,3 +192,50 @@ def test_columns_beyond_the_limit_are_refused_before_they_are_allocated() -> Non
         any(map(decoder.feed, rows))
     assert store.size_bytes <= 10_000
     assert 60 < store.rows < 200
+
+
+def test_values_that_are_many_or_large_are_not_remembered() -> None:
+    known: KnownValues[str] = KnownValues()
+    for number in range(20):
+        known.keep(bytes([number]) * (1 << 20), "large")
+    assert not known
+    for number in range(70_000):
+        known.keep(number.to_bytes(3, "big"), "small")
+    assert len(known) == 65_536
+    others: KnownValues[str] = KnownValues()
+    for number in range(1_000):
+        others.keep(number.to_bytes(2, "big") * (1 << 14), "medium")
+    assert len(others) == 512
+
+
+@given(st.lists(st.integers(1, 200), max_size=6), st.integers(1, 90))
+def test_groups_of_rows_have_all_rows_in_order(sizes: list[int], most_rows: int) -> None:
+    values = [(n, "x" * (size % 7)) for place, size in enumerate(sizes) for n in range(place, place + size)]
+    data = bytes(stream([INT, TEXT], values))[len(SIGNATURE) + 8 :]
+    segments, _ = row_segments(data, 0, 2)
+    groups = list(grouped(segments, most_rows))
+    assert [sum(segment.rows for segment in group) for group in groups[:-1]] == [most_rows] * (len(groups) - 1)
+    read = [
+        int.from_bytes(segment.data[start : start + 4], "big")
+        for group in groups
+        for segment in group
+        for start in segment.spans(0)[0].tolist()
+    ]
+    assert read == [number for number, _ in values]
+
+
+def test_no_block_is_taken_after_a_failure() -> None:
+    taken: list[int] = []
+
+    def take(block: bytearray) -> None:
+        taken.append(len(block))
+        raise DataError("broken")
+
+    def feed_all() -> None:
+        with BackgroundFeed(take) as feed:
+            for size in range(1, 4):
+                feed.put(bytearray(size))
+
+    with pytest.raises(DataError, match="broken"):
+        feed_all()
+    assert taken == [1]

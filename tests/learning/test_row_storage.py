@@ -5,6 +5,7 @@ import re
 import resource
 import signal
 from contextlib import closing
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -293,3 +294,18 @@ def test_different_texts_that_exceed_the_limit_are_refused(tables: Database, tmp
     assert re.match(r'Those of column "t" take the most: .* kB', error.value.detail)
     assert "exclude" in error.value.hint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_copies_for_fits_take_the_space_of_one(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    kept = storage.array(1000, (), np.float64)
+    kept.write(0, np.arange(1000.0))
+    ends = set()
+    for place in range(5):
+        blocks = [np.full(50_000, float(place))]
+        with moments.finite_values(partial(iter, blocks), storage) as values:
+            values.sort()
+            assert values[[0, -1]].tolist() == [place, place]
+        ends.add(storage.reserve(0))
+    assert len(ends) == 1
+    assert kept.values.tolist() == list(range(1000))

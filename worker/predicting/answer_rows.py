@@ -4,7 +4,6 @@ A key is never decoded. Its bytes, with the length before them, are copied from 
 is written. Rows of equal lengths are joined by numpy, others by a loop.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.copybinary import SIGNATURE
 from indb_tensile.learning.copyrows import Run, Segment
 from indb_tensile.learning.model_metrics import probabilities
+from indb_tensile.learning.probability_texts import probability_texts
 
 HEADER = SIGNATURE + bytes(8)
 TRAILER = b"\xff\xff"
@@ -37,8 +37,6 @@ class AnswerRows:
         self._with_probabilities = with_probabilities and predictor.task is Task.CLASSIFICATION
         if predictor.task is Task.CLASSIFICATION:
             self._classes = _classes(self._target.names, self._target.numbers)
-            names = [json.dumps(name).replace("%", "%%") for name in self._target.names]
-            self._form = "{" + ",".join(f"{name}:%r" for name in names) + "}"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -58,9 +56,8 @@ class AnswerRows:
         best = classes[places] if isinstance(classes, np.ndarray) else [classes[place] for place in places.tolist()]
         if not self._with_probabilities:
             return [best]
-        texts = [self._form % tuple(row) for row in probabilities(outputs).tolist()]
-        # JSON has no NaN, so PostgreSQL gets the text "NaN", as from tensile_predict_table.
-        return [best, [_sized(_JSONB_VERSION + text.replace(":nan", ':"NaN"').encode()) for text in texts]]
+        texts = probability_texts(self._target.names, probabilities(outputs))
+        return [best, [_sized(_JSONB_VERSION + text.encode()) for text in texts]]
 
 
 def key_cells(segment: Segment, field: int) -> Cells:

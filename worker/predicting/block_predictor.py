@@ -1,5 +1,6 @@
 """Predicts the rows of a block of a relation, and says which row a model refuses."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -7,10 +8,16 @@ from indb_tensile.errors import RequestError
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.columns import ColumnData
 from indb_tensile.learning.copybinary import Fields, SegmentDecoder
-from indb_tensile.learning.copyrows import Segment
+from indb_tensile.learning.copyrows import Segment, grouped
 from indb_tensile.learning.relation_scan import ScannedColumns
 
 from .answer_rows import AnswerRows, joined, key_cells, parts_of
+
+# Rows computed at a time, so that memory does not depend on the size of a block: encoded features, and the text and
+# the objects of a probability, which take as much as 16 numbers.
+_MOST_ROWS = 4096
+_MOST_NUMBERS = 1 << 23
+_PROBABILITY_NUMBERS = 16
 
 # A row number in a message counts within one block.
 _OWN_ROW = re.compile(r", row \d+(?=:)| in row \d+$")
@@ -27,6 +34,10 @@ class BlockPredictor:
         self._key_fields = scanned.key_fields
         self._keys = scanned.keys
         self._answers = AnswerRows(predictor, with_probabilities=with_probabilities)
+        width = math.prod(predictor.preprocessor.input_shape)
+        if with_probabilities:
+            width += _PROBABILITY_NUMBERS * len(predictor.labels)
+        self._most_rows = max(1, min(_MOST_ROWS, _MOST_NUMBERS // width))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -34,10 +45,15 @@ class BlockPredictor:
         return self._answers.columns
 
     def blocks(self, segments: Sequence[Segment], rows_before: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the number of rows and their encoding for each segment.
+        """Yield the number of rows and their encoding for each group of rows of one layout.
 
         Raises RequestError for a row that the model refuses, with its number in the relation.
         """
+        for group in grouped(segments, self._most_rows):
+            yield from self._predicted(group, rows_before)
+            rows_before += sum(segment.rows for segment in group)
+
+    def _predicted(self, segments: Sequence[Segment], rows_before: int) -> Iterator[tuple[int, bytes]]:
         columns, rows = self._decoder.decode(segments)
         try:
             outputs = self._predictor.outputs(self._predictor.preprocessor.transform(columns))

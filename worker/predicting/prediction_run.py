@@ -13,7 +13,7 @@ from psycopg import sql
 
 from indb_tensile import config
 from indb_tensile.catalog import models, prediction_tables, snapshots
-from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.connection import Connection, UnreachableError
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.errors import MissingError
 from indb_tensile.job import ClaimedJob, ModelVersionId, PredictInto, Snapshot
@@ -171,5 +171,8 @@ class _Attempt:
         )
         try:
             self._session.attempt(write)
-        except psycopg.Error as error:  # progress is written later, or never: the transaction decides what is true
+        except (
+            psycopg.Error,
+            UnreachableError,
+        ) as error:  # progress is written later, or never: the transaction decides what is true
             log.info("job %s: progress is not written: %s", self._job.job, str(error).strip())

@@ -16,6 +16,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor, Prediction
 from indb_tensile.learning.model_metrics import evaluate, probabilities
 from indb_tensile.learning.preprocessor import NUMBERS
+from indb_tensile.learning.probability_texts import probability_texts
 
 from .requests import TABLE_KINDS, PredictionKind, RowError
 
@@ -109,10 +110,7 @@ class Answers:
         places: list[int] = outputs.argmax(axis=1).tolist()
         if not with_probabilities:
             return places
-        names = [json.dumps(name).replace("%", "%%") for name in target.names]
-        form = "{" + ",".join(f"{name}:%r" for name in names) + "}"
-        chances = [(form % tuple(row)).replace(":nan", ':"NaN"') for row in probabilities(outputs).tolist()]
-        return list(zip(places, chances, strict=True))
+        return list(zip(places, probability_texts(target.names, probabilities(outputs)), strict=True))
 
     def _score(self, rows: Sequence[Any]) -> list[Scored]:
         targets = self._predictor.preprocessor.targets_of(rows)

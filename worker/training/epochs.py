@@ -202,14 +202,15 @@ class EpochLoop:
         outputs of the copies are dropped. In evaluation mode the rows of a batch do not affect each other.
         """
         size = self.steps.evaluation_rows
-        orders = tuple(ordered_batches(part, size))
-        padded = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in orders)
-        parts = []
+        # An iterator, because the pages of a file are released between its batches.
+        padded = (torch.cat([rows, rows[:1].expand(size - len(rows))]) for rows in ordered_batches(part, size))
+        parts, remaining = [], part.rows
         with closing(self._feed.batches((part.x, part.y), padded)) as loaded:
-            for rows, (_, (x, y)) in zip(orders, loaded, strict=True):
+            for _, (x, y) in loaded:
                 self._follow_orders()
                 _, outputs = self.runner.evaluate(x, y)
-                parts.append(outputs[: len(rows)])
+                parts.append(outputs[:remaining])
+                remaining -= len(x)
                 self.progress_writer.signs.give()
         return torch.cat(parts)
 
