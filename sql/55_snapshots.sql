@@ -101,7 +101,7 @@ as $$
 declare
   mine record;
   way_out constant text :=
-    'Train on fewer rows or columns, or ask an administrator: select tensile_set_setting(''%s'', ...);';
+    'Use fewer rows or columns, or ask an administrator: select tensile_set_setting(''%s'', ...);';
   used bigint;
   most bigint;
   setting text;

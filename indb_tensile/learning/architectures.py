@@ -18,6 +18,7 @@ from indb_tensile.learning.embedded_rows import table_network
 from indb_tensile.learning.layers import Shape, output_shape, stack
 from indb_tensile.request.network_rules import (
     ARCHITECTURES,
+    LAYOUT_PARAMETERS,
     MOST_PARAMETERS,
     TABLE_ARCHITECTURES,
     check_architecture,
@@ -108,7 +109,7 @@ def with_layout(architecture: dict[str, Any], layout: Mapping[str, Any]) -> dict
 
 def without_layout(architecture: dict[str, Any]) -> dict[str, Any]:
     """Return the architecture of a version as a request for other columns has it."""
-    return {name: value for name, value in architecture.items() if name not in ("numbers", "categories")}
+    return {name: value for name, value in architecture.items() if name not in LAYOUT_PARAMETERS}
 
 
 def default(input_shape: Shape, rows: int) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Numbers:
     def apply(self, raw: Matrix) -> Matrix:
         """Encode (rows, columns), NaN where missing, as (rows, columns + indicators)."""
         if self.scalings:
-            raw = raw.copy()
+            raw = np.where(np.isfinite(raw), raw, np.nan)  # an infinite value is missing, also after its scaling
             for place, scaling in self._placed_scalings:
                 raw[:, place] = scaling.apply(raw[:, place])
         mean, scale, fill = self._arrays

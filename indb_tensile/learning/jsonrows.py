@@ -136,6 +136,18 @@ def number(name: str, value: Any) -> float:
     raise DataError(f'column "{name}": {_abbreviated(value)} is not a number', hint=AS_TRAINED)
 
 
+def truth(name: str, value: Any) -> float:
+    """Return 1 for a true value or a number other than 0, else 0; NaN for null."""
+    converted = number(name, value)
+    return converted if math.isnan(converted) else float(converted != 0.0)
+
+
+def single(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Round to single precision, as PostgreSQL stores a value of type real."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32).astype(np.float64)
+
+
 def moment(name: str, value: Any) -> float:
     """Return the seconds since 1970 of an ISO date or timestamp, in UTC if it has no zone; NaN for null."""
     if value is None:
@@ -195,7 +207,11 @@ def text(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list | dict):
         raise DataError(f'column "{name}": {_abbreviated(value)} is not a text', hint=AS_TRAINED)
-    return str(value)
+    return _UNSTORABLE.sub("\ufffd", str(value))
+
+
+# Type json accepts escapes of these characters in a text, and no text of PostgreSQL can have them.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def _labels(name: str, value: Any) -> tuple[str, ...]:

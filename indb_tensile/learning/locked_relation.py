@@ -172,7 +172,7 @@ def _translate_errors(connection: Connection, table: str) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as error:
-        raise PrivilegeError(f"table {table} cannot be read: {_first_line(error)}", hint=_PROTECTED_HINT) from error
+        raise PrivilegeError(f"table {table} cannot be read: {_first_line(error)}", hint=_SNAPSHOT_HINT) from error
     except psycopg.DataError as error:
         raise DataError(f"table {table} cannot be read: {_first_line(error)}") from error
     except psycopg.errors.QueryCanceled as error:
@@ -184,11 +184,9 @@ def _translate_errors(connection: Connection, table: str) -> Iterator[None]:
         raise DatabaseError(f"reading table {table} failed: {_first_line(error)}") from error
 
 
-_AGAIN_HINT = "Call tensile_train again to train on the table that has this name now."
-_PROTECTED_HINT = (
-    "Train on a table of your own: create table ... as select ... from it, as a role that may read it, and give it a "
-    "primary key, which is not copied."
-)
+_AGAIN_HINT = "Enqueue the job again, which then uses the table that has this name now."
+# A call of the user's session copies the rows of such a relation, with its key.
+_SNAPSHOT_HINT = "It has changed since the job was enqueued. Enqueue the job again: a snapshot then takes its rows."
 
 
 def _first_line(error: psycopg.Error) -> str:
@@ -336,25 +334,22 @@ def refuse_unreadable(reasons: tuple[Reason, ...]) -> None:
     match reason.code:
         case copyable_relation.ROW_SECURITY:
             raise ProtectedError(
-                f"table {subject} is protected by row-level security", hint=_PROTECTED_HINT, reasons=reasons
+                f"table {subject} is protected by row-level security", hint=_SNAPSHOT_HINT, reasons=reasons
             )
         case copyable_relation.GENERATED | copyable_relation.SEND_FUNCTION | copyable_relation.KEY_TYPE:
-            advice = f"Leave it out: exclude => '{{{reason.column}}}'. Or train" if not reason.key else "Train"
             raise UnreadableError(
                 f"table {subject} cannot be copied as it stands: {reason.text}",
-                hint=f"{advice} on a copy of it, made with create table ... as select; give it a primary key, which "
-                "is not copied.",
+                hint=_SNAPSHOT_HINT if reason.key else f"{_SNAPSHOT_HINT} Or leave the column out with exclude.",
                 reasons=reasons,
             )
         case copyable_relation.TEMPORARY:
-            hint = "Other sessions cannot see temporary tables: create it without temporary."
-            message = f"{subject} is a temporary table; training reads permanent tables"
-            raise UnreadableError(message, hint=hint, reasons=reasons)
+            message = f"{subject} is a temporary table, which other sessions cannot see"
+            raise UnreadableError(message, hint=_SNAPSHOT_HINT, reasons=reasons)
+        case copyable_relation.NO_ROWS:
+            raise UnreadableError(
+                f"{subject} is {reason.type}", hint="Name the table that holds the rows.", reasons=reasons
+            )
         case _:
             kind = reason.type or f"a {reason.code}"
-            hint = (
-                "Store its rows in a table with create table ... as select, give it a primary key, which is not "
-                "copied, and train on that."
-            )
-            message = f"{subject} is {kind}; training reads ordinary and partitioned tables"
-            raise UnreadableError(message, hint=hint, reasons=reasons)
+            message = f"{subject} is {kind}; a worker reads ordinary and partitioned tables"
+            raise UnreadableError(message, hint=_SNAPSHOT_HINT, reasons=reasons)

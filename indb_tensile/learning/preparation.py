@@ -231,6 +231,7 @@ def assemble(
     target = fit_target(spec.target, spec.task, _labels(table, spec.target, known), parts.train)
     if start is not None:
         target = start.keep_target(target)
+        features = start.in_order(features)
         if spec.architecture["type"] == "auto":
             spec = replace(spec, architecture=architectures.without_layout(start.architecture))
     architecture = _resolve_architecture(spec, columns, features, len(train))

@@ -6,7 +6,7 @@ categories. An `input_shape` reshapes the row to an image or a sequence.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from indb_tensile.learning.columns import Column, ColumnKind, ColumnRows, Column
 from indb_tensile.learning.documents import DocumentPath, with_derived, with_values
 from indb_tensile.learning.encoders import Arrays, Numbers, Times, require
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.jsonrows import column_of, duration, named, number
+from indb_tensile.learning.jsonrows import column_of, duration, named, number, single, truth
 from indb_tensile.learning.moments import Matrix
 from indb_tensile.learning.row_storage import BLOCK_ROWS, row_blocks
 from indb_tensile.learning.targets import TargetEncoding
@@ -66,7 +66,8 @@ class Recipe:
     """The fitted preprocessing as plain data: everything that turns rows into tensors.
 
     `features` are the columns in the order in which the features were chosen. `documents` are the paths that become
-    columns, and `fills` are the texts that replace missing texts, by column.
+    columns, and `fills` are the texts that replace missing texts, by column. `singles` are the columns of numbers and
+    of arrays that had single precision: the JSON of such a number is not the number itself.
     """
 
     format: int
@@ -84,6 +85,7 @@ class Recipe:
     documents: tuple[DocumentPath, ...] = ()
     fills: dict[str, str] = field(default_factory=dict)
     codes: tuple[Codes, ...] = ()
+    singles: tuple[str, ...] = ()
 
     @property
     def all_texts(self) -> tuple[TextEncoder, ...]:
@@ -208,14 +210,24 @@ class Preprocessor:
             with_values(named(row, recipe.features, single_array=single_array), recipe.documents) for row in rows
         ]
         names = recipe.numbers.names
-        convert = [duration if place in recipe.numbers.durations else number for place in range(len(names))]
+        truths = {path.name for path in recipe.documents if path.kind is ColumnKind.BOOLEAN}
+        convert = [
+            duration if place in recipe.numbers.durations else truth if name in truths else number
+            for place, name in enumerate(names)
+        ]
         pairs = list(zip(names, convert, strict=True))
         raw = np.array([[own(name, row[name]) for name, own in pairs] for row in objects], np.float64)
+        raw = raw.reshape(len(objects), len(names))
+        singles = [place for place, name in enumerate(names) if name in recipe.singles]
+        raw[:, singles] = single(raw[:, singles])
         others = {
             part.name: column_of(part.name, self._kinds[part.name][0], [row[part.name] for row in objects])
             for part in self._others
         }
-        return self._encode_parts(raw.reshape(len(objects), len(names)), others)
+        for name in recipe.singles:
+            if name in others:
+                others[name] = replace(others[name], values=single(others[name].values))
+        return self._encode_parts(raw, others)
 
     def targets_of(self, rows: Sequence[Mapping[str, Any]]) -> npt.NDArray[Any]:
         """Return the encoded targets of rows from SQL, for an evaluation."""

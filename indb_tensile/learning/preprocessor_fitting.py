@@ -90,6 +90,7 @@ def fit(
         documents=paths,
         fills=texts.fills,
         codes=tuple(texts.codes),
+        singles=tuple(name for name in features if columns[name].values.dtype == np.float32),
     )
     width = len(Preprocessor(recipe).outputs)
     shape = (width,) if input_shape is None else input_shape

@@ -46,6 +46,23 @@ class StartingWeights:
         """Return model and version as they are stored with the new version."""
         return {"model": self.model, "version": self.version}
 
+    def in_order(self, features: Sequence[str]) -> tuple[str, ...]:
+        """Return the features in the order of this version, in which its first layer has the weights of the columns.
+
+        Raises RequestError if the version learned from other columns.
+        """
+        learned = self.bundle.preprocessor.recipe.features
+        absent = [name for name in learned if name not in features]
+        more = [name for name in features if name not in learned]
+        if absent or more:
+            parts = [f"without {', '.join(absent)}"] * bool(absent) + [f"with {', '.join(more)}"] * bool(more)
+            raise RequestError(
+                f"init_from: the features are those of {self.title} {' and '.join(parts)}",
+                detail=f"It learned from: {', '.join(learned)}.",
+                hint="Name the same columns with features, or leave init_from out.",
+            )
+        return learned
+
     def keep_target(self, fitted: TargetEncoding) -> TargetEncoding:
         """Return the target with the labels, or the mean and scale, of this version, if its values allow that.
 

@@ -212,6 +212,7 @@ def weights_misfit(own: Json, source: Json) -> str:
     return ""
 
 
+LAYOUT_PARAMETERS = ("numbers", "categories")  # follow from the columns of the table, and are no user's choice
 _SHAPING = (  # the parameters that decide the shapes of weights
     *("hidden", "channels", "kernel", "depth", "batch_norm", "members", "width", "blocks", "crosses"),
     *("number_embedding", "embedding_width", "bins", "frequencies"),

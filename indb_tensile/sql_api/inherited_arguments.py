@@ -80,7 +80,17 @@ def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Tabl
         if reason := misfit(value, table, target, task):
             _notice_misfit(plpy, last, name, value, reason)
             last = last.without(name)
-    return last
+    return _without_freeze(plpy, request, last)
+
+
+def _without_freeze(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
+    """Return the run without frozen layers if the new training starts from no version, but from random weights."""
+    options = last.arguments.get("hyperparams") or {}
+    if "freeze" not in options or request.get("hyperparams") is not None or request.get("init_from") is not None:
+        return last
+    _notice_misfit(plpy, last, "freeze", options["freeze"], "init_from is not given")
+    others = {name: value for name, value in options.items() if name != "freeze"}
+    return replace(last, arguments={**last.arguments, "hyperparams": others})
 
 
 def fitting_transform(plpy: Plpy, request: Json, last: LastRun, table: Table) -> LastRun:

@@ -118,7 +118,11 @@ def _request(plpy: Plpy, spec: Json, title: str, call: Json) -> Json:
         request["init_from"] = _start(plpy, spec["init_from"])
     if spec.get("query") is not None:
         return request | {"query": spec["query"]}
-    return request | {"relation": _relation(plpy, spec["relation"], title)}
+    relation = _relation(plpy, spec["relation"], title)
+    if request["exclude"]:  # also the keys that the first call left out itself; they may have been dropped since
+        present = {row["name"] for row in fetch(plpy, COLUMN_NAMES, relation)}
+        request["exclude"] = [name for name in request["exclude"] if name in present]
+    return request | {"relation": relation}
 
 
 def _relation(plpy: Plpy, relation: Json, title: str) -> int:
@@ -182,4 +186,7 @@ select m.last_spec::text as last_spec,
 RELATION_NOW = """
 select coalesce((select c.oid from pg_class as c where c.oid = $1::oid),
                 to_regclass(format('%I.%I', $2::text, $3::text))::oid)::int8 as oid"""
+COLUMN_NAMES = """
+select a.attname::text as name
+  from pg_attribute as a where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped"""
 MODEL_NAME = "select m.name from tensile.models as m where m.model_id = $1::int8 and m.dropped_at is null"

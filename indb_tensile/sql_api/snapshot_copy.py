@@ -37,7 +37,7 @@ def require_writable(plpy: Plpy) -> None:
         hint = "This server is a standby: connect to the primary server."
     else:
         hint = "Run: set transaction read write; before the transaction's first query, or begin another transaction."
-    raise RefusalError(READ_ONLY, "a training cannot be enqueued in a read-only transaction", hint=hint)
+    raise RefusalError(READ_ONLY, "a job cannot be enqueued in a read-only transaction", hint=hint)
 
 
 class _Inserted(Protocol):
@@ -161,7 +161,7 @@ def _refuse_huge(plpy: Plpy, table: Table, rows: str) -> None:
             TOO_MUCH,
             f"a snapshot of {table} would have about {estimated_bytes} bytes, the most for one are {limit_bytes}",
             detail=f"About {plan['Plan Rows']} rows of {plan['Plan Width']} bytes, as the planner estimates.",
-            hint="Train on fewer rows or columns, or ask an administrator: "
+            hint="Use fewer rows or columns, or ask an administrator: "
             "select tensile_set_setting('snapshot_max_bytes', ...); After large changes, run analyze first.",
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import RequestError
-from ..request.network_rules import weights_misfit
+from ..request.network_rules import LAYOUT_PARAMETERS, weights_misfit
 from ..request.request_fields import read_text
 from .inherited_arguments import LastRun
 from .refusals import DENIED, MISSING, MISSING_COLUMN, NOT_READY, RefusalError
@@ -44,7 +44,11 @@ class StartingVersion:
             return request
         own: Json = {}
         if request.get("architecture") in (None, "auto"):
-            own["architecture"] = self.found["architecture"]
+            # The columns of the new table decide about the layout of the rows.
+            resolved = json.loads(self.found["architecture"])
+            own["architecture"] = json.dumps(
+                {name: value for name, value in resolved.items() if name not in LAYOUT_PARAMETERS}
+            )
         if request.get("features") is None and request.get("exclude") is None and self._features is not None:
             absent = [name for name in self._features if name not in table.column_names]
             if absent:

@@ -74,3 +74,13 @@ def test_a_replacement_is_given_in_the_columns_own_unit_and_scaled_like_other_va
     assert encoded[0] == pytest.approx(encoded[1])
     stored = msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(numbers))), Numbers)
     assert stored.apply(np.array([[np.nan], [7.0]])).tolist() == numbers.apply(np.array([[np.nan], [7.0]])).tolist()
+
+
+@pytest.mark.parametrize("function", ["log", "power", "quantile"])
+def test_an_infinite_value_is_missing_also_after_its_scaling(function: str) -> None:
+    column = np.array([1.0, 2.0, 9.0, -np.inf, np.inf, np.nan])
+    data = ColumnData(kind=ColumnKind.FLOAT, values=column, missing=np.isnan(column))
+    numbers = Numbers.fit(["a"], [ColumnRows(data, np.arange(6))], [True], ["indicator"], scaled_by=[function])
+    encoded = numbers.apply(column[:, None])
+    assert encoded[3].tolist() == encoded[4].tolist() == encoded[5].tolist()
+    assert encoded[:, 1].tolist() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]

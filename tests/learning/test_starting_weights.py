@@ -175,7 +175,7 @@ def test_dropout_shifts_the_names_of_layers_and_not_their_order(origin: Prepared
             r'layer "4.weight" has shape \[2, 8\]',
         ),
         (rows(), {"architecture": {"type": "mlp", "hidden": [4]}}, r'layer "1.weight" has shape \[4, 14\], and in'),
-        (rows(), {"exclude": ("id", "size")}, r'layer "1.weight" has shape \[8, 13\], and in'),
+        (rows(), {"exclude": ("id", "size")}, r'the features are those of version 3 of model "flowers" without size'),
         (rows(), {"architecture": {"type": "mlp", "hidden": [8, 8]}}, r'layer "3.weight" has shape \[8, 8\], and in'),
     ],
 )
@@ -199,3 +199,11 @@ def test_another_number_of_layers_or_another_task_is_refused(origin: Prepared) -
         prepared(rows(), start=started(origin), architecture=longer)
     with pytest.raises(RequestError, match=r"init_from: the task is regression, and that of version 3"):
         prepared(_numbers(1.0), task=Task.REGRESSION, start=started(origin))
+
+
+def test_features_are_put_into_the_order_of_the_version_and_others_are_refused(origin: Prepared) -> None:
+    order = ("shape", "day", "kind", "count", "size")
+    again = prepared(rows(), start=started(origin), exclude=(), features=order)
+    assert again.preprocessor.recipe == origin.preprocessor.recipe
+    with pytest.raises(RequestError, match='are those of version 3 of model "flowers" without day'):
+        prepared(rows(), start=started(origin), exclude=("day",))

@@ -97,12 +97,14 @@ def _table() -> str:
         values = [values[row % len(values)] for values, _ in CASES.values()]
         document = (
             f"""'{{"price": {row}.5, "on": {{"day": "{day}"}}, "kind": {row % 3}, """
-            f""""paid": {"true" if row % 2 else "null"}, "tags": ["t{row % 4}", "u"], "lines": [{{"qty": 1}}, """
+            f""""paid": {("true", "null", "2")[row % 3]}, "tags": ["t{row % 4}", "u"], "lines": [{{"qty": 1}}, """
             f"""{{"qty": {row}}}]}}'"""
         )
         documents = (document if row % 7 else "null", f"""'{{"a.b": "{row}e-3"}}'""")
-        rows.append(f"({row}, {', '.join((*values, *documents))}, 'team {row % 9}', {row % 2}, {row}.25)")
-    return f"""create table typed (id int primary key, {columns}, doc jsonb, raw json, team text, y int, z float8);
+        singles = f"{row} * 0.1, array[{row} * 0.3, 0.7]"  # which JSON has with other digits than the binary form
+        rows.append(f"({row}, {', '.join((*values, *documents))}, {singles}, 'team {row % 9}', {row % 2}, {row}.25)")
+    return f"""create table typed (id int primary key, {columns}, doc jsonb, raw json, tenth real, tenths real[],
+          team text, y int, z float8);
         insert into typed values {", ".join(rows)}; grant select on typed to tensile_reader;"""
 
 
@@ -138,7 +140,7 @@ def test_every_type_has_the_same_values_in_a_table_and_in_json_of_any_session(
     for settings in SETTINGS:
         with database.connect(user="demo") as demo:
             demo.execute(settings.encode())
-            rows = [row for (row,) in demo.execute("select to_jsonb(t) from typed as t order by id")]
+            rows = [row for (row,) in demo.execute("select to_jsonb(t) from typed as t order by ctid")]
         for place, name in enumerate(CASES):
             data = table.columns[f"c{place}"]
             sent = column_of(name, data.kind, [row[f"c{place}"] for row in rows])
@@ -150,7 +152,7 @@ def test_a_table_and_its_rows_are_encoded_with_the_same_bits(database: Database,
     preprocessor = typed.predictor.preprocessor
     with database.connect(user="demo") as demo:
         demo.execute("set intervalstyle = 'iso_8601'; set time zone 'Asia/Kathmandu'")
-        rows = [row for (row,) in demo.execute("select tensile.row_json(t) from typed as t order by id")]
+        rows = [row for (row,) in demo.execute("select tensile.row_json(t) from typed as t order by ctid")]
     trained, sent = preprocessor.transform(_read(database).columns), preprocessor.transform_rows(rows)
     assert sent.tolist() == trained.tolist()
     by_name = dict(zip(preprocessor.outputs, sent[8].tolist(), strict=True))

@@ -187,3 +187,32 @@ def test_a_model_without_a_version_needs_a_job_that_trains_it(alice: Connection)
     assert (refusal.sqlstate, refusal.message) == ("55000", 'init_from: model "first" has no deployed version')
     alice.execute(TRAIN.format(f"init_from => 'first', depends_on => array[{job}]").encode())
     assert spec_of(alice)["init_from"] == {"model_id": 1, "model": "first", "version": None}
+
+
+def test_what_follows_from_the_columns_is_not_taken_over(database: Database, alice: Connection, source: str) -> None:
+    with database.connect() as admin:
+        admin.execute(
+            """update tensile.model_versions set architecture =
+                 '{"type": "tabm", "hidden": [8], "members": 4, "numbers": 2, "categories": [5]}' where number = 1"""
+        )
+    alice.execute("select tensile_train('new', 'iris', init_from => %s)", (source,))
+    assert spec_of(alice)["architecture"] == {"type": "tabm", "hidden": [8], "members": 4}
+
+
+def test_frozen_layers_are_not_inherited_without_a_version_to_start_from(
+    database: Database, alice: Connection, source: str
+) -> None:
+    notices: list[str] = []
+    alice.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+    hyperparams = '{"freeze": ["1"], "epochs": 3}'
+    alice.execute("select tensile_train('new', 'iris', init_from => %s, hyperparams => %s)", (source, hyperparams))
+    with database.connect() as admin:
+        admin.execute(
+            """update tensile.models as m set last_spec = j.spec, last_job_id = j.job_id
+                 from tensile.jobs as j where j.model_name = 'new' and m.name = 'new'"""
+        )
+    alice.execute("select tensile_train('new', 'iris')")
+    assert spec_of(alice)["hyperparams"] == {"epochs": 3}
+    assert any("freeze" in notice and "as init_from is not given" in notice for notice in notices)
+    alice.execute("select tensile_train('new', 'iris', init_from => %s)", (source,))
+    assert spec_of(alice)["hyperparams"] == {"freeze": ["1"], "epochs": 3}

@@ -341,7 +341,7 @@ def test_read_only_transaction_is_refused(owner: Connection) -> None:
             owner.execute("set transaction read only")
             assert refused(owner, f"select tensile_train('m', '{relation}', target => 'y')") == Refused(
                 "25006",
-                "a training cannot be enqueued in a read-only transaction",
+                "a job cannot be enqueued in a read-only transaction",
                 None,
                 "Run: set transaction read write; before the transaction's first query, "
                 "or begin another transaction.",
@@ -363,8 +363,7 @@ def test_too_large_snapshot_is_refused_with_its_size_and_leaves_nothing(
     measured = refused(owner, "select tensile_train('m', 's', target => 'y')")
     assert (measured.sqlstate, measured.hint) == (
         "54000",
-        "Train on fewer rows or columns, or ask an administrator: "
-        "select tensile_set_setting('snapshot_max_bytes', ...);",
+        "Use fewer rows or columns, or ask an administrator: select tensile_set_setting('snapshot_max_bytes', ...);",
     )
     assert re.fullmatch('the snapshot of "public.s" has [0-9]+ bytes, the most for one are 9000', measured.message), (
         measured.message

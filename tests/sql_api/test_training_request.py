@@ -104,7 +104,7 @@ def test_hint_of_a_standby_names_the_primary_server() -> None:
 
     assert sql_api.handle(standby, "train", {"model": "m", "relation": 5})["error"] == {
         "sqlstate": "25006",
-        "message": "a training cannot be enqueued in a read-only transaction",
+        "message": "a job cannot be enqueued in a read-only transaction",
         "detail": "",
         "hint": "This server is a standby: connect to the primary server.",
     }
