@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NewType
 
+from indb_tensile.request.estimator_rules import is_estimator
+
 JobId = NewType("JobId", int)
 ModelVersionId = NewType("ModelVersionId", int)
 WorkerId = NewType("WorkerId", int)
@@ -166,6 +168,11 @@ class JobSpec:
     part_tables: dict[str, PartTable] = field(default_factory=dict)
     transform: dict[str, Any] | None = None
     predict: PredictInto | None = None
+
+    @property
+    def takes_device(self) -> bool:
+        """Return whether the job trains a network, which is planned and takes memory of the device."""
+        return self.predict is None and not is_estimator(self.architecture)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,13 +80,18 @@ def _serve(
     torch.set_num_threads(assigned.job.threads)
     predicts = assigned.job.spec.predict is not None
     try:
-        regions = None if predicts else _map_regions(settings, inherited)
+        regions = _map_regions(settings, inherited) if assigned.job.spec.takes_device else None
     except TensileError as error:
         _report(link, job, error, Blame.OTHERS)
         return error.exit_code
     try:
         if predicts:
             PredictionRun(settings, link, assigned.job).run()
+        elif not assigned.job.spec.takes_device:
+            # Imported here because scikit-learn's models take time and memory that trainers of networks do not need.
+            from .training.estimator_run import EstimatorRun
+
+            EstimatorRun(settings, link, assigned).run()
         else:
             TrainingRun(settings, inherited.device_fd, link, inbox, assigned, regions).run()
     except LostClaimError as error:

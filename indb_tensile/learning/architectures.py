@@ -18,6 +18,7 @@ from indb_tensile.learning.embedded_rows import table_network
 from indb_tensile.learning.layers import Shape, output_shape, stack
 from indb_tensile.request.network_rules import (
     ARCHITECTURES,
+    ESTIMATORS,
     LAYOUT_PARAMETERS,
     MOST_PARAMETERS,
     TABLE_ARCHITECTURES,
@@ -44,7 +45,9 @@ def build_without_memory(architecture: dict[str, Any], input_shape: Shape, outpu
     """
     check_architecture(architecture)
     with torch.device("meta"):
-        if architecture["type"] in TABLE_ARCHITECTURES:
+        if architecture["type"] in ESTIMATORS:
+            module = _estimator(architecture, outputs)
+        elif architecture["type"] in TABLE_ARCHITECTURES:
             module = table_network(architecture["type"], _values(architecture), input_shape, outputs)
         else:
             module = stack(expand(architecture, input_shape), input_shape, outputs)
@@ -60,6 +63,13 @@ def build_without_memory(architecture: dict[str, Any], input_shape: Shape, outpu
         hint = "Make its layers narrower."
         raise RequestError(f"architecture: {parameters} parameters are more than {MOST_PARAMETERS}", hint=hint)
     return module
+
+
+def _estimator(architecture: dict[str, Any], outputs: int) -> nn.Module:
+    # Imported here because scikit-learn's estimators take a third of a second, and most models are networks.
+    from indb_tensile.learning.estimators import Estimator
+
+    return Estimator(architecture["type"], _values(architecture), outputs)
 
 
 def expand(architecture: dict[str, Any], input_shape: Shape) -> list[dict[str, Any]]:
@@ -87,8 +97,8 @@ def resolve(architecture: dict[str, Any], arrays: tuple[Shape, ...], *, alone: b
 
 
 def embeds(architecture: dict[str, Any]) -> bool:
-    """Return whether the network embeds categories, so that a text column becomes one number."""
-    return architecture["type"] in TABLE_ARCHITECTURES
+    """Return whether the model takes categories as they are, so that a text column becomes one number."""
+    return "categories" in ARCHITECTURES[architecture["type"]]
 
 
 def with_layout(architecture: dict[str, Any], layout: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,14 +143,15 @@ def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone
 
     The shape is the architecture's `input_shape`, or else the shape of the only feature if that is an array (`alone`
     is true) of two or more dimensions. `cnn` and `auto` treat a two-dimensional array as an image of one channel;
-    `layers` treats it as a sequence (steps, features). `mlp` and the networks for tables have no shape of their own.
+    `layers` treats it as a sequence (steps, features). `mlp`, the networks for tables and the models of scikit-learn
+    have no shape of their own.
     `auto` uses a flat row for everything but images. Raises RequestError if `cnn` has no image.
     """
     declared = _values(architecture).get("input_shape")
     kind = architecture["type"]
     if declared is not None:
         shape: Shape | None = tuple(declared)
-    elif not alone or kind == "mlp" or kind in TABLE_ARCHITECTURES or len(arrays[0]) < 2:
+    elif not alone or kind in ("mlp", *TABLE_ARCHITECTURES, *ESTIMATORS) or len(arrays[0]) < 2:
         shape = None
     else:
         shape = (1, *arrays[0]) if len(arrays[0]) == 2 and kind != "layers" else arrays[0]
@@ -223,7 +234,7 @@ def freeze(module: nn.Module, layers: Sequence[str]) -> None:
             )
         for name in own:
             named[name].requires_grad = False
-    if not any(parameter.requires_grad for parameter in named.values()):
+    if layers and not any(parameter.requires_grad for parameter in named.values()):
         raise RequestError(
             'hyperparams: "freeze" names all layers with weights', hint="Leave at least one of them out."
         )

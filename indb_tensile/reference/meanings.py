@@ -61,6 +61,8 @@ ARCHITECTURES: dict[str, str] = {
     "ft_transformer": "Attention between the values of a row (FT-Transformer, Gorishniy and others 2021).",
     "dcn": "Products of features beside fully connected layers (DCN V2, Wang and others 2021).",
     "wide_and_deep": "A linear model and fully connected layers, added up (Cheng and others 2016).",
+    "boosting": "Scikit-learn's HistGradientBoosting, fitted on the processor without device memory.",
+    "linear": "Scikit-learn's ridge or logistic regression, fitted on the processor without device memory.",
 }
 
 ARCHITECTURE: dict[str, str] = {
@@ -73,6 +75,14 @@ ARCHITECTURE: dict[str, str] = {
     "batch_norm": "Whether hidden layers normalize their values over the batch.",
     "layers": "The layers, each an object with a `type`.",
     "members": "Number of members of the ensemble.",
+    "iterations": "Boosting: the most trees, for each class if there are more than two. Null: 500 if there are "
+    "enough validation rows to stop early, else 100. Linear: the most steps of the solver.",
+    "patience": "Boosting stops after this many iterations without a lower validation loss.",
+    "learning_rate": "The factor by which each tree's values are multiplied.",
+    "leaves": "The most leaves of a tree.",
+    "max_depth": "The most splits from the root of a tree to a leaf. Null: no limit.",
+    "leaf_rows": "The fewest rows of a leaf.",
+    "l2": "Strength of the penalty on the squares of the leaves' values (boosting) or of the weights (linear).",
     "width": "Width of the blocks.",
     "blocks": "Number of blocks.",
     "heads": "Attention heads; must divide `embedding_width`.",

@@ -26,15 +26,18 @@ _DROPOUT: Rule = {"type": "number", "minimum": 0, "below": 1, "default": 0.0}
 _ACTIVATION: Rule = {"type": "choice", "values": list(ACTIVATIONS), "default": "relu"}
 _WIDTHS: Rule = {"type": "integers", "minimum": 1, "maximum": MOST_UNITS, "length": [0, 64]}
 _INPUT_SHAPE: Rule = _WIDTHS | {"length": [1, 3], "default": None}
-# How the networks for tables embed the values of a row. The worker counts `numbers` and `categories`.
+# How the values of a row are laid out for networks that embed them. The worker counts `numbers` and `categories`.
+_LAYOUT: dict[str, Rule] = {
+    "numbers": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": None},
+    "categories": {"type": "integers", "minimum": 1, "maximum": 10002, "length": [0, 1600], "default": None},
+}
 _EMBEDDINGS: dict[str, Rule] = {
     "number_embedding": {"type": "choice", "values": list(NUMBER_EMBEDDINGS), "default": "piecewise"},
     "embedding_width": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8},
     "bins": {"type": "integer", "minimum": 2, "maximum": 256, "default": 24},
     "frequencies": {"type": "integer", "minimum": 1, "maximum": 256, "default": 24},
     "frequency_scale": {"type": "number", "above": 0, "maximum": 100, "default": 0.1},
-    "numbers": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": None},
-    "categories": {"type": "integers", "minimum": 1, "maximum": 10002, "length": [0, 1600], "default": None},
+    **_LAYOUT,
 }
 # Parameters of an embedding that have an effect only with one number_embedding. Otherwise they are refused.
 _ONLY_WITH = {"bins": "piecewise", "frequencies": "periodic", "frequency_scale": "periodic"}
@@ -93,7 +96,22 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "dropout": _TABLE_DROPOUT,
         **_EMBEDDINGS,
     },
+    "boosting": {
+        "iterations": {"type": "integer", "minimum": 1, "maximum": 10000, "default": None},
+        "patience": {"type": "integer", "minimum": 1, "maximum": 10000, "default": 20},
+        "learning_rate": {"type": "number", "above": 0, "maximum": 1, "default": 0.1},
+        "leaves": {"type": "integer", "minimum": 2, "maximum": 4096, "default": 31},
+        "max_depth": {"type": "integer", "minimum": 1, "maximum": 64, "default": None},
+        "leaf_rows": {"type": "integer", "minimum": 1, "maximum": 1000000, "default": 20},
+        "l2": {"type": "number", "minimum": 0, "maximum": 1e9, "default": 0.0},
+        **_LAYOUT,
+    },
+    "linear": {
+        "l2": {"type": "number", "above": 0, "maximum": 1e9, "default": 1.0},
+        "iterations": {"type": "integer", "minimum": 1, "maximum": 100000, "default": 1000},
+    },
 }
+ESTIMATORS = ("boosting", "linear")  # of scikit-learn, fitted on the processor: they take no device memory
 TABLE_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "number_embedding" in rules)
 _UNITS: Rule = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
 _KERNEL: Rule = {"type": "integer", "minimum": 1, "maximum": 63}

@@ -11,8 +11,10 @@ from typing import Any
 
 from ..request.abbreviation import shown
 from ..request.early_stop_rules import EARLY_STOP
+from ..request.estimator_rules import is_estimator, of_networks
 from ..request.task_rules import METRICS
 from .spi import Json, Plpy
+from .training_arguments import architecture
 from .training_table import Table, TableColumn
 
 
@@ -80,7 +82,24 @@ def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Tabl
         if reason := misfit(value, table, target, task):
             _notice_misfit(plpy, last, name, value, reason)
             last = last.without(name)
-    return _without_freeze(plpy, request, last)
+    return _without_network_options(plpy, request, _without_freeze(plpy, request, last))
+
+
+def _without_network_options(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
+    """Return the run without what only networks take, if the new training is one of a model of scikit-learn."""
+    if not is_estimator(architecture(request, last.arguments)):
+        return last
+    why = "the new model is not a network"
+    options = last.arguments.get("hyperparams") or {}
+    others = of_networks(options)
+    if others and request.get("hyperparams") is None:
+        _notice_misfit(plpy, last, "hyperparams", {name: options[name] for name in others}, why)
+        kept = {name: value for name, value in options.items() if name not in others}
+        last = replace(last, arguments={**last.arguments, "hyperparams": kept})
+    if last.arguments.get("early_stop") is not None and request.get("early_stop") is None:
+        _notice_misfit(plpy, last, "early_stop", last.arguments["early_stop"], why)
+        last = last.without("early_stop")
+    return last
 
 
 def _without_freeze(plpy: Plpy, request: Json, last: LastRun) -> LastRun:

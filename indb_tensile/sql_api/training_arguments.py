@@ -68,7 +68,8 @@ def early_stop(request: Json, before: Json, task: str, parts: Json) -> Json | No
 def never_stops(spec: Json) -> bool:
     """Return whether early stopping is off only because the split has no validation rows."""
     by_default = spec["early_stop"] is None and "epochs" not in spec["hyperparams"]
-    return by_default and bool(spec["split"].get("valid_size") == 0)
+    stops = spec["architecture"]["type"] != "linear"  # which has no epochs
+    return stops and by_default and bool(spec["split"].get("valid_size") == 0)
 
 
 def metric(request: Json, before: Json, task: str) -> str | None:

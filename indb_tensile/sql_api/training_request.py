@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from ..request.copyable_relation import counting
+from ..request.estimator_rules import check_estimator, refuse_plan
 from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
@@ -90,6 +91,7 @@ def explain(plpy: Plpy, request: Json) -> Json:
     """Return what this training would need, as the service computes it, without enqueuing the training."""
     check_depends_on(request.get("depends_on"))
     spec, table, part_tables = _resolve(plpy, request)
+    refuse_plan(spec["architecture"])
     training_arguments.priority(request)
     with naming_features(plpy, table, spec.get("transform")), callers_path(plpy, _search_path(request)):
         columns, rows = read_statistics(plpy, table, spec)
@@ -167,6 +169,7 @@ def _resolve_columns(
     refuse_roles(table, transform, spec, deciding_column(spec["split"]))
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
+    check_estimator({**spec, "init_from": start})
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])
         spec["init_from"] = start.to_spec()

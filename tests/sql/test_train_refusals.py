@@ -125,8 +125,8 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'unknown architecture "perceptron"',
                 None,
-                "Give a name (auto, mlp, cnn, layers, tabm, residual_mlp, ft_transformer, dcn, wide_and_deep), a "
-                "JSON object such as "
+                "Give a name (auto, mlp, cnn, layers, tabm, residual_mlp, ft_transformer, dcn, wide_and_deep, "
+                "boosting, linear), a JSON object such as "
                 '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
                 '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].',
             ),

@@ -1,22 +1,28 @@
 """Evaluates a finished training on the held-out rows beside the deployed version, and prepares its publication."""
 
+import logging
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
 
 import torch
 
 from indb_tensile.catalog import models
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.models import Publication
-from indb_tensile.errors import MissingError, TensileError
+from indb_tensile.errors import MissingError, OvertakenError, TensileError
 from indb_tensile.job import ClaimedJob, ModelVersionId
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.datareport import report_result
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
 from indb_tensile.learning.preparation import Prepared
+from indb_tensile.request.estimator_rules import is_estimator
 
 from ..captured_steps import parameters_of
 from .training_events import data_facts, training_facts
+
+log = logging.getLogger("trainer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,7 @@ def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement
         architecture=prepared.architecture,
         bundle=judgement.bundle.to_json() | {"split": prepared.membership},
         weights=judgement.bundle.to_bytes(),
-        parameters=parameters_of(prepared.module),
+        parameters=_numbers(prepared),
         metric_name=prepared.metric,
         metric=judgement.metrics.get(prepared.metric),
         higher_is_better=HIGHER_IS_BETTER[prepared.metric],
@@ -92,6 +98,26 @@ def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement
         | data_facts(prepared, job.spec)
         | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch},
     )
+
+
+def _numbers(prepared: Prepared) -> int:
+    """Return how many numbers the model has learned."""
+    if is_estimator(prepared.architecture):
+        return int(cast(Any, prepared.module).numbers)
+    return parameters_of(prepared.module)
+
+
+def publish(session: Session, job: ClaimedJob, prepared: Prepared, trained: Trained) -> None:
+    """Publish the version. If another one was deployed since the comparison, compare with that and try again."""
+    judgement = judge(prepared, trained.weights)
+    while True:
+        version = publication(job, prepared, trained, compare(session, job, prepared, judgement))
+        try:
+            session.run(partial(models.publish_version, claimed=job, publication=version))
+        except OvertakenError as overtaken:
+            log.info("job %s: %s", job.job, overtaken)
+        else:
+            return
 
 
 def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Prepared) -> tuple[float | None, str]:

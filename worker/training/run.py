@@ -1,40 +1,24 @@
 """Runs one job from its claimed row to its published version."""
 
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from indb_tensile import config
-from indb_tensile.catalog import models, snapshots
-from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.device.cuda import CudaDevice, CudaRegions
 from indb_tensile.device.hardware import (
-    disk_free_bytes,
-    free_memory_bytes,
-    memory_with_swap_bytes,
-    read_limit_bytes,
-    rows_directory,
     trim_heap,
 )
 from indb_tensile.device.round_member import RoundMember, Seat, open_member
-from indb_tensile.errors import OvertakenError
 from indb_tensile.executor.run.open_device import OpenDevice, capturing_on, open_device, torch_device
 from indb_tensile.executor.run.placer import Placer
 from indb_tensile.executor.run.precision import settle_precision
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import State
-from indb_tensile.job import Phase, Snapshot
-from indb_tensile.learning.artifacts import ModelBundle
-from indb_tensile.learning.locked_relation import ReadLimits
-from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
-from indb_tensile.learning.preparation import Prepared, prepare
-from indb_tensile.learning.requirements import AvailableMemory
-from indb_tensile.learning.row_storage import FileStorage
-from indb_tensile.learning.starting_weights import StartingWeights
+from indb_tensile.job import Phase
+from indb_tensile.learning.preparation import Prepared
 from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured, LeftPhases, TrainerLink
 
 from ..capture_files import CaptureFiles
@@ -48,8 +32,9 @@ from .memory_corrections import MemoryCorrections
 from .patient_session import PatientSession
 from .progress_signs import ProgressSigns
 from .progress_writer import ProgressWriter
-from .publication import Judgement, Trained, compare, judge, publication
+from .publication import Trained, publish
 from .remaining import Position
+from .row_reading import RowReading, trainer_name
 from .training_events import tell_columns, tell_settings
 
 log = logging.getLogger("trainer")
@@ -88,7 +73,7 @@ class TrainingRun:
         with PatientSession(self._settings.dsn, application_name=self._name, alive=signs.give) as session:
             progress_writer = ProgressWriter(session, signs, self._job)
             with self._open() as opened:
-                prepared = self._read(session, progress_writer)
+                prepared = RowReading(self._settings, self._assigned).read(session, progress_writer)
                 progress_writer.describe(prepared.report)
                 tell_columns(progress_writer, prepared)
                 tell_settings(progress_writer, prepared)
@@ -99,18 +84,7 @@ class TrainingRun:
                 trained = self._train(session, progress_writer, prepared, steps, first, opened)
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
-            self._publish(session, prepared, trained, judge(prepared, trained.weights))
-
-    def _publish(self, session: PatientSession, prepared: Prepared, trained: Trained, judgement: Judgement) -> None:
-        """Publish. If another version was deployed since the comparison, compare with that one and try again."""
-        while True:
-            version = publication(self._job, prepared, trained, compare(session, self._job, prepared, judgement))
-            try:
-                session.run(partial(models.publish_version, claimed=self._job, publication=version))
-            except OvertakenError as overtaken:
-                log.info("job %s: %s", self._job.job, overtaken)
-            else:
-                return
+            publish(session, self._job, prepared, trained)
 
     def _open(self) -> AbstractContextManager[OpenDevice]:
         """Open the device. This comes first, because on a GPU nothing may have used CUDA before."""
@@ -135,78 +109,7 @@ class TrainingRun:
 
     @property
     def _name(self) -> str:
-        return f"tensile trainer {self._job.job}"
-
-    def _read(self, session: PatientSession, progress_writer: ProgressWriter) -> Prepared:
-        progress_writer.enter(Phase.READING)
-        job = self._job.job
-        start = self._start(session)
-        snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
-
-        def tell(need: MemoryEstimate) -> None:
-            limits = self._row_memory()
-            figures = need.figures() | {"free_bytes": limits.free_bytes, "limit_bytes": limits.limit_bytes}
-            figures |= {"in_file": not need.fits_memory(limits)}
-            log.info("job %s: its rows need about %d bytes: %s", job, need.peak_bytes, figures)
-            progress_writer.tell("reading", figures)
-
-        # A locked table is not waited for: the job returns to the queue, and its trainer is free for another job.
-        return session.waiting(lambda: self._read_once(snapshot, start, tell), wait_for_locks=False)
-
-    def _row_memory(self) -> RowMemoryLimits:
-        directory = rows_directory(self._settings)
-        return RowMemoryLimits(
-            limit_bytes=read_limit_bytes(self._settings),
-            host_bytes=memory_with_swap_bytes(),
-            free_bytes=free_memory_bytes(),
-            disk_bytes=disk_free_bytes(directory),
-            directory=directory,
-        )
-
-    def _start(self, session: PatientSession) -> StartingWeights | None:
-        """Load the version that the job starts from, if it names one."""
-        wish = self._job.spec.init_from
-        if wish is None:
-            return None
-        stored = session.run(lambda c: models.load_init_version(c, self._job, wish))
-        bundle = ModelBundle.load(stored.bundle, stored.weights)
-        return StartingWeights(model=stored.model, version=stored.number, bundle=bundle)
-
-    def _read_once(
-        self, snapshot: Snapshot | None, start: StartingWeights | None, tell: Callable[[MemoryEstimate], None]
-    ) -> Prepared:
-        """Read the rows on a separate connection, which is closed after the read."""
-        memory = self._row_memory()
-        overflow = partial(FileStorage, Path(memory.directory))
-        with open_reader(reader_dsn(self._settings), application_name=f"{self._name} (reading)") as connection:
-            return prepare(
-                connection,
-                self._job.spec,
-                owner_oid=self._job.owner_oid,
-                snapshot=snapshot,
-                room=self._room(),
-                limits=ReadLimits(size_bytes=min(memory.limit_bytes, memory.free_bytes * 3 // 4), overflow=overflow),
-                memory=memory,
-                tell=tell,
-                start=start,
-            )
-
-    def _room(self) -> AvailableMemory | None:
-        """Return the memory that the job may use, or None if nothing limits it.
-
-        A network that cannot run in it is then refused before its memory is allocated.
-        """
-        budget_bytes, limit_bytes = self._assigned.budget_bytes, self._job.spec.memory_limit_bytes
-        if budget_bytes is None:
-            return None
-        limited = limit_bytes is not None and limit_bytes < budget_bytes
-        return AvailableMemory(
-            device_bytes=limit_bytes if limited and limit_bytes is not None else budget_bytes,
-            limited=limited,
-            host_pool_bytes=self._settings.host_pool_bytes,
-            host_bytes=memory_with_swap_bytes(),
-            free_bytes=free_memory_bytes(),
-        )
+        return trainer_name(self._job.job)
 
     def _capture(
         self, session: PatientSession, progress_writer: ProgressWriter, prepared: Prepared, place: torch.device

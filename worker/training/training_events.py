@@ -6,13 +6,28 @@ from typing import Any, Protocol
 from indb_tensile.job import JobSpec
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.text_encoders import TextFacts
+from indb_tensile.request.estimator_rules import HYPERPARAMS_OF_ESTIMATORS, is_estimator
 
 
 class Telling(Protocol):
-    """The method of `Diary` that is used here."""
+    """The method of `ProgressWriter` that is used here."""
 
     def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
         """Add an event to the job's history."""
+        ...
+
+
+class FitOutcome(Protocol):
+    """How long a fit took, as `learning.estimators.Fitted` says it: importing that loads scikit-learn's models."""
+
+    @property
+    def iterations(self) -> int:
+        """Return the number of iterations."""
+        ...
+
+    @property
+    def best_iteration(self) -> int:
+        """Return the iteration with the lowest validation loss, counted from 1."""
         ...
 
 
@@ -31,13 +46,26 @@ def tell_columns(progress_writer: Telling, prepared: Prepared) -> None:
             progress_writer.tell("warning", {"message": message, **about, "other_share": round(facts.other_share, 4)})
 
 
+def tell_fit(progress_writer: Telling, prepared: Prepared, fit: FitOutcome) -> None:
+    """Add an event that says how many iterations the fit of a model of scikit-learn took."""
+    rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
+    message = f"{prepared.architecture['type']} was fitted in {fit.iterations} iterations"
+    if fit.best_iteration < fit.iterations:
+        message += f"; it stopped as the validation loss did not fall after iteration {fit.best_iteration}"
+    progress_writer.tell("settings", {"message": message, **rows, **training_facts(prepared)})
+
+
 def training_facts(prepared: Prepared) -> dict[str, Any]:
     """Return the settings as a request that repeats the training on other rows.
 
     `chosen` lists the settings that were chosen from the number of rows.
     """
+    hyperparams = prepared.settings.to_hyperparams()
+    if is_estimator(prepared.architecture):
+        taken = {name: value for name, value in hyperparams.items() if name in HYPERPARAMS_OF_ESTIMATORS}
+        return {"hyperparams": taken, "early_stop": None, "chosen": []}
     return {
-        "hyperparams": prepared.settings.to_hyperparams(),
+        "hyperparams": hyperparams,
         "early_stop": prepared.early_stop.to_request(),
         "chosen": list(prepared.chosen),
     }

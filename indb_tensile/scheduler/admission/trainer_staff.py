@@ -115,13 +115,13 @@ def _owners_with_enough(pool: Pool) -> frozenset[int]:
     At most `entering_jobs` jobs of one owner are prepared at once: such a job may wait for a lock on its owner's
     table for as long as its owner likes. A job that is prepared and waits for the device only keeps a place from
     others, so an owner's jobs without a plan have half of the places. The more waiting jobs are known, the better is
-    the choice between them, and a job that has been prepared starts as soon as another one ends. A prediction of a
-    relation never has a plan: it counts among the jobs without one, and not among those in preparation.
+    the choice between them, and a job that has been prepared starts as soon as another one ends. A job that takes no
+    device never has a plan: it counts among the jobs without one, and not among those in preparation.
     """
     entering = [m for m in pool.members if _enters(m)]
     without_plan = Counter(m.job.owner_oid for m in entering)
     in_preparation = Counter(
-        m.job.owner_oid for m in entering if m.stage is not JobStage.WAITING and m.job.spec.predict is None
+        m.job.owner_oid for m in entering if m.stage is not JobStage.WAITING and m.job.spec.takes_device
     )
     most = max(pool.entering_jobs, pool.max_jobs // 2)
     return frozenset(

@@ -1,0 +1,54 @@
+"""Decides which arguments of a training a model of scikit-learn takes: it has no epochs, no steps and no device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import RequestError
+from .abbreviation import shown
+from .network_rules import ESTIMATORS
+from .parameter_rules import Json
+
+HYPERPARAMS_OF_ESTIMATORS = ("seed", "class_weight", "weight")
+
+
+def is_estimator(architecture: Mapping[str, Any]) -> bool:
+    """Return whether the architecture is a model of scikit-learn."""
+    return architecture.get("type") in ESTIMATORS
+
+
+def of_networks(hyperparams: Json) -> list[str]:
+    """Return the names of the hyper-parameters that only networks have."""
+    return [name for name in hyperparams if name not in HYPERPARAMS_OF_ESTIMATORS]
+
+
+def check_estimator(spec: Json) -> None:
+    """Raise RequestError for an argument that has no effect on the model of scikit-learn that is to be trained."""
+    kind = spec["architecture"]["type"]
+    if kind not in ESTIMATORS:
+        return
+    others = of_networks(spec["hyperparams"])
+    if others:
+        raise RequestError(
+            f'hyperparams: "{others[0]}" means nothing with architecture {kind}',
+            detail=f"These are taken: {', '.join(HYPERPARAMS_OF_ESTIMATORS)}.",
+            hint=f'Leave it out, or set a parameter of the architecture: {{"type": "{kind}", "iterations": 200}}.',
+        )
+    hints = {
+        "early_stop": 'Give "patience" in the architecture.' if kind == "boosting" else "Leave it out.",
+        "memory_limit_bytes": "Leave it out: the model takes no device memory.",
+        "init_from": "Leave it out: the model is always fitted anew.",
+    }
+    for name, hint in hints.items():
+        if spec.get(name) is not None:
+            argument = "memory_limit" if name == "memory_limit_bytes" else name
+            raise RequestError(f"{argument} means nothing with architecture {kind}", hint=hint)
+
+
+def refuse_plan(architecture: Json) -> None:
+    """Refuse to explain the plan of a model that has none."""
+    if is_estimator(architecture):
+        raise RequestError(
+            f"architecture {shown(architecture['type'])} has no plan: it is fitted on the processor",
+            detail="Only a network's tensors are planned. This model takes no device memory and waits for none.",
+            hint="Train it with tensile_train, or explain a network: architecture => 'auto'.",
+        )

@@ -1,0 +1,144 @@
+"""Check that models of scikit-learn predict the same as modules, from a stored version, and admit no foreign type."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from skops import io as skops
+
+from indb_tensile.bench.harness.sample_tables import make_table
+from indb_tensile.errors import DatabaseError, DataError
+from indb_tensile.job import JobSpec, Relation, Task
+from indb_tensile.learning import architectures
+from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.columns import ColumnData, ColumnKind
+from indb_tensile.learning.estimators import Estimator, require_memory
+from indb_tensile.learning.preparation import Prepared, assemble
+
+KINDS = ("boosting", "linear")
+
+
+def columns(rows: int) -> dict[str, ColumnData]:
+    """Return a number and a text with missing values, and a label and a value that both decide."""
+    drawn = np.random.default_rng(2)
+    x, place = drawn.normal(size=rows), drawn.integers(0, 4, rows)
+    none = np.zeros(rows, np.bool_)
+    texts = np.array(["a", "b", "c", "d"], object)[place]
+    label = np.array(["no", "yes", "maybe"], object)[(x > 0).astype(int) + (place == 2)]
+    absent = drawn.random(rows) < 0.1
+    return {
+        "x": ColumnData(kind=ColumnKind.FLOAT, values=np.where(absent, np.nan, x), missing=absent),
+        "kind": ColumnData(kind=ColumnKind.TEXT, values=texts, missing=drawn.random(rows) < 0.1),
+        "weight": ColumnData(kind=ColumnKind.FLOAT, values=1.0 + place, missing=none),
+        "label": ColumnData(kind=ColumnKind.TEXT, values=label, missing=none),
+        "value": ColumnData(kind=ColumnKind.FLOAT, values=3.0 * x + place, missing=none),
+    }
+
+
+def prepared(kind: str, task: Task, rows: int = 600, **more: Any) -> Prepared:
+    target = "label" if task is Task.CLASSIFICATION else "value"
+    spec = JobSpec(
+        model="m",
+        relation=Relation(oid=1, schema="public", name="t"),
+        target=target,
+        task=task,
+        architecture={"type": kind, **more.pop("architecture", {})},
+        features=("x", "kind"),
+        **more,
+    )
+    return assemble(make_table(columns(rows)), spec)
+
+
+def fit(made: Prepared) -> Estimator:
+    assert isinstance(made.module, Estimator)
+    made.module.fit(made.train, made.valid, made.task, seed=made.settings.seed, threads=1)
+    return made.module
+
+
+def bundle(made: Prepared) -> ModelBundle:
+    return ModelBundle(
+        architecture=made.architecture,
+        input_shape=made.input_shape,
+        outputs=made.outputs,
+        task=made.task,
+        preprocessor=made.preprocessor,
+        weights=made.module.state_dict(),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("task", list(Task))
+def test_a_stored_model_predicts_as_the_fitted_one(kind: str, task: Task) -> None:
+    made = prepared(kind, task)
+    model = fit(made)
+    stored = ModelPredictor.load(bundle(made).to_json(), bundle(made).to_bytes())
+    x = made.test.x.numpy()
+    own = (model.fitted.predict_proba if task is Task.CLASSIFICATION else model.fitted.predict)(x.reshape(len(x), -1))
+    outputs = stored.outputs(x)
+    if task is Task.CLASSIFICATION:
+        np.testing.assert_allclose(np.exp(outputs), own, rtol=1e-5)
+        assert stored.evaluate_columns(made.held_out)["accuracy"] > 0.8
+    else:
+        np.testing.assert_allclose(outputs[:, 0], own, rtol=1e-6)
+        assert stored.evaluate_columns(made.held_out)["r2"] > 0.6
+    rows = [{"x": 0.3, "kind": "b"}, {"x": None, "kind": None}, {"x": -1.0, "kind": "unknown"}]
+    assert len(stored.predict_rows(rows)) == 3
+    assert model.numbers > 4
+    assert stored.outputs(x[:0]).shape == (0, made.outputs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_seeds_give_equal_models_and_weights_of_rows_count(kind: str) -> None:
+    once, again = (fit(prepared(kind, Task.REGRESSION)) for _ in range(2))
+    weighted = fit(prepared(kind, Task.REGRESSION, hyperparams={"weight": "weight"}))
+    x = prepared(kind, Task.REGRESSION).test.x
+    assert torch.equal(once(x), again(x))
+    assert not torch.equal(once(x), weighted(x))
+
+
+def test_validation_rows_end_the_boosting_and_few_of_them_do_not() -> None:
+    made = prepared("boosting", Task.REGRESSION, 4000, architecture={"patience": 5, "learning_rate": 0.5})
+    assert isinstance(made.module, Estimator)
+    fitted = made.module.fit(made.train, made.valid, made.task, seed=0, threads=1)
+    assert len(fitted.valid_losses) == fitted.iterations < 500
+    assert fitted.best_iteration == 1 + int(np.argmin(fitted.valid_losses))
+    few = prepared("boosting", Task.REGRESSION, split={"valid_size": 0.0})
+    assert isinstance(few.module, Estimator)
+    assert few.module.fit(few.train, few.valid, few.task, seed=0, threads=1).iterations == 100
+
+
+def test_a_class_without_a_training_row_is_never_predicted_and_one_class_is_refused() -> None:
+    made = prepared("boosting", Task.CLASSIFICATION)
+    kept = made.train.targets != 2
+    part = type(made.train)(x=made.train.x[kept], y=made.train.y[kept], targets=made.train.targets[kept])
+    assert isinstance(made.module, Estimator)
+    made.module.fit(part, made.valid, made.task, seed=0, threads=1)
+    outputs = made.module(made.test.x)
+    assert outputs.shape[1] == 3
+    assert (outputs.argmax(dim=1) != 2).all()
+    one = made.train.targets == 0
+    part = type(made.train)(x=made.train.x[one], y=made.train.y[one], targets=made.train.targets[one])
+    with pytest.raises(DataError, match="are of one class, which a boosting model refuses"):
+        made.module.fit(part, made.valid, made.task, seed=0, threads=1)
+
+
+class Foreign:
+    """A type that skops can store, and that no stored model may have."""
+
+    def __init__(self) -> None:
+        self.a = 1
+
+
+def test_a_foreign_type_and_broken_bytes_are_refused() -> None:
+    module = architectures.build({"type": "linear"}, (3,), 1)
+    for stored in (skops.dumps(Foreign()), b"PK\x03\x04 not a model"):
+        with pytest.raises(DatabaseError, match="the stored linear model cannot be read"):
+            module.load_state_dict({"_extra_state": torch.frombuffer(bytearray(stored), dtype=torch.uint8)})
+
+
+def test_rows_that_do_not_fit_into_memory_twice_are_refused() -> None:
+    made = prepared("linear", Task.REGRESSION)
+    require_memory("linear", (made.train, made.valid), 1 << 30)
+    with pytest.raises(DataError, match=r"a linear model needs about .* for its copy of the rows"):
+        require_memory("linear", (made.train, made.valid), 1000)
