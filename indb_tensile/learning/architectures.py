@@ -135,6 +135,15 @@ def default(input_shape: Shape, rows: int) -> dict[str, Any]:
     return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
 
 
+def why_default(input_shape: Shape, rows: int) -> str:
+    """Return why `auto` stands for the network that `default` returns, for a sentence."""
+    if len(input_shape) == 3:
+        return "the only feature is an image"
+    if rows < _FEW_ROWS:
+        return f"fewer than {_FEW_ROWS} rows train"
+    return f"{_FEW_ROWS} rows or more train, and no feature is an image alone"
+
+
 _FEW_ROWS = 2000  # training rows below which `default` chooses the small network
 
 

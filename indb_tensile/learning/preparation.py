@@ -54,7 +54,8 @@ class Prepared:
     read, on which another version of the model can be evaluated. `unlabeled_rows` is the number of rows without a
     target, which take no part. `membership` is the rule that gives the part of each row. `report` is the data report.
     `chosen` names the values of `settings` and `early_stop` that were not requested but chosen for the number of
-    rows. `init_from` is the version that the weights are from, or None.
+    rows. `init_from` is the version that the weights are from, or None. `auto_reason` says why `auto` stands for the
+    network; it is empty if the request names one.
     """
 
     module: nn.Module
@@ -77,6 +78,7 @@ class Prepared:
     report: tuple[Fact, ...]
     chosen: tuple[str, ...] = ()
     init_from: Mapping[str, Any] | None = None
+    auto_reason: str = ""
 
 
 def prepare(
@@ -235,6 +237,10 @@ def assemble(
         if spec.architecture["type"] == "auto":
             spec = replace(spec, architecture=architectures.without_layout(start.architecture))
     architecture = _resolve_architecture(spec, columns, features, len(train))
+    auto_reason = ""
+    if spec.architecture["type"] == "auto":
+        shape = architectures.natural_shape(spec.architecture, *_array_shapes(columns, features))
+        auto_reason = architectures.why_default(shape or (), len(train))
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
     preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage)
     del columns  # which has copies of the documents' values
@@ -275,6 +281,7 @@ def assemble(
         report=report,
         chosen=_chosen_by_default(spec),
         init_from=None if start is None else start.to_json(),
+        auto_reason=auto_reason,
     )
 
 

@@ -14,7 +14,7 @@ from indb_tensile.catalog import jobs as catalog_jobs
 from indb_tensile.catalog import models as catalog_models
 from indb_tensile.catalog.usage import JobUsage, record_usage
 from tests.catalog.enqueue import claim, enqueue, publication, register
-from tests.cli.conftest import Done, Tensile
+from tests.cli.conftest import Done, Tensile, until
 from tests.conftest import Database
 
 LISTINGS = ("jobs", "queue", "events", "models", "workers", "devices", "usage")
@@ -360,11 +360,9 @@ def test_only_commands_that_list_import_sqlalchemy(database: Database) -> None:
 def test_a_listing_leaves_no_session_behind_and_names_itself(demo: Tensile, database: Database) -> None:
     assert demo("jobs").code == 0
     with database.connect() as admin:
-        sessions = admin.execute(
-            """select count(*) from pg_stat_activity
-                where datname = current_database() and application_name = 'tensile'"""
-        ).fetchone()
-    assert sessions == (0,)
+        sessions = """select count(*) from pg_stat_activity
+                       where datname = current_database() and application_name = 'tensile'"""
+        until(lambda: admin.execute(sessions).fetchone() == (0,), "the session to end")
 
 
 @pytest.mark.postgres

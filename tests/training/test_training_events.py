@@ -48,7 +48,11 @@ class RecordedEvents:
 )
 def test_the_settings_are_described_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
     prepared = assemble(IRIS, spec("target", **options))
-    assert in_words(prepared) == sentence.format(rows=prepared.train.rows)
+    sentence = sentence.format(rows=prepared.train.rows)
+    network = '{"hidden": [32], "dropout": 0.2}'
+    assert in_words(prepared) == f"mlp {network}, as fewer than 2000 rows train; {sentence}"
+    named = assemble(IRIS, spec("target", architecture={"type": "mlp", "hidden": [4]}, **options))
+    assert in_words(named) == sentence
 
 
 def test_the_chosen_settings_are_recorded_and_repeat_the_training_as_a_request() -> None:

@@ -1,5 +1,6 @@
 """Tells the user which settings a training chose, and which text columns have too many distinct values."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -7,6 +8,7 @@ from indb_tensile.job import JobSpec
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.text_encoders import TextFacts
 from indb_tensile.request.estimator_rules import HYPERPARAMS_OF_ESTIMATORS, is_estimator
+from indb_tensile.request.network_rules import without_type
 
 
 class Telling(Protocol):
@@ -87,7 +89,7 @@ def data_facts(prepared: Prepared, spec: JobSpec) -> dict[str, Any]:
 
 
 def in_words(prepared: Prepared) -> str:
-    """Return a sentence with batch size, epochs and early stopping, and with the settings that were chosen."""
+    """Return a sentence with the network, batch size, epochs and early stopping, and with what was chosen."""
     settings, chosen = prepared.settings, prepared.chosen
     stop = prepared.early_stop
     most = "at most " if stop.patience is not None else ""
@@ -99,7 +101,11 @@ def in_words(prepared: Prepared) -> str:
         ending = f"; training does not stop early, as the validation part has {prepared.valid.rows} rows"
     else:
         ending = "; training does not stop early"
-    return f"batch_size {settings.batch_size}, {most}{settings.epochs} epochs{why}{ending}"
+    network = ""
+    if prepared.auto_reason:
+        kind = prepared.architecture["type"]
+        network = f"{kind} {json.dumps(without_type(prepared.architecture))}, as {prepared.auto_reason}; "
+    return f"{network}batch_size {settings.batch_size}, {most}{settings.epochs} epochs{why}{ending}"
 
 
 def warning_about(facts: TextFacts) -> str | None:
