@@ -80,7 +80,7 @@ MONITORED = dict.fromkeys(
         *("tensile.owners_at_limit(integer,oid)", "tensile.queue_positions(bigint[])", "tensile.quota_of(oid)"),
         *("tensile.quota_use()", "tensile.relation_title(oid,text,text)", "tensile.setting(text)"),
         *("tensile.setting_list", "tensile.stat_quotas"),
-        *("tensile.awaited_words(bigint)", "tensile.page_error(text)"),
+        *("tensile.awaited_words(bigint)", "tensile.page_error(text)", "tensile.row_json(anyelement)"),
         *("tensile.deployments", "tensile.deployment_history"),
         *("tensile.owner_usage", "tensile.stat_usage", "tensile.usage", "tensile.usage_day()"),
         *("tensile.training_request", "tensile_require_role(name)", "tensile_version()"),
