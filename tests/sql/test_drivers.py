@@ -21,8 +21,8 @@ from psycopg.pq import ExecStatus
 
 from tests.conftest import Database
 
-from .conftest import Connection, Refused, Serve, value
-from .fakes import echo
+from .conftest import Connection, Refused, Serve, refused, value
+from .fakes import echo, result
 
 pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("published")]
 
@@ -172,6 +172,14 @@ with source as (
                                                 target := given.target) as job) as called)
 select coalesce(json_agg(source.job) -> 0, 'null')::text from source"""
 
+_POSTGREST_PREDICTION = """
+with source as (
+    select called.kind_of
+      from (select %s::json as body) as payload,
+           lateral (select petal, sepal from json_to_record(payload.body) as _ (petal real, sepal real)) as given,
+           lateral (select public.kind_of(petal := given.petal, sepal := given.sepal) as kind_of) as called)
+select coalesce(json_agg(source.kind_of) -> 0, 'null')::text from source"""
+
 DRIVERS = [_Psycopg, _Psycopg2, _Asyncpg, _SqlAlchemy, _Jdbc, _Go]
 
 
@@ -235,6 +243,46 @@ def test_request_in_postgrests_manner_acts_as_the_role_that_it_sets(
         assert value(admin, "select owner_name from tensile.jobs where job_id = %s", int(row[0])) == "alice"
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             session.execute("select tensile_train('rest', 'iris', target => 'species')")
+
+
+def test_caller_that_only_names_arguments_predicts_by_a_typed_function(
+    database: Database, alice: Connection, admin: Connection, serve: Serve
+) -> None:
+    features = ["petal", "sepal"]
+    service = serve(lambda request: described(request, features))
+    made = value(alice, "select tensile_create_predict_function('flowers', 'iris', 'kind_of')::text")
+    assert made == "kind_of(real,real)"
+    with authenticator_of(admin, database) as session, session.transaction():
+        session.execute("set local role alice; set local timezone = 'Asia/Tokyo'")
+        row = session.execute(_POSTGREST_PREDICTION, ['{"sepal": 1.5, "petal": 3}']).fetchone()
+    assert row == ("0.5",)
+    assert service.requests[-1]["rows"] == [{"petal": 3, "sepal": 1.5}]
+    with authenticator_of(admin, database) as session:
+        assert refused(session, "select kind_of(petal := 1, sepal := 2)") == Refused(
+            "42501",
+            'role "monitor" is not a member of tensile_user',
+            None,
+            "Ask an administrator for: grant tensile_user to monitor;",
+        )
+
+    features[:] = [f"c{place}" for place in range(101)]
+    columns = ", ".join(f"{name} real" for name in features)
+    alice.execute(f"create table broad ({columns})".encode())
+    assert refused(alice, "select tensile_create_predict_function('flowers', 'broad', 'f')") == Refused(
+        "54023",
+        'model "flowers" needs 101 columns, and a function has at most 100 arguments',
+        None,
+        "Call tensile_predict('flowers', input) with a jsonb object of the columns.",
+    )
+    features.pop()
+    alice.execute("select tensile_create_predict_function('flowers', 'broad', 'f')")
+
+
+def described(request: dict[str, Any], features: Sequence[str]) -> dict[str, Any]:
+    """Answer as a regression with these features, whose predictions are those of `echo`."""
+    if request["verb"] == "features":
+        return result({"features": [{"name": name, "kind": "float"} for name in features], "numeric": True})
+    return echo(request)
 
 
 @contextmanager
