@@ -88,7 +88,7 @@ SETTINGS = (
 )
 
 
-def _table() -> str:
+def typed_table() -> str:
     """Return statements that create a table with a column of each type and with documents."""
     columns = ", ".join(f"c{place} {name}" for place, name in enumerate(CASES))
     rows = []
@@ -112,7 +112,7 @@ def _table() -> str:
 def typed(database: Database) -> Published:
     """A model of a table with a column of each type."""
     with database.connect(user="demo") as demo:
-        demo.execute((TYPES + _table()).encode())
+        demo.execute((TYPES + typed_table()).encode())
     return publish(database, "typed", "typed", f", target => 'y', exclude => array['team', 'z'], {PATHS}")
 
 

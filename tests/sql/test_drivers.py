@@ -209,6 +209,55 @@ def test_driver_trains_predicts_and_receives_errors(driver: Driver, alice: Conne
     )
 
 
+def test_driver_predicts_a_table_and_deploys_a_version(driver: Driver, alice: Connection, serve: Serve) -> None:
+    serve(lambda request: described(request, ["petal", "sepal"]))
+    predicted = "select count(value) from tensile_predict_table($1, $2, keys => array['id'])"
+    assert driver.value(predicted, "flowers", "iris") == 60
+    assert driver.value("select tensile_deploy($1, $2, reason => $3)", "flowers", "1", "as before") == 1
+    # Which arguments are declared as text or unknown, and which as integers, is the driver's choice.
+    assert driver.value("select tensile_deploy($1, 1)", "flowers") == 1
+    assert driver.refused("select tensile_deploy($1, $2)", "flowers", "9").message == (
+        'model "flowers" has no version 9'
+    )
+    error = driver.refused(predicted, "flowers", "iris_copy")
+    assert (error.sqlstate, error.message) == ("42P01", 'relation "iris_copy" does not exist')
+
+
+@pytest.mark.parametrize(("type_oid", "packed"), [(23, ">i"), (20, ">q")], ids=["int4", "int8"])
+def test_integers_may_be_sent_in_binary_form(
+    database: Database, alice: Connection, serve: Serve, type_oid: int, packed: str
+) -> None:
+    """JDBC and pgx send the type and the binary form of an integer, as a program has it."""
+    serve(echo)
+    job = value(alice, "select tensile_train('sent', 'iris', target => 'species')")
+    row = "select tensile_predict('flowers', i) from iris as i where id = $1"
+    with database.connect("alice") as session:
+
+        def called(statement: str, *arguments: int) -> Any:
+            sent = [struct.pack(packed, argument) for argument in arguments]
+            types = [type_oid] * len(arguments)
+            return session.pgconn.exec_params(statement.encode(), sent, types, [1] * len(arguments), 1)
+
+        answers = [
+            called(row, 1),
+            called("select tensile_deploy('flowers', $1)", 1),
+            called("select tensile_cancel($1)", job),
+            called("select tensile_predict_label('flowers', i, version => $1) from iris as i limit 1", 7),
+        ]
+    errors = [answer.error_field(ord("M")) for answer in answers]
+    assert errors[:3] == [None] * 3
+    assert [answer.get_value(0, 0) for answer in answers[:3]] == [
+        struct.pack(">d", 0.5),
+        struct.pack(">i", 1),
+        b"\1",
+    ]
+    wrong = {
+        23: 'model "flowers" has no version 7',
+        20: "function tensile_predict_label(unknown, iris, version => bigint)",
+    }
+    assert errors[3].decode().startswith(wrong[type_oid])
+
+
 def test_arrays_arrive_as_the_drivers_own_lists(database: Database, alice: Connection, serve: Serve) -> None:
     serve(echo)
     statement = "select tensile_predict_batch('flowers', array_agg(i order by id)) from iris as i where id <= 3"
@@ -282,6 +331,9 @@ def described(request: dict[str, Any], features: Sequence[str]) -> dict[str, Any
     """Answer as a regression with these features, whose predictions are those of `echo`."""
     if request["verb"] == "features":
         return result({"features": [{"name": name, "kind": "float"} for name in features], "numeric": True})
+    if request.get("kind") == "table":
+        values = ",".join(str(place + 0.5) for place, _ in enumerate(request["rows"]))
+        return result({"values": f"{{{values}}}", "labels": None, "probabilities": None})
     return echo(request)
 
 
