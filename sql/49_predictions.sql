@@ -345,11 +345,12 @@ create function tensile.view_parts(view text, callers_schema text, argument text
   language plpgsql stable parallel unsafe
 as $$
 declare
+  kind constant text := case argument when 'function_name' then 'function' else 'view' end;
   parts text[];
 begin
   if view is null then
     raise exception '% is null', argument
-      using errcode = 'null_value_not_allowed', hint = 'Give a name for the view.';
+      using errcode = 'null_value_not_allowed', hint = format('Give a name for the %s.', kind);
   end if;
   parts := parse_ident(view);
   if cardinality(parts) = 1 then
@@ -359,13 +360,13 @@ begin
     raise exception '% is "%", not a name', argument, view
       using errcode = 'invalid_name',
             hint = case when parts[1] is null then 'No schema is selected: name one, as in ''public.predicted''.'
-                        else 'Give the name of a view, or schema.view.' end;
+                        else format('Give the name of a %1$s, or schema.%1$s.', kind) end;
   end if;
   return array[left(parts[1], 63), left(parts[2], 63)];
 end
 $$;
 comment on function tensile.view_parts(text, text, text) is
-  'returns schema and name of a view that a function creates; without a schema it is the given one. argument names the '
+  'returns schema and name of a view or function to create; without a schema it is the given one. argument names the '
   'argument, for the error messages';
 
 create function tensile.predict_into(request jsonb) returns bigint
@@ -410,8 +411,8 @@ comment on procedure public.tensile_predict_into_and_wait is
   'enqueues a prediction of a relation into a view, commits, and returns when the job has ended; raises the error of a '
   'failed job. The job continues if the call is cancelled';
 
--- A view and a trigger are made by the caller's session, with the caller's rights. So they belong to the caller, and
--- PostgreSQL checks whether the caller may make them.
+-- A view, a function and a trigger are made by the caller's session, with the caller's rights. So they belong to the
+-- caller, and PostgreSQL checks whether the caller may make them.
 create function tensile.create_predict_view(model text, relation regclass, view text, callers_schema name)
   returns regclass
   language plpgsql volatile parallel unsafe
@@ -447,6 +448,65 @@ create function public.tensile_create_predict_view(model text, relation regclass
 comment on function public.tensile_create_predict_view(text, regclass, text) is
   'creates a view with all columns of a relation and the model''s prediction for each row, in a column named predicted_ '
   'and the target';
+
+create function tensile.create_predict_function(model text, relation regclass, function_name text, callers_schema name)
+  returns regprocedure
+  language plpgsql volatile parallel unsafe
+as $$
+#variable_conflict use_variable
+declare
+  most constant int := current_setting('max_function_args')::int;
+  described jsonb;
+  parts text[];
+  needed bigint;
+  parameters text;
+  fields text;
+  types text;
+  signature regprocedure;
+begin
+  perform public.tensile_require_role('tensile_user');
+  described := tensile.call('describe_prediction', jsonb_build_object(
+    'model', model, 'relation', relation::oid::bigint));
+  parts := tensile.view_parts(function_name, callers_schema, 'function_name');
+  -- An argument has no type modifier, so a value of type character(n) is padded as a column of the relation pads it.
+  select count(*), string_agg(format('%I %s', a.attname, format_type(a.atttypid, null)), ', ' order by a.attnum),
+         string_agg(format_type(a.atttypid, null), ', ' order by a.attnum),
+         string_agg(format(case when a.atttypid = 'bpchar'::regtype and a.atttypmod > 4
+                                then 'pg_catalog.rpad($%1$s, greatest(pg_catalog.length($%1$s), %3$s)) as %2$I'
+                                else '$%1$s as %2$I' end, a.place, a.attname, a.atttypmod - 4), ', ' order by a.attnum)
+    into needed, parameters, types, fields
+    from (select row_number() over (order by c.attnum) as place, c.*
+            from pg_attribute as c
+           where c.attrelid = relation and c.attnum > 0 and not c.attisdropped
+             and described -> 'needed' ? c.attname::text) as a;
+  if needed > most then
+    raise exception 'model "%" needs % columns, and a function has at most % arguments', model, needed, most
+      using errcode = 'too_many_arguments',
+            hint = format('Call tensile_predict(%L, input) with a jsonb object of the columns.', model);
+  end if;
+  execute format(
+    'create function %I.%I(%s) returns %s language sql stable parallel unsafe'
+    ' return public.%I(%L, (select tensile.row_json(r) from (select %s) as r))',
+    parts[1], parts[2], parameters,
+    case when (described -> 'numeric')::boolean then 'double precision' else 'text' end,
+    case when (described -> 'numeric')::boolean then 'tensile_predict' else 'tensile_predict_label' end,
+    model, fields);
+  signature := format('%I.%I(%s)', parts[1], parts[2], types)::regprocedure;
+  execute format('comment on function %s is %L', signature,
+                 format('predicts "%s" by the model "%s"', described ->> 'target', model));
+  return signature;
+end
+$$;
+comment on function tensile.create_predict_function(text, regclass, text, name) is
+  'implements tensile_create_predict_function; a function without a schema is made in the given one';
+
+create function public.tensile_create_predict_function(model text, relation regclass, function_name text)
+  returns regprocedure
+  language sql volatile parallel unsafe
+  return tensile.create_predict_function(model, relation, function_name, pg_catalog.current_schema());
+comment on function public.tensile_create_predict_function(text, regclass, text) is
+  'creates a function that predicts for one row, with an argument for each column that the model needs, which has the '
+  'name and type of the relation''s column';
 
 create function public.tensile_create_predict_trigger(model text, relation regclass, column_name name) returns void
   language plpgsql volatile parallel unsafe

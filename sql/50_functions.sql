@@ -595,7 +595,7 @@ begin
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'follow_job', 'prediction', 'prediction_part',
-                             'predictions', 'batch', 'create_predict_view', 'predict_column', 'row_form', 'row_bytes',
+                             'predictions', 'batch', 'create_predict_view', 'create_predict_function', 'predict_column', 'row_form', 'row_bytes',
                              'row_json', 'key_text', 'check_row_size', 'texts_of', 'evaluation', 'repeat_job',
                              'repeat_training', 'split_parts', 'checks', 'raise_no_job', 'raise_no_change',
                              'predict_into', 'view_parts',
@@ -621,8 +621,8 @@ begin
            and p.proname not in ('tensile_predict_batch', 'tensile_predict_batch_label', 'tensile_predict_batch_proba',
                                  'tensile_version')
         or p.pronamespace = 'tensile'::regnamespace
-           and p.proname in ('training_request', 'train', 'create_predict_view', 'evaluation', 'split_parts', 'checks',
-                             'repeat_job', 'repeat_training', 'predict_into')
+           and p.proname in ('training_request', 'train', 'create_predict_view', 'create_predict_function', 'evaluation',
+                             'split_parts', 'checks', 'repeat_job', 'repeat_training', 'predict_into')
   loop
     execute format('grant execute on routine %s to public', routine);
   end loop;

@@ -78,7 +78,11 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
     help="whether the new version becomes the one that predicts",
 )
 @click.option("--depends-on", type=int, multiple=True, metavar="JOB_ID", help="start after this job; may be repeated")
+@click.option("--not-before", metavar="TIME", help="start no earlier, such as '2030-01-31 22:00+00'")
 @click.option("--idempotency-key", metavar="TEXT", help="two requests with the same key are one job")
+@click.option(
+    "--snapshot/--no-snapshot", default=False, help="train on the rows as they are now, from a copy of them"
+)
 @click.option("--wait/--no-wait", "waits", default=False, help="watch the job until it has ended")
 def train(dsn: str | None, as_json: bool, waits: bool, **options: Any) -> None:
     """Enqueue a training of MODEL on the table RELATION and print the job's number."""

@@ -164,10 +164,10 @@ select tensile.train(tensile.training_request(
   preprocess => %(preprocess)s::pg_catalog.jsonb, split => %(split)s::pg_catalog.jsonb,
   metric => %(metric)s::pg_catalog.text, early_stop => %(early_stop)s::pg_catalog.jsonb,
   init_from => %(init_from)s::pg_catalog.text, priority => %(priority)s::pg_catalog.int4,
-  depends_on => %(depends_on)s::pg_catalog.int8[],
+  depends_on => %(depends_on)s::pg_catalog.int8[], not_before => %(not_before)s::pg_catalog.timestamptz,
   memory_limit => %(memory_limit)s::pg_catalog.text, max_runtime => %(max_runtime)s::pg_catalog.interval,
   deploy => %(deploy)s::pg_catalog.text, idempotency_key => %(idempotency_key)s::pg_catalog.text,
-  transform => %(transform)s::pg_catalog.jsonb));
+  snapshot => %(snapshot)s::pg_catalog.bool, transform => %(transform)s::pg_catalog.jsonb));
 
 -- cancel --
 select public.tensile_cancel(%(job)s::pg_catalog.int8);

@@ -109,16 +109,21 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
 
 
 def describe_prediction(plpy: Plpy, request: Json) -> Json:
-    """Return the target of a model, and whether its labels are numbers. Refuses a relation that lacks a feature."""
+    """Return the target of a model, whether its labels are numbers, and the columns that its rows need.
+
+    Refuses a relation that lacks a needed column.
+    """
     name = read_model_name(request)
     version = find_version(plpy, name, None)
     oid = read_integer(request, "relation")
     if oid is None:
         raise RequestError("no relation is given", hint="Name the relation whose rows to predict.")
     source, columns = _relation(plpy, oid)
+    described = describe_version(plpy, name, version, source, columns)
     return {
         "target": version["target"],
-        "numeric": describe_version(plpy, name, version, source, columns)["numeric"],
+        "numeric": described["numeric"],
+        "needed": raw_columns(version, [feature["name"] for feature in described["features"]]),
         "columns": {column: row["type"] for column, row in columns.items()},
         "relation": source,
     }

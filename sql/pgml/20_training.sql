@@ -152,7 +152,7 @@ comment on function pgml.own_hyperparams(jsonb, jsonb) is
   'returns the hyperparams of a training without those of its network, with names of scikit-learn replaced where the '
   'meaning is the same; refuses names with another meaning';
 
-create or replace function pgml.own_split(test_size real, test_sampling text) returns jsonb
+create or replace function pgml.own_split(test_size real, test_sampling text, target text) returns jsonb
   language plpgsql stable
   set search_path = pg_catalog, pg_temp
 as $$
@@ -161,21 +161,27 @@ declare
   share constant numeric := test_size::text::numeric;
 begin
   if test_size > 0 and test_size < 1 then
-    if way in ('random', 'last') then
+    if way = 'stratified' and target is null then
+      raise exception 'y_column_name is null, and test_sampling is "stratified"'
+        using errcode = 'invalid_parameter_value',
+              hint = 'Name the column whose values have the same shares in each part.';
+    elsif way in ('random', 'last', 'stratified') then
       return jsonb_build_object(case way when 'last' then 'last' else 'test_size' end, share,
-                                'valid_size', round((1 - share) * 0.15, 4));
+                                'valid_size', round((1 - share) * 0.15, 4))
+             || case way when 'stratified' then jsonb_build_object('stratify', target) else '{}' end;
     end if;
     perform pgml.refuse(format('the test_sampling %s', coalesce('"' || left(test_sampling, 100) || '"', 'null')), null,
-      'Give ''random'', or ''last'' for the rows with the latest date or timestamp.');
+      'Give ''random'', ''stratified'' for equal shares of the target''s values in each part, or ''last'' for the rows '
+      'with the latest date or timestamp.');
   end if;
   raise exception 'test_size is %', coalesce(test_size::text, 'null')
     using errcode = 'invalid_parameter_value', detail = 'A number of rows is not supported.',
           hint = 'Give the share of the rows to hold out, above 0 and below 1, as in test_size => 0.25.';
 end
 $$;
-comment on function pgml.own_split(real, text) is
-  'returns the split of a training: the share test_size at random or from the end, and 15 % of the other rows for '
-  'validation';
+comment on function pgml.own_split(real, text, text) is
+  'returns the split of a training: the share test_size at random, from the end, or with equal shares of the target''s '
+  'values, and 15 % of the other rows for validation';
 
 create or replace function pgml.own_preprocess(preprocess jsonb) returns jsonb
   language plpgsql stable
@@ -186,7 +192,7 @@ declare
   step record;
 begin
   for step in
-    select c.key as column_name, s.key as name, s.value #>> '{}' as method
+    select c.key as column_name, s.key as name, s.value #>> '{}' as method, s.value -> 'ordinal' as texts
       from jsonb_each(preprocess) as c,
            lateral jsonb_each(case jsonb_typeof(c.value) when 'object' then c.value
                                    else jsonb_build_object('', c.value) end) as s
@@ -195,16 +201,23 @@ begin
     own := own || case
       when step.name = 'impute' and step.method in ('mean', 'median', 'zero', 'error')
         then pgml.column_option(own, 'missing', step.column_name, to_jsonb(step.method))
+      when step.name = 'impute' and step.method = 'mode'
+        then pgml.column_option(own, 'missing', step.column_name, '"most_frequent"')
       when step.name = 'scale' and step.method in ('standard', 'preserve')
         then pgml.column_option(own, 'standardize', step.column_name, to_jsonb(step.method = 'standard'))
       when step.name = 'encode' and step.method = 'one_hot'
         then pgml.column_option(own, 'categories', step.column_name, '10000')  -- the most: one for each value
+      when step.name = 'encode' and step.method = 'target'
+        then pgml.column_option(own, 'encode', step.column_name, '"target"')
+      when step.name = 'encode' and jsonb_typeof(step.texts) = 'array'
+        then pgml.column_option(own, 'encode', step.column_name, step.texts)
       when step.name = 'encode' and step.method = 'native' then '{}' end;
     if own is null then
       perform pgml.refuse(
         format('preprocess: %s of column "%s"', case step.name when '' then 'a value that is not an object'
                else format('"%s": "%s"', step.name, left(step.method, 100)) end, step.column_name),
-        'Supported are impute (mean, median, zero, error), scale (standard, preserve) and encode (one_hot, native).',
+        'Supported are impute (mean, median, mode, zero, error), scale (standard, preserve) and encode (one_hot, '
+        'native, target, {"ordinal": [...]}).',
         'Choose one of these; or compute the column in a view, and train on the view.');
     end if;
   end loop;
@@ -288,7 +301,8 @@ begin
     preprocess => case when repeated then last -> 'preprocess'
                        else pgml.own_preprocess(coalesce(nullif(request -> 'preprocess', 'null'), '{}')) end,
     split => case when repeated then last -> 'split'
-                  else pgml.own_split((request ->> 'test_size')::real, request ->> 'test_sampling') end,
+                  else pgml.own_split((request ->> 'test_size')::real, request ->> 'test_sampling',
+                                      request ->> 'y_column_name') end,
     metric => case task when 'classification' then 'f1_macro' when 'regression' then 'r2' end,
     deploy => case when (request ->> 'automatic_deploy')::boolean is false then 'never' else 'if_better' end,
     snapshot => coalesce((request ->> 'materialize_snapshot')::boolean, false)

@@ -152,6 +152,7 @@ create or replace view pgml.trained_models with (security_invoker) as
 select v.version_id as id, m.name, v.task::text as task, pgml.algorithm_of(v.architecture) as algorithm,
        'python' as runtime, v.created_at,
        case when v.training #>> '{split,last}' is not null then 'last'
+            when v.training #>> '{split,stratify}' is not null then 'stratified'
             when v.training #>> '{split,column}' is not null then 'column' else 'random' end as test_sampling,
        coalesce(v.training #>> '{split,last}', v.training #>> '{split,test_size}')::real as test_size,
        v.deployed
@@ -207,7 +208,7 @@ declare
     'job', 'job that trained the model', 'strategy', 'how the model was chosen', 'deployed_at', 'time of the deployment',
     'deployed', 'whether the model predicts when only its project is named',
     'relation_name', 'relation of the training', 'y_column_name', 'column that the model predicts, as an array',
-    'test_sampling', 'how rows were held out: random, last or column', 'test_size', 'share of the rows held out');
+    'test_sampling', 'how rows were held out: random, stratified, last or column', 'test_size', 'share of the rows held out');
 begin
   for col in
     select c.relname as view_name, a.attname as name

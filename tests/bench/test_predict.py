@@ -18,4 +18,5 @@ def test_a_client_and_predictions_of_a_table_store_the_same_answers(database: Da
         assert row["largest_difference"] < 1e-5
         assert row["ratio"] > 0
         assert row["over_single_calls"] > 1
-    assert set(rows[0]["growth_bytes"]) == {"session", "service"}
+    watched = {"session", "service", "trainer", "backend reading", "backend writing"}
+    assert set(rows[0]["growth_bytes"]) == watched

@@ -288,15 +288,17 @@ def test_training_is_enqueued_with_the_given_options(demo: Tensile, database: Da
     done = demo(
         "train", "m", "t", "--target", "y", "--hyperparams", '{"epochs": 2, "batch_size": 10}', "--exclude", "b",
         "--priority", "3", "--memory-limit", "200MB", "--early-stop", '{"patience": 5}', "--max-runtime", "2 hours",
-        "--deploy", "always", "--json")  # fmt: skip
+        "--deploy", "always", "--not-before", "2099-01-31 22:00+00", "--snapshot", "--json")  # fmt: skip
     assert done.code == 0, done.err
     assert done.err.startswith("notice: ")
     job = json.loads(done.out)["job_id"]
     with database.connect("demo") as connection:
-        row = connection.execute("select priority, spec from tensile.jobs where job_id = %s", (job,)).fetchone()
+        row = connection.execute(
+            "select priority, spec, not_before = '2099-01-31 22:00+00' from tensile.jobs where job_id = %s", (job,)
+        ).fetchone()
     assert row is not None
-    priority, spec = row
-    assert priority == 3
+    priority, spec, is_postponed = row
+    assert (priority, spec["snapshot"], is_postponed) == (3, True, True)
     assert (spec["target"], spec["deploy"], spec["early_stop"]["patience"]) == ("y", "always", 5)
     assert (spec["hyperparams"]["epochs"], spec["hyperparams"]["batch_size"]) == (2, 10)
     assert (spec["memory_limit_bytes"], spec["max_runtime_s"]) == (200 * 1024 * 1024, 7200)
@@ -312,6 +314,7 @@ def test_training_is_enqueued_with_the_given_options(demo: Tensile, database: Da
         (["m", "t", "--target", "y", "--architecture", "pyramid"], "pyramid"),
         (["m", "t", "--target", "y", "--memory-limit", "much"], "much"),
         (["m", "t", "--target", "y", "--max-runtime", "for ever"], "for ever"),
+        (["m", "t", "--target", "y", "--not-before", "some day"], "some day"),
     ],
 )
 def test_invalid_request_ends_with_a_message_and_code_2(

@@ -169,5 +169,20 @@ def test_a_wide_table_trains_predicts_and_evaluates(
         "select tensile_predict_label('wide', n) from numbers as n order by id limit 3"
     ).fetchall()
     assert {label for (label,) in predicted} <= {"0", "1", "2"}
+    called = "select key ->> 'id' as id, label from tensile_predict_table('wide', 'numbers')"
+    counted = demo.execute(
+        f"select count(*), count(label), count(distinct id) from ({called}) as p".encode()
+    ).fetchone()
+    assert counted == (rows, rows, rows)
+    stored = demo.execute("select tensile_predict_into('wide', 'numbers', 'wide_answers')").fetchone()
+    assert stored is not None
+    assert service.until_ended(stored[0]) == ["succeeded"], service.log.read_text()
+    differences = (
+        f"select count(*), count(*) filter (where a.label <> p.label) from wide_answers as a join ({called}) as p"
+    )
+    compared = demo.execute(f"{differences} on p.id = a.id::text".encode()).fetchone()
+    assert compared is not None
+    # Networks compute other last digits in other batches, so a label of two equal chances may differ.
+    assert (compared[0], compared[1] <= rows // 1000) == (rows, True)
     metrics: dict[str, float] = dict(demo.execute("select * from tensile_evaluate('wide', 'numbers')").fetchall())
     assert 0 <= metrics["accuracy"] <= 1

@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from tests.e2e.conftest import Service
 from tests.e2e.trainings import child_pids
+from tests.service.test_types import PATHS, TYPES, typed_table
 
 pytestmark = pytest.mark.postgres
 
@@ -154,6 +155,93 @@ def test_killed_trainer_leaves_one_complete_table(service: Service, demo: Connec
     assert service.value("select attempt from tensile.jobs where job_id = %s", job) == 2
     assert rows(demo, "select count(*), count(distinct id) from after_kill") == [(300000, 300000)]
     demo.execute("drop view after_kill")
+
+
+def test_progress_of_a_running_job_is_shown(service: Service, demo: Connection) -> None:
+    demo.execute("analyze into_many")  # the expected rows are those of the statistics
+    job = predict(demo, "'into_y', 'into_many', 'in_progress'")
+    progress = f"""
+        select model, owner, state::text, phase, relation, output, rows_predicted, rows_expected, percent,
+               rows_per_s > 0, eta between updated_at and updated_at + interval '1 hour'
+          from tensile.stat_progress_predict where job_id = {job} and rows_predicted > 0"""
+    ((*names, rows_predicted, rows_expected, percent, is_fast, ends),) = service.until(
+        lambda: rows(demo, progress), "the job to report its progress"
+    )
+    assert names == ["into_y", "demo", "running", "predicting", "public.into_many", "public.in_progress"]
+    assert (0 < rows_predicted <= 300000, rows_expected, is_fast, ends) == (True, 300000, True, True)
+    assert float(percent) == pytest.approx(100 * rows_predicted / 300000, abs=0.051)
+    demo.execute("select tensile_cancel(%s)", (job,))
+    service.until_ended(job)
+    assert rows(demo, f"select * from tensile.stat_progress_predict where job_id = {job}") == []
+    demo.execute("drop view if exists in_progress")
+
+
+def test_a_job_predicts_a_column_of_every_type_as_predict_table_does(service: Service, demo: Connection) -> None:
+    demo.execute((TYPES + typed_table()).encode())
+    trained = rows(
+        demo,
+        f"""select tensile_train('into_typed', 'typed', 'y', exclude => array['team', 'z'], {PATHS},
+                   architecture => '{{"type": "mlp", "hidden": [8]}}', hyperparams => '{{"epochs": 1}}')""",
+    )
+    assert service.until_ended(trained[0][0]) == ["succeeded"], service.log.read_text()
+    job = predict(demo, "'into_typed', 'typed', 'typed_answers'")
+    assert service.until_ended(job) == ["succeeded"], service.log.read_text()
+    stored = rows(demo, "select id, key, value, label from typed_answers order by id")
+    called = rows(
+        demo,
+        "select (key -> 'id')::int, key, value, label from tensile_predict_table('into_typed', 'typed') order by 1",
+    )
+    assert stored == called
+    assert len({value for *_, value, _ in stored}) > 1
+    demo.execute("drop view typed_answers")
+
+
+def test_a_training_is_described_by_one_row(service: Service, demo: Connection) -> None:
+    ((described, is_recent),) = rows(
+        demo,
+        """select to_jsonb(i) - 'trained_at', trained_at between now() - interval '1 hour' and now()
+             from tensile_training_info('into_label') as i""",
+    )
+    metric = described.pop("metric")
+    assert (is_recent, 0 <= metric <= 1) == (True, True)
+    assert described == {
+        "version": 1,
+        "deployed": True,
+        "task": "classification",
+        "target": "label",
+        "architecture": {"type": "mlp", "hidden": [32], "dropout": 0.2},
+        "metric_name": "accuracy",
+        "parameters": 290,
+        "weights_bytes": 1432,
+        "relation": "public.into_rows",
+        "job": service.value("select min(job_id) from tensile.jobs where model_name = 'into_label'"),
+        "hyperparams": {
+            "batch_size": 16,
+            "betas": [0.9, 0.999],
+            "epochs": 1,
+            "eps": 1e-08,
+            "learning_rate": 0.002,
+            "optimizer": "adamw",
+            "precision": "torch",
+            "schedule": "cosine",
+            "seed": 0,
+            "warmup": 0.0,
+            "weight_decay": 0.01,
+        },
+        "features": ["a", "b", "u"],
+        "rows": 300,
+        "split": {},
+        "settings": {
+            "best_epoch": 1,
+            "chosen": ["batch_size", "early_stop"],
+            "deploy": "always",
+            "early_stop": {"on": False},
+            "epochs_trained": 1,
+            "parts": {"test": 39, "train": 214, "valid": 47},
+            "preprocess": {},
+            "rows_without_target": 0,
+        },
+    }
 
 
 def test_cancelled_and_failed_jobs_leave_nothing(service: Service, demo: Connection) -> None:

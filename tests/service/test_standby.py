@@ -98,6 +98,7 @@ def test_sessions_of_a_standby_predict_by_a_service_that_only_reads() -> None:
                     reader.execute("select * from tensile_evaluate('flowers', 'flowers')").fetchall()
                 )
                 assert 0 <= scores["accuracy"] <= 1
+                _compare_with_single_calls(reader)
                 assert refused(reader, "select * from tensile_explain('m', 'flowers')") == Refused(
                     "0A000",
                     "a hot standby answers predictions and evaluations only",
@@ -110,6 +111,20 @@ def test_sessions_of_a_standby_predict_by_a_service_that_only_reads() -> None:
                 assert service.wait() == 2
                 assert service.stderr is not None
                 assert "the database server is not a hot standby" in service.stderr.read()
+
+
+def _compare_with_single_calls(reader: psycopg.Connection) -> None:
+    """Check that whole tables, batches and computed features are predicted as rows are, in the standby's sessions."""
+    for model in ("flowers", "computed"):
+        single = reader.execute(
+            f"select id, tensile_predict_label('{model}', f) from flowers as f order by id".encode()
+        ).fetchall()
+        assert len(single) == 60
+        assert {label for _, label in single} <= {"p", "q"}
+        whole = f"select (key -> 'id')::bigint, label from tensile_predict_table('{model}', 'flowers') order by 1"
+        assert reader.execute(whole.encode()).fetchall() == single
+        batch = f"select tensile_predict_batch_label('{model}', array_agg(f order by id)) from flowers as f"
+        assert reader.execute(batch.encode()).fetchone() == ([label for _, label in single],)
 
 
 def _database_with_a_model(cluster: Cluster, sockets: Path) -> Database:
@@ -126,6 +141,7 @@ def _database_with_a_model(cluster: Cluster, sockets: Path) -> Database:
     with database.connect("demo") as connection:
         fill(connection, "flowers", "target", "text:(array['p', 'q'])[n % 2 + 1]")
     publish(database, "flowers", "flowers")
+    publish(database, "computed", "flowers", """, transform => '{"double": "2 * a", "long": "b || b"}'""")
     return database
 
 

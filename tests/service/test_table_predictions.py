@@ -324,6 +324,68 @@ def test_view_shows_the_prediction_of_each_row_with_every_name_quoted(demo: Conn
     assert error[1] == 'relation public.mixed has no column "a", which model "flowers" needs'
 
 
+def test_function_predicts_from_named_arguments_whatever_the_settings_of_the_session(
+    database: Database, demo: Connection
+) -> None:
+    ((made,),) = rows(demo, "select tensile_create_predict_function('mixed', 'mixed', 'score')::text")
+    (columns,) = zip(
+        *rows(
+            demo,
+            """select quote_ident(name) from pg_proc as p, unnest(p.proargnames) as name
+                where p.oid = 'score'::regproc""",
+        ),
+        strict=True,
+    )
+    assert made.startswith("score(")
+    call = f"score({', '.join(f'{name} => m.{name}' for name in columns)})"
+    by_row = rows(demo, "select tensile_predict('mixed', m) from mixed as m where id <= 9 order by id")
+    for settings in ("", *SETTINGS, "set search_path = pg_temp"):
+        with database.connect(user="demo") as session:
+            session.execute(settings.encode())
+            called = session.execute(
+                f"select public.{call} from public.mixed as m where id <= 9 order by id".encode(), binary=True
+            ).fetchall()
+        assert called == by_row
+    demo.execute("drop function score")
+
+
+def test_function_is_made_as_the_caller_and_has_every_name_quoted(database: Database, demo: Connection) -> None:
+    with demo.transaction(force_rollback=True):
+        demo.execute('create schema "odd ""s"; set search_path = "odd ""s", public')
+        demo.execute('create table padded (id int, "a" measure, b char(5), extra int)')
+        name = '\'"odd ""s"."fu""nction"\''
+        ((made,),) = rows(demo, f"select tensile_create_predict_function('flowers', 'padded', {name})::text")
+        assert made == '"fu""nction"(measure,character)'
+        same = "select {}(a => 0.1, b => %s) = tensile_predict_label('flowers', row(1, 0.1, %s, 2)::padded)"
+        for text in ("red", "blue", "blueish", None):
+            statement = same.format('"fu""nction"')
+            if text == "blueish":  # longer than the column: no row of the table has the value
+                assert demo.execute(statement.split(" = ")[0].encode(), (text,)).fetchone() != (None,)
+            else:
+                assert demo.execute(statement.encode(), (text, text)).fetchone() == (True,)
+        described = rows(
+            demo,
+            """select pg_get_userbyid(proowner), provolatile, proparallel, prosecdef, prorettype::regtype::text,
+                      proargnames, obj_description(oid) from pg_proc where proname = 'fu"nction'""",
+        )
+        assert described == [("demo", "s", "u", False, "text", ["a", "b"], 'predicts "label" by the model "flowers"')]
+        again = "select tensile_create_predict_function('flowers', 'padded', 'twice')"
+        demo.execute(again.encode())
+        with demo.transaction(force_rollback=True):
+            assert refusal(demo, again)[:2] == ("42723", 'function "twice" already exists with same argument types')
+    for function, message, hint in (
+        ("null", "function_name is null", "Give a name for the function."),
+        ("'a.b.c'", 'function_name is "a.b.c", not a name', "Give the name of a function, or schema.function."),
+    ):
+        call = f"select tensile_create_predict_function('flowers', 'flowers', {function})"
+        assert refusal(demo, call)[1:] == (message, hint)
+    error = refusal(demo, "select tensile_create_predict_function('flowers', 'mixed', 'f')")
+    assert error[1] == 'relation public.mixed has no column "a", which model "flowers" needs'
+    with database.connect(user="bob") as bob:
+        error = refusal(bob, "select tensile_create_predict_function('mixed', 'mixed', 'f')")
+        assert error[:2] == ("42704", 'there is no model "mixed"')
+
+
 def test_trigger_stores_the_prediction_of_each_changed_row(database: Database, demo: Connection) -> None:
     with demo.transaction(force_rollback=True):
         demo.execute("""create table arriving (id int, a float8, b text, "gu ess" varchar(20))""")

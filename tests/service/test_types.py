@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import psycopg
 import pytest
 
 from indb_tensile.catalog.reader_connection import open_reader
@@ -12,6 +13,7 @@ from indb_tensile.learning.columns import ColumnData, TableData
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.relation_reader import read
 from tests.conftest import Database
+from tests.learning.test_copyvectors import IN_EXTENSION
 from worker.serving.answers import Answers
 
 from .conftest import Published, Service, publish
@@ -88,7 +90,7 @@ SETTINGS = (
 )
 
 
-def _table() -> str:
+def typed_table() -> str:
     """Return statements that create a table with a column of each type and with documents."""
     columns = ", ".join(f"c{place} {name}" for place, name in enumerate(CASES))
     rows = []
@@ -112,7 +114,7 @@ def _table() -> str:
 def typed(database: Database) -> Published:
     """A model of a table with a column of each type."""
     with database.connect(user="demo") as demo:
-        demo.execute((TYPES + _table()).encode())
+        demo.execute((TYPES + typed_table()).encode())
     return publish(database, "typed", "typed", f", target => 'y', exclude => array['team', 'z'], {PATHS}")
 
 
@@ -206,6 +208,61 @@ def test_every_type_keeps_its_values_and_its_parts_in_a_snapshot(database: Datab
         parts = demo.execute("select part, count(*) from tensile_split('copied') group by part").fetchall()
     prepared = copied.prepared
     assert dict(parts) == {"train": prepared.train.rows, "valid": prepared.valid.rows, "test": prepared.test.rows}
+
+
+# Types with the text of pgvector's and the wire format that tests/learning/test_copyvectors.py records.
+VECTOR_TYPE = """
+create type v.{name};
+create function v.{name}_in(cstring) returns v.{name} language internal immutable strict as 'textin';
+create function v.{name}_out(v.{name}) returns cstring language internal immutable strict as 'textout';
+create type v.{name} (input = v.{name}_in, output = v.{name}_out, internallength = variable);
+create function v.{name}_send(v.{name}) returns bytea language plpgsql immutable strict as $$
+  begin
+    return (select int2send(count(*)::int2) || '\\x0000' || string_agg(case '{name}' when 'vector' then float4send(e)
+                     else decode(('{{"1": "3c00", "-2": "c000", "0.5": "3800"}}'::jsonb ->> e::text), 'hex') end, '')
+              from unnest(translate($1::text, '[]', '{{}}')::float4[]) as e);
+  end $$;
+alter type v.{name} set (send = v.{name}_send);
+"""
+
+
+def test_vectors_of_pgvector_are_trained_split_and_predicted(database: Database, service: Service) -> None:
+    with database.connect() as admin:
+        admin.execute("create schema v; grant usage on schema v to public")
+        for name in ("vector", "halfvec"):
+            admin.execute(VECTOR_TYPE.format(name=name).encode())
+            admin.execute(IN_EXTENSION.format(name=name).encode())
+    with database.connect(user="demo") as demo:
+        demo.execute(
+            """create table embedded (id int primary key, e v.vector, h v.halfvec, y int);
+               insert into embedded select i, (array['[1,-2,0.5]', '[0.5,0.5,1]', null])[i % 3 + 1]::v.vector,
+                      (array['[1,-2]', '[0.5,1]'])[i % 2 + 1]::v.halfvec, i % 2 from generate_series(1, 60) as i;
+               create view embeddings as select e, h, y, id as number from embedded;
+               create table uneven as select id, '[1,2]'::v.vector as e, y from embedded;
+               update uneven set e = '[1]' where id = 5;
+               grant select on embedded, uneven to tensile_reader"""
+        )
+        with pytest.raises(psycopg.Error, match='"e"'):  # found in the first rows, before the job is enqueued
+            demo.execute("select tensile_train('m', 'uneven', 'y')")
+    direct = publish(database, "direct", "embedded", ", target => 'y'")
+    copied = publish(database, "copied_vectors", "embeddings", ", target => 'y', split => '{\"key\": [\"number\"]}'")
+    for published in (direct, copied):
+        arrays = published.predictor.preprocessor.recipe.arrays
+        assert [(part.name, part.shape) for part in arrays] == [("e", (3,)), ("h", (2,))]
+    with database.connect(user="demo") as demo:
+        for model, relation, key, published in (
+            ("direct", "embedded", "id", direct),
+            ("copied_vectors", "embeddings", "number", copied),
+        ):
+            parts = demo.execute(
+                f"select part, count(*) from tensile_split('{model}') group by part".encode()
+            ).fetchall()
+            prepared = published.prepared
+            assert dict(parts) == {part: getattr(prepared, part).rows for part in ("train", "valid", "test")}
+            whole = f"""select value from tensile_predict_table('{model}', '{relation}', keys => array['{key}'])
+                         order by (key ->> '{key}')::int"""
+            single = f"select tensile_predict('{model}', t) from {relation} as t order by {key}"
+            assert demo.execute(whole.encode()).fetchall() == demo.execute(single.encode()).fetchall()
 
 
 @pytest.mark.parametrize("split", ['{"group": "team"}', '{"stratify": "y"}'])

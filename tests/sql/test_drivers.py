@@ -21,8 +21,8 @@ from psycopg.pq import ExecStatus
 
 from tests.conftest import Database
 
-from .conftest import Connection, Refused, Serve, value
-from .fakes import echo
+from .conftest import Connection, Refused, Serve, refused, value
+from .fakes import echo, result
 
 pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("published")]
 
@@ -172,6 +172,14 @@ with source as (
                                                 target := given.target) as job) as called)
 select coalesce(json_agg(source.job) -> 0, 'null')::text from source"""
 
+_POSTGREST_PREDICTION = """
+with source as (
+    select called.kind_of
+      from (select %s::json as body) as payload,
+           lateral (select petal, sepal from json_to_record(payload.body) as _ (petal real, sepal real)) as given,
+           lateral (select public.kind_of(petal := given.petal, sepal := given.sepal) as kind_of) as called)
+select coalesce(json_agg(source.kind_of) -> 0, 'null')::text from source"""
+
 DRIVERS = [_Psycopg, _Psycopg2, _Asyncpg, _SqlAlchemy, _Jdbc, _Go]
 
 
@@ -199,6 +207,55 @@ def test_driver_trains_predicts_and_receives_errors(driver: Driver, alice: Conne
         None,
         "The columns are id, petal, sepal, species, kind, label_known.",
     )
+
+
+def test_driver_predicts_a_table_and_deploys_a_version(driver: Driver, alice: Connection, serve: Serve) -> None:
+    serve(lambda request: described(request, ["petal", "sepal"]))
+    predicted = "select count(value) from tensile_predict_table($1, $2, keys => array['id'])"
+    assert driver.value(predicted, "flowers", "iris") == 60
+    assert driver.value("select tensile_deploy($1, $2, reason => $3)", "flowers", "1", "as before") == 1
+    # Which arguments are declared as text or unknown, and which as integers, is the driver's choice.
+    assert driver.value("select tensile_deploy($1, 1)", "flowers") == 1
+    assert driver.refused("select tensile_deploy($1, $2)", "flowers", "9").message == (
+        'model "flowers" has no version 9'
+    )
+    error = driver.refused(predicted, "flowers", "iris_copy")
+    assert (error.sqlstate, error.message) == ("42P01", 'relation "iris_copy" does not exist')
+
+
+@pytest.mark.parametrize(("type_oid", "packed"), [(23, ">i"), (20, ">q")], ids=["int4", "int8"])
+def test_integers_may_be_sent_in_binary_form(
+    database: Database, alice: Connection, serve: Serve, type_oid: int, packed: str
+) -> None:
+    """JDBC and pgx send the type and the binary form of an integer, as a program has it."""
+    serve(echo)
+    job = value(alice, "select tensile_train('sent', 'iris', target => 'species')")
+    row = "select tensile_predict('flowers', i) from iris as i where id = $1"
+    with database.connect("alice") as session:
+
+        def called(statement: str, *arguments: int) -> Any:
+            sent = [struct.pack(packed, argument) for argument in arguments]
+            types = [type_oid] * len(arguments)
+            return session.pgconn.exec_params(statement.encode(), sent, types, [1] * len(arguments), 1)
+
+        answers = [
+            called(row, 1),
+            called("select tensile_deploy('flowers', $1)", 1),
+            called("select tensile_cancel($1)", job),
+            called("select tensile_predict_label('flowers', i, version => $1) from iris as i limit 1", 7),
+        ]
+    errors = [answer.error_field(ord("M")) for answer in answers]
+    assert errors[:3] == [None] * 3
+    assert [answer.get_value(0, 0) for answer in answers[:3]] == [
+        struct.pack(">d", 0.5),
+        struct.pack(">i", 1),
+        b"\1",
+    ]
+    wrong = {
+        23: 'model "flowers" has no version 7',
+        20: "function tensile_predict_label(unknown, iris, version => bigint)",
+    }
+    assert errors[3].decode().startswith(wrong[type_oid])
 
 
 def test_arrays_arrive_as_the_drivers_own_lists(database: Database, alice: Connection, serve: Serve) -> None:
@@ -235,6 +292,49 @@ def test_request_in_postgrests_manner_acts_as_the_role_that_it_sets(
         assert value(admin, "select owner_name from tensile.jobs where job_id = %s", int(row[0])) == "alice"
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             session.execute("select tensile_train('rest', 'iris', target => 'species')")
+
+
+def test_caller_that_only_names_arguments_predicts_by_a_typed_function(
+    database: Database, alice: Connection, admin: Connection, serve: Serve
+) -> None:
+    features = ["petal", "sepal"]
+    service = serve(lambda request: described(request, features))
+    made = value(alice, "select tensile_create_predict_function('flowers', 'iris', 'kind_of')::text")
+    assert made == "kind_of(real,real)"
+    with authenticator_of(admin, database) as session, session.transaction():
+        session.execute("set local role alice; set local timezone = 'Asia/Tokyo'")
+        row = session.execute(_POSTGREST_PREDICTION, ['{"sepal": 1.5, "petal": 3}']).fetchone()
+    assert row == ("0.5",)
+    assert service.requests[-1]["rows"] == [{"petal": 3, "sepal": 1.5}]
+    with authenticator_of(admin, database) as session:
+        assert refused(session, "select kind_of(petal := 1, sepal := 2)") == Refused(
+            "42501",
+            'role "monitor" is not a member of tensile_user',
+            None,
+            "Ask an administrator for: grant tensile_user to monitor;",
+        )
+
+    features[:] = [f"c{place}" for place in range(101)]
+    columns = ", ".join(f"{name} real" for name in features)
+    alice.execute(f"create table broad ({columns})".encode())
+    assert refused(alice, "select tensile_create_predict_function('flowers', 'broad', 'f')") == Refused(
+        "54023",
+        'model "flowers" needs 101 columns, and a function has at most 100 arguments',
+        None,
+        "Call tensile_predict('flowers', input) with a jsonb object of the columns.",
+    )
+    features.pop()
+    alice.execute("select tensile_create_predict_function('flowers', 'broad', 'f')")
+
+
+def described(request: dict[str, Any], features: Sequence[str]) -> dict[str, Any]:
+    """Answer as a regression with these features, whose predictions are those of `echo`."""
+    if request["verb"] == "features":
+        return result({"features": [{"name": name, "kind": "float"} for name in features], "numeric": True})
+    if request.get("kind") == "table":
+        values = ",".join(str(place + 0.5) for place, _ in enumerate(request["rows"]))
+        return result({"values": f"{{{values}}}", "labels": None, "probabilities": None})
+    return echo(request)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tests.conftest import Database
 from tests.pgbouncer import Pooled, pooled
 
 from .conftest import Connection, Serve, value
-from .fakes import echo
+from .test_drivers import described
 
 pytestmark = pytest.mark.postgres
 
@@ -80,12 +80,15 @@ def test_controller_behind_a_pooler_ends_at_once_with_a_hint(transaction_pool: P
 def test_clients_train_predict_and_cancel_in_transaction_mode(
     alice: Connection, serve: Serve, transaction_pool: Pooled
 ) -> None:
-    serve(echo)
+    serve(lambda request: described(request, ["petal", "sepal"]))
+    table = "select array_agg(value) from tensile_predict_table('flowers', 'iris') where (key ->> 'id')::int < 4"
     del alice  # the fixture created the table and the model
     with transaction_pool.connect("alice") as first, transaction_pool.connect("alice") as second:
         for client in (first, second) * 4:
             job = value(client, "select tensile_train('flowers', 'iris', target => 'species')")
             assert value(client, "select tensile_predict('flowers', i) from iris as i where id = %s", 1) == 0.5
+            assert len(value(client, table)) == 3
+            assert value(client, "select tensile_deploy('flowers', 1)") == 1
             assert value(client, "select tensile_cancel(%s)", job) is True
             assert value(client, "select state::text from tensile.jobs where job_id = %s", job) == "cancelled"
 

@@ -106,6 +106,21 @@ SPLIT = {"test_size": 0.25, "valid_size": 0.1125}
                 }
             },
         ),
+        (
+            """'regression', 'public.iris', 'petal', preprocess => '{
+                 "sepal": {"impute": "mode"}, "species": {"encode": {"ordinal": ["setosa", "virginica"]}}}'""",
+            {
+                "preprocess": {
+                    "missing": {"sepal": "most_frequent"},
+                    "encode": {"species": ["setosa", "virginica"]},
+                }
+            },
+        ),
+        (
+            """'regression', 'public.iris', 'petal', preprocess => '{"species": {"encode": "target"}}'""",
+            {"preprocess": {"encode": {"species": "target"}}},
+        ),
+        (f"'classification', {IRIS}, test_sampling => 'stratified'", {"split": {**SPLIT, "stratify": "species"}}),
         (f"'classification', {IRIS}, materialize_snapshot => true", {"snapshot": True}),
         ("null, 'iris', 'petal', 'auto'", {"architecture": {"type": "auto"}, "task": "regression"}),
         ("'regression', '\"Ärger im Haus\".\"My.table\"', 'x'", {"target": "x"}),
@@ -170,12 +185,20 @@ def test_a_later_training_repeats_relation_target_task_and_split(alice: Connecti
         (f"""'classification', {IRIS}, hyperparams => '{{"epoch": 4}}'""", "22023", "epochs"),
         (f"'classification', {IRIS}, test_size => 100", "22023", "share"),
         (f"'classification', {IRIS}, test_size => 'NaN'", "22023", "share"),
-        (f"'classification', {IRIS}, test_sampling => 'stratified'", "0A000", "random"),
+        ("'classification', 'iris', test_sampling => 'stratified'", "22023", "column"),
+        ("'regression', 'iris', 'petal', test_sampling => 'stratified'", "22023", "integer"),
+        (f"'classification', {IRIS}, test_sampling => 'grouped'", "0A000", "stratified"),
         (f"'classification', {IRIS}, test_sampling => null", "0A000", "random"),
         (f"'classification', {IRIS}, runtime => 'java'", "22023", "Leave"),
         (f"""'classification', {IRIS}, preprocess => '{{"petal": {{"scale": "robust"}}}}'""", "0A000", "view"),
         (
-            f"""'classification', {IRIS}, preprocess => '{{"petal": {{"encode": {{"ordinal": []}}}}}}'""",
+            """'regression', 'iris', 'petal', preprocess => '{"species": {"encode": {"ordinal": []}}}'""",
+            "22023",
+            "list",
+        ),
+        (f"""'classification', {IRIS}, preprocess => '{{"petal": {{"impute": "min"}}}}'""", "0A000", "view"),
+        (
+            f"""'classification', {IRIS}, preprocess => '{{"petal": {{"encode": {{"ordinal": 1}}}}}}'""",
             "0A000",
             "view",
         ),

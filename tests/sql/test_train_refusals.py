@@ -435,6 +435,29 @@ def test_relation_without_rows_of_its_own_is_refused(alice: Connection, relation
     assert (error.sqlstate, error.hint) == ("42809", "Name the table that holds the rows to train on.")
 
 
+def test_uuid_that_differs_in_each_row_is_left_out_and_refused_by_name(alice: Connection) -> None:
+    alice.execute(
+        """create table sessions (visit uuid, visitor uuid, x real, y int);
+           insert into sessions select gen_random_uuid(), md5((i % 4)::text)::uuid, i, i % 2
+             from generate_series(1, 20) as i;
+           grant select on sessions to tensile_reader"""
+    )
+    notices: list[str] = []
+    alice.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+    job = value(alice, "select tensile_train('m', 'sessions', 'y')")
+    assert "left out of the features, as each of the first rows has a different uuid: visit" in notices
+    assert value(alice, "select spec -> 'exclude' from tensile.jobs where job_id = %s", job) == ["visit"]
+
+    named = "select tensile_train('m', 'sessions', 'y', features => array['visit', 'visitor', 'x'])"
+    error = refused(alice, named)
+    assert (error.sqlstate, error.message, error.detail) == (
+        "22023",
+        'column of table "public.sessions" cannot be learned from: "visit"',
+        '"visit" (uuid): each of the first rows has a different value; there is nothing to learn from it.',
+    )
+    assert (error.hint or "").startswith("Leave it out")
+
+
 def test_error_names_all_columns_that_cannot_be_learned_from(alice: Connection) -> None:
     alice.execute(
         """create table odd (a json, b real, c point, d int4range, e iris, f money, g uuid, y int);

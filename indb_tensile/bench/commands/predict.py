@@ -7,7 +7,8 @@ run in turns, with the same network and one thread, and store key and value of e
 the time of tensile_predict_table over the client's, and `into_ratio` that of tensile_predict_into with the wait for
 its job. `over_single_calls` compares the rows per second with those of `tensile_predict`, called for each row.
 `first_row_s` is the time to the first row of a cursor. `growth_bytes` says how much more memory of its own
-(RssAnon) each process has at most for four times the rows.
+(RssAnon) each process has at most for four times the rows of the first table: the session and the service for
+tensile_predict_table, the trainer and its two backends, which read and write, for tensile_predict_into.
 
 The benchmark creates a database, on a server of its own unless the dsn, a superuser's, names one.
 """
@@ -27,7 +28,7 @@ from psycopg.types.json import Jsonb
 
 from indb_tensile.bench.harness import prediction_calls
 from indb_tensile.bench.harness.argument_types import whole
-from indb_tensile.bench.harness.bench_controller import bench_controller, wait_for
+from indb_tensile.bench.harness.bench_controller import bench_controller, trainers_of, wait_for
 from indb_tensile.bench.harness.bench_database import temporary_database
 from indb_tensile.bench.harness.own_memory import OwnMemory
 from indb_tensile.bench.harness.prediction_client import predict_by_copy
@@ -66,14 +67,14 @@ def measure(dsn: str, rows: int, rounds: int) -> list[dict[str, Any]]:
         _create(connection, rows)
         with (
             _service_directory(connection) as directory,
-            bench_controller(dsn, "predict", threads=1, service_directory=directory),
+            bench_controller(dsn, "predict", threads=1, service_directory=directory) as controller,
         ):
             predictors = {model: _trained(connection, model) for model in _FEATURES}
             figures = [
                 _compare(connection, model, predictor, rows if model == "bench_mlp" else max(1, rows // 10), rounds)
                 for model, predictor in predictors.items()
             ]
-            figures[0] |= {"growth_bytes": _growth(connection)}
+            figures[0] |= {"growth_bytes": _growth(connection, controller.pid)}
     return figures
 
 
@@ -99,7 +100,9 @@ def _create(connection: Connection, rows: int) -> None:
             connection.execute(sql.SQL(_SQL[statement]).format(**names))
         for name in names.values():
             connection.execute(sql.SQL(_SQL["grant_table"]).format(relation=name))
-    connection.execute(_SQL["create_repeated"].encode())
+    features = sql.SQL(", ").join(map(sql.Identifier, _COLUMNS))
+    connection.execute(sql.SQL(_SQL["create_repeated"]).format(columns=features, rows=sql.Literal(rows)))
+    connection.execute(sql.SQL(_SQL["grant_table"]).format(relation=sql.Identifier("bench_repeated")))
 
 
 def _trained(connection: Connection, model: str) -> ModelPredictor:
@@ -109,18 +112,24 @@ def _trained(connection: Connection, model: str) -> ModelPredictor:
         {"model": model, "sample": f"{model}_sample", "architecture": _ARCHITECTURES[model]},
     ).fetchone()
     assert row is not None
-    ended: list[Any] = []
-
-    def has_ended() -> bool:
-        ended[:] = connection.execute(_SQL["ended"].encode(), {"job": row[0]}).fetchone() or ()
-        return bool(ended)
-
-    wait_for(has_ended, "a training to end")
-    if ended[0] != "succeeded":
-        raise TensileError(f"the training of {model} {ended[0]}: {ended[1]}")
+    _wait_for_job(connection, row[0])
     stored = connection.execute(_SQL["stored"].encode(), {"model": model}).fetchone()
     assert stored is not None
     return ModelPredictor.load(*stored)
+
+
+def _wait_for_job(connection: Connection, job: int, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Wait until a job has succeeded, and call `meanwhile` again and again."""
+    ended: list[Any] = []
+
+    def has_ended() -> bool:
+        meanwhile()
+        ended[:] = connection.execute(_SQL["ended"].encode(), {"job": job}).fetchone() or ()
+        return bool(ended)
+
+    wait_for(has_ended, f"job {job} to end")
+    if ended[0] != "succeeded":
+        raise TensileError(f"job {job} {ended[0]}: {ended[1]}")
 
 
 def _compare(connection: Connection, model: str, predictor: ModelPredictor, rows: int, rounds: int) -> dict[str, Any]:
@@ -203,8 +212,8 @@ def _first_row_s(connection: Connection, values: Mapping[str, str]) -> float:
         return _seconds(lambda: connection.execute(b"fetch bench_rows").fetchone())
 
 
-def _growth(connection: Connection) -> dict[str, int]:
-    """Return by how many bytes the peaks of both processes grow from the table to four times its rows."""
+def _growth(connection: Connection, controller: int) -> dict[str, int]:
+    """Return by how many bytes the peak of each process grows from the table to four times its rows."""
     service = connection.execute(_SQL["service"].encode()).fetchone()
     assert service is not None
     pids = {"session": connection.info.backend_pid, "service": service[0]}
@@ -213,8 +222,29 @@ def _growth(connection: Connection) -> dict[str, int]:
         with OwnMemory(pids) as memory:
             values = {"model": "bench_mlp", "relation": relation}
             connection.execute(_SQL["count_rows"].encode(), values)
-        peaks.append(memory.peaks_bytes)
-    return {name: peaks[1][name] - peaks[0][name] for name in pids}
+        peaks.append(memory.peaks_bytes | _peaks_of_job(connection, controller, values))
+    return {name: peaks[1].get(name, 0) - size_bytes for name, size_bytes in peaks[0].items()}
+
+
+def _peaks_of_job(connection: Connection, controller: int, values: Mapping[str, str]) -> dict[str, int]:
+    """Return the peaks of the trainer that predicts the relation into a table, and of its backends.
+
+    The trainers that wait for a job are watched too, and are smaller.
+    """
+    _drop_answers(connection)
+    row = connection.execute(_SQL["enqueue_prediction"].encode(), values).fetchone()
+    assert row is not None
+    with OwnMemory({}) as memory:
+
+        def watch() -> None:
+            for pid in trainers_of(controller):
+                memory.add("trainer", pid)
+            for name, pid in connection.execute(_SQL["backends"].encode(), {"job": row[0]}):
+                memory.add(name, pid)
+
+        _wait_for_job(connection, row[0], watch)
+    _drop_answers(connection)
+    return memory.peaks_bytes
 
 
 def _seconds(action: Callable[[], object]) -> float:

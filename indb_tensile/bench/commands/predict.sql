@@ -20,9 +20,9 @@ alter table {relation} add primary key (id)
 create table {sample} as select * from {relation} limit 2000
 
 -- create_repeated --
--- Four times the rows without another table.
-create view bench_repeated as
-select * from bench_mlp union all select * from bench_mlp union all select * from bench_mlp union all select * from bench_mlp
+-- Four times the rows. It is a table, because tensile_predict_into copies the rows of a view.
+create unlogged table bench_repeated as
+select (number * {rows} + id) as id, {columns}, y from bench_mlp, generate_series(0, 3) as number
 
 -- fill_statistics --
 vacuum analyze {relation}
@@ -63,6 +63,13 @@ select (key ->> 'id')::bigint as id, value from public.tensile_predict_table(%(m
 
 -- predict_into --
 call public.tensile_predict_into_and_wait(%(model)s, %(relation)s, 'public.bench_view')
+
+-- enqueue_prediction --
+select public.tensile_predict_into(%(model)s, %(relation)s, 'public.bench_view', array['id'])
+
+-- backends --
+select 'backend ' || substring(application_name from '\((.*)\)$'), pid from pg_catalog.pg_stat_activity
+ where starts_with(application_name, format('tensile trainer %%s (', %(job)s::bigint))
 
 -- drop_view --
 drop view if exists bench_view

@@ -9,10 +9,13 @@ _PAUSE_S = 0.02
 
 
 class OwnMemory:
-    """Samples the anonymous resident memory of processes in a thread. `peaks_bytes` has each one's largest sample."""
+    """Samples the anonymous resident memory of processes in a thread.
+
+    `peaks_bytes` has the largest sample of each name, which may be that of several processes.
+    """
 
     def __init__(self, pids: Mapping[str, int]) -> None:
-        self._pids = pids
+        self._pids = set(pids.items())
         self.peaks_bytes = dict.fromkeys(pids, 0)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
@@ -25,14 +28,22 @@ class OwnMemory:
         self._ended.set()
         self._thread.join()
 
+    def add(self, name: str, pid: int) -> None:
+        """Watch one more process."""
+        self._pids.add((name, pid))
+
     def _watch(self) -> None:
         while True:
-            for name, pid in self._pids.items():
-                self.peaks_bytes[name] = max(self.peaks_bytes[name], _own_bytes(pid))
+            for name, pid in tuple(self._pids):
+                self.peaks_bytes[name] = max(self.peaks_bytes.get(name, 0), _own_bytes(pid))
             if self._ended.wait(_PAUSE_S):
                 return
 
 
 def _own_bytes(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+    """Return the memory of a process, 0 of one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
