@@ -544,6 +544,73 @@ comment on function public.tensile_evaluate(text, regclass, integer) is
   'returns the metrics of the model on the rows of a relation; without a relation, on the held-out rows of its '
   'training';
 
+-- Figures ------------------------------------------------------------------------------------------------------------
+
+create function tensile.figure_rows(
+  figure text, model text, relation oid, version integer, options jsonb, callers_path text
+) returns setof jsonb
+  language plpgsql volatile parallel unsafe rows 100
+as $$
+begin
+  perform public.tensile_require_role('tensile_user');
+  return query
+  select entry.value
+    from jsonb_array_elements(tensile.call('figure', options || jsonb_build_object(
+      'figure', figure, 'model', model, 'version', version, 'relation', relation::bigint,
+      'search_path', callers_path)) -> 'rows') with ordinality as entry (value, place)
+   order by entry.place;
+end
+$$;
+comment on function tensile.figure_rows(text, text, oid, integer, jsonb, text) is
+  'implements tensile_confusion_matrix and its kin: returns each row of the figure as a list; reads a view under the '
+  'caller''s search_path, because the view''s functions may need it';
+
+create function public.tensile_confusion_matrix(
+  model text, relation regclass default null, version integer default null
+) returns table (actual text, predicted text, rows bigint)
+  language sql volatile parallel unsafe rows 100
+begin atomic
+  select f.row ->> 0, f.row ->> 1, (f.row ->> 2)::bigint
+    from tensile.figure_rows('confusion_matrix', model, relation::oid, version, '{}',
+                             pg_catalog.current_setting('search_path')) as f (row);
+end;
+comment on function public.tensile_confusion_matrix(text, regclass, integer) is
+  'returns how many rows of each label are predicted as each label, for the pairs that occur, on the rows of a '
+  'relation; without a relation, on the held-out rows of the training, which only the owner of the model may see';
+
+create function public.tensile_roc_curve(
+  model text, label text default null, relation regclass default null, version integer default null
+) returns table (
+  class text, threshold double precision, true_positive_rate double precision, false_positive_rate double precision,
+  true_positives bigint, false_positives bigint
+)
+  language sql volatile parallel unsafe rows 200
+begin atomic
+  select f.row ->> 0, (f.row ->> 1)::double precision, (f.row ->> 2)::double precision,
+         (f.row ->> 3)::double precision, (f.row ->> 4)::bigint, (f.row ->> 5)::bigint
+    from tensile.figure_rows('roc_curve', model, relation::oid, version,
+                             pg_catalog.jsonb_build_object('label', $2),
+                             pg_catalog.current_setting('search_path')) as f (row);
+end;
+comment on function public.tensile_roc_curve(text, text, regclass, integer) is
+  'returns at most 200 points of the ROC curve of a label, or of all labels (of two, of the second), on the rows of a '
+  'relation; without a relation, on the held-out rows of the training, which only the owner of the model may see';
+
+create function public.tensile_calibration(
+  model text, relation regclass default null, version integer default null, bins integer default 15
+) returns table (bin integer, mean_predicted double precision, observed_share double precision, rows bigint)
+  language sql volatile parallel unsafe rows 15
+begin atomic
+  select (f.row ->> 0)::integer, (f.row ->> 1)::double precision, (f.row ->> 2)::double precision,
+         (f.row ->> 3)::bigint
+    from tensile.figure_rows('calibration', model, relation::oid, version,
+                             pg_catalog.jsonb_build_object('bins', bins),
+                             pg_catalog.current_setting('search_path')) as f (row);
+end;
+comment on function public.tensile_calibration(text, regclass, integer, integer) is
+  'returns for bins of the probability of the predicted label: its mean, the share of right predictions, and the '
+  'rows, on the rows of a relation; without a relation, on the held-out rows of the training';
+
 create function tensile.split_parts(model text, relation oid, version integer, callers_path text)
   returns table (key jsonb, part text)
   language plpgsql volatile parallel unsafe rows 1000

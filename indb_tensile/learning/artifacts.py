@@ -226,6 +226,10 @@ class ModelPredictor:
 
         The rows may be another version's `held_out`, so that two versions can be compared.
         """
+        return evaluate(self.task, *self.score_columns(columns), self.preprocessor)
+
+    def score_columns(self, columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
+        """Return the network's outputs for rows of a table, and their encoded targets."""
         data = columns[self.preprocessor.target.name]
         rows = len(data.missing)
         outputs, targets = [], []
@@ -233,7 +237,7 @@ class ModelPredictor:
             block = {name: column.part(start, end) for name, column in columns.items()}
             outputs.append(self.outputs(self.preprocessor.transform(block)))
             targets.append(self.preprocessor.target.encode(data.part(start, end)))
-        return evaluate(self.task, np.concatenate(outputs), np.concatenate(targets), self.preprocessor)
+        return np.concatenate(outputs), np.concatenate(targets)
 
     def outputs(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Run the network on transformed rows and return its outputs, shape (rows, outputs)."""

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 BINS = 15  # as in Guo et al.
-MOST_BINS = 1000
 _BLOCK_NUMBERS = 1 << 20  # probabilities that are processed at a time
 
 

@@ -83,6 +83,16 @@ def probabilities(outputs: Array) -> npt.NDArray[np.float64]:
     return result
 
 
+def finite_outputs(outputs: Array) -> Array:
+    """Return the outputs, or equal ones for all classes if the network diverged.
+
+    scikit-learn refuses values that are not finite.
+    """
+    if all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
+        return outputs
+    return np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)
+
+
 def _softmax(outputs: Array) -> npt.NDArray[np.float64]:
     shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
     normal: npt.NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
@@ -107,9 +117,7 @@ def _log_loss(class_probabilities: Array, targets: Array) -> float:
 
 def evaluate_classes(outputs: Array, targets: Array) -> dict[str, float]:
     """Return every metric of a classification that these rows define. The softmax of `outputs` is probabilities."""
-    if not all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
-        # The network diverged. Equal outputs stand for it, since scikit-learn refuses values that are not finite.
-        outputs = np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)
+    outputs = finite_outputs(outputs)
     class_probabilities = probabilities(outputs)
     predicted = outputs.argmax(axis=1)
     values = {"accuracy": float(metrics.accuracy_score(targets, predicted))}

@@ -146,6 +146,22 @@ class Preprocessor:
         others = [name for part in self._others for name in part.outputs]
         return (*self.recipe.numbers.outputs, *others)
 
+    @cached_property
+    def positions(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return, for each feature, the positions of its numbers in an encoded row, before the row is reshaped."""
+        numbers = self.recipe.numbers
+        feature_of = {path.name: path.column for path in self.recipe.documents}
+        places: dict[str, list[int]] = {name: [] for name in self.recipe.features}
+        scalars = (*numbers.names, *(numbers.names[place] for place in numbers.indicators))
+        for place, name in enumerate(scalars):
+            places[feature_of.get(name, name)].append(place)
+        begin = len(scalars)
+        for part in self._others:
+            end = begin + len(part.outputs)
+            places[feature_of.get(part.name, part.name)] += range(begin, end)
+            begin = end
+        return {name: np.array(own, np.int64) for name, own in places.items()}
+
     @property
     def layout(self) -> dict[str, Any]:
         """Return what a network that embeds the values of a row must know of it: `numbers` and `categories`.

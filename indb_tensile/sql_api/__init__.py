@@ -117,6 +117,7 @@ VERBS = {
     "predict_into": "prediction_request",
     "describe_prediction": "relation_predictions",
     "evaluate": "evaluations",
+    "figure": "figures",
     "split": "split_listing",
     "load_dataset": "dataset_loading",
     "ping": "service_connection",

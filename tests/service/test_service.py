@@ -16,6 +16,7 @@ from indb_tensile.bench.harness import prediction_calls as bench
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError
+from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
 from tests.conftest import Database, fresh_database
 from worker import service as program
 
@@ -131,6 +132,29 @@ def test_evaluation_from_sql_returns_the_models_metrics(
         )
     assert result == pytest.approx(expected)
     assert "accuracy" in result
+
+
+def test_figures_from_sql_are_those_of_the_models_outputs(
+    database: Database, service: Service, flowers: Published, houses: Published
+) -> None:
+    rows = rows_of(database, "flowers")
+    names = flowers.predictor.preprocessor.target.names
+    targets = flowers.predictor.preprocessor.targets_of(rows)
+    outputs = flowers.predictor.outputs(flowers.predictor.preprocessor.transform_rows(rows))
+    with database.connect(user="demo") as connection:
+        matrix = connection.execute("select * from tensile_confusion_matrix('flowers', 'flowers')").fetchall()
+        curve = connection.execute(
+            "select * from tensile_roc_curve('flowers', label => %s, relation => 'flowers')", (names[0],)
+        ).fetchall()
+        bins = connection.execute("select * from tensile_calibration('flowers', 'flowers', bins => 7)").fetchall()
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match='does not know the label "no"') as caught:
+            connection.execute("select * from tensile_roc_curve('flowers', 'no', 'flowers')")
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="a number, and has no confusion matrix"):
+            connection.execute("select * from tensile_confusion_matrix('houses', 'houses')")
+    assert matrix == confusion_rows(outputs, targets, names)
+    assert curve == [pytest.approx(row) for row in roc_rows(outputs, targets, names, names[0])]
+    assert bins == [pytest.approx(row) for row in calibration_rows(outputs, targets, 7)]
+    assert caught.value.diag.message_hint == f"Its labels are {', '.join(names)}."
 
 
 # --- requests to the analyst -----------------------------------------------------------------------------------

@@ -48,6 +48,9 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
         "select * from tensile_predict_proba('m', array[1])",
         "select tensile_predict_vector('m', '[1]'::jsonb)",
         "select * from tensile_evaluate('m')",
+        "select * from tensile_confusion_matrix('m')",
+        "select * from tensile_roc_curve('m')",
+        "select * from tensile_calibration('m')",
         "select * from tensile_split('m')",
         "select * from tensile_data_report(1)",
         "select * from tensile_training_info('m')",
@@ -108,6 +111,7 @@ def test_role_without_membership_can_call_no_inner_function(database: Database, 
             "select tensile_predict_batch('m', array[1])",
             "select tensile_version()",
             "select * from tensile.evaluation('m', 1, 1, '')",
+            "select * from tensile.figure_rows('roc_curve', 'm', 1, 1, '{}', '')",
         ):
             assert refused(admin, statement).sqlstate == "42501", statement
     finally:

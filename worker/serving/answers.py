@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,16 +11,32 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.errors import RequestError
+from indb_tensile.errors import InvariantError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor, Prediction
+from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
+from indb_tensile.learning.encoded_rows import EncodedRows
 from indb_tensile.learning.model_metrics import evaluate, probabilities
+from indb_tensile.learning.permutation_importance import permuted_columns, single_metric
 from indb_tensile.learning.preprocessor import NUMBERS
 from indb_tensile.learning.probability_texts import probability_texts
+from indb_tensile.request.abbreviation import shown
+from indb_tensile.request.figure_rules import CLASS_FIGURES, check_bins
+from indb_tensile.request.task_rules import check_metric
 
-from .requests import TABLE_KINDS, PredictionKind, RowError
+from .requests import TABLE_KINDS, Figure, FigureOptions, PredictionKind, RowError
 
 SCORE = "score"  # used beside PredictionKind, but never requested by a client: the scores that an evaluation stores
+ENCODED = "encoded"  # likewise: the encoded row and its target, from which the importance of columns is computed
+OUTPUTS = "outputs"  # likewise: the network's outputs for rows that are encoded already
+_NAMED_LABELS = 20  # of an error message
+
+
+class Encoded(NamedTuple):
+    """An encoded row, and the encoded value of its target."""
+
+    x: npt.NDArray[np.float32]
+    target: Any
 
 
 class Scored(NamedTuple):
@@ -60,6 +76,10 @@ class Answers:
         """
         if kind == SCORE:
             return self._compute_located(self._score, rows)
+        if kind == ENCODED:
+            return self._compute_located(self._encode, rows)
+        if isinstance(rows, EncodedRows):
+            return list(self._predictor.outputs(rows.array()))
         if kind in TABLE_KINDS:
             with_probabilities = kind == PredictionKind.TABLE_PROBA
             return self._compute_located(partial(self._table_entries, with_probabilities=with_probabilities), rows)
@@ -101,6 +121,37 @@ class Answers:
         """Return the metrics of scored rows."""
         return evaluate(self._predictor.task, outputs, targets, self._predictor.preprocessor)
 
+    def check_figure(self, figure: Figure, options: FigureOptions) -> None:
+        """Raise RequestError for a figure that the model does not have."""
+        target = self._predictor.preprocessor.target
+        if figure in CLASS_FIGURES and self._predictor.task is Task.REGRESSION:
+            raise RequestError(
+                f'the model predicts "{target.name}", a number, and has no {figure.replace("_", " ")}',
+                hint="Ask for its metrics with tensile_evaluate(...).",
+            )
+        if figure is Figure.FEATURE_IMPORTANCE:
+            check_metric(self._predictor.task, options.metric)
+        if options.label is not None and options.label not in target.names:
+            known = ", ".join(target.names[:_NAMED_LABELS])
+            raise RequestError(
+                f"the model does not know the label {shown(options.label)}", hint=f"Its labels are {known}."
+            )
+
+    def figure(
+        self, figure: Figure, options: FigureOptions, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]
+    ) -> Sequence[Sequence[Any]]:
+        """Return the rows of a figure of scored rows."""
+        names = self._predictor.preprocessor.target.names
+        match figure:
+            case Figure.CONFUSION_MATRIX:
+                return confusion_rows(outputs, targets, names)
+            case Figure.ROC_CURVE:
+                return roc_rows(outputs, targets, names, options.label)
+            case Figure.CALIBRATION:
+                return calibration_rows(outputs, targets, check_bins(options.bins, stored=False))
+            case other:
+                raise InvariantError(f"{other} is not a figure of scored rows")
+
     def _table_entries(self, rows: Sequence[Any], *, with_probabilities: bool) -> list[Any]:
         """Return the value of a regression for each row, or the place of its label, and probabilities as JSON."""
         outputs = self._predictor.outputs(self._predictor.transform(rows))
@@ -111,6 +162,22 @@ class Answers:
         if not with_probabilities:
             return places
         return list(zip(places, probability_texts(target.names, probabilities(outputs)), strict=True))
+
+    def permuted_columns(
+        self, x: npt.NDArray[np.float32], repeats: int, seed: int
+    ) -> Iterator[tuple[str, list[EncodedRows]]]:
+        """Yield each column with the encoded rows of its permutations."""
+        return permuted_columns(x, self._predictor.preprocessor, repeats, seed)
+
+    def single_metric(self, metric: str, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
+        """Return one metric of scored rows, NaN if they do not define it."""
+        return single_metric(metric, self._predictor.task, outputs, targets, self._predictor.preprocessor)
+
+    def _encode(self, rows: Sequence[Any]) -> list[Encoded]:
+        targets = self._predictor.preprocessor.targets_of(rows)
+        return [
+            Encoded(*pair) for pair in zip(self._predictor.preprocessor.transform_rows(rows), targets, strict=True)
+        ]
 
     def _score(self, rows: Sequence[Any]) -> list[Scored]:
         targets = self._predictor.preprocessor.targets_of(rows)

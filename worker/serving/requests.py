@@ -75,11 +75,34 @@ class Predict(Request, frozen=True, kw_only=True):
         return [SqlRecord(row) if isinstance(row, dict) else row for row in self.rows] if self.unnamed else self.rows
 
 
+class Figure(StrEnum):
+    """What an evaluation computes."""
+
+    METRICS = "metrics"
+    CONFUSION_MATRIX = "confusion_matrix"
+    ROC_CURVE = "roc_curve"
+    CALIBRATION = "calibration"
+    FEATURE_IMPORTANCE = "feature_importance"
+
+
+class FigureOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of figures: the `label` of a ROC curve, or null for all, and the `bins` of a calibration.
+
+    The importance of columns is the loss in `metric` over `repeats` permutations, which `seed` decides.
+    """
+
+    label: str | None = None
+    bins: int = 15
+    metric: str = ""
+    repeats: int = 5
+    seed: int = 0
+
+
 class Evaluate(Request, frozen=True, kw_only=True):
     """Score a version on rows that include the target, in parts on one connection.
 
     `evaluation` is the client's number for the evaluation. Parts are counted from 0. The answer to the last part has
-    the metrics.
+    the metrics, or the rows of another figure.
     """
 
     version: ModelVersionId
@@ -87,6 +110,8 @@ class Evaluate(Request, frozen=True, kw_only=True):
     evaluation: int = 0
     part: int = 0
     last: bool = True
+    figure: Figure = Figure.METRICS
+    options: FigureOptions = FigureOptions()
 
 
 class Features(Request, frozen=True, kw_only=True):
