@@ -179,7 +179,8 @@ comment on table tensile.version_figures is
   'classes of the table, and only the model''s owner reads those';
 comment on column tensile.version_figures.version_id is 'version of the figure';
 comment on column tensile.version_figures.name is
-  'confusion_matrix and roc_curve, which name classes; calibration, which all who may predict see';
+  'confusion_matrix and roc_curve, which name classes; calibration and feature_importance, which all who may predict '
+  'see';
 comment on column tensile.version_figures.figure is
   'rows: the figure, in the form that the function tensile_... of this name reads; or reason: why it is not stored';
 

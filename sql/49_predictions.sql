@@ -611,6 +611,22 @@ comment on function public.tensile_calibration(text, regclass, integer, integer)
   'returns for bins of the probability of the predicted label: its mean, the share of right predictions, and the '
   'rows, on the rows of a relation; without a relation, on the held-out rows of the training';
 
+create function public.tensile_feature_importance(
+  model text, relation regclass default null, version integer default null, repeats integer default null,
+  seed bigint default null
+) returns table (feature text, importance double precision, deviation double precision, metric text)
+  language sql volatile parallel unsafe rows 30
+begin atomic
+  select f.row ->> 0, (f.row ->> 1)::double precision, (f.row ->> 2)::double precision, f.row ->> 3
+    from tensile.figure_rows('feature_importance', model, relation::oid, version,
+                             pg_catalog.jsonb_build_object('repeats', repeats, 'seed', seed),
+                             pg_catalog.current_setting('search_path')) as f (row);
+end;
+comment on function public.tensile_feature_importance(text, regclass, integer, integer, bigint) is
+  'returns by how much the model''s metric gets worse if the values of a feature are permuted among the rows: the mean '
+  'and the deviation over some permutations, on at most 5000 rows of a relation; without a relation, on the held-out '
+  'rows of the training';
+
 create function tensile.split_parts(model text, relation oid, version integer, callers_path text)
   returns table (key jsonb, part text)
   language plpgsql volatile parallel unsafe rows 1000

@@ -1,4 +1,4 @@
-"""Returns figures of a version: its confusion matrix, ROC curves and calibration.
+"""Returns figures of a version: its confusion matrix, ROC curves and calibration, and the importance of its columns.
 
 With a relation, its rows are read as the caller and the service computes the figure. Without one, the figure of the
 rows that were held out of the training is read, which the training has stored.
@@ -10,8 +10,9 @@ from typing import Any
 
 from ..errors import RequestError
 from ..request.abbreviation import shown
-from ..request.figure_rules import FIGURES, STORED_BINS, check_bins
+from ..request.figure_rules import CLASS_FIGURES, FIGURES, STORED_BINS, check_bins, check_permutations
 from ..request.request_fields import read_choice, read_integer, read_model_name, read_text
+from ..request.task_rules import METRICS
 from .evaluations import evaluate_relation
 from .predictions import storable
 from .refusals import DENIED, NOT_READY, RefusalError
@@ -26,21 +27,36 @@ def figure(plpy: Plpy, request: Json) -> Json:
     """Return the rows of a figure of a version."""
     name, kind = read_model_name(request), read_choice(request, "figure", FIGURES, FIGURES[0])
     version = find_version(plpy, name, read_integer(request, "version"))
-    oid, label = read_integer(request, "relation"), read_text(request, "label")
-    bins = check_bins(read_integer(request, "bins"), stored=oid is None) if kind == "calibration" else STORED_BINS
-    if version["task"] == "regression":
+    oid = read_integer(request, "relation")
+    options = _options(request, kind, version, stored=oid is None)
+    if version["task"] == "regression" and kind in CLASS_FIGURES:
         raise RequestError(
             f'model "{name}" predicts "{version["target"]}", a number, and has no {kind.replace("_", " ")}',
             hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
         )
     if oid is not None:
-        fields: Json = {"figure": kind, "options": {"label": label, "bins": bins}}
+        fields: Json = {"figure": kind, "options": options}
         answer = evaluate_relation(plpy, name, version, oid, read_text(request, "search_path"), fields)
         return {"rows": storable(answer["rows"])}
     rows = _stored(plpy, name, version, kind)
     if kind == "roc_curve":
-        return {"rows": _of_label(rows, label)}
-    return {"rows": _merged(rows, bins) if kind == "calibration" else rows}
+        return {"rows": _of_label(rows, options["label"])}
+    return {"rows": _merged(rows, options["bins"]) if kind == "calibration" else rows}
+
+
+def _options(request: Json, kind: str, version: Row, *, stored: bool) -> Json:
+    """Return the checked arguments of a figure as the service reads them."""
+    match kind:
+        case "roc_curve":
+            return {"label": read_text(request, "label")}
+        case "calibration":
+            return {"bins": check_bins(read_integer(request, "bins"), stored=stored)}
+        case "feature_importance":
+            repeats, seed = read_integer(request, "repeats"), read_integer(request, "seed")
+            repeats, seed = check_permutations(repeats, seed, stored=stored)
+            metric = version["metric_name"] or METRICS[version["task"]][0]
+            return {"repeats": repeats, "seed": seed, "metric": metric}
+    return {}
 
 
 def _stored(plpy: Plpy, model: str, version: Row, kind: str) -> Rows:

@@ -16,7 +16,9 @@ from indb_tensile.bench.harness import prediction_calls as bench
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError
+from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
+from indb_tensile.learning.permutation_importance import permutation_importance, single_metric
 from tests.conftest import Database, fresh_database
 from worker import service as program
 
@@ -155,6 +157,38 @@ def test_figures_from_sql_are_those_of_the_models_outputs(
     assert curve == [pytest.approx(row) for row in roc_rows(outputs, targets, names, names[0])]
     assert bins == [pytest.approx(row) for row in calibration_rows(outputs, targets, 7)]
     assert caught.value.diag.message_hint == f"Its labels are {', '.join(names)}."
+
+
+def test_importance_from_sql_is_equal_for_equal_seeds_and_names_the_metric(
+    database: Database, service: Service, houses: Published
+) -> None:
+    def importance(connection: psycopg.Connection, arguments: str) -> list[tuple[Any, ...]]:
+        statement = f"select * from tensile_feature_importance('houses', 'houses', {arguments})"
+        return connection.execute(statement.encode()).fetchall()
+
+    with database.connect(user="demo") as connection:
+        first = importance(connection, "seed => 7")
+        assert first == importance(connection, "seed => 7")
+        assert [row[1] for row in first] != [row[1] for row in importance(connection, "seed => 8")]
+    assert {row[0] for row in first} == {"a", "b"}
+    assert [row[1] for row in first] == sorted((row[1] for row in first), reverse=True)
+    assert {row[3] for row in first} == {"r2"}
+    predictor, rows = houses.predictor, rows_of(database, "houses")
+    expected = permutation_importance(
+        predictor.outputs,
+        lambda outputs: predictor_metric(predictor, outputs, rows),
+        predictor.preprocessor.transform_rows(rows),
+        predictor.preprocessor,
+        metric="r2",
+        repeats=5,
+        seed=7,
+    )
+    assert {row[0]: row[1:3] for row in first} == {each[0]: pytest.approx(each[1:]) for each in expected}
+
+
+def predictor_metric(predictor: ModelPredictor, outputs: Any, rows: list[dict[str, Any]]) -> float:
+    targets = predictor.preprocessor.targets_of(rows)
+    return single_metric("r2", predictor.task, outputs, targets, predictor.preprocessor)
 
 
 # --- requests to the analyst -----------------------------------------------------------------------------------

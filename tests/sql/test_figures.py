@@ -87,6 +87,32 @@ def test_version_without_stored_figures_is_refused_with_the_way_out(alice: Conne
 
 
 @pytest.mark.usefixtures("stored")
+def test_importance_is_stored_or_computed_in_the_models_metric(
+    alice: Connection, bob: Connection, admin: Connection, serve: Serve
+) -> None:
+    service = serve(lambda _: result({"rows": [["petal", 0.25, 0.01, "accuracy"]]}))
+    statement = "select * from tensile_feature_importance('flowers', {})"
+    assert alice.execute(statement.format("'iris', seed => 3").encode()).fetchall() == [
+        ("petal", 0.25, 0.01, "accuracy")
+    ]
+    (request,) = service.requests
+    assert (request["figure"], request["options"]) == (
+        "feature_importance",
+        {"repeats": 5, "seed": 3, "metric": "accuracy"},
+    )
+    admin.execute(
+        """insert into tensile.version_figures (version_id, name, figure)
+           select version_id, 'feature_importance', '{"rows": [["petal", 0.5, 0, "accuracy"]]}'
+             from tensile.model_versions"""
+    )
+    alice.execute("select tensile_grant_model('flowers', 'bob')")
+    stored = bob.execute("select * from tensile_feature_importance('flowers')").fetchall()
+    assert stored == [("petal", 0.5, 0.0, "accuracy")]
+    for arguments in ("seed => 1", "'iris', repeats => 0", "'iris', repeats => 101", "'iris', seed => -1"):
+        assert refused(alice, statement.format(arguments)).sqlstate == "22023"
+
+
+@pytest.mark.usefixtures("stored")
 def test_wrong_arguments_of_figures_are_refused(alice: Connection, admin: Connection) -> None:
     error = refused(alice, "select * from tensile_calibration('flowers', bins => 7)")
     assert (error.sqlstate, error.message) == (

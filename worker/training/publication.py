@@ -14,6 +14,7 @@ from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.class_figures import stored_figures
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.datareport import report_result
+from indb_tensile.learning.held_out_importance import stored_importance
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.preparation import Prepared
 
@@ -60,6 +61,7 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
     metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor)
     names = prepared.preprocessor.target.names
     figures = stored_figures(outputs, targets, names) if prepared.task is Task.CLASSIFICATION else {}
+    figures["feature_importance"] = stored_importance(bundle, prepared.held_out, prepared.metric)
     return Judgement(bundle=bundle, metrics=metrics, figures=figures)
 
 
