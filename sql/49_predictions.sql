@@ -544,6 +544,48 @@ comment on function public.tensile_evaluate(text, regclass, integer) is
   'returns the metrics of the model on the rows of a relation; without a relation, on the held-out rows of its '
   'training';
 
+create function tensile.attributions(
+  model text, input anycompatible, version integer, label text, seed bigint
+) returns jsonb
+  language plpgsql stable parallel unsafe
+  set lock_timeout = '2s'
+as $$
+begin
+  perform public.tensile_require_role('tensile_user');
+  if pg_column_size(input) >= 32768 then
+    perform tensile.check_row_size(input, 1);
+  end if;
+  return tensile.call('explain_prediction', jsonb_build_object(
+    'model', model, 'version', version, 'label', label, 'seed', seed,
+    'form', tensile.row_form(pg_typeof(input))), array[to_jsonb(input)]) -> 'rows';
+end
+$$;
+comment on function tensile.attributions(text, anycompatible, integer, text, bigint) is
+  'implements tensile_explain_prediction: returns a list for each column';
+
+create function public.tensile_explain_prediction(
+  model text, input anycompatible, version integer default null, label text default null, seed bigint default 0
+) returns table (
+  feature text, attribution double precision, error double precision, class text, baseline double precision,
+  prediction double precision
+)
+  language plpgsql stable parallel unsafe rows 30
+as $$
+begin
+  perform public.tensile_require_role('tensile_user');
+  return query
+  select entry.value ->> 0, (entry.value ->> 1)::double precision, (entry.value ->> 2)::double precision,
+         entry.value ->> 3, (entry.value ->> 4)::double precision, (entry.value ->> 5)::double precision
+    from jsonb_array_elements(tensile.attributions(model, input, version, label, seed))
+         with ordinality as entry (value, place)
+   order by entry.place;
+end
+$$;
+comment on function public.tensile_explain_prediction(text, anycompatible, integer, text, bigint) is
+  'explains the prediction for a row by Shapley values: returns what each feature adds to the value, or to the '
+  'probability of a label (of the predicted one by default). The attributions sum to the prediction for the row less '
+  'that for a baseline row, which has the mean or most frequent values of the training';
+
 -- Figures ------------------------------------------------------------------------------------------------------------
 
 create function tensile.figure_rows(

@@ -113,6 +113,7 @@ VERBS = {
     "retrain": "repeated_requests",
     "create_model": "stored_models",
     "predict": "predictions",
+    "explain_prediction": "attributions",
     "predict_table": "relation_predictions",
     "predict_into": "prediction_request",
     "describe_prediction": "relation_predictions",

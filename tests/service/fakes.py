@@ -12,6 +12,7 @@ import numpy as np
 
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.encoded_rows import EncodedRows
+from indb_tensile.learning.shapley_values import ShapleyGame
 from worker.serving.answers import SCORE, Scored
 from worker.serving.identity import DatabaseIdentity
 from worker.serving.service_frames import RequestBuffer, frame
@@ -33,6 +34,12 @@ class Unevaluated:
 
     def permuted_columns(self, x: Any, repeats: int, seed: int) -> Iterator[tuple[str, list[EncodedRows]]]:
         return iter(())
+
+    def shapley_game(self, x: Any, label: str | None, seed: int) -> tuple[ShapleyGame, EncodedRows]:
+        raise NotImplementedError
+
+    def attributions(self, game: ShapleyGame, outputs: Any, label: str | None) -> list[list[Any]]:
+        return []
 
     def single_metric(self, metric: str, outputs: Any, targets: Any) -> float:
         return 0.0

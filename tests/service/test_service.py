@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from indb_tensile.bench.harness import prediction_calls as bench
 from indb_tensile.catalog.connection import connect
@@ -184,6 +185,38 @@ def test_importance_from_sql_is_equal_for_equal_seeds_and_names_the_metric(
         seed=7,
     )
     assert {row[0]: row[1:3] for row in first} == {each[0]: pytest.approx(each[1:]) for each in expected}
+
+
+def test_prediction_is_explained_from_sql_in_each_form_of_a_row(
+    database: Database, service: Service, flowers: Published
+) -> None:
+    with database.connect(user="demo") as connection:
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="no baseline row") as caught:
+            connection.execute("""select * from tensile_explain_prediction('flowers', '{"a": 1, "b": "x"}'::jsonb)""")
+        assert "tensile_feature_importance" in (caught.value.diag.message_hint or "")
+        with database.connect() as postgres:
+            postgres.execute(
+                "update tensile.version_bundles set bundle = bundle || jsonb_build_object('baseline', %s::jsonb)"
+                " where version_id = %s",
+                (Jsonb([0.0] * len(flowers.predictor.preprocessor.outputs)), flowers.version),
+            )
+        service.stop()
+        service.start()
+        rows = connection.execute(
+            "select e.* from flowers as t, tensile_explain_prediction('flowers', t) as e where t.id = 1"
+        ).fetchall()
+        of_json = connection.execute(
+            "select e.* from flowers as t, tensile_explain_prediction('flowers', to_jsonb(t), seed => 5) as e"
+            " where t.id = 1"
+        ).fetchall()
+        assert connection.execute("select * from tensile_explain_prediction('flowers', null::jsonb)").fetchall() == []
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="seed is -1"):
+            connection.execute("select * from tensile_explain_prediction('flowers', row(1), seed => -1)")
+        label = scalar(connection, "select tensile_predict_label('flowers', t) from flowers as t where id = 1")
+    assert rows == of_json
+    assert {row[0] for row in rows} == set(flowers.predictor.features)
+    assert {row[3] for row in rows} == {label}
+    assert sum(row[1] for row in rows) == pytest.approx(rows[0][5] - rows[0][4])
 
 
 def predictor_metric(predictor: ModelPredictor, outputs: Any, rows: list[dict[str, Any]]) -> float:

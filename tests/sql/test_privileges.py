@@ -54,6 +54,7 @@ def test_another_user_can_neither_cancel_predict_nor_drop(alice: Connection, bob
         "tensile_roc_curve('flowers')",
         "tensile_calibration('flowers')",
         "tensile_feature_importance('flowers')",
+        "tensile_explain_prediction('flowers', 1)",
         "tensile_training_info('flowers')",
         "tensile_drop_model('flowers')",
         "tensile_deploy('flowers', 1)",

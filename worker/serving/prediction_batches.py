@@ -26,6 +26,7 @@ import numpy.typing as npt
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.encoded_rows import EncodedRows
+from indb_tensile.learning.shapley_values import ShapleyGame
 
 from .requests import Figure, FigureOptions, RowError
 
@@ -79,6 +80,16 @@ class Model(Protocol):
 
     def single_metric(self, metric: str, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
         """Return one metric of scored rows, NaN if they do not define it."""
+        ...
+
+    def shapley_game(
+        self, x: npt.NDArray[np.float32], label: str | None, seed: int
+    ) -> tuple[ShapleyGame, EncodedRows]:
+        """Return the coalitions of the columns of an encoded row, and the encoded rows to predict for."""
+        ...
+
+    def attributions(self, game: ShapleyGame, outputs: npt.NDArray[np.float32], label: str | None) -> list[list[Any]]:
+        """Return what each column adds to the prediction, from the outputs for the rows of a game."""
         ...
 
 

@@ -11,6 +11,7 @@ from indb_tensile.catalog.models import Publication
 from indb_tensile.errors import MissingError, TensileError
 from indb_tensile.job import ClaimedJob, ModelVersionId, Task
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.baseline_input import baseline_input
 from indb_tensile.learning.class_figures import stored_figures
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.datareport import report_result
@@ -56,6 +57,7 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         task=prepared.task,
         preprocessor=prepared.preprocessor,
         weights=weights,
+        baseline=baseline_input(prepared.train.x, prepared.preprocessor),
     )
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
     metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor)
