@@ -56,6 +56,7 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
         "select * from tensile_split('m')",
         "select * from tensile_data_report(1)",
         "select * from tensile_training_info('m')",
+        "select * from tensile_training_history('m')",
         "select tensile_retry(1)",
         "select tensile_retrain('m')",
         "select tensile_set_priority(1, 1)",

@@ -56,6 +56,7 @@ def test_another_user_can_neither_cancel_predict_nor_drop(alice: Connection, bob
         "tensile_feature_importance('flowers')",
         "tensile_explain_prediction('flowers', 1)",
         "tensile_training_info('flowers')",
+        "tensile_training_history('flowers')",
         "tensile_drop_model('flowers')",
         "tensile_deploy('flowers', 1)",
         "tensile_retrain('flowers')",
