@@ -20,6 +20,7 @@ from indb_tensile.request.figure_rules import STORED_BINS
 
 MOST_STORED_BYTES = 400_000  # of one figure; the catalog refuses 524,288
 MOST_CURVES = 30  # classes whose curves are stored: 200 points of each are 400 kB
+MOST_CURVE_NUMBERS = 200_000_000  # rows times classes, for the curves of all classes: about a minute
 MOST_PAIRS = 200_000  # of an answer
 _CURVE_NUMBERS = 1 << 23  # rows times classes that stored curves are made from, so that they take a second or two
 
@@ -43,6 +44,11 @@ def roc_rows(outputs: Array, targets: Array, names: Sequence[str], label: str | 
 
     Without a label these are the curves of all classes that occur beside others; of two classes only the second's.
     """
+    if label is None and len(names) > 2 and outputs.size > MOST_CURVE_NUMBERS:
+        raise RequestError(
+            f"the ROC curves of {len(names)} labels of {len(targets)} rows take too long",
+            hint="Name a label with label => '...', or a sample of the rows with relation => '...'.",
+        )
     chances, curves = probabilities(finite_outputs(outputs)), []
     chosen = range(len(names)) if len(names) > 2 else [1]
     for place in chosen if label is None else [names.index(label)]:

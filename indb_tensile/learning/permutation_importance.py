@@ -20,6 +20,8 @@ from indb_tensile.learning.encoded_rows import EncodedRows
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.preprocessor import Preprocessor
 
+SINGLE_METRICS = ("accuracy", "r2")  # the default ones, which `single_metric` computes alone
+
 Array = npt.NDArray[Any]
 
 

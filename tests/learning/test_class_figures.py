@@ -72,6 +72,12 @@ def test_curves_are_of_the_second_of_two_labels_and_of_every_label_that_occurs_o
         roc_rows(three, np.array([0, 1, 0, 1]), NAMES, "c")
 
 
+def test_curves_of_too_many_labels_are_refused_unless_one_is_named() -> None:
+    outputs = np.broadcast_to(np.zeros((1, 1), np.float32), (300_000, 1000))
+    with pytest.raises(RequestError, match="the ROC curves of 1000 labels of 300000 rows take too long"):
+        roc_rows(outputs, np.zeros(300_000, np.int64), [f"c{i}" for i in range(1000)], None)
+
+
 def test_a_diverged_network_has_figures() -> None:
     outputs, targets = np.full((4, 2), np.nan, np.float32), np.array([0, 1, 0, 1])
     assert confusion_rows(outputs, targets, NAMES) == [("a", "a", 2), ("b", "a", 2)]
