@@ -1,7 +1,7 @@
 """Metrics of a model's quality, computed by scikit-learn, and the direction in which each metric is better."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,28 +118,36 @@ def _log_loss(class_probabilities: Array, targets: Array) -> float:
 def evaluate_classes(outputs: Array, targets: Array) -> dict[str, float]:
     """Return every metric of a classification that these rows define. The softmax of `outputs` is probabilities."""
     outputs = finite_outputs(outputs)
-    class_probabilities = probabilities(outputs)
-    predicted = outputs.argmax(axis=1)
-    values = {"accuracy": float(metrics.accuracy_score(targets, predicted))}
-    values |= _of_classes(predicted, targets)
-    values["log_loss"] = _log_loss(class_probabilities, targets)
-    present = np.unique(targets)
-    if len(present) > 1:
+    accuracy = float(metrics.accuracy_score(targets, outputs.argmax(axis=1)))
+    return {"accuracy": accuracy, **class_means(outputs, targets), **probability_metrics(outputs, targets)}
+
+
+def probability_metrics(
+    outputs: Array, targets: Array, names: Collection[str] = ("log_loss", "roc_auc", "brier", "calibration_error")
+) -> dict[str, float]:
+    """Return those of these metrics, which need the probabilities of classes, that the rows define."""
+    class_probabilities, values = probabilities(outputs), {}
+    if "log_loss" in names:
+        values["log_loss"] = _log_loss(class_probabilities, targets)
+    if "roc_auc" in names and len(present := np.unique(targets)) > 1:
         # Of two classes only the second is scored, since the first has the same area.
         scored = present[1:] if outputs.shape[1] == 2 else present
-        values["roc_auc"] = float(
-            np.mean([_one_against_rest(class_probabilities[:, c], targets == c) for c in scored])
-        )
-    values["brier"] = _brier(class_probabilities, targets)
-    values["calibration_error"] = calibration_error(calibration(class_probabilities, predicted == targets))
+        areas = [_one_against_rest(class_probabilities[:, c], targets == c) for c in scored]
+        values["roc_auc"] = float(np.mean(areas))
+    if "brier" in names:
+        values["brier"] = _brier(class_probabilities, targets)
+    if "calibration_error" in names:
+        right = outputs.argmax(axis=1) == targets
+        values["calibration_error"] = calibration_error(calibration(class_probabilities, right))
     return values
 
 
-def _of_classes(predicted: Array, targets: Array) -> dict[str, float]:
+def class_means(outputs: Array, targets: Array) -> dict[str, float]:
     """Return the means over classes. Those named macro are over every class that occurs or is predicted.
 
     The balanced accuracy is over the classes that occur, as in scikit-learn, whose function also warns about others.
     """
+    predicted = outputs.argmax(axis=1)
     precision, recall, f1, rows = metrics.precision_recall_fscore_support(targets, predicted, zero_division=0)
     return {
         "balanced_accuracy": float(recall[rows > 0].mean()),

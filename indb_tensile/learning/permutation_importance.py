@@ -15,12 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.job import Task
 from indb_tensile.learning.encoded_rows import EncodedRows
-from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
+from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
 from indb_tensile.learning.preprocessor import Preprocessor
-
-SINGLE_METRICS = ("accuracy", "r2")  # the default ones, which `single_metric` computes alone
 
 Array = npt.NDArray[Any]
 
@@ -58,20 +55,6 @@ def importance_of(feature: str, metric: str, base: float, permuted: Sequence[flo
     """Return the importance of a column from the metric of the rows as they are, and of each permutation."""
     losses = [base - value if HIGHER_IS_BETTER[metric] else value - base for value in permuted]
     return Importance(feature=feature, importance=float(np.mean(losses)), deviation=float(np.std(losses)))
-
-
-def single_metric(metric: str, task: Task, outputs: Array, targets: Array, preprocessor: Preprocessor) -> float:
-    """Return one metric, NaN if the rows do not define it.
-
-    The default metrics of a task are computed alone; to compute all metrics takes some milliseconds.
-    """
-    if metric == "accuracy":
-        return float(np.mean(outputs.argmax(axis=1) == targets))
-    if metric == "r2" and np.isfinite(outputs).all() and len(targets) > 1 and np.ptp(targets) > 0:
-        actual = preprocessor.target.restore(targets)
-        errors = np.square(actual - preprocessor.target.restore(outputs)).sum()
-        return float(1 - errors / np.square(actual - actual.mean()).sum())
-    return evaluate(task, outputs, targets, preprocessor).get(metric, float("nan"))
 
 
 def permutation_importance(

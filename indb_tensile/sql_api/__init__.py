@@ -113,7 +113,7 @@ VERBS = {
     "retrain": "repeated_requests",
     "create_model": "stored_models",
     "predict": "predictions",
-    "explain_prediction": "attributions",
+    "explain_prediction": "explained_rows",
     "predict_table": "relation_predictions",
     "predict_into": "prediction_request",
     "describe_prediction": "relation_predictions",

@@ -14,10 +14,10 @@ from indb_tensile.learning.permutation_importance import (
     importance_of,
     permutation_importance,
     permuted_columns,
-    single_metric,
 )
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.row_sample import RowSample
+from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.task_rules import METRICS
 from tests.learning.tables import bundle, spec, table, train
 

@@ -17,10 +17,11 @@ from indb_tensile.learning.artifacts import ModelPredictor, Prediction
 from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
 from indb_tensile.learning.encoded_rows import EncodedRows
 from indb_tensile.learning.model_metrics import evaluate, probabilities
-from indb_tensile.learning.permutation_importance import permuted_columns, single_metric
+from indb_tensile.learning.permutation_importance import permuted_columns
 from indb_tensile.learning.preprocessor import NUMBERS
 from indb_tensile.learning.probability_texts import probability_texts
 from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
+from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.abbreviation import shown
 from indb_tensile.request.figure_rules import CLASS_FIGURES, check_bins
 from indb_tensile.request.task_rules import check_metric
