@@ -166,6 +166,24 @@ comment on column tensile.version_bundles.version_id is 'version of the bundle';
 comment on column tensile.version_bundles.bundle is
   'preprocessing and labels, with categories and means of the training data';
 
+create table tensile.version_figures (
+  version_id bigint not null references tensile.model_versions on delete cascade,
+  name text not null,
+  figure jsonb not null,
+  primary key (version_id, name),
+  constraint version_figures_are_objects check (jsonb_typeof(figure) = 'object'),
+  constraint version_figures_are_bounded check (octet_length(figure::text) <= 524288)
+);
+comment on table tensile.version_figures is
+  'figures of versions on the rows that were held out of their training: counts and rates, never rows. Some name '
+  'classes of the table, and only the model''s owner reads those';
+comment on column tensile.version_figures.version_id is 'version of the figure';
+comment on column tensile.version_figures.name is
+  'confusion_matrix and roc_curve, which name classes; calibration and feature_importance, which all who may predict '
+  'see';
+comment on column tensile.version_figures.figure is
+  'rows: the figure, in the form that the function tensile_... of this name reads; or reason: why it is not stored';
+
 create table tensile.model_privileges (
   model_id bigint not null references tensile.models on delete cascade,
   owner_oid oid not null,

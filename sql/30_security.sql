@@ -40,6 +40,7 @@ alter table tensile.models enable row level security;
 alter table tensile.model_versions enable row level security;
 alter table tensile.model_privileges enable row level security;
 alter table tensile.version_bundles enable row level security;
+alter table tensile.version_figures enable row level security;
 alter table tensile.artifacts enable row level security;
 alter table tensile.checkpoints enable row level security;
 alter table tensile.checkpoint_chunks enable row level security;
@@ -56,7 +57,8 @@ alter table tensile.device_outlooks enable row level security;
 -- Users ------------------------------------------------------------------------------------------------------
 
 grant select on tensile.settings, tensile.models, tensile.model_versions, tensile.model_privileges,
-  tensile.version_bundles, tensile.artifacts, tensile.workers, tensile.jobs, tensile.job_progress, tensile.job_events, tensile.metrics,
+  tensile.version_bundles, tensile.version_figures, tensile.artifacts, tensile.workers, tensile.jobs, tensile.job_progress,
+  tensile.job_events, tensile.metrics,
   tensile.devices, tensile.device_jobs, tensile.device_links, tensile.device_contention, tensile.op_latency, tensile.plans,
   tensile.job_sets, tensile.data_reports
   to tensile_user;
@@ -104,6 +106,15 @@ create policy bundles_of_owner on tensile.version_bundles for select to tensile_
                   where v.version_id = version_bundles.version_id
                     and m.owner_oid = (select tensile.current_role_oid())
                     and m.installation = (select tensile.installation())));
+-- Figures that name classes are for the owner, as is the data report of a job.
+create policy figures_of_owner on tensile.version_figures for select to tensile_user
+  using (exists (select from tensile.model_versions as v join tensile.models as m on m.model_id = v.model_id
+                  where v.version_id = version_figures.version_id
+                    and m.owner_oid = (select tensile.current_role_oid())
+                    and m.installation = (select tensile.installation())));
+create policy figures_of_version on tensile.version_figures for select to tensile_user
+  using (name not in ('confusion_matrix', 'roc_curve')
+         and exists (select from tensile.model_versions as v where v.version_id = version_figures.version_id));
 create policy artifacts_of_owner on tensile.artifacts for select to tensile_user
   using (exists (select from tensile.model_versions as v join tensile.models as m on m.model_id = v.model_id
                   where v.version_id = artifacts.version_id
@@ -176,7 +187,8 @@ grant insert, update, delete on tensile.workers, tensile.devices, tensile.device
   tensile.device_links, tensile.device_outlooks
   to tensile_worker;
 grant insert, update on tensile.data_reports to tensile_worker;
-grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.device_paces,
+grant insert on tensile.job_events, tensile.model_versions, tensile.version_bundles, tensile.version_figures,
+  tensile.device_paces,
   tensile.device_contention
   to tensile_worker;
 grant update (learned) on tensile.device_contention to tensile_worker;
@@ -187,6 +199,7 @@ create policy jobs_worked on tensile.jobs to tensile_worker using (true) with ch
 create policy models_worked on tensile.models to tensile_worker using (true) with check (true);
 create policy versions_worked on tensile.model_versions to tensile_worker using (true) with check (true);
 create policy bundles_worked on tensile.version_bundles to tensile_worker using (true) with check (true);
+create policy figures_worked on tensile.version_figures to tensile_worker using (true) with check (true);
 create policy privileges_worked on tensile.model_privileges for select to tensile_worker using (true);
 create policy artifacts_worked on tensile.artifacts to tensile_worker using (true) with check (true);
 create policy checkpoints_worked on tensile.checkpoints to tensile_worker using (true) with check (true);

@@ -321,6 +321,56 @@ comment on function public.tensile_training_info(text) is
   'training: features and rows that it learned from or was judged on, the split, and in settings the preprocessing, '
   'early stopping and epochs';
 
+create function public.tensile_training_history(model text, version integer default null)
+  returns table (epoch integer, loss double precision, valid_loss double precision, metrics jsonb, published boolean)
+  language plpgsql stable parallel unsafe rows 50
+as $$
+declare
+  named record;
+  found_version record;
+begin
+  perform public.tensile_require_role('tensile_user');
+  select m.model_id, m.owner_oid = tensile.current_role_oid() and m.installation = tensile.installation() as own
+    into named from tensile.models as m where m.name = tensile_training_history.model and m.dropped_at is null;
+  if not found then
+    perform tensile.raise_no_model(model);
+  end if;
+  select v.number, v.job_id, (v.training ->> 'best_epoch')::integer as best_epoch into found_version
+    from tensile.model_versions as v
+   where v.model_id = named.model_id
+     and case when tensile_training_history.version is null then v.deployed
+              else v.number = tensile_training_history.version end;
+  if not found and version is null then
+    raise exception 'model "%" has no deployed version', model
+      using errcode = 'object_not_in_prerequisite_state',
+            hint = format('Name one with version => N: see tensile_training_info(%L).', model);
+  elsif not found then
+    perform tensile.raise_no_version(named.model_id, model, version::text);
+  end if;
+  return query
+  select m.epoch, max(m.value) filter (where m.name = 'loss'), max(m.value) filter (where m.name = 'valid_loss'),
+         coalesce(jsonb_object_agg(m.name, m.value) filter (where m.name not in ('loss', 'valid_loss')), '{}'),
+         m.epoch = found_version.best_epoch
+    from tensile.metrics as m
+   where m.job_id = found_version.job_id
+   group by m.epoch
+   order by m.epoch;
+  if not found and not named.own then
+    raise exception 'model "%" belongs to another role', model
+      using errcode = 'insufficient_privilege',
+            hint = 'Who sees the job of the training may read its history: its owner, and members of tensile_monitor.';
+  elsif not found then
+    raise exception 'version % of model "%" has no history', found_version.number, model
+      using errcode = 'object_not_in_prerequisite_state',
+            detail = 'Its job was deleted, as the setting retain_jobs says, or recorded no epoch.',
+            hint = format('See how it was trained: select * from tensile_training_info(%L);', model);
+  end if;
+end
+$$;
+comment on function public.tensile_training_history(text, integer) is
+  'returns the epochs of a version''s training: the losses on the training and on the validation rows, the metrics on '
+  'the validation rows, and true for the epoch whose weights the version has. Who sees the job may read them';
+
 revoke execute on function tensile.note_deployer(), tensile.record_deployment(), tensile.best_version(bigint),
   tensile.previous_version(bigint), tensile.lock_own_model(text, text), tensile.deploy(text, text, text),
   tensile.raise_no_version(bigint, text, text) from public;

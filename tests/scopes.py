@@ -16,6 +16,7 @@ TOGETHER = {
         "tests/e2e/test_deployment.py",
         "tests/e2e/test_init_from.py",
         "tests/e2e/test_transform.py",
+        "tests/e2e/test_understanding.py",
         "tests/e2e/test_predict_into.py",
     ),
     "models captured once, and forks with the shim preloaded": (

@@ -25,7 +25,8 @@ class Publication:
     needs. `incumbent` is the version that was deployed when the caller compared versions, and `incumbent_metric` is
     its metric on this job's held-out rows. If these metrics do not tell which version is better, `incomparable` gives
     the reason, as a clause without a full stop. `report` describes the data of the job's table. `training` describes
-    how the version was trained, including the settings that were chosen automatically.
+    how the version was trained, including the settings that were chosen automatically. `figures` are of the held-out
+    rows, by name.
     """
 
     task: Task
@@ -44,6 +45,7 @@ class Publication:
     data_digest: str | None = None
     report: Sequence[Mapping[str, str | None]] = ()
     training: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +283,8 @@ def _insert_version(
     row = connection.execute(query("insert_version"), values).fetchone()
     assert row is not None
     connection.execute(query("insert_bundle"), {"version": row[0], "bundle": Jsonb(dict(publication.bundle))})
+    for name, figure in publication.figures.items():
+        connection.execute(query("insert_figure"), {"version": row[0], "name": name, "figure": Jsonb(dict(figure))})
     return ModelVersionId(row[0])
 
 

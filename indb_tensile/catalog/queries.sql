@@ -366,6 +366,9 @@ returning version_id
 -- insert_bundle --
 insert into tensile.version_bundles (version_id, bundle) values (%(version)s, %(bundle)s)
 
+-- insert_figure --
+insert into tensile.version_figures (version_id, name, figure) values (%(version)s, %(name)s, %(figure)s)
+
 -- insert_version_chunk --
 insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 

@@ -1,9 +1,10 @@
-"""The commands `tensile job`, `train`, `wait`, `watch`, `cancel`, `pause`, `resume`, `retry` and `priority`."""
+"""The commands `tensile job`, `metrics`, `train`, `wait`, `watch`, `cancel`, `retry` and others on single jobs."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from indb_tensile.catalog.connection import Connection, pinned
 from indb_tensile.cli.database_choice import open_connection, open_session
+from indb_tensile.cli.loss_chart import loss_chart
 from indb_tensile.cli.output import Row, out, plain, show_one, show_rows, warn
 from indb_tensile.cli.progress import Watch
 from indb_tensile.cli.shared_options import dsn_option, json_option, parse_json
@@ -26,6 +28,8 @@ TIMED_OUT = 7
 INTERRUPTED = 130
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 _POLL_S = 0.2
+_NUMBER_COLUMNS = 9  # of a metric, as in 1.234e-05
+_LOSS_COLUMNS = 28  # of the epoch and both losses
 
 
 @click.command()
@@ -46,6 +50,40 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
     for fact in report:
         if fact["warning"]:
             out.print(Text(f"warning: {plain(fact['subject'] or fact['section'])}: {plain(fact['warning'])}"))
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.argument("job_id", type=int)
+def metrics(dsn: str | None, as_json: bool, job_id: int) -> None:
+    """Show the losses and metrics of a job after each epoch, and a chart of both losses."""
+    with open_connection(dsn) as connection:
+        _read_job(connection, job_id)
+        epochs = _rows(connection, "epochs", {"job": job_id})
+    if as_json:
+        show_rows(epochs, as_json=True)
+        return
+    names = sorted({name for row in epochs for name in row["metrics"]})
+    losses = ("epoch", "loss", "valid_loss")
+    shown = _fitting(names) if out.is_terminal else names
+    table = [
+        {name: row[name] for name in losses} | {name: row["metrics"].get(name) for name in shown} for row in epochs
+    ]
+    show_rows(table, as_json=False, empty=f"job {job_id} has finished no epoch yet")
+    if shown != names:
+        warn(f"not shown, but in --json: {', '.join(names[len(shown) :])}")
+    lines = {name: [(row["epoch"], row[name]) for row in epochs] for name in losses[1:]}
+    if chart := loss_chart(lines, out.width):
+        out.print()
+    for line in chart:
+        out.print(line)
+
+
+def _fitting(names: Sequence[str]) -> Sequence[str]:
+    """Return the first names whose columns fit the terminal beside those of the losses."""
+    ends = accumulate(max(len(name), _NUMBER_COLUMNS) + 1 for name in names)
+    return names[: sum(_LOSS_COLUMNS + end <= out.width for end in ends)]
 
 
 @click.command()

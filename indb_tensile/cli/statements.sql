@@ -150,6 +150,15 @@ select f.section, f.subject, f.fact, f.value, f.warning
  where r.job_id = %(job)s
  order by f.place;
 
+-- epochs --
+select m.epoch, max(m.value) filter (where m.name = 'loss') as loss,
+       max(m.value) filter (where m.name = 'valid_loss') as valid_loss,
+       coalesce(jsonb_object_agg(m.name, m.value) filter (where m.name not in ('loss', 'valid_loss')), '{}') as metrics
+  from tensile.metrics as m
+ where m.job_id = %(job)s
+ group by m.epoch
+ order by m.epoch;
+
 -- unended_jobs --
 select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
 

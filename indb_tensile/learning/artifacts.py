@@ -96,7 +96,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelBundle:
-    """One version of a model, with everything that a prediction needs."""
+    """One version of a model, with everything that a prediction needs.
+
+    `baseline` is the encoded row that predictions are explained against, flat, if it was stored.
+    """
 
     architecture: dict[str, Any]
     input_shape: tuple[int, ...]
@@ -104,10 +107,12 @@ class ModelBundle:
     task: Task
     preprocessor: Preprocessor
     weights: dict[str, Tensor]
+    baseline: tuple[float, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return everything except the weights as plain data."""
-        return {
+        baseline = {} if self.baseline is None else {"baseline": list(self.baseline)}
+        return baseline | {
             "format": FORMAT,
             "architecture": self.architecture,
             "input_shape": list(self.input_shape),
@@ -138,6 +143,7 @@ class ModelBundle:
             outputs=model.outputs,
             task=model.task,
             preprocessor=Preprocessor.from_json(model.preprocessor),
+            baseline=model.baseline,
             weights=unpack(weights)[0],
         )
 
@@ -226,6 +232,10 @@ class ModelPredictor:
 
         The rows may be another version's `held_out`, so that two versions can be compared.
         """
+        return evaluate(self.task, *self.score_columns(columns), self.preprocessor)
+
+    def score_columns(self, columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
+        """Return the network's outputs for rows of a table, and their encoded targets."""
         data = columns[self.preprocessor.target.name]
         rows = len(data.missing)
         outputs, targets = [], []
@@ -233,7 +243,7 @@ class ModelPredictor:
             block = {name: column.part(start, end) for name, column in columns.items()}
             outputs.append(self.outputs(self.preprocessor.transform(block)))
             targets.append(self.preprocessor.target.encode(data.part(start, end)))
-        return evaluate(self.task, np.concatenate(outputs), np.concatenate(targets), self.preprocessor)
+        return np.concatenate(outputs), np.concatenate(targets)
 
     def outputs(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Run the network on transformed rows and return its outputs, shape (rows, outputs)."""
@@ -318,3 +328,4 @@ class _StoredModel(msgspec.Struct, frozen=True, kw_only=True):
     outputs: int
     task: Task
     preprocessor: dict[str, Any]
+    baseline: tuple[float, ...] | None = None

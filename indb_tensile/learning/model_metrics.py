@@ -1,7 +1,7 @@
 """Metrics of a model's quality, computed by scikit-learn, and the direction in which each metric is better."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from sklearn import metrics
 
 from indb_tensile.job import Task
+from indb_tensile.learning.calibration import calibration, calibration_error
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.request.task_rules import METRICS
 
@@ -16,12 +17,18 @@ HIGHER_IS_BETTER: dict[str, bool] = {
     "loss": False,  # the function that training minimises
     "accuracy": True,
     "balanced_accuracy": True,
+    "precision_macro": True,
+    "recall_macro": True,
     "f1_macro": True,
     "log_loss": False,
     "roc_auc": True,
+    "brier": False,
+    "calibration_error": False,
     "r2": True,
     "rmse": False,
     "mae": False,
+    "mape": False,
+    "median_absolute_error": False,
 }
 
 Array = npt.NDArray[Any]
@@ -35,7 +42,8 @@ def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preproces
 
     `outputs` are the network's, shape (rows, outputs); `targets` are encoded. With more than two classes `roc_auc` is
     the mean, over the classes that occur, of the area for that class against all others. Undefined metrics are left
-    out: `roc_auc` if a single class occurs, `r2` if all targets are equal, and every metric if there are no rows.
+    out: `roc_auc` if a single class occurs, `r2` if all targets are equal, `mape` if a target is zero, and every
+    metric if there are no rows.
     """
     if not len(targets):
         return {}
@@ -75,6 +83,16 @@ def probabilities(outputs: Array) -> npt.NDArray[np.float64]:
     return result
 
 
+def finite_outputs(outputs: Array) -> Array:
+    """Return the outputs, or equal ones for all classes if the network diverged.
+
+    scikit-learn refuses values that are not finite.
+    """
+    if all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
+        return outputs
+    return np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)
+
+
 def _softmax(outputs: Array) -> npt.NDArray[np.float64]:
     shifted = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
     normal: npt.NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
@@ -99,28 +117,58 @@ def _log_loss(class_probabilities: Array, targets: Array) -> float:
 
 def evaluate_classes(outputs: Array, targets: Array) -> dict[str, float]:
     """Return every metric of a classification that these rows define. The softmax of `outputs` is probabilities."""
-    if not all(np.isfinite(outputs[rows]).all() for rows in _blocks(outputs)):
-        # The network diverged. Equal outputs stand for it, since scikit-learn refuses values that are not finite.
-        outputs = np.broadcast_to(np.zeros((1, outputs.shape[1]), np.float32), outputs.shape)
-    class_probabilities = probabilities(outputs)
-    predicted = outputs.argmax(axis=1)
-    present = np.unique(targets)
-    values = {
-        "accuracy": float(metrics.accuracy_score(targets, predicted)),
-        # Equals scikit-learn's balanced accuracy, which also warns about classes that do not occur.
-        "balanced_accuracy": float(
-            metrics.recall_score(targets, predicted, labels=present, average="macro", zero_division=0)
-        ),
-        "f1_macro": float(metrics.f1_score(targets, predicted, average="macro", zero_division=0)),
-        "log_loss": _log_loss(class_probabilities, targets),
-    }
-    if len(present) > 1:
+    outputs = finite_outputs(outputs)
+    accuracy = float(metrics.accuracy_score(targets, outputs.argmax(axis=1)))
+    return {"accuracy": accuracy, **class_means(outputs, targets), **probability_metrics(outputs, targets)}
+
+
+def probability_metrics(
+    outputs: Array, targets: Array, names: Collection[str] = ("log_loss", "roc_auc", "brier", "calibration_error")
+) -> dict[str, float]:
+    """Return those of these metrics, which need the probabilities of classes, that the rows define."""
+    class_probabilities, values = probabilities(outputs), {}
+    if "log_loss" in names:
+        values["log_loss"] = _log_loss(class_probabilities, targets)
+    if "roc_auc" in names and len(present := np.unique(targets)) > 1:
         # Of two classes only the second is scored, since the first has the same area.
         scored = present[1:] if outputs.shape[1] == 2 else present
-        values["roc_auc"] = float(
-            np.mean([_one_against_rest(class_probabilities[:, c], targets == c) for c in scored])
-        )
+        areas = [_one_against_rest(class_probabilities[:, c], targets == c) for c in scored]
+        values["roc_auc"] = float(np.mean(areas))
+    if "brier" in names:
+        values["brier"] = _brier(class_probabilities, targets)
+    if "calibration_error" in names:
+        right = outputs.argmax(axis=1) == targets
+        values["calibration_error"] = calibration_error(calibration(class_probabilities, right))
     return values
+
+
+def class_means(outputs: Array, targets: Array) -> dict[str, float]:
+    """Return the means over classes. Those named macro are over every class that occurs or is predicted.
+
+    The balanced accuracy is over the classes that occur, as in scikit-learn, whose function also warns about others.
+    """
+    predicted = outputs.argmax(axis=1)
+    precision, recall, f1, rows = metrics.precision_recall_fscore_support(targets, predicted, zero_division=0)
+    return {
+        "balanced_accuracy": float(recall[rows > 0].mean()),
+        "precision_macro": float(precision.mean()),
+        "recall_macro": float(recall.mean()),
+        "f1_macro": float(f1.mean()),
+    }
+
+
+def _brier(class_probabilities: Array, targets: Array) -> float:
+    """Return the Brier score: the mean squared distance of the probabilities from the class that occurred.
+
+    Of two classes only one is counted. The result equals scikit-learn's `brier_score_loss`, which would copy all
+    probabilities.
+    """
+    total = 0.0
+    for rows in _blocks(class_probabilities):
+        part = np.array(class_probabilities[rows], np.float64)
+        part[np.arange(len(part)), targets[rows]] -= 1
+        total += float(np.square(part).sum())
+    return total / len(targets) / (2 if class_probabilities.shape[1] == 2 else 1)
 
 
 def _one_against_rest(scores: Array, positive: Array) -> float:
@@ -137,12 +185,16 @@ def _one_against_rest(scores: Array, positive: Array) -> float:
 def _regression(predicted: Array, targets: Array) -> dict[str, float]:
     varied = len(targets) > 1 and targets.min() != targets.max()
     if not np.isfinite(predicted).all():
-        worst = {"rmse": float("inf"), "mae": float("inf")}
+        names = ("rmse", "mae", "mape", "median_absolute_error")
+        worst = {name: float("inf") for name in names if name != "mape" or targets.all()}
         return {"r2": float("-inf"), **worst} if varied else worst
     values = {
         "rmse": float(metrics.root_mean_squared_error(targets, predicted)),
         "mae": float(metrics.mean_absolute_error(targets, predicted)),
+        "median_absolute_error": float(metrics.median_absolute_error(targets, predicted)),
     }
+    if targets.all():
+        values["mape"] = float(metrics.mean_absolute_percentage_error(targets, predicted))
     if varied:
         values = {"r2": float(metrics.r2_score(targets, predicted)), **values}
     return values

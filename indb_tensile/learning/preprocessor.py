@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -59,6 +59,18 @@ TextEncoder = Texts | Ordinals | Hashed | TargetMeans | Codes
 Encoder = TextEncoder | Times | Arrays | LabelSets
 TRANSFORM_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+class EncodedPart(NamedTuple):
+    """The numbers of an encoded row that are made from one column: those from `begin` to `end`, before the reshaping.
+
+    `averaged` tells that the mean of several such numbers is one too. It is not for a category.
+    """
+
+    feature: str
+    begin: int
+    end: int
+    averaged: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +157,28 @@ class Preprocessor:
         """Return the name of each number of an encoded row, before the row is reshaped."""
         others = [name for part in self._others for name in part.outputs]
         return (*self.recipe.numbers.outputs, *others)
+
+    @cached_property
+    def parts(self) -> tuple[EncodedPart, ...]:
+        """Return the parts of an encoded row in their order."""
+        numbers = self.recipe.numbers
+        scalars = [(name, 1, True) for name in numbers.names]
+        scalars += [(numbers.names[place], 1, False) for place in numbers.indicators]
+        others = [(part.name, len(part.outputs), isinstance(part, Times | Arrays)) for part in self._others]
+        feature_of = {path.name: path.column for path in self.recipe.documents}
+        parts, begin = [], 0
+        for name, width, averaged in (*scalars, *others):
+            parts.append(EncodedPart(feature_of.get(name, name), begin, begin + width, averaged))
+            begin += width
+        return tuple(parts)
+
+    @cached_property
+    def positions(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return, for each feature, the positions of its numbers in an encoded row, before the row is reshaped."""
+        places: dict[str, list[int]] = {name: [] for name in self.recipe.features}
+        for part in self.parts:
+            places[part.feature] += range(part.begin, part.end)
+        return {name: np.array(own, np.int64) for name, own in places.items()}
 
     @property
     def layout(self) -> dict[str, Any]:

@@ -208,13 +208,24 @@ EARLY_STOP: dict[str, str] = {
 METRICS: dict[str, str] = {
     "accuracy": "The share of rows whose label is right. Higher is better.",
     "balanced_accuracy": "The share of rows whose label is right, averaged over the classes. Higher is better.",
+    "precision_macro": "The share of the rows predicted as a class that are of the class, averaged over the classes. "
+    "Higher is better.",
+    "recall_macro": "The share of the rows of a class that are predicted as the class, averaged over the classes, "
+    "including those that are predicted and do not occur. Higher is better.",
     "f1_macro": "The F1 score, averaged over the classes. Higher is better.",
     "log_loss": "The mean negative logarithm of the probability given to the right label. Lower is better.",
     "roc_auc": "The area under the receiver operating characteristic; for more than two classes, the mean of the "
     "areas of each class against the rest. Higher is better.",
+    "brier": "The Brier score: the mean squared distance of the probabilities from 1 for the right label and 0 for "
+    "the others; of two labels, only one is counted. Lower is better.",
+    "calibration_error": "The expected calibration error: the mean distance between the probability of the predicted "
+    "label and the share of right predictions, in 15 bins of equal width, weighted by rows. Lower is better.",
     "r2": "The coefficient of determination: the share of the target's variance that is explained. Higher is better.",
     "rmse": "The root of the mean squared error, in the target's unit. Lower is better.",
     "mae": "The mean absolute error, in the target's unit. Lower is better.",
+    "mape": "The mean absolute error relative to the target, as a share: 0.1 is 10 %. Not defined if a target is "
+    "zero. Lower is better.",
+    "median_absolute_error": "The median absolute error, in the target's unit. Lower is better.",
 }
 
 DEPLOY: dict[str, str] = {

@@ -9,8 +9,18 @@ TARGET_KINDS: dict[str, tuple[str, ...]] = {
     "regression": ("integer", "float"),
 }
 METRICS: dict[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "balanced_accuracy", "f1_macro", "log_loss", "roc_auc"),
-    "regression": ("r2", "rmse", "mae"),
+    "classification": (
+        "accuracy",
+        "balanced_accuracy",
+        "precision_macro",
+        "recall_macro",
+        "f1_macro",
+        "log_loss",
+        "roc_auc",
+        "brier",
+        "calibration_error",
+    ),
+    "regression": ("r2", "rmse", "mae", "mape", "median_absolute_error"),
 }
 
 

@@ -32,9 +32,17 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
     oid = read_integer(request, "relation")
     if oid is None:
         return {"metrics": _held_out(version, name)}
-    source, column = _source(plpy, oid, name, version["target"])
+    return dict(storable(evaluate_relation(plpy, name, version, oid, read_text(request, "search_path"), {})))
+
+
+def evaluate_relation(plpy: Plpy, model: str, version: Row, oid: int, path: str | None, figure: Json) -> Json:
+    """Return the service's answer for the rows of a relation, which are read as the caller and sent in parts.
+
+    `figure` are the fields of the request that say what to compute; without any, it is the metrics.
+    """
+    source, column = _source(plpy, oid, model, version["target"])
     evaluation = next(_numbers)
-    parts = _with_features(plpy, version, _parts(plpy, source, column, read_text(request, "search_path")))
+    parts = _with_features(plpy, version, _parts(plpy, source, column, path))
     rows = next(parts, None)
     if rows is None:
         raise RefusalError(
@@ -51,6 +59,7 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
             "evaluation": evaluation,
             "part": number,
             "last": following is None,
+            **figure,
         }
         try:
             answer = service_connection.ask_rows(plpy, part_request, rows)
@@ -59,7 +68,7 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
         if following is None:
             break
         rows = following
-    return dict(storable(answer))
+    return dict(answer)
 
 
 def _held_out(version: Row, model: str) -> Json:

@@ -16,7 +16,7 @@ from .spi import Json, Plpy, Row
 from .version_lookup import known_version
 
 _PREDICTIONS = ("value", "label", "proba", "vector")
-_FORMS = ("value", "record", "literal")
+FORMS = ("value", "record", "literal")
 _BRACES = str.maketrans("{}", "[]")
 _PART_ROWS = 4096  # rows of one request to the service: bounds the size of its answer
 _NULL = b"null"
@@ -33,15 +33,15 @@ def predict(plpy: Plpy, request: Json) -> Json:
     value.
     """
     name, kind = read_model_name(request), read_choice(request, "kind", _PREDICTIONS, "value")
-    form = read_choice(request, "form", _FORMS, "value")
+    form = read_choice(request, "form", FORMS, "value")
     first_row = read_integer(request, "first_row")
     version, statement = known_version(plpy, name, read_integer(request, "version"))
-    rows = _rows(request)
+    rows = rows_of(request)
     numbered = len(rows) > 1 or first_row is not None
     if not numbered:
         _advise(plpy, statement)
     first = 1 if first_row is None else first_row
-    encoded = _service_rows(plpy, version, rows, form, first if numbered else None)
+    encoded = service_rows(plpy, version, rows, form, first if numbered else None)
     values: list[Any] = [None] * len(rows)
     part_request = {"verb": "predict", "version": version["version_id"], "kind": kind}
     if form == "record":
@@ -70,7 +70,7 @@ def _advise(plpy: Plpy, statement: str) -> None:
         )
 
 
-def _rows(request: Json) -> list[bytes | None]:
+def rows_of(request: Json) -> list[bytes | None]:
     """Return the rows of the request.
 
     Rows are bytes that PostgreSQL wrote. A request in JSON cannot contain bytes, so rows are sent to the service
@@ -112,7 +112,7 @@ def _parts(encoded: Iterable[tuple[int, bytes]]) -> Iterator[tuple[list[int], li
         yield positions, part
 
 
-def _service_rows(
+def service_rows(
     plpy: Plpy, version: Row, rows: list[bytes | None], form: str, first: int | None
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the rows as the service reads them, with their positions. Null rows are left out."""

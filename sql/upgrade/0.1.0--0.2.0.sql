@@ -106,6 +106,15 @@ create table tensile.version_bundles (
 );
 insert into tensile.version_bundles (version_id, bundle) select v.version_id, v.bundle from tensile.model_versions as v;
 
+create table tensile.version_figures (
+  version_id bigint not null references tensile.model_versions on delete cascade,
+  name text not null,
+  figure jsonb not null,
+  primary key (version_id, name),
+  constraint version_figures_are_objects check (jsonb_typeof(figure) = 'object'),
+  constraint version_figures_are_bounded check (octet_length(figure::text) <= 524288)
+);
+
 alter table tensile.model_versions
   drop column bundle,
   add column weights_digest text,

@@ -77,6 +77,7 @@ def publication(**changes: Any) -> Publication:
         "metric": 0.5,
         "higher_is_better": True,
         "metrics": {"r2": 0.5},
+        "figures": {"confusion_matrix": {"rows": [["a", "b", 1]]}},
     }
     return Publication(**(values | changes))
 

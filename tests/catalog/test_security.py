@@ -17,7 +17,7 @@ from tests.conftest import Database
 pytestmark = pytest.mark.postgres
 
 
-OWNERS_TABLES = ("version_bundles", "artifacts", "data_reports")
+OWNERS_TABLES = ("version_bundles", "version_figures", "artifacts", "data_reports")
 
 
 def test_other_users_see_no_job_or_model_and_monitors_see_all_but_weights(database: Database) -> None:
@@ -93,6 +93,7 @@ def test_specification_that_names_another_model_or_table_is_refused(database: Da
         "delete from tensile.model_privileges",
         "insert into tensile.model_privileges (model_id, owner_oid, grantee_oid, grantee_name) values (1, 1, 0, '')",
         "update tensile.version_bundles set bundle = '{}'",
+        "update tensile.version_figures set figure = '{}'",
         "select tensile.delete_dropped()",
         "select tensile.forget_jobs(now())",
         "insert into tensile.job_events (job_id, kind) values (1, 'x')",

@@ -13,7 +13,7 @@ from tests.conftest import Database
 
 JOB_TABLES = ("jobs", "job_progress", "job_events", "metrics", "plans", "device_jobs", "data_reports")
 
-MODEL_TABLES = ("models", "model_versions", "version_bundles", "artifacts")
+MODEL_TABLES = ("models", "model_versions", "version_bundles", "version_figures", "artifacts")
 
 REPORT = [{"section": "rows", "subject": None, "fact": "read", "value": "9", "warning": None}]
 

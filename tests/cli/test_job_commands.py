@@ -10,6 +10,7 @@ import pytest
 
 from indb_tensile.catalog import jobs as catalog
 from indb_tensile.catalog import models, plans
+from indb_tensile.catalog.jobs import Progress
 from indb_tensile.errors import DataError
 from indb_tensile.job import JobId
 from tests.catalog.enqueue import claim, enqueue, publication, register
@@ -106,6 +107,30 @@ def test_job_shows_its_data_report(demo: Tensile, database: Database, worker: ps
         ["columns", "id", "counts", "up", "yes"],
     ]
     assert lines[-1] == "warning: id: it is a [b]key"
+
+
+def test_metrics_shows_every_epoch_and_a_chart_of_both_losses(
+    demo: Tensile, database: Database, worker: psycopg.Connection[Any]
+) -> None:
+    (job,) = queue(database, "m")
+    assert demo("metrics", str(job)).err == f"job {job} has finished no epoch yet\n"
+    claimed = claim(worker, register(worker))
+    for epoch, loss in ((1, 2.0), (2, 1.0)):
+        figures = {"loss": loss, "valid_loss": loss + 1, "r2": loss / 4}
+        progress = Progress(epoch=epoch, epochs=2, step=1, steps=1, figures=figures)
+        catalog.report_progress(worker, job, claimed.claim, progress)
+    assert [json.loads(line) for line in demo("metrics", str(job), "--json").out.splitlines()] == [
+        {"epoch": 1, "loss": 2.0, "valid_loss": 3.0, "metrics": {"r2": 0.5}},
+        {"epoch": 2, "loss": 1.0, "valid_loss": 2.0, "metrics": {"r2": 0.25}},
+    ]
+    lines = demo("metrics", str(job)).out.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["epoch", "loss", "valid", "loss", "r2"],
+        ["1", "2", "3", "0.5"],
+        ["2", "1", "2", "0.25"],
+    ]
+    assert lines[-1].split() == ["•", "loss", "○", "valid_loss"]
+    assert demo("metrics", "999").code == 2
 
 
 def test_wait_ends_with_code_0_if_all_jobs_succeeded(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import metrics
 from sklearn.metrics import roc_auc_score
 
 from indb_tensile.errors import RequestError
@@ -37,14 +38,18 @@ VALUES = preprocessor(TargetEncoding(name="y", task=Task.REGRESSION, kind=Column
 
 def test_classification_metrics_equal_figures_counted_by_hand() -> None:
     outputs = np.log(np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.7, 0.3]]))
-    metrics = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 0, 1, 1]), CLASSES)
-    assert metrics == pytest.approx(
+    values = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 0, 1, 1]), CLASSES)
+    assert values == pytest.approx(
         {
             "accuracy": 0.75,
             "balanced_accuracy": 0.75,
+            "precision_macro": (2 / 3 + 1) / 2,
+            "recall_macro": 0.75,
             "f1_macro": (0.8 + 2 / 3) / 2,
             "log_loss": -np.log([0.9, 0.6, 0.8, 0.3]).mean(),
             "roc_auc": 0.75,
+            "brier": (0.1**2 + 0.4**2 + 0.2**2 + 0.7**2) / 4,
+            "calibration_error": (0.1 + 0.4 + 0.2 + 0.7) / 4,
         }
     )
 
@@ -52,26 +57,31 @@ def test_classification_metrics_equal_figures_counted_by_hand() -> None:
 def test_regression_metrics_are_in_the_targets_own_unit() -> None:
     outputs = np.array([[0.0], [1.0], [1.0]], np.float32)
     targets = np.array([[0.0], [1.0], [2.0]], np.float32)
-    metrics = evaluate(Task.REGRESSION, outputs, targets, VALUES)
-    assert metrics == pytest.approx({"r2": 0.5, "rmse": 10 / 3**0.5, "mae": 10 / 3})
+    values = evaluate(Task.REGRESSION, outputs, targets, VALUES)
+    assert values == pytest.approx(
+        {"r2": 0.5, "rmse": 10 / 3**0.5, "mae": 10 / 3, "mape": 10 / 120 / 3, "median_absolute_error": 0.0}
+    )
 
 
 def test_metrics_that_the_rows_do_not_define_are_left_out() -> None:
-    metrics = evaluate(Task.CLASSIFICATION, np.array([[1.0, 0.0]]), np.array([0]), CLASSES)
-    assert set(metrics) == {"accuracy", "balanced_accuracy", "f1_macro", "log_loss"}
-    assert metrics["balanced_accuracy"] == 1
+    values = evaluate(Task.CLASSIFICATION, np.array([[1.0, 0.0]]), np.array([0]), CLASSES)
+    assert set(values) == set(METRICS["classification"]) - {"roc_auc"}
+    assert values["balanced_accuracy"] == 1
     same = evaluate(Task.CLASSIFICATION, np.eye(3), np.zeros(3, np.int64), THREE)
     assert "roc_auc" not in same
     flat = evaluate(Task.REGRESSION, np.zeros((2, 1)), np.zeros((2, 1)), VALUES)
-    assert flat == {"rmse": 0.0, "mae": 0.0}
+    assert flat == {"rmse": 0.0, "mae": 0.0, "mape": 0.0, "median_absolute_error": 0.0}
+    zero = evaluate(Task.REGRESSION, np.zeros((2, 1)), np.array([[-10.0], [0.0]]), VALUES)
+    assert set(zero) == {"r2", "rmse", "mae", "median_absolute_error"}
     assert evaluate(Task.CLASSIFICATION, np.zeros((0, 2)), np.zeros(0), CLASSES) == {}
 
 
 def test_a_diverged_network_is_evaluated_and_not_refused() -> None:
+    inf = float("inf")
+    none = {"rmse": inf, "mae": inf, "mape": inf, "median_absolute_error": inf}
     worst = evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.array([[0.0], [1.0]]), VALUES)
-    assert worst == {"r2": float("-inf"), "rmse": float("inf"), "mae": float("inf")}
-    flat = evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.zeros((2, 1)), VALUES)
-    assert flat == {"rmse": float("inf"), "mae": float("inf")}
+    assert worst == {"r2": -inf, **none}
+    assert evaluate(Task.REGRESSION, np.full((2, 1), np.nan), np.zeros((2, 1)), VALUES) == none
     chance = evaluate(Task.CLASSIFICATION, np.full((2, 2), np.nan), np.array([0, 1]), CLASSES)
     assert chance["log_loss"] == pytest.approx(np.log(2))
 
@@ -91,6 +101,44 @@ def test_roc_auc_equals_that_of_scikit_learn(classes: int, rows: int, seed: int,
         assert area == pytest.approx(roc_auc_score(targets, chance, multi_class="ovr", average="macro"))
 
 
+@given(st.integers(2, 5), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_other_metrics_of_classes_equal_those_of_scikit_learn(classes: int, rows: int, seed: int) -> None:
+    source = np.random.default_rng(seed)
+    outputs, targets = source.normal(size=(rows, classes)), source.integers(0, classes, rows)
+    values, predicted = evaluate(Task.CLASSIFICATION, outputs, targets, CLASSES), outputs.argmax(axis=1)
+    known = np.arange(classes)
+    chances = probabilities(outputs)
+    scored = targets if classes > 2 else targets == 1
+    expected = {
+        "precision_macro": metrics.precision_score(targets, predicted, average="macro", zero_division=0),
+        "recall_macro": metrics.recall_score(targets, predicted, average="macro", zero_division=0),
+        "f1_macro": metrics.f1_score(targets, predicted, average="macro", zero_division=0),
+        "brier": metrics.brier_score_loss(
+            scored, chances if classes > 2 else chances[:, 1], **({"labels": known} if classes > 2 else {})
+        ),
+        "balanced_accuracy": metrics.recall_score(
+            targets, predicted, labels=np.unique(targets), average="macro", zero_division=0
+        ),
+    }
+    assert {name: values[name] for name in expected} == pytest.approx(expected)
+
+
+@given(st.integers(2, 40), st.integers(0, 2**32 - 1))
+def test_metrics_of_numbers_equal_those_of_scikit_learn(rows: int, seed: int) -> None:
+    outputs, targets = np.random.default_rng(seed).normal(size=(2, rows, 1))
+    values = evaluate(Task.REGRESSION, outputs, targets, VALUES)
+    own = (VALUES.target.restore(targets), VALUES.target.restore(outputs))
+    assert values == pytest.approx(
+        {
+            "r2": metrics.r2_score(*own),
+            "rmse": metrics.root_mean_squared_error(*own),
+            "mae": metrics.mean_absolute_error(*own),
+            "mape": metrics.mean_absolute_percentage_error(*own),
+            "median_absolute_error": metrics.median_absolute_error(*own),
+        }
+    )
+
+
 def test_a_class_without_rows_is_left_out_of_roc_auc() -> None:
     outputs = np.log(np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1], [0.55, 0.35, 0.1]]))
     area = evaluate(Task.CLASSIFICATION, outputs, np.array([0, 1, 0, 1]), THREE)["roc_auc"]
@@ -103,7 +151,7 @@ def test_every_metric_has_a_direction_and_the_default_is_a_metric_of_its_task() 
     assert check_metric(Task.REGRESSION, "mae") == "mae"
     with pytest.raises(RequestError, match='unknown metric "accuracy" for regression') as caught:
         check_metric(Task.REGRESSION, "accuracy")
-    assert caught.value.hint == "For regression: r2, rmse, mae."
+    assert caught.value.hint == "For regression: r2, rmse, mae, mape, median_absolute_error."
 
 
 def test_better_follows_the_direction_and_any_value_is_better_than_none() -> None:

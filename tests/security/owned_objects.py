@@ -64,8 +64,13 @@ def _create_objects(
     succeeded = _enqueue_and_claim(owner, connection, worker, model)
     fact = {"section": "target", "subject": f"secret_report_{name}", "fact": "rows", "value": "1", "warning": None}
     jobs.save_report(connection, succeeded.job, succeeded.claim, [fact])
+    figures = {
+        "confusion_matrix": {"rows": [[f"secret_classes_{name}", f"secret_classes_{name}", 1]]},
+        "roc_curve": {"rows": [[f"secret_classes_{name}", [[0.5, 1, 1]]]]},
+    }
+    weights = f"secret_weights_{name}".encode()
     version_id = models.publish_version(
-        connection, succeeded, publication(bundle=secret, weights=f"secret_weights_{name}".encode())
+        connection, succeeded, publication(bundle=secret, weights=weights, figures=figures)
     )
     failed = _enqueue_and_claim(owner, connection, worker, model)
     jobs.fail(connection, failed.job, failed.claim, RequestError(f"secret_error_{name}"))

@@ -105,7 +105,7 @@ VISIBLE_SECRETS: Mapping[str, frozenset[str]] = {
 def test_attacks_by_the_owner_read_every_kind_of_secret(database: Database) -> None:
     seen = {kind for report in _reports(database, OWNER) for kind, owner in report.leaked if owner == OWNER}
 
-    assert seen == {"bundle", "error", "event", "figure", "key", "model", "plan", "report", "weights"}
+    assert seen == {"bundle", "classes", "error", "event", "figure", "key", "model", "plan", "report", "weights"}
 
 
 @pytest.mark.parametrize("role", nightly_unless(lambda role: role == "bob", READABLE))

@@ -4,13 +4,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning.encoded_rows import EncodedRows
+from indb_tensile.learning.shapley_values import ShapleyGame
 from worker.serving.answers import SCORE, Scored
 from worker.serving.identity import DatabaseIdentity
 from worker.serving.service_frames import RequestBuffer, frame
@@ -27,7 +29,32 @@ def wait_until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.005)
 
 
-class Echo:
+class Unevaluated:
+    """A part of a model that no test evaluates."""
+
+    def permuted_columns(self, x: Any, repeats: int, seed: int) -> Iterator[tuple[str, list[EncodedRows]]]:
+        return iter(())
+
+    def shapley_game(self, x: Any, label: str | None, seed: int) -> tuple[ShapleyGame, EncodedRows]:
+        raise NotImplementedError
+
+    def attributions(self, game: ShapleyGame, outputs: Any, label: str | None) -> list[list[Any]]:
+        return []
+
+    def single_metric(self, metric: str, outputs: Any, targets: Any) -> float:
+        return 0.0
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
+        return {}
+
+    def check_figure(self, figure: Any, options: Any) -> None:
+        """Have every figure."""
+
+    def figure(self, figure: Any, options: Any, outputs: Any, targets: Any) -> Sequence[Sequence[Any]]:
+        return []
+
+
+class Echo(Unevaluated):
     """A model that returns each row, refuses the row `bad`, and computes only while `gate` is set."""
 
     def __init__(self) -> None:
@@ -54,6 +81,9 @@ class Echo:
 
     def predicts_numbers(self) -> bool:
         return True
+
+    def figure(self, figure: Any, options: Any, outputs: Any, targets: Any) -> Sequence[Sequence[Any]]:
+        return [[figure, options.label, len(outputs)]]
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
         return {"rows": float(len(outputs)), "error": float(np.abs(outputs[:, 0] - targets).sum())}

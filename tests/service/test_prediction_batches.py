@@ -12,7 +12,7 @@ from indb_tensile.job import ModelVersionId
 from worker.serving.prediction_batches import MAX_BATCH_ROWS, PASS_NS, QUICK_NS, Batches, Counters
 from worker.serving.requests import PredictionKind, RowError
 
-from .fakes import Echo
+from .fakes import Echo, Unevaluated
 
 V1, V2 = ModelVersionId(1), ModelVersionId(2)
 
@@ -22,7 +22,7 @@ def untimed() -> Batches:
     return Batches(lambda: 0)
 
 
-class FailingModel:
+class FailingModel(Unevaluated):
     def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         raise ValueError("shapes do not match")
 
@@ -35,11 +35,8 @@ class FailingModel:
     def predicts_numbers(self) -> bool:
         return True
 
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
-        return {}
 
-
-class ShortModel:
+class ShortModel(Unevaluated):
     def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
         return []
 
@@ -51,9 +48,6 @@ class ShortModel:
 
     def predicts_numbers(self) -> bool:
         return True
-
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
-        return {}
 
 
 async def occupy_thread(batches: Batches, model: Echo) -> asyncio.Task[list[Any]]:
@@ -192,7 +186,7 @@ def test_other_owners_have_a_pass_between_two_passes_of_one_owner() -> None:
     assert asyncio.run(scenario()) == [0, "a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-class TimedModel:
+class TimedModel(Unevaluated):
     """A model that takes the same time for each row, on a clock that it advances itself."""
 
     def __init__(self, row_ns: int) -> None:
@@ -216,9 +210,6 @@ class TimedModel:
 
     def predicts_numbers(self) -> bool:
         return True
-
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
-        return {}
 
 
 @pytest.mark.parametrize(("row_ns", "passes"), [(PASS_NS // 20, [1, 7, 20, 20, 2]), (2 * PASS_NS, [1] * 50)])
@@ -297,7 +288,7 @@ def test_close_computes_waiting_requests_and_refuses_later_ones() -> None:
     assert asyncio.run(scenario()) == [[0], [1]]
 
 
-class ThreadNamingModel:
+class ThreadNamingModel(Unevaluated):
     """A model that returns the name of the computing thread, on a clock that it advances itself."""
 
     def __init__(self, pass_ns: int) -> None:
@@ -319,9 +310,6 @@ class ThreadNamingModel:
 
     def predicts_numbers(self) -> bool:
         return True
-
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
-        return {}
 
 
 async def wait_until_idle(batches: Batches) -> None:

@@ -130,6 +130,9 @@ def test_last_part_of_an_evaluation_is_answered_with_the_metrics_of_all_parts(ru
         assert evaluate(client, 0, 5, last=False, evaluation=2)["result"] == {"rows": 5}
         assert evaluate(client, 1, 30, last=False)["result"] == {"rows": 50}
         assert evaluate(client, 2, 1, last=True)["result"] == {"metrics": {"rows": 51.0, "error": 32.0}}
+        wish = {"figure": "roc_curve", "options": {"label": "x"}}
+        rows = [{"a": 1, "y": 1}]
+        assert client.ask("evaluate", version=1, rows=rows, **wish)["result"] == {"rows": [["roc_curve", "x", 1]]}
 
 
 def test_evaluation_belongs_to_its_connection_and_ends_with_it(running: ServerThread) -> None:

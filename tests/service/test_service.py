@@ -11,11 +11,16 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from indb_tensile.bench.harness import prediction_calls as bench
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError
+from indb_tensile.learning.artifacts import ModelPredictor
+from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
+from indb_tensile.learning.permutation_importance import permutation_importance
+from indb_tensile.learning.single_metric import single_metric
 from tests.conftest import Database, fresh_database
 from worker import service as program
 
@@ -131,6 +136,93 @@ def test_evaluation_from_sql_returns_the_models_metrics(
         )
     assert result == pytest.approx(expected)
     assert "accuracy" in result
+
+
+def test_figures_from_sql_are_those_of_the_models_outputs(
+    database: Database, service: Service, flowers: Published, houses: Published
+) -> None:
+    rows = rows_of(database, "flowers")
+    names = flowers.predictor.preprocessor.target.names
+    targets = flowers.predictor.preprocessor.targets_of(rows)
+    outputs = flowers.predictor.outputs(flowers.predictor.preprocessor.transform_rows(rows))
+    with database.connect(user="demo") as connection:
+        matrix = connection.execute("select * from tensile_confusion_matrix('flowers', 'flowers')").fetchall()
+        curve = connection.execute(
+            "select * from tensile_roc_curve('flowers', label => %s, relation => 'flowers')", (names[0],)
+        ).fetchall()
+        bins = connection.execute("select * from tensile_calibration('flowers', 'flowers', bins => 7)").fetchall()
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match='does not know the label "no"') as caught:
+            connection.execute("select * from tensile_roc_curve('flowers', 'no', 'flowers')")
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="a number, and has no confusion matrix"):
+            connection.execute("select * from tensile_confusion_matrix('houses', 'houses')")
+    assert matrix == confusion_rows(outputs, targets, names)
+    assert curve == [pytest.approx(row) for row in roc_rows(outputs, targets, names, names[0])]
+    assert bins == [pytest.approx(row) for row in calibration_rows(outputs, targets, 7)]
+    assert caught.value.diag.message_hint == f"Its labels are {', '.join(names)}."
+
+
+def test_importance_from_sql_is_equal_for_equal_seeds_and_names_the_metric(
+    database: Database, service: Service, houses: Published
+) -> None:
+    def importance(connection: psycopg.Connection, arguments: str) -> list[tuple[Any, ...]]:
+        statement = f"select * from tensile_feature_importance('houses', 'houses', {arguments})"
+        return connection.execute(statement.encode()).fetchall()
+
+    with database.connect(user="demo") as connection:
+        first = importance(connection, "seed => 7")
+        assert first == importance(connection, "seed => 7")
+        assert [row[1] for row in first] != [row[1] for row in importance(connection, "seed => 8")]
+    assert {row[0] for row in first} == {"a", "b"}
+    assert [row[1] for row in first] == sorted((row[1] for row in first), reverse=True)
+    assert {row[3] for row in first} == {"r2"}
+    predictor, rows = houses.predictor, rows_of(database, "houses")
+    expected = permutation_importance(
+        predictor.outputs,
+        lambda outputs: predictor_metric(predictor, outputs, rows),
+        predictor.preprocessor.transform_rows(rows),
+        predictor.preprocessor,
+        metric="r2",
+        repeats=5,
+        seed=7,
+    )
+    assert {row[0]: row[1:3] for row in first} == {each[0]: pytest.approx(each[1:]) for each in expected}
+
+
+def test_prediction_is_explained_from_sql_in_each_form_of_a_row(
+    database: Database, service: Service, flowers: Published
+) -> None:
+    with database.connect(user="demo") as connection:
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="no baseline row") as caught:
+            connection.execute("""select * from tensile_explain_prediction('flowers', '{"a": 1, "b": "x"}'::jsonb)""")
+        assert "tensile_feature_importance" in (caught.value.diag.message_hint or "")
+        with database.connect() as postgres:
+            postgres.execute(
+                "update tensile.version_bundles set bundle = bundle || jsonb_build_object('baseline', %s::jsonb)"
+                " where version_id = %s",
+                (Jsonb([0.0] * len(flowers.predictor.preprocessor.outputs)), flowers.version),
+            )
+        service.stop()
+        service.start()
+        rows = connection.execute(
+            "select e.* from flowers as t, tensile_explain_prediction('flowers', t) as e where t.id = 1"
+        ).fetchall()
+        of_json = connection.execute(
+            "select e.* from flowers as t, tensile_explain_prediction('flowers', to_jsonb(t), seed => 5) as e"
+            " where t.id = 1"
+        ).fetchall()
+        assert connection.execute("select * from tensile_explain_prediction('flowers', null::jsonb)").fetchall() == []
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="seed is -1"):
+            connection.execute("select * from tensile_explain_prediction('flowers', row(1), seed => -1)")
+        label = scalar(connection, "select tensile_predict_label('flowers', t) from flowers as t where id = 1")
+    assert rows == of_json
+    assert {row[0] for row in rows} == set(flowers.predictor.features)
+    assert {row[3] for row in rows} == {label}
+    assert sum(row[1] for row in rows) == pytest.approx(rows[0][5] - rows[0][4])
+
+
+def predictor_metric(predictor: ModelPredictor, outputs: Any, rows: list[dict[str, Any]]) -> float:
+    targets = predictor.preprocessor.targets_of(rows)
+    return single_metric("r2", predictor.task, outputs, targets, predictor.preprocessor)
 
 
 # --- requests to the analyst -----------------------------------------------------------------------------------
@@ -344,7 +436,7 @@ def test_clients_that_disconnect_during_a_request_disturb_no_other_client(
     with open_service.client() as staying:
         assert staying.ask("predict", version=houses.version, rows=rows)["ok"]
         assert staying.ask("evaluate", version=houses.version, rows=rows)["result"]["metrics"].keys() == {
-            "r2", "rmse", "mae",
+            "r2", "rmse", "mae", "mape", "median_absolute_error",
         }  # fmt: skip
 
 

@@ -48,9 +48,15 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
         "select * from tensile_predict_proba('m', array[1])",
         "select tensile_predict_vector('m', '[1]'::jsonb)",
         "select * from tensile_evaluate('m')",
+        "select * from tensile_confusion_matrix('m')",
+        "select * from tensile_roc_curve('m')",
+        "select * from tensile_calibration('m')",
+        "select * from tensile_feature_importance('m')",
+        "select * from tensile_explain_prediction('m', row(1))",
         "select * from tensile_split('m')",
         "select * from tensile_data_report(1)",
         "select * from tensile_training_info('m')",
+        "select * from tensile_training_history('m')",
         "select tensile_retry(1)",
         "select tensile_retrain('m')",
         "select tensile_set_priority(1, 1)",
@@ -108,6 +114,7 @@ def test_role_without_membership_can_call_no_inner_function(database: Database, 
             "select tensile_predict_batch('m', array[1])",
             "select tensile_version()",
             "select * from tensile.evaluation('m', 1, 1, '')",
+            "select * from tensile.figure_rows('roc_curve', 'm', 1, 1, '{}', '')",
         ):
             assert refused(admin, statement).sqlstate == "42501", statement
     finally:

@@ -173,7 +173,8 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'unknown metric "r2" for classification',
                 None,
-                "For classification: accuracy, balanced_accuracy, f1_macro, log_loss, roc_auc.",
+                "For classification: accuracy, balanced_accuracy, precision_macro, recall_macro, f1_macro, log_loss, "
+                "roc_auc, brier, calibration_error.",
             ),
         ),
         (

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,16 +11,41 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from indb_tensile.errors import RequestError
+from indb_tensile.errors import InvariantError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor, Prediction
+from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
+from indb_tensile.learning.encoded_rows import EncodedRows
 from indb_tensile.learning.model_metrics import evaluate, probabilities
+from indb_tensile.learning.permutation_importance import permuted_columns
 from indb_tensile.learning.preprocessor import NUMBERS
 from indb_tensile.learning.probability_texts import probability_texts
+from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
+from indb_tensile.learning.single_metric import single_metric
+from indb_tensile.request.abbreviation import shown
+from indb_tensile.request.figure_rules import CLASS_FIGURES, check_bins
+from indb_tensile.request.task_rules import check_metric
 
-from .requests import TABLE_KINDS, PredictionKind, RowError
+from .requests import TABLE_KINDS, Figure, FigureOptions, PredictionKind, RowError
 
 SCORE = "score"  # used beside PredictionKind, but never requested by a client: the scores that an evaluation stores
+INPUT = "input"  # likewise: the encoded row
+ENCODED = "encoded"  # likewise: the encoded row and its target, from which the importance of columns is computed
+OUTPUTS = "outputs"  # likewise: the network's outputs for rows that are encoded already
+_NAMED_LABELS = 20  # of an error message
+
+
+class NoBaselineError(RequestError):
+    """The version was stored without what an explanation needs."""
+
+    sqlstate = "55000"
+
+
+class Encoded(NamedTuple):
+    """An encoded row, and the encoded value of its target."""
+
+    x: npt.NDArray[np.float32]
+    target: Any
 
 
 class Scored(NamedTuple):
@@ -60,6 +85,12 @@ class Answers:
         """
         if kind == SCORE:
             return self._compute_located(self._score, rows)
+        if kind == INPUT:
+            return self._compute_located(lambda part: list(self._predictor.transform(part)), rows)
+        if kind == ENCODED:
+            return self._compute_located(self._encode, rows)
+        if isinstance(rows, EncodedRows):
+            return list(self._predictor.outputs(rows.array()))
         if kind in TABLE_KINDS:
             with_probabilities = kind == PredictionKind.TABLE_PROBA
             return self._compute_located(partial(self._table_entries, with_probabilities=with_probabilities), rows)
@@ -101,6 +132,43 @@ class Answers:
         """Return the metrics of scored rows."""
         return evaluate(self._predictor.task, outputs, targets, self._predictor.preprocessor)
 
+    def check_figure(self, figure: Figure, options: FigureOptions) -> None:
+        """Raise RequestError for a figure that the model does not have."""
+        target = self._predictor.preprocessor.target
+        if figure in CLASS_FIGURES and self._predictor.task is Task.REGRESSION:
+            raise RequestError(
+                f'the model predicts "{target.name}", a number, and has no {figure.replace("_", " ")}',
+                hint="Ask for its metrics with tensile_evaluate(...).",
+            )
+        if figure is Figure.FEATURE_IMPORTANCE:
+            check_metric(self._predictor.task, options.metric)
+        self._check_label(options.label)
+
+    def _check_label(self, label: str | None) -> None:
+        names = self._predictor.preprocessor.target.names
+        if label is not None and label not in names:
+            known = (
+                f"Its labels are {', '.join(names[:_NAMED_LABELS])}."
+                if names
+                else "It predicts a number: leave label out."
+            )
+            raise RequestError(f"the model does not know the label {shown(label)}", hint=known)
+
+    def figure(
+        self, figure: Figure, options: FigureOptions, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]
+    ) -> Sequence[Sequence[Any]]:
+        """Return the rows of a figure of scored rows."""
+        names = self._predictor.preprocessor.target.names
+        match figure:
+            case Figure.CONFUSION_MATRIX:
+                return confusion_rows(outputs, targets, names)
+            case Figure.ROC_CURVE:
+                return roc_rows(outputs, targets, names, options.label)
+            case Figure.CALIBRATION:
+                return calibration_rows(outputs, targets, check_bins(options.bins, stored=False))
+            case other:
+                raise InvariantError(f"{other} is not a figure of scored rows")
+
     def _table_entries(self, rows: Sequence[Any], *, with_probabilities: bool) -> list[Any]:
         """Return the value of a regression for each row, or the place of its label, and probabilities as JSON."""
         outputs = self._predictor.outputs(self._predictor.transform(rows))
@@ -111,6 +179,57 @@ class Answers:
         if not with_probabilities:
             return places
         return list(zip(places, probability_texts(target.names, probabilities(outputs)), strict=True))
+
+    def permuted_columns(
+        self, x: npt.NDArray[np.float32], repeats: int, seed: int
+    ) -> Iterator[tuple[str, list[EncodedRows]]]:
+        """Yield each column with the encoded rows of its permutations."""
+        return permuted_columns(x, self._predictor.preprocessor, repeats, seed)
+
+    def single_metric(self, metric: str, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
+        """Return one metric of scored rows, NaN if they do not define it."""
+        return single_metric(metric, self._predictor.task, outputs, targets, self._predictor.preprocessor)
+
+    def shapley_game(
+        self, x: npt.NDArray[np.float32], label: str | None, seed: int
+    ) -> tuple[ShapleyGame, EncodedRows]:
+        """Return the coalitions of the columns of an encoded row, and the encoded rows to predict for.
+
+        Raises RequestError for an unknown label, and if the version has no baseline.
+        """
+        self._check_label(label)
+        baseline, positions = self._predictor.bundle.baseline, self._predictor.preprocessor.positions
+        if baseline is None:
+            raise NoBaselineError(
+                "this version has no baseline row to explain a prediction against",
+                detail="Release 0.1 stored none, and rows of more than 16384 numbers have none.",
+                hint="Train the model again, or see which columns it needs: tensile_feature_importance(...).",
+            )
+        game = shapley_game(tuple(positions), seed)
+        flat = np.array(baseline, np.float32)
+        return game, game.rows(x, flat, tuple(positions.values()))
+
+    def attributions(self, game: ShapleyGame, outputs: npt.NDArray[np.float32], label: str | None) -> list[list[Any]]:
+        """Return what each column adds to the prediction, from the outputs for the rows of a game.
+
+        A row has the column, its share, the standard error of that, the label or None, and the predictions for the
+        baseline and for the row. The largest share is first.
+        """
+        target = self._predictor.preprocessor.target
+        if self._predictor.task is Task.REGRESSION:
+            values = target.restore(outputs)
+        else:
+            place = int(outputs[-1].argmax()) if label is None else target.names.index(label)
+            label, values = target.names[place], probabilities(outputs)[:, place]
+        ranked = sorted(game.attributions(values), key=lambda each: (-abs(each.value), each.feature))
+        ends = [label, float(values[0]), float(values[-1])]
+        return [[each.feature, each.value, each.error, *ends] for each in ranked]
+
+    def _encode(self, rows: Sequence[Any]) -> list[Encoded]:
+        targets = self._predictor.preprocessor.targets_of(rows)
+        return [
+            Encoded(*pair) for pair in zip(self._predictor.preprocessor.transform_rows(rows), targets, strict=True)
+        ]
 
     def _score(self, rows: Sequence[Any]) -> list[Scored]:
         targets = self._predictor.preprocessor.targets_of(rows)

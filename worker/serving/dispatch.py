@@ -14,6 +14,7 @@ import msgspec
 from indb_tensile.errors import InvariantError
 from indb_tensile.learning.rowimages import RowImages
 
+from .attributions import attribution_rows
 from .evaluation_requests import Evaluations
 from .identity import IdentityCheck
 from .model_cache import ModelCache
@@ -21,6 +22,7 @@ from .prediction_batches import Batches, Model
 from .requests import (
     TABLE_KINDS,
     AnyRequest,
+    Attribute,
     Evaluate,
     Features,
     Header,
@@ -35,7 +37,7 @@ from .requests import (
 )
 from .service_frames import MAX_FRAME_BYTES, ProtocolError, split_body
 
-_OWN_VERBS = frozenset({"predict", "evaluate", "features", "ping"})
+_OWN_VERBS = frozenset({"predict", "evaluate", "attribute", "features", "ping"})
 _LONG_BYTES = 1 << 16  # of a frame: decoding it takes half a millisecond or more
 _PIECE_NUMBERS = 20_000  # of one piece of an answer: encoding it takes about 10 ms
 
@@ -92,6 +94,10 @@ class RequestDispatcher:
                 model = await self._residents.get(request.version)
                 owner = self._residents.owner(request.version)
                 return success(await self._evaluations.add(connection, request, model, owner=owner))
+            case Attribute():
+                model = await self._residents.get(request.version)
+                owner = self._residents.owner(request.version)
+                return success({"rows": await attribution_rows(self._batches, request, model, owner=owner)})
             case Ping():
                 return success(self._state())
             case other:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning.row_sample import RowSample
 
-from .answers import SCORE, Scored
+from .answers import ENCODED, SCORE
+from .importance import importance_rows
 from .prediction_batches import Batches, Model
-from .requests import Evaluate, RowError
+from .requests import Evaluate, Figure, RowError
 from .scores import ScoreFiles
 
 MOST_ROWS = 20_000_000  # of one evaluation: computing the metrics takes about 100 bytes of memory for each
@@ -36,10 +38,10 @@ class InterruptedEvaluationError(RequestError):
 
 @dataclass(slots=True)
 class _Evaluation:
-    """One unfinished evaluation: the number of scored parts, and the scores of their rows."""
+    """One unfinished evaluation: the number of scored parts, and their rows' scores or a sample of the rows."""
 
     parts: int = 0
-    scores: ScoreFiles = field(default_factory=ScoreFiles)
+    scores: ScoreFiles | RowSample = field(default_factory=ScoreFiles)
 
 
 class Evaluations:
@@ -55,10 +57,13 @@ class Evaluations:
         return sum(map(len, self._parts.values()))
 
     async def add(self, connection: int, request: Evaluate, model: Model, *, owner: int = 0) -> dict[str, Any]:
-        """Score the rows of a part. With the last part, returns the metrics over all parts.
+        """Score the rows of a part. With the last part, returns the figure over all parts.
 
-        Raises RowError with the row's number in the whole evaluation.
+        Raises RowError with the row's number in the whole evaluation, and RequestError for a figure that the model
+        does not have.
         """
+        if request.part == 0:
+            model.check_figure(request.figure, request.options)
         evaluation = self._find_evaluation(connection, request)
         try:
             scored = await self._score(request, model, owner, earlier_rows=len(evaluation.scores))
@@ -73,10 +78,19 @@ class Evaluations:
         if not request.last:
             return {"rows": len(evaluation.scores)}
         try:
-            loop = asyncio.get_running_loop()
-            return {"metrics": await loop.run_in_executor(self._executor, _metrics, model, evaluation.scores)}
+            return await self._result(model, request, evaluation.scores, owner)
         finally:
             self._drop(connection, request.evaluation)
+
+    async def _result(
+        self, model: Model, request: Evaluate, scores: ScoreFiles | RowSample, owner: int
+    ) -> dict[str, Any]:
+        if not len(scores):
+            raise RequestError("there are no rows to evaluate on")
+        if isinstance(scores, RowSample):
+            return {"rows": await importance_rows(self._batches, request, model, scores, self._executor, owner=owner)}
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, _figure, model, request, scores)
 
     def forget(self, connection: int) -> None:
         """Drop the evaluations of a connection that has ended."""
@@ -91,7 +105,9 @@ class Evaluations:
         """Return the evaluation that the part belongs to. Raises InterruptedEvaluationError if parts are missing."""
         evaluations = self._parts.setdefault(connection, OrderedDict())
         if request.part == 0:
-            evaluations[request.evaluation] = _Evaluation()
+            sampled = request.figure is Figure.FEATURE_IMPORTANCE
+            scores = RowSample(request.options.seed) if sampled else ScoreFiles()
+            evaluations[request.evaluation] = _Evaluation(scores=scores)
             while len(evaluations) > _MAX_UNFINISHED:
                 evaluations.popitem(last=False)[1].scores.close()
         evaluation = evaluations.get(request.evaluation)
@@ -103,14 +119,14 @@ class Evaluations:
             )
         return evaluation
 
-    async def _score(self, request: Evaluate, model: Model, owner: int, earlier_rows: int) -> list[Scored]:
+    async def _score(self, request: Evaluate, model: Model, owner: int, earlier_rows: int) -> list[Any]:
+        """Return the scored rows of a part, or the encoded ones for the importance of columns."""
+        kind = ENCODED if request.figure is Figure.FEATURE_IMPORTANCE else SCORE
         try:
-            scored: list[Scored] = await self._batches.predict(
-                request.version, model, request.rows, SCORE, owner=owner
-            )
+            scored = await self._batches.predict(request.version, model, request.rows, kind, owner=owner)
         except RowError as error:
             raise RowError(error, earlier_rows + error.row) from error
-        rows, outputs = earlier_rows + len(scored), len(scored[0].outputs) if scored else 0
+        rows, outputs = earlier_rows + len(scored), len(scored[0].outputs) if scored and kind == SCORE else 0
         if rows * outputs > MOST_NUMBERS or rows > MOST_ROWS:
             max_rows = min(MOST_ROWS, MOST_NUMBERS // max(1, outputs))
             raise TooLargeError(
@@ -129,10 +145,10 @@ class Evaluations:
             self._parts.pop(connection, None)
 
 
-def _metrics(model: Model, scores: ScoreFiles) -> dict[str, float]:
-    if not len(scores):
-        raise RequestError("there are no rows to evaluate on")
-    return model.metrics(*scores.arrays())
+def _figure(model: Model, request: Evaluate, scores: ScoreFiles) -> dict[str, Any]:
+    if request.figure is Figure.METRICS:
+        return {"metrics": model.metrics(*scores.arrays())}
+    return {"rows": model.figure(request.figure, request.options, *scores.arrays())}
 
 
 def _no_space(error: OSError) -> TooLargeError:

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,8 +25,10 @@ import numpy.typing as npt
 
 from indb_tensile.errors import InvariantError, RequestError, UnavailableError
 from indb_tensile.job import ModelVersionId
+from indb_tensile.learning.encoded_rows import EncodedRows
+from indb_tensile.learning.shapley_values import ShapleyGame
 
-from .requests import RowError
+from .requests import Figure, FigureOptions, RowError
 
 MAX_BATCH_ROWS = 4096  # limits the memory for activations of one pass
 PASS_NS = 100_000_000  # the intended duration of a pass of many rows, for which other requests wait
@@ -58,6 +60,36 @@ class Model(Protocol):
 
     def metrics(self, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> dict[str, float]:
         """Return the metrics of scored rows."""
+        ...
+
+    def check_figure(self, figure: Figure, options: FigureOptions) -> None:
+        """Raise RequestError for a figure that the model does not have."""
+        ...
+
+    def figure(
+        self, figure: Figure, options: FigureOptions, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]
+    ) -> Sequence[Sequence[Any]]:
+        """Return the rows of a figure of scored rows."""
+        ...
+
+    def permuted_columns(
+        self, x: npt.NDArray[np.float32], repeats: int, seed: int
+    ) -> Iterator[tuple[str, list[EncodedRows]]]:
+        """Yield each column with the encoded rows of its permutations."""
+        ...
+
+    def single_metric(self, metric: str, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
+        """Return one metric of scored rows, NaN if they do not define it."""
+        ...
+
+    def shapley_game(
+        self, x: npt.NDArray[np.float32], label: str | None, seed: int
+    ) -> tuple[ShapleyGame, EncodedRows]:
+        """Return the coalitions of the columns of an encoded row, and the encoded rows to predict for."""
+        ...
+
+    def attributions(self, game: ShapleyGame, outputs: npt.NDArray[np.float32], label: str | None) -> list[list[Any]]:
+        """Return what each column adds to the prediction, from the outputs for the rows of a game."""
         ...
 
 

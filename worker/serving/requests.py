@@ -72,14 +72,41 @@ class Predict(Request, frozen=True, kw_only=True):
     @property
     def marked_rows(self) -> list[Any]:
         """The rows. Objects become `SqlRecord`s if their fields are unnamed."""
-        return [SqlRecord(row) if isinstance(row, dict) else row for row in self.rows] if self.unnamed else self.rows
+        return _marked(self.rows, unnamed=self.unnamed)
+
+
+def _marked(rows: list[Any], *, unnamed: bool) -> list[Any]:
+    return [SqlRecord(row) if isinstance(row, dict) else row for row in rows] if unnamed else rows
+
+
+class Figure(StrEnum):
+    """What an evaluation computes."""
+
+    METRICS = "metrics"
+    CONFUSION_MATRIX = "confusion_matrix"
+    ROC_CURVE = "roc_curve"
+    CALIBRATION = "calibration"
+    FEATURE_IMPORTANCE = "feature_importance"
+
+
+class FigureOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of figures: the `label` of a ROC curve, or null for all, and the `bins` of a calibration.
+
+    The importance of columns is the loss in `metric` over `repeats` permutations, which `seed` decides.
+    """
+
+    label: str | None = None
+    bins: int = 15
+    metric: str = ""
+    repeats: int = 5
+    seed: int = 0
 
 
 class Evaluate(Request, frozen=True, kw_only=True):
     """Score a version on rows that include the target, in parts on one connection.
 
     `evaluation` is the client's number for the evaluation. Parts are counted from 0. The answer to the last part has
-    the metrics.
+    the metrics, or the rows of another figure.
     """
 
     version: ModelVersionId
@@ -87,6 +114,27 @@ class Evaluate(Request, frozen=True, kw_only=True):
     evaluation: int = 0
     part: int = 0
     last: bool = True
+    figure: Figure = Figure.METRICS
+    options: FigureOptions = FigureOptions()
+
+
+class Attribute(Request, frozen=True, kw_only=True):
+    """Explain the prediction for a row: what each of its columns adds to it.
+
+    `rows` has one row, as in `Predict`. The prediction is the value of a regression, else the probability of `label`,
+    or of the predicted label. `seed` draws the orders of the columns, if there are too many for all of them.
+    """
+
+    version: ModelVersionId
+    rows: list[Any]
+    unnamed: bool = False
+    label: str | None = None
+    seed: int = 0
+
+    @property
+    def marked_rows(self) -> list[Any]:
+        """The row. An object becomes an `SqlRecord` if its fields are unnamed."""
+        return _marked(self.rows, unnamed=self.unnamed)
 
 
 class Features(Request, frozen=True, kw_only=True):
@@ -148,8 +196,10 @@ class Ping(Request, frozen=True, kw_only=True):
     """Ask for the state of the service."""
 
 
-AnyRequest = Predict | Evaluate | Features | Explain | Dataset | Ping
-VERBS = tuple(sorted(verb.__name__.lower() for verb in (Predict, Evaluate, Features, Explain, Dataset, Ping)))
+AnyRequest = Predict | Evaluate | Attribute | Features | Explain | Dataset | Ping
+VERBS = tuple(
+    sorted(verb.__name__.lower() for verb in (Predict, Evaluate, Attribute, Features, Explain, Dataset, Ping))
+)
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -11,11 +11,14 @@ from indb_tensile.catalog import models
 from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.models import Publication
 from indb_tensile.errors import MissingError, OvertakenError, TensileError
-from indb_tensile.job import ClaimedJob, ModelVersionId
+from indb_tensile.job import ClaimedJob, ModelVersionId, Task
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.baseline_input import baseline_input
+from indb_tensile.learning.class_figures import stored_figures
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.datareport import report_result
-from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
+from indb_tensile.learning.held_out_importance import stored_importance
+from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.request.estimator_rules import is_estimator
 
@@ -36,7 +39,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The new version and its metrics on the held-out rows, and the deployed version's metric on the same rows.
+    """The new version, its metrics and figures on the held-out rows, and the deployed version's metric on them.
 
     `incumbent` is the deployed version. `incomparable` says why it has no metric to compare with; it is empty if it
     has one.
@@ -44,6 +47,7 @@ class Judgement:
 
     bundle: ModelBundle
     metrics: dict[str, float]
+    figures: dict[str, dict[str, Any]]
     incumbent: ModelVersionId | None = None
     incumbent_metric: float | None = None
     incomparable: str = ""
@@ -58,8 +62,14 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         task=prepared.task,
         preprocessor=prepared.preprocessor,
         weights=weights,
+        baseline=baseline_input(prepared.train.x, prepared.preprocessor),
     )
-    return Judgement(bundle=bundle, metrics=ModelPredictor(bundle).evaluate_columns(prepared.held_out))
+    outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
+    metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor)
+    names = prepared.preprocessor.target.names
+    figures = stored_figures(outputs, targets, names) if prepared.task is Task.CLASSIFICATION else {}
+    figures["feature_importance"] = stored_importance(bundle, prepared.held_out, prepared.metric)
+    return Judgement(bundle=bundle, metrics=metrics, figures=figures)
 
 
 def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Judgement) -> Judgement:
@@ -93,6 +103,7 @@ def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement
         incumbent_metric=judgement.incumbent_metric,
         incomparable=judgement.incomparable,
         data_digest=prepared.data_digest,
+        figures=judgement.figures,
         report=[fact.to_json() for fact in (*prepared.report, *result)],
         training=training_facts(prepared)
         | data_facts(prepared, job.spec)

@@ -110,6 +110,14 @@ version_bundles = Table(
     Column("bundle", JSONB, nullable=False),
 )
 
+version_figures = Table(
+    "version_figures",
+    metadata,
+    Column("version_id", BigInteger, ForeignKey("model_versions.version_id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("figure", JSONB, nullable=False),
+)
+
 model_privileges = Table(
     "model_privileges",
     metadata,

@@ -1,0 +1,73 @@
+"""The importance of columns on held-out rows, which a training stores with its version if that takes little time.
+
+The work is bounded by a count of multiplications, not by a clock, so equal trainings store equal figures.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from indb_tensile.learning import architectures
+from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.columns import Columns
+from indb_tensile.learning.permutation_importance import permutation_importance
+from indb_tensile.learning.single_metric import SLOW, single_metric
+
+REPEATS = 5
+SEED = 0
+MOST_ROWS = 2_000
+FEWEST_ROWS = 50
+MOST_PRODUCTS = 2_000_000_000  # of all passes together: about a second of one core
+_SLOW_PRODUCTS = 6_000_000  # take about 3 ms
+_METRIC_PRODUCTS = 400_000
+_FEWEST_PARAMETERS = 2_000  # a row of a smaller network takes no less time
+
+
+def stored_importance(bundle: ModelBundle, held_out: Columns, metric: str) -> dict[str, Any]:
+    """Return the `rows` of the figure, or the `reason` why it is not stored: too few rows, or too much work.
+
+    The rows are evenly spaced ones of those held out.
+    """
+    rows = len(held_out[bundle.preprocessor.target.name].missing)
+    columns = len(bundle.preprocessor.positions)
+    most = (MOST_PRODUCTS // (columns * REPEATS + 1) - _metric_products(metric)) // _row_products(bundle)
+    chosen = min(rows, MOST_ROWS, most)
+    if chosen < min(rows, FEWEST_ROWS) or not rows:
+        return {
+            "reason": f"to permute {columns} columns takes too long with this network"
+            if rows
+            else "no row is held out"
+        }
+    sample = np.arange(chosen, dtype=np.int64) * rows // chosen
+    picked = {name: column.take(sample) for name, column in held_out.items()}
+    predictor, preprocessor = ModelPredictor(bundle), bundle.preprocessor
+    targets = preprocessor.target.encode(picked[preprocessor.target.name])
+    found = permutation_importance(
+        predictor.outputs,
+        lambda outputs: single_metric(metric, bundle.task, outputs, targets, preprocessor),
+        preprocessor.transform(picked),
+        preprocessor,
+        metric=metric,
+        repeats=REPEATS,
+        seed=SEED,
+    )
+    if not all(math.isfinite(each.importance) for each in found):
+        return {"reason": f"{metric} is not defined on {chosen} held-out rows"}
+    ranked = sorted(found, key=lambda each: (-each.importance, each.feature))
+    return {"rows": [[*each, metric] for each in ranked]}
+
+
+def _metric_products(metric: str) -> int:
+    """Return how many multiplications take as long as computing the metric once."""
+    return _SLOW_PRODUCTS if metric in SLOW else _METRIC_PRODUCTS
+
+
+def _row_products(bundle: ModelBundle) -> int:
+    """Return about how many multiplications one row takes.
+
+    A layer that is applied to each value of a row, such as a convolution, uses its weights once a value.
+    """
+    parameters = max(_FEWEST_PARAMETERS, sum(tensor.numel() for tensor in bundle.weights.values()))
+    again = len(bundle.input_shape) > 1 or architectures.embeds(bundle.architecture)
+    return parameters * (math.prod(bundle.input_shape) if again else 1)

@@ -1,0 +1,40 @@
+"""The figures that judge a version beside its metrics, and their arguments."""
+
+from ..errors import RequestError
+
+# Figures of classifications. They are computed from the rows of a relation, or stored for the held-out rows.
+CLASS_FIGURES = ("confusion_matrix", "roc_curve", "calibration")
+FIGURES = (*CLASS_FIGURES, "feature_importance")
+STORED_BINS = 120  # of a stored calibration, which is merged into any number of bins that divides this
+MOST_BINS = 1000
+MOST_REPEATS = 100
+
+
+def check_bins(bins: int | None, *, stored: bool) -> int:
+    """Return the number of bins of a calibration, 15 if it is left out. Raises RequestError for another number."""
+    if bins is None:
+        return 15  # as in calibration_error
+    if not 1 <= bins <= MOST_BINS:
+        raise RequestError(f"bins is {bins}", hint=f"Give a number from 1 to {MOST_BINS}, such as 15.")
+    if stored and STORED_BINS % bins:
+        divisors = ", ".join(str(number) for number in range(1, STORED_BINS + 1) if STORED_BINS % number == 0)
+        raise RequestError(
+            f"bins is {bins}, which does not divide the {STORED_BINS} stored bins of the held-out rows",
+            hint=f"Give one of {divisors}, or name the rows with relation => '...'.",
+        )
+    return bins
+
+
+def check_permutations(repeats: int | None, seed: int | None, *, stored: bool) -> tuple[int, int]:
+    """Return how often each column is permuted, 5 if it is left out, and the seed. Raises RequestError for others."""
+    if stored and (repeats is not None or seed is not None):
+        raise RequestError(
+            "repeats and seed are given without a relation",
+            hint="Leave them out for the stored importance on held-out rows, or name rows with relation => '...'.",
+        )
+    repeats, seed = 5 if repeats is None else repeats, 0 if seed is None else seed
+    if not 1 <= repeats <= MOST_REPEATS:
+        raise RequestError(f"repeats is {repeats}", hint=f"Give a number from 1 to {MOST_REPEATS}, such as 5.")
+    if seed < 0:
+        raise RequestError(f"seed is {seed}", hint="Give a number from 0.")
+    return repeats, seed

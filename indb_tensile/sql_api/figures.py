@@ -1,0 +1,134 @@
+"""Returns figures of a version: its confusion matrix, ROC curves and calibration, and the importance of its columns.
+
+With a relation, its rows are read as the caller and the service computes the figure. Without one, the figure of the
+rows that were held out of the training is read, which the training has stored.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import RequestError
+from ..request.abbreviation import shown
+from ..request.figure_rules import CLASS_FIGURES, FIGURES, STORED_BINS, check_bins, check_permutations
+from ..request.request_fields import read_choice, read_integer, read_model_name, read_text
+from ..request.task_rules import METRICS
+from .evaluations import evaluate_relation
+from .predictions import storable
+from .refusals import DENIED, NOT_READY, RefusalError
+from .spi import Json, Plpy, Row, fetch, literal
+from .version_lookup import find_version
+
+_NAMED_LABELS = 20  # of an error message
+Rows = list[Sequence[Any]]
+
+
+def figure(plpy: Plpy, request: Json) -> Json:
+    """Return the rows of a figure of a version."""
+    name, kind = read_model_name(request), read_choice(request, "figure", FIGURES, FIGURES[0])
+    version = find_version(plpy, name, read_integer(request, "version"))
+    oid = read_integer(request, "relation")
+    options = _options(request, kind, version, stored=oid is None)
+    if version["task"] == "regression" and kind in CLASS_FIGURES:
+        raise RequestError(
+            f'model "{name}" predicts "{version["target"]}", a number, and has no {kind.replace("_", " ")}',
+            hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
+        )
+    if oid is not None:
+        fields: Json = {"figure": kind, "options": options}
+        answer = evaluate_relation(plpy, name, version, oid, read_text(request, "search_path"), fields)
+        return {"rows": storable(answer["rows"])}
+    rows = _stored(plpy, name, version, kind)
+    if kind == "roc_curve":
+        return {"rows": _of_label(rows, options["label"])}
+    return {"rows": _merged(rows, options["bins"]) if kind == "calibration" else rows}
+
+
+def _options(request: Json, kind: str, version: Row, *, stored: bool) -> Json:
+    """Return the checked arguments of a figure as the service reads them."""
+    match kind:
+        case "roc_curve":
+            return {"label": read_text(request, "label")}
+        case "calibration":
+            return {"bins": check_bins(read_integer(request, "bins"), stored=stored)}
+        case "feature_importance":
+            repeats, seed = read_integer(request, "repeats"), read_integer(request, "seed")
+            repeats, seed = check_permutations(repeats, seed, stored=stored)
+            metric = version["metric_name"] or METRICS[version["task"]][0]
+            return {"repeats": repeats, "seed": seed, "metric": metric}
+    return {}
+
+
+def _stored(plpy: Plpy, model: str, version: Row, kind: str) -> Rows:
+    found = fetch(plpy, STORED_FIGURE, version["version_id"], kind)[0]
+    subject, way_out = kind.replace("_", " "), f"tensile_{kind}({literal(model)}, relation => 'table')"
+    hint = f"Name rows to compute it from: select * from {way_out}."  # noqa: S608 - a hint
+    if not found["visible"]:
+        raise RefusalError(
+            DENIED,
+            f'model "{model}" belongs to another role',
+            detail=f"Only its owner may read the {subject} of the held-out rows, because it names classes.",
+            hint=hint,
+        )
+    if found["figure"] is None:
+        raise RefusalError(
+            NOT_READY,
+            f'version {version["number"]} of model "{model}" has no stored {subject}',
+            detail="Release 0.1 stored none, and a training that holds out no rows has none.",
+            hint=hint,
+        )
+    stored = json.loads(found["figure"])
+    if "rows" not in stored:
+        message = f'version {version["number"]} of model "{model}" has no stored {subject}'
+        raise RefusalError(NOT_READY, message, detail=f"Not stored: {stored.get('reason')}.", hint=hint)
+    return list(stored["rows"])
+
+
+def _of_label(rows: Rows, label: str | None) -> Rows:
+    """Return the points of the curve of a label, or of all.
+
+    A stored curve is a label and a list of thresholds, each with the counts of true and false positives. A null
+    threshold is infinite. The last point has all rows, from which the rates follow.
+    """
+    known = [name for name, _ in rows]
+    if label is not None and label not in known:
+        raise RequestError(
+            f"the held-out rows have no ROC curve of the label {shown(label)}",
+            hint=f"They have curves of {', '.join(known[:_NAMED_LABELS])}. Of two labels, the curve of the second "
+            "one is stored; that of the first one is its reflection.",
+        )
+    return [
+        (
+            name,
+            "Infinity" if threshold is None else threshold,
+            right / points[-1][1],
+            wrong / points[-1][2],
+            right,
+            wrong,
+        )
+        for name, points in rows
+        for threshold, right, wrong in points
+        if label is None or name == label
+    ]
+
+
+def _merged(rows: Rows, bins: int) -> Rows:
+    """Merge the stored bins of a calibration into wider ones."""
+    width = STORED_BINS // bins
+    sums: dict[int, list[float]] = {}
+    for number, mean, share, count in rows:
+        total = sums.setdefault((number - 1) // width + 1, [0.0, 0.0, 0])
+        total[0] += mean * count
+        total[1] += round(share * count)
+        total[2] += count
+    return [(number, chances / count, right / count, count) for number, (chances, right, count) in sums.items()]
+
+
+STORED_FIGURE = """
+select f.figure::text as figure,
+       f.version_id is not null or $2::text not in ('confusion_matrix', 'roc_curve')
+       or (m.owner_oid = tensile.current_role_oid() and m.installation = tensile.installation()) as visible
+  from tensile.model_versions as v
+  join tensile.models as m on m.model_id = v.model_id
+  left join tensile.version_figures as f on f.version_id = v.version_id and f.name = $2::text
+ where v.version_id = $1::int8"""

@@ -1,0 +1,23 @@
+"""Explains a prediction: what each column of the row adds to it, in passes of the compute thread."""
+
+from typing import Any
+
+import numpy as np
+
+from .answers import INPUT, OUTPUTS
+from .prediction_batches import Batches, Model
+from .requests import Attribute
+from .service_frames import ProtocolError
+
+
+async def attribution_rows(batches: Batches, request: Attribute, model: Model, *, owner: int) -> list[list[Any]]:
+    """Return for each column its share of the prediction, as `Model.attributions` does.
+
+    Raises ProtocolError if the request has not one row.
+    """
+    if len(request.rows) != 1:
+        raise ProtocolError(f"a request attribute has {len(request.rows)} rows, not one")
+    (x,) = await batches.predict(request.version, model, request.marked_rows, INPUT, owner=owner)
+    game, rows = model.shapley_game(x, request.label, request.seed)
+    outputs = np.array(await batches.predict(request.version, model, rows, OUTPUTS, owner=owner))
+    return model.attributions(game, outputs, request.label)

@@ -1,0 +1,48 @@
+"""Computes the importance of columns in passes of the compute thread, between which other requests are served."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+
+from indb_tensile.errors import RequestError
+from indb_tensile.learning.encoded_rows import as_they_are
+from indb_tensile.learning.permutation_importance import importance_of
+from indb_tensile.learning.row_sample import RowSample
+
+from .answers import OUTPUTS
+from .prediction_batches import Batches, Model
+from .requests import Evaluate
+
+Row = tuple[str, float, float, str]
+
+
+async def importance_rows(
+    batches: Batches, request: Evaluate, model: Model, sample: RowSample, executor: Executor, *, owner: int
+) -> list[Row]:
+    """Return each column with its importance, the deviation over the repeats, and the metric, most important first.
+
+    Raises RequestError if the rows do not define the metric.
+    """
+    x, targets = sample.arrays()
+    options, metric = request.options, request.options.metric
+    loop = asyncio.get_running_loop()
+
+    async def judge(rows: Sequence[Any]) -> float:
+        outputs = np.array(await batches.predict(request.version, model, rows, OUTPUTS, owner=owner))
+        return await loop.run_in_executor(executor, model.single_metric, metric, outputs, targets)
+
+    base = await judge(as_they_are(x))
+    if not math.isfinite(base):
+        raise RequestError(
+            f"{metric} is not defined on the {len(x)} rows",
+            hint="Name a relation with more rows, or of more labels, with relation => '...'.",
+        )
+    found = []
+    for name, permutations in model.permuted_columns(x, options.repeats, options.seed):
+        values = [await judge(rows) for rows in permutations]
+        found.append((*importance_of(name, metric, base, values), metric))
+    return sorted(found, key=lambda row: (-row[1], row[0]))
