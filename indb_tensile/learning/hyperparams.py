@@ -7,6 +7,7 @@ from typing import Any
 
 from indb_tensile.learning import training_length
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS, ONLY_WITH, check_hyperparams
+from indb_tensile.request.loss_rules import LOSS_OPTIONS
 from indb_tensile.request.parameter_rules import fill_defaults
 
 _LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3}
@@ -23,7 +24,7 @@ class TrainingSettings:
     of the weights is validated and published. A step processes its batch in parts of at most `micro_batch_size` rows;
     None means the whole batch at once. `precision` applies to matrix products and convolutions
     (executor/run/precision.py); parameters, gradients and optimizer state are always float32. `class_weight` and
-    `weight` are read by row_weights.py.
+    `weight` are read by row_weights.py, the loss and its options by losses.py; without a loss it is the task's.
     """
 
     epochs: int
@@ -45,6 +46,10 @@ class TrainingSettings:
     weight_decay: float
     clip_norm: float | None
     average_decay: float | None
+    loss: str | None
+    label_smoothing: float | None
+    gamma: float | None
+    quantile: float | None
     class_weight: str | dict[str, float] | None
     weight: str | None
     freeze: tuple[str, ...] | None
@@ -70,6 +75,9 @@ class TrainingSettings:
             values["eps"] = _EPS.get(optimizer, 1e-8)
         if values["momentum"] is None:
             values["momentum"] = 0.9 if optimizer == "sgd" else 0.0
+        for name, (loss, value) in LOSS_OPTIONS.items():
+            if values[name] is None and values["loss"] == loss:
+                values[name] = value
         for name in ("betas", "decay_at"):
             values[name] = tuple(float(value) for value in values[name])
         return cls(**values)
@@ -80,7 +88,7 @@ class TrainingSettings:
         Values that were chosen by default are explicit in them.
         """
         own = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in allowed}
+        unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in (None, *allowed)}
         return {name: value for name, value in own.items() if value is not None and name not in unused}
 
 

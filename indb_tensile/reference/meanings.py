@@ -39,6 +39,16 @@ HYPERPARAMS: dict[str, str] = {
     "statistics of batch normalisation, are published without averaging. The method is that of "
     "`torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`. The average needs as much memory as the "
     "weights. Null: no average; 0.999 suits trainings of thousands of steps.",
+    "loss": "What training minimises. Null: `cross_entropy` for classification, `mse` for regression. For "
+    "classification also `focal`, in which a row counts less the more probable its class is already. For regression: "
+    "`mse` is the squared error and predicts a mean; `mae` is the absolute error and predicts a median; `huber` is "
+    "squared up to an error of one standard deviation of the target, and linear beyond; `quantile` predicts a "
+    "quantile; `poisson` is for counts of 0 or more and predicts no negative values.",
+    "label_smoothing": "With the loss cross_entropy: the share of each row's target that is spread over all classes. "
+    "Null: 0.",
+    "gamma": "With the loss focal: the exponent of 1 - p, where p is the probability of the row's class; 0 is cross "
+    "entropy. Null: 2.",
+    "quantile": "With the loss quantile: the share of rows whose target is below the prediction. Null: 0.5.",
     "class_weight": "The weight of each class in the loss: `balanced` makes all classes count the same; an object "
     'has weights by class, such as `{"yes": 5}`. Metrics are not weighted.',
     "weight": "A column of numbers of 0 or more: the weight of each row in the loss. It is no feature. Metrics are "

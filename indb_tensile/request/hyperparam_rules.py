@@ -1,13 +1,15 @@
 """The hyper-parameters of a training: names, ranges, defaults, and which of them go together.
 
 A default of None is computed by the worker: epochs and batch_size from the number of rows
-(learning/training_length.py), the others from the optimizer (learning/hyperparams.py).
+(learning/training_length.py), the loss from the task, and the others from the optimizer or the loss
+(learning/hyperparams.py).
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import RequestError
+from .loss_rules import LOSS_OPTIONS, LOSSES
 from .parameter_rules import Json, Rule, check_parameters
 
 _SHARE: Rule = {"type": "number", "minimum": 0, "below": 1}
@@ -32,6 +34,10 @@ HYPERPARAMS: dict[str, Rule] = {
     "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
     "clip_norm": {"type": "number", "above": 0, "default": None},
     "average_decay": {"type": "number", "above": 0, "below": 1, "default": None},
+    "loss": {"type": "choice", "values": [name for names in LOSSES.values() for name in names], "default": None},
+    "label_smoothing": _SHARE | {"default": None},
+    "gamma": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
+    "quantile": {"type": "number", "above": 0, "below": 1, "default": None},
     "class_weight": {"type": "weights", "values": ["balanced"], "minimum": 0, "maximum": 1e6, "default": None},
     "weight": {"type": "text", "default": None},
     "freeze": {"type": "texts", "length": [1, 500], "default": None},
@@ -48,6 +54,7 @@ ONLY_WITH = {
     "eps": ("optimizer", ("adam", "adamw", "adagrad", "rmsprop")),
     "decay": ("schedule", ("step",)),
     "decay_at": ("schedule", ("step",)),
+    **{name: ("loss", (loss,)) for name, (loss, _) in LOSS_OPTIONS.items()},
 }
 
 
@@ -59,7 +66,8 @@ def check_hyperparams(hyperparams: Any) -> Json:
     values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
     effective = {name: rule["default"] for name, rule in HYPERPARAMS.items()} | values
     for name, (switch, allowed) in ONLY_WITH.items():
-        if name in values and effective[switch] not in allowed:
+        # Without a loss it is the task's, which loss_rules.py checks.
+        if name in values and effective[switch] not in (None, *allowed):
             hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
             raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {effective[switch]}', hint=hint)
     if effective["nesterov"] and values.get("momentum") == 0:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ..request.copyable_relation import counting
 from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
+from ..request.loss_rules import check_loss
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
 from . import service_connection, training_arguments
@@ -162,6 +163,7 @@ def _resolve_columns(
         spec["query"] = table.query
     if transform is not None:
         spec["transform"] = transform
+    check_loss(spec["hyperparams"], task)
     check_weight_column(table, spec)
     spec["split"] = choose_split_column(plpy, request, table, spec)
     refuse_roles(table, transform, spec, deciding_column(spec["split"]))

@@ -56,6 +56,9 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
         ({"alpha": 0.9}, '"alpha" means nothing with optimizer adamw', "rmsprop"),
         ({"eps": float("nan")}, '"eps" is NaN', "a number above 0"),
         ({"weight_decay": float("inf")}, '"weight_decay" is Infinity', "at most 100"),
+        ({"loss": "hubert"}, '"loss" is "hubert"', "cross_entropy, focal, mse, mae, huber, poisson, quantile"),
+        ({"gamma": 2, "loss": "mse"}, '"gamma" means nothing with loss mse', "focal"),
+        ({"quantile": 1, "loss": "quantile"}, '"quantile" is 1', "below 1"),
         ({"average_decay": 1}, '"average_decay" is 1', "below 1"),
         ({"optimizer": "sgd", "nesterov": True, "momentum": 0}, "needs a momentum above 0", "momentum"),
     ],
@@ -87,6 +90,9 @@ def test_requested_epochs_and_batch_sizes_do_not_depend_on_the_rows() -> None:
         {"schedule": "step", "clip_norm": 1},
         {"optimizer": "adagrad"},
         {"optimizer": "rmsprop", "centered": True, "average_decay": 0.9},
+        {"label_smoothing": 0.1},
+        {"loss": "focal"},
+        {"loss": "quantile", "quantile": 0.9},
     ],
 )
 def test_stored_settings_are_parsed_to_equal_settings_for_other_rows(options: dict[str, Any]) -> None:

@@ -67,6 +67,24 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            """target => 'petal', task => 'regression', hyperparams => '{"loss": "focal"}'""",
+            Refused(
+                "22023",
+                'hyperparams: loss "focal" is not for regression',
+                None,
+                "For regression: mse, mae, huber, poisson, quantile.",
+            ),
+        ),
+        (
+            """target => 'species', hyperparams => '{"loss": "hubert"}'""",
+            Refused(
+                "22023",
+                'hyperparams: "loss" is "hubert"',
+                None,
+                '"loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, quantile.',
+            ),
+        ),
+        (
             """target => 'species', hyperparams => '{"weight": "species"}'""",
             Refused(
                 "22023",
