@@ -38,7 +38,7 @@ from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, l
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.learning.weighted_losses import loss_of
 from indb_tensile.request.early_stop_rules import check_early_stop
-from indb_tensile.request.hyperparam_rules import check_hyperparams, check_weights
+from indb_tensile.request.hyperparam_rules import check_hyperparams, check_schedule, check_weights
 from indb_tensile.request.loss_rules import check_loss
 from indb_tensile.request.network_rules import check_architecture
 from indb_tensile.request.split_rules import check_split_use
@@ -385,6 +385,7 @@ class _CheckedOptions:
         check_architecture(spec.architecture)
         check_loss(check_hyperparams(spec.hyperparams), spec.task)
         split = Split.parse(spec.split)
+        check_schedule(spec.hyperparams, spec.split)
         if spec.early_stop is not None:
             check_early_stop(spec.early_stop, spec.task, spec.split)
         return cls(
@@ -438,6 +439,9 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
     if state.patience is not None and not valid_rows:
         hint = "Add rows, give a larger valid_size, or switch it off: early_stop => '{\"on\": false}'."
         raise DataError("none of the rows falls to the validation part, which early_stop needs", hint=hint)
+    if settings.schedule == "plateau" and not valid_rows:
+        hint = "Add rows, give a larger valid_size, or choose another schedule."
+        raise DataError("none of the rows falls to the validation part, which schedule plateau needs", hint=hint)
     return state
 
 

@@ -19,10 +19,16 @@ HYPERPARAMS: dict[str, str] = {
     "RMSprop; each as in `torch.optim`.",
     "learning_rate": "The rate after the warm-up. Null: 0.05 for sgd, 0.002 for adam and adamw, 0.01 for "
     "adagrad, 0.001 for rmsprop.",
-    "schedule": "How the learning rate falls: not at all, as half a cosine to zero, or by steps at `decay_at`.",
-    "warmup": "The share of all steps in which the learning rate rises linearly from zero.",
-    "decay": "With the schedule step: the factor by which the rate falls at each of `decay_at`.",
+    "schedule": "How the learning rate changes: `constant` not at all; `cosine` falls as half a cosine to zero; "
+    "`step` falls at `decay_at`; `one_cycle` rises from a 25th and falls to a 250,000th, as "
+    "`torch.optim.lr_scheduler.OneCycleLR` without a cycle of the momentum; `plateau` falls when the validation loss "
+    "does not. The length is that of all `epochs`, also if training stops early.",
+    "warmup": "The share of all steps in which the learning rate rises: linearly from zero, with one_cycle as half a "
+    "cosine. Null: 0.3 for one_cycle, 0 for the others.",
+    "decay": "With the schedules step and plateau: the factor by which the rate falls each time.",
     "decay_at": "With the schedule step: the shares of all steps at which the rate falls.",
+    "decay_patience": "With the schedule plateau: the rate falls after more than this many epochs without a "
+    "validation loss that is lower by at least 0.01 %. Null: a twentieth of `epochs`, at least 1.",
     "momentum": "With sgd and rmsprop: the momentum. Null: 0.9 for sgd, 0 for rmsprop.",
     "nesterov": "With sgd: Nesterov's momentum; needs a momentum above 0.",
     "betas": "With adam and adamw: the decay of the running means of the gradient and of its square.",

@@ -1,8 +1,8 @@
 """The hyper-parameters of a training: names, ranges, defaults, and which of them go together.
 
-A default of None is computed by the worker: epochs and batch_size from the number of rows
-(learning/training_length.py), the loss from the task, and the others from the optimizer or the loss
-(learning/hyperparams.py).
+A default of None is computed by the worker: epochs and batch_size from the number of rows, decay_patience from the
+epochs (learning/training_length.py), the loss from the task, and the others from the optimizer, the schedule or the
+loss (learning/hyperparams.py).
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,15 @@ HYPERPARAMS: dict[str, Rule] = {
     "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
     "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
-    "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
-    "warmup": _SHARE | {"default": 0.0},
+    "schedule": {
+        "type": "choice",
+        "values": ["constant", "cosine", "step", "one_cycle", "plateau"],
+        "default": "cosine",
+    },
+    "warmup": _SHARE | {"default": None},
     "decay": {"type": "number", "above": 0, "maximum": 1, "default": 0.1},
     "decay_at": {"type": "numbers", "above": 0, "below": 1, "length": [1, 16], "default": [0.5, 0.75]},
+    "decay_patience": {"type": "integer", "minimum": 0, "maximum": 100000, "default": None},
     "momentum": _SHARE | {"default": None},
     "nesterov": _FLAG,
     "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
@@ -52,8 +57,9 @@ ONLY_WITH = {
     "alpha": ("optimizer", ("rmsprop",)),
     "centered": ("optimizer", ("rmsprop",)),
     "eps": ("optimizer", ("adam", "adamw", "adagrad", "rmsprop")),
-    "decay": ("schedule", ("step",)),
+    "decay": ("schedule", ("step", "plateau")),
     "decay_at": ("schedule", ("step",)),
+    "decay_patience": ("schedule", ("plateau",)),
     **{name: ("loss", (loss,)) for name, (loss, _) in LOSS_OPTIONS.items()},
 }
 
@@ -73,6 +79,13 @@ def check_hyperparams(hyperparams: Any) -> Json:
     if effective["nesterov"] and values.get("momentum") == 0:
         raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
     return values
+
+
+def check_schedule(hyperparams: Json, split: Json) -> None:
+    """Raise RequestError for a schedule that needs validation rows if the split has none."""
+    if hyperparams.get("schedule") == "plateau" and split.get("valid_size") == 0:
+        hint = "Give a valid_size above 0, or another schedule."
+        raise RequestError("schedule plateau needs validation rows, and the split's valid_size is 0", hint=hint)
 
 
 def check_weights(hyperparams: Json, task: str, target: str, features: Sequence[str] | None) -> None:

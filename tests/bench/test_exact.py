@@ -30,7 +30,7 @@ def test_a_convolutional_network_is_exact_under_our_plans() -> None:
     assert max(row["swaps"] for row in rows) > 0
 
 
-FEW = ("complex", "accumulated", "embeddings", "tabm", "focal", "poisson")
+FEW = ("complex", "accumulated", "embeddings", "tabm", "focal", "poisson", "plateau")
 
 
 def _require_exact(name: str) -> None:
@@ -51,8 +51,9 @@ def test_every_kind_is_exact(name: str) -> None:
     _require_exact(name)
 
 
-def test_every_loss_and_every_optimizer_trains_a_kind() -> None:
+def test_every_loss_schedule_and_optimizer_trains_a_kind() -> None:
     assert {name for names in LOSSES.values() for name in names} <= set(KINDS)
+    assert set(HYPERPARAMS["schedule"]["values"]) <= set(KINDS)
     kinds = {kind.settings.kind for kind in KINDS.values()}
     assert kinds == set(HYPERPARAMS["optimizer"]["values"])
     assert any(kind.settings.average_decay for kind in KINDS.values())

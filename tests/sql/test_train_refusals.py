@@ -85,6 +85,15 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            """target => 'species', hyperparams => '{"schedule": "plateau"}', split => '{"valid_size": 0}'""",
+            Refused(
+                "22023",
+                "schedule plateau needs validation rows, and the split's valid_size is 0",
+                None,
+                "Give a valid_size above 0, or another schedule.",
+            ),
+        ),
+        (
             """target => 'species', hyperparams => '{"weight": "species"}'""",
             Refused(
                 "22023",

@@ -2,7 +2,8 @@
 
 Networks of the literature appear as one or two of their blocks; the networks for tables are whole. Each kind is
 trained by one of the optimizers, some of them in micro-batches, in half precision, with clipped gradients or with
-averages of their weights. Each loss that a training may name trains the members of a `tabm` on weighted rows.
+averages of their weights. Each loss that a training may name trains the members of a `tabm` on weighted rows, and
+each schedule of the learning rate trains a perceptron.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,15 +16,16 @@ from torch import nn
 from torch.nn import functional
 
 from indb_tensile.bench.harness import convolutional, embedded_networks, small_networks
-from indb_tensile.bench.harness.trial import TrainingSubject
+from indb_tensile.bench.harness.trial import RATE, TrainingSubject
 from indb_tensile.errors import MissingError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
 from indb_tensile.job import Task
-from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.tabm import MemberLoss
 from indb_tensile.learning.weighted_losses import loss_of, pack
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.loss_rules import LOSSES
 
 ROWS = 4
@@ -52,6 +54,7 @@ class NetworkKind:
     settings: OptimizerSettings = _ADAM
     passes: Passes = WHOLE
     rows: int = ROWS
+    rates: tuple[float, ...] = (RATE,)
 
     def subject(self, seed: int = 0) -> TrainingSubject:
         """Return a subject with weights and rows drawn from `seed`."""
@@ -64,6 +67,7 @@ class NetworkKind:
             y=self.y(self.rows),
             settings=self.settings,
             passes=self.passes,
+            rates=self.rates,
         )
 
 
@@ -119,6 +123,19 @@ def _loss_kind(task: Task, name: str) -> NetworkKind:
         x=embedded_networks.encoded_rows,
         y=weighted_targets,
         loss=loss_of(task, settings, weighted=True, members=True),
+    )
+
+
+def _schedule_kind(schedule: str) -> NetworkKind:
+    """Return the kind whose learning rates are those of the schedule of this name."""
+    settings = TrainingSettings.parse({"schedule": schedule, "warmup": 0.3, "learning_rate": RATE}, ROWS)
+    steps = 8
+    return NetworkKind(
+        name=schedule,
+        build=small_networks.Perceptron,
+        x=_normal(24),
+        rates=tuple(learning_rate(settings, step, steps, reductions=step // 3) for step in range(steps)),
+        **_CLASSIFIED,
     )
 
 
@@ -196,6 +213,7 @@ _ALL = (
         )
         for name, build in embedded_networks.builders(CLASSES).items()
     ),
+    *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     *(_loss_kind(Task(task), name) for task, names in LOSSES.items() for name in names),
 )
 KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})

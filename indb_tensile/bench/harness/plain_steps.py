@@ -22,7 +22,9 @@ def train_plainly(subject: TrainingSubject, iterations: int, place: torch.device
     optimizer = make_optimizer(settings, trained)
     averaged = _averaged(module, settings)
     x, y = subject.x.to(place), subject.y.to(place)
-    for _ in range(iterations):
+    for iteration in range(iterations):
+        for group in optimizer.param_groups:
+            group["lr"] = subject.rate(iteration)
         optimizer.zero_grad()
         for loss in _losses(subject, module, x, y):
             loss.backward()  # type: ignore[no-untyped-call]
