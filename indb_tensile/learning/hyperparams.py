@@ -10,8 +10,10 @@ from indb_tensile.request.hyperparam_rules import HYPERPARAMS, ONLY_WITH, check_
 from indb_tensile.request.loss_rules import LOSS_OPTIONS
 from indb_tensile.request.parameter_rules import fill_defaults
 
-_LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3}
-_WEIGHT_DECAY = {"adamw": 1e-2}  # torch's default for adamw; 0 for all other optimizers
+# Lion's authors recommend a third to a tenth of adamw's rate, and three to ten times its weight decay.
+_LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3, "lion": 3e-4}
+_WEIGHT_DECAY = {"adamw": 1e-2, "lion": 1e-1}  # torch's default for adamw; 0 for all other optimizers
+_BETAS = {"lion": (0.9, 0.99)}  # the authors' default
 _WARMUP = {"one_cycle": 0.3}  # torch's default; 0 for all other schedules
 _ONE_CYCLE_START = 25.0  # the highest rate by the first one, and
 _ONE_CYCLE_FALL = 1e4  # the first rate by the last one: torch's defaults
@@ -48,6 +50,7 @@ class TrainingSettings:
     centered: bool
     eps: float
     weight_decay: float
+    weight_decay_of: str
     clip_norm: float | None
     average_decay: float | None
     loss: str | None
@@ -93,6 +96,7 @@ def _defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "learning_rate": _LEARNING_RATE[optimizer],
         "weight_decay": _WEIGHT_DECAY.get(optimizer, 0.0),
+        "betas": _BETAS.get(optimizer, (0.9, 0.999)),
         "eps": _EPS.get(optimizer, 1e-8),
         "momentum": 0.9 if optimizer == "sgd" else 0.0,
         "warmup": _WARMUP.get(schedule, 0.0),

@@ -19,7 +19,11 @@ HYPERPARAMS: dict[str, Rule] = {
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
-    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
+    "optimizer": {
+        "type": "choice",
+        "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop", "lion"],
+        "default": "adamw",
+    },
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
     "schedule": {
         "type": "choice",
@@ -32,11 +36,12 @@ HYPERPARAMS: dict[str, Rule] = {
     "decay_patience": {"type": "integer", "minimum": 0, "maximum": 100000, "default": None},
     "momentum": _SHARE | {"default": None},
     "nesterov": _FLAG,
-    "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
+    "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": None},
     "alpha": _SHARE | {"default": 0.99},
     "centered": _FLAG,
     "eps": {"type": "number", "above": 0, "maximum": 1, "default": None},
     "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
+    "weight_decay_of": {"type": "choice", "values": ["all", "weights"], "default": "all"},
     "clip_norm": {"type": "number", "above": 0, "default": None},
     "average_decay": {"type": "number", "above": 0, "below": 1, "default": None},
     "loss": {"type": "choice", "values": [name for names in LOSSES.values() for name in names], "default": None},
@@ -49,11 +54,12 @@ HYPERPARAMS: dict[str, Rule] = {
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }
 _WEIGHT_KINDS = ("integer", "float")  # of the column that "weight" names
+DECAYING = ("adamw", "lion")  # optimizers that have a weight decay by default
 # Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.
 ONLY_WITH = {
     "momentum": ("optimizer", ("sgd", "rmsprop")),
     "nesterov": ("optimizer", ("sgd",)),
-    "betas": ("optimizer", ("adam", "adamw")),
+    "betas": ("optimizer", ("adam", "adamw", "lion")),
     "alpha": ("optimizer", ("rmsprop",)),
     "centered": ("optimizer", ("rmsprop",)),
     "eps": ("optimizer", ("adam", "adamw", "adagrad", "rmsprop")),
@@ -76,6 +82,10 @@ def check_hyperparams(hyperparams: Any) -> Json:
         if name in values and effective[switch] not in (None, *allowed):
             hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
             raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {effective[switch]}', hint=hint)
+    decays = values.get("weight_decay", effective["optimizer"] in DECAYING)
+    if effective["weight_decay_of"] == "weights" and not decays:
+        hint = f'Set "weight_decay", or "optimizer" to {" or ".join(DECAYING)}.'
+        raise RequestError('hyperparams: "weight_decay_of" needs a weight decay above 0', hint=hint)
     if effective["nesterov"] and values.get("momentum") == 0:
         raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
     return values

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -154,16 +155,16 @@ def test_averaged_weights_survive_a_kill_bit_for_bit(service: Service, demo: psy
     "options",
     [
         {"schedule": "plateau", "decay": 0.5, "decay_patience": 0, "warmup": 0.1, "label_smoothing": 0.1},
-        {"schedule": "one_cycle", "loss": "focal"},
+        {"schedule": "one_cycle", "loss": "focal", "optimizer": "lion", "weight_decay_of": "weights"},
     ],
     ids=["plateau", "one_cycle"],
 )
 def test_schedule_and_loss_survive_a_kill_bit_for_bit(
-    service: Service, demo: psycopg.Connection, options: dict[str, object]
+    service: Service, demo: psycopg.Connection, options: dict[str, Any]
 ) -> None:
     schedule = options["schedule"]
     first, second = (
-        train(demo, f"{schedule}_{place}", "digits", epochs=12, learning_rate=0.02, **options)
+        train(demo, f"{schedule}_{place}", "digits", epochs=12, learning_rate=0.001, **options)
         for place in ("first", "second")
     )
     wait_until_training(service, second)

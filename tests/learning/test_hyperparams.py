@@ -30,6 +30,8 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
     assert (settings.learning_rate, settings.momentum, settings.weight_decay) == (0.05, 0.9, 0.0)
     settings = parsed(optimizer="adagrad")
     assert (settings.learning_rate, settings.eps, settings.weight_decay) == (0.01, 1e-10, 0.0)
+    settings = parsed(optimizer="lion", weight_decay_of="weights")
+    assert (settings.learning_rate, settings.betas, settings.weight_decay) == (3e-4, (0.9, 0.99), 0.1)
     settings = parsed(optimizer="rmsprop")
     assert (settings.learning_rate, settings.momentum, settings.alpha, settings.eps) == (0.001, 0.0, 0.99, 1e-8)
 
@@ -43,7 +45,18 @@ def test_a_default_may_depend_on_the_optimizer() -> None:
         ({"epochs": True}, '"epochs" is true', "an integer"),
         ({"micro_batch_size": 0}, '"micro_batch_size" is 0', "at least 1"),
         ({"precision": "float16"}, '"precision" is "float16"', "torch, float32, tf32, bfloat16"),
-        ({"optimizer": "lion"}, '"optimizer" is "lion"', "sgd, adam, adamw, adagrad, rmsprop"),
+        ({"optimizer": "lyon"}, '"optimizer" is "lyon"', "sgd, adam, adamw, adagrad, rmsprop, lion"),
+        ({"optimizer": "lion", "eps": 1e-4}, '"eps" means nothing with optimizer lion', "adagrad or rmsprop"),
+        (
+            {"optimizer": "sgd", "weight_decay_of": "weights"},
+            '"weight_decay_of" needs a weight decay',
+            "adamw or lion",
+        ),
+        (
+            {"weight_decay": 0, "weight_decay_of": "weights"},
+            '"weight_decay_of" needs a weight decay',
+            "adamw or lion",
+        ),
         ({"learning_rate": 0}, '"learning_rate" is 0', "above 0"),
         ({"learning_rate": float("nan")}, '"learning_rate" is NaN', "a number"),
         ({"betas": [0.9]}, r'"betas" is \[0.9\]', "of length 2"),
@@ -96,6 +109,7 @@ def test_requested_epochs_and_batch_sizes_do_not_depend_on_the_rows() -> None:
         {"optimizer": "rmsprop", "centered": True, "average_decay": 0.9},
         {"schedule": "plateau", "epochs": 100},
         {"schedule": "one_cycle"},
+        {"optimizer": "lion", "weight_decay_of": "weights"},
         {"label_smoothing": 0.1},
         {"loss": "focal"},
         {"loss": "quantile", "quantile": 0.9},

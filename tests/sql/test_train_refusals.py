@@ -177,12 +177,12 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
-            """target => 'species', hyperparams => '{"optimizer": "lion"}'""",
+            """target => 'species', hyperparams => '{"optimizer": "lyon"}'""",
             Refused(
                 "22023",
-                'hyperparams: "optimizer" is "lion"',
+                'hyperparams: "optimizer" is "lyon"',
                 None,
-                '"optimizer" must be one of sgd, adam, adamw, adagrad, rmsprop.',
+                '"optimizer" must be one of sgd, adam, adamw, adagrad, rmsprop, lion.',
             ),
         ),
         (

@@ -36,6 +36,7 @@ _SGD = OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=1
 _ADAM = OptimizerSettings(kind="adam")
 _ADAMW = OptimizerSettings(kind="adamw", weight_decay=0.01)
 _ADAGRAD = OptimizerSettings(kind="adagrad", eps=1e-10)
+_LION = OptimizerSettings(kind="lion", betas=(0.9, 0.99), weight_decay=0.1, decays_all=False)
 _RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
 
 
@@ -123,6 +124,7 @@ def _loss_kind(task: Task, name: str) -> NetworkKind:
         x=embedded_networks.encoded_rows,
         y=weighted_targets,
         loss=loss_of(task, settings, weighted=True, members=True),
+        settings=_LION if name == "huber" else _ADAM,
     )
 
 
