@@ -223,6 +223,7 @@ def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:
         alpha=settings.alpha,
         eps=settings.eps,
         weight_decay=settings.weight_decay,
+        decays_all=settings.weight_decay_of == "all",
         nesterov=settings.nesterov,
         centered=settings.centered,
         clip_norm=settings.clip_norm,

@@ -443,7 +443,8 @@ def _constant_answer(preprocessor: Preprocessor, train: Any, test: Any) -> dict[
     """
     target = preprocessor.target
     if target.task is Task.REGRESSION:
-        return evaluate(target.task, np.full((len(test), 1), train.mean(), np.float64), test, preprocessor)
+        output = target.constant_output(float(train.mean()))
+        return evaluate(target.task, np.full((len(test), 1), output, np.float64), test, preprocessor)
     counts = np.bincount(train, minlength=target.outputs)
     shares = np.log((counts + 1e-9) / counts.sum())
     return evaluate(target.task, np.tile(shares, (len(test), 1)), test, preprocessor)

@@ -7,10 +7,16 @@ from typing import Any
 
 from indb_tensile.learning import training_length
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS, ONLY_WITH, check_hyperparams
+from indb_tensile.request.loss_rules import LOSS_OPTIONS
 from indb_tensile.request.parameter_rules import fill_defaults
 
-_LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3}
-_WEIGHT_DECAY = {"adamw": 1e-2}  # torch's default for adamw; 0 for all other optimizers
+# Lion's authors recommend a third to a tenth of adamw's rate, and three to ten times its weight decay.
+_LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3, "lion": 3e-4}
+_WEIGHT_DECAY = {"adamw": 1e-2, "lion": 1e-1}  # torch's default for adamw; 0 for all other optimizers
+_BETAS = {"lion": (0.9, 0.99)}  # the authors' default
+_WARMUP = {"one_cycle": 0.3}  # torch's default; 0 for all other schedules
+_ONE_CYCLE_START = 25.0  # the highest rate by the first one, and
+_ONE_CYCLE_FALL = 1e4  # the first rate by the last one: torch's defaults
 _EPS = {"adagrad": 1e-10}  # torch.optim's default; 1e-8 for all other optimizers
 
 
@@ -23,7 +29,7 @@ class TrainingSettings:
     of the weights is validated and published. A step processes its batch in parts of at most `micro_batch_size` rows;
     None means the whole batch at once. `precision` applies to matrix products and convolutions
     (executor/run/precision.py); parameters, gradients and optimizer state are always float32. `class_weight` and
-    `weight` are read by row_weights.py.
+    `weight` are read by row_weights.py, the loss and its options by losses.py; without a loss it is the task's.
     """
 
     epochs: int
@@ -36,6 +42,7 @@ class TrainingSettings:
     warmup: float
     decay: float
     decay_at: tuple[float, ...]
+    decay_patience: int | None
     momentum: float
     nesterov: bool
     betas: tuple[float, float]
@@ -43,8 +50,13 @@ class TrainingSettings:
     centered: bool
     eps: float
     weight_decay: float
+    weight_decay_of: str
     clip_norm: float | None
     average_decay: float | None
+    loss: str | None
+    label_smoothing: float | None
+    gamma: float | None
+    quantile: float | None
     class_weight: str | dict[str, float] | None
     weight: str | None
     freeze: tuple[str, ...] | None
@@ -61,15 +73,9 @@ class TrainingSettings:
             values["batch_size"] = training_length.batch_size(rows)
         if values["epochs"] is None:
             values["epochs"] = training_length.epochs(math.ceil(rows / values["batch_size"]))
-        optimizer = values["optimizer"]
-        if values["learning_rate"] is None:
-            values["learning_rate"] = _LEARNING_RATE[optimizer]
-        if values["weight_decay"] is None:
-            values["weight_decay"] = _WEIGHT_DECAY.get(optimizer, 0.0)
-        if values["eps"] is None:
-            values["eps"] = _EPS.get(optimizer, 1e-8)
-        if values["momentum"] is None:
-            values["momentum"] = 0.9 if optimizer == "sgd" else 0.0
+        for name, value in _defaults(values).items():
+            if values[name] is None:
+                values[name] = value
         for name in ("betas", "decay_at"):
             values[name] = tuple(float(value) for value in values[name])
         return cls(**values)
@@ -80,24 +86,62 @@ class TrainingSettings:
         Values that were chosen by default are explicit in them.
         """
         own = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in allowed}
+        unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in (None, *allowed)}
         return {name: value for name, value in own.items() if value is not None and name not in unused}
 
 
-def learning_rate(settings: TrainingSettings, step: int, total_steps: int) -> float:
+def _defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults that depend on the optimizer, the schedule or the loss."""
+    optimizer, schedule = values["optimizer"], values["schedule"]
+    return {
+        "learning_rate": _LEARNING_RATE[optimizer],
+        "weight_decay": _WEIGHT_DECAY.get(optimizer, 0.0),
+        "betas": _BETAS.get(optimizer, (0.9, 0.999)),
+        "eps": _EPS.get(optimizer, 1e-8),
+        "momentum": 0.9 if optimizer == "sgd" else 0.0,
+        "warmup": _WARMUP.get(schedule, 0.0),
+        "decay_patience": training_length.decay_patience(values["epochs"]) if schedule == "plateau" else None,
+        **{name: value for name, (loss, value) in LOSS_OPTIONS.items() if values["loss"] == loss},
+    }
+
+
+def learning_rate(settings: TrainingSettings, step: int, total_steps: int, reductions: int = 0) -> float:
     """Return the learning rate of step `step` (from 0) of `total_steps`.
 
-    The rate rises linearly during the warm-up and then follows the schedule.
+    The rate rises linearly during the warm-up and then follows the schedule; with `one_cycle` it rises as half a
+    cosine. `reductions` is how often the schedule `plateau` has lowered the rate (plateau.py). If training may stop
+    early, `total_steps` is that of all epochs.
     """
+    highest = settings.learning_rate
+    if settings.schedule == "one_cycle":
+        return _one_cycle(highest, settings.warmup * total_steps - 1, step, total_steps - 1)
     warm_steps = math.ceil(settings.warmup * total_steps)
     if step < warm_steps:
-        return settings.learning_rate * (step + 1) / warm_steps
+        return float(highest * (step + 1) / warm_steps * settings.decay**reductions)
     match settings.schedule:
         case "cosine":
             done = (step - warm_steps) / max(1, total_steps - warm_steps)
-            return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+            return highest * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
         case "step":
             passed = sum(step >= share * total_steps for share in settings.decay_at)
-            return float(settings.learning_rate * settings.decay**passed)
+            return float(highest * settings.decay**passed)
+        case "plateau":
+            return float(highest * settings.decay**reductions)
         case _:
-            return settings.learning_rate
+            return highest
+
+
+def _one_cycle(highest: float, top: float, step: int, last: int) -> float:
+    """Return the rate of `torch.optim.lr_scheduler.OneCycleLR`. It is highest at `top`, which may be between steps.
+
+    Smith and Topin, "Super-Convergence" (2018). The momentum stays as it is.
+    """
+    first = highest / _ONE_CYCLE_START
+    if step < top:
+        return _half_cosine(first, highest, step / top)
+    top = max(top, 0.0)
+    return _half_cosine(highest, first / _ONE_CYCLE_FALL, (step - top) / (last - top)) if last > top else highest
+
+
+def _half_cosine(start: float, end: float, done: float) -> float:
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * done))

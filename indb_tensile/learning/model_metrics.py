@@ -50,7 +50,7 @@ def evaluate(task: Task, outputs: Array, targets: Array, preprocessor: Preproces
     if task is Task.CLASSIFICATION:
         return evaluate_classes(outputs, targets)
     target = preprocessor.target
-    return _regression(target.restore(outputs), target.restore(targets))
+    return _regression(target.restore(outputs), target.decode(targets))
 
 
 def default_metric(task: Task) -> str:

@@ -34,11 +34,12 @@ from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weight
 from indb_tensile.learning.splits import Parts, Split, divide, divide_beside_tables
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.tabm import TabM
-from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled
+from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, link_of
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.learning.weighted_losses import loss_of
 from indb_tensile.request.early_stop_rules import check_early_stop
-from indb_tensile.request.hyperparam_rules import check_hyperparams, check_weights
+from indb_tensile.request.hyperparam_rules import check_hyperparams, check_schedule, check_weights
+from indb_tensile.request.loss_rules import check_loss
 from indb_tensile.request.network_rules import check_architecture
 from indb_tensile.request.split_rules import check_split_use
 from indb_tensile.request.task_rules import check_metric
@@ -230,7 +231,8 @@ def assemble(
     require_present(columns, features, checked.options, known)
     parts = _divide_rows(table, known, checked.split)
     train, valid, test = _row_numbers(table, known, parts)
-    target = fit_target(spec.target, spec.task, _labels(table, spec.target, known), parts.train)
+    link = link_of(spec.hyperparams.get("loss"))
+    target = fit_target(spec.target, spec.task, _labels(table, spec.target, known), parts.train, link)
     if start is not None:
         target = start.keep_target(target)
         features = start.in_order(features)
@@ -262,7 +264,7 @@ def assemble(
         fit_embeddings(module, encoded[0].x)
     return Prepared(
         module=module,
-        loss=loss_of(spec.task, weighted=checked.weights.used, members=isinstance(module, TabM)),
+        loss=loss_of(spec.task, settings, weighted=checked.weights.used, members=isinstance(module, TabM)),
         train=encoded[0],
         valid=encoded[1],
         test=encoded[2],
@@ -388,8 +390,9 @@ class _CheckedOptions:
     def of(cls, spec: JobSpec) -> "_CheckedOptions":
         """Check every option of the specification."""
         check_architecture(spec.architecture)
-        check_hyperparams(spec.hyperparams)
+        check_loss(check_hyperparams(spec.hyperparams), spec.task)
         split = Split.parse(spec.split)
+        check_schedule(spec.hyperparams, spec.split)
         if spec.early_stop is not None:
             check_early_stop(spec.early_stop, spec.task, spec.split)
         return cls(
@@ -443,6 +446,9 @@ def _early_stop(spec: JobSpec, settings: TrainingSettings, valid_rows: int) -> E
     if state.patience is not None and not valid_rows:
         hint = "Add rows, give a larger valid_size, or switch it off: early_stop => '{\"on\": false}'."
         raise DataError("none of the rows falls to the validation part, which early_stop needs", hint=hint)
+    if settings.schedule == "plateau" and not valid_rows:
+        hint = "Add rows, give a larger valid_size, or choose another schedule."
+        raise DataError("none of the rows falls to the validation part, which schedule plateau needs", hint=hint)
     return state
 
 

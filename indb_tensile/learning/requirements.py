@@ -13,7 +13,8 @@ from indb_tensile.errors import HostMemoryError, MemoryLimitError
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.sizes import compared, size
 
-_STATES = {"sgd": 0, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}  # optimizer state tensors per parameter
+# Optimizer state tensors per parameter.
+_STATES = {"sgd": 0, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1, "lion": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

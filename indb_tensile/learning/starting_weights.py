@@ -74,7 +74,7 @@ class StartingWeights:
                 f"init_from: the task is {fitted.task}, and that of {self.title} is {own.task}",
                 hint="Name a version of the same task, or leave init_from out.",
             )
-        if own.kind is not fitted.kind:
+        if own.kind is not fitted.kind or own.link is not fitted.link:
             return fitted
         if own.task is Task.CLASSIFICATION and not set(fitted.labels) <= set(own.labels):
             return fitted

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +19,25 @@ from indb_tensile.request.task_rules import check_target
 Label = bool | int | float | str
 
 
+class Link(StrEnum):
+    """What a regression's output is: a standardised value, or the logarithm of the value's share of the mean."""
+
+    STANDARD = "standard"
+    LOG = "log"
+
+
+def link_of(loss: str | None) -> Link:
+    """Return the link of the loss of this name."""
+    return Link.LOG if loss == "poisson" else Link.STANDARD
+
+
 @dataclass(frozen=True, kw_only=True)
 class TargetEncoding:
     """The meaning of a model's output.
 
-    `labels` (sorted) are for classification, `mean` and `scale` for regression.
+    `labels` (sorted) are for classification, `mean` and `scale` for regression. With the link `log`, for counts, the
+    mean is 0 and the scale is the mean of the training rows: a predicted value is the scale times exp(output), so an
+    output of 0 is the mean, whatever the unit of the target.
     """
 
     name: str
@@ -31,6 +46,7 @@ class TargetEncoding:
     labels: tuple[Label, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
+    link: Link = Link.STANDARD
 
     @property
     def outputs(self) -> int:
@@ -69,8 +85,19 @@ class TargetEncoding:
         return codes
 
     def restore(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Convert regression outputs or encoded values (rows, 1) to the target's own unit (rows,)."""
-        return outputs.reshape(-1).astype(np.float64) * self.scale + self.mean
+        """Convert regression outputs (rows, 1) to the target's own unit (rows,)."""
+        if self.link is Link.STANDARD:
+            return self.decode(outputs)
+        with np.errstate(over="ignore"):  # of a network that diverged
+            return np.exp(outputs.reshape(-1).astype(np.float64)) * self.scale
+
+    def decode(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Convert encoded values (rows, 1) of a regression to the target's own unit (rows,)."""
+        return encoded.reshape(-1).astype(np.float64) * self.scale + self.mean
+
+    def constant_output(self, encoded_mean: float) -> float:
+        """Return the output of a regression that predicts the value whose encoded form is `encoded_mean`."""
+        return encoded_mean if self.link is Link.STANDARD else float(np.log(encoded_mean))
 
     def _codes(self, data: ColumnData) -> npt.NDArray[np.int64]:
         """Return the class number of each row, -1 for unknown labels."""
@@ -120,15 +147,15 @@ def labeled(name: str, data: ColumnData, storage: RowStorage = MEMORY) -> Rows:
     return positions_where(~data.missing, storage)
 
 
-def fit_target(name: str, task: Task, data: ColumnData, train: Rows) -> TargetEncoding:
+def fit_target(name: str, task: Task, data: ColumnData, train: Rows, link: Link = Link.STANDARD) -> TargetEncoding:
     """Fit the target's encoding. `data` contains the labelled rows, `train` the positions of training rows.
 
-    Labels are collected from all labelled rows. Raises DataError if the training rows have one value only,
-    RequestError if the type does not suit the task.
+    Labels are collected from all labelled rows. Raises DataError if the training rows have one value only, and for
+    negative values if the link is `log`; RequestError if the type does not suit the task.
     """
     check_target(task, f'"{name}"', data.kind, f"is of kind {data.kind}")
     if task is Task.REGRESSION:
-        return _fit_value(name, data, train)
+        return _fit_value(name, data, train, link)
     return _fit_classes(name, data, train)
 
 
@@ -164,7 +191,9 @@ def _distinct(data: ColumnData) -> tuple[list[Label], list[int]]:
     return labels, [row_counts[label] for label in labels]
 
 
-def _fit_value(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
+def _fit_value(name: str, data: ColumnData, train: Rows, link: Link) -> TargetEncoding:
+    if link is Link.LOG:
+        _require_counts(name, data)
     learned = ColumnRows(data, train)
     bounds = [(block.values.min(), block.values.max()) for block in learned.blocks(FIT_BLOCK_NUMBERS)]
     low, high = float(min(least for least, _ in bounds)), float(max(most for _, most in bounds))
@@ -175,7 +204,9 @@ def _fit_value(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
         hint = "Scale the column in SQL, as in a generated column, and name that one."
         raise DataError(f'target "{name}" reaches {max(-low, high):g}, too large to standardise', hint=hint)
     mean, scale = _value_moments(learned)
-    return TargetEncoding(name=name, task=Task.REGRESSION, kind=data.kind, mean=mean, scale=scale)
+    if link is Link.LOG:
+        mean, scale = 0.0, mean
+    return TargetEncoding(name=name, task=Task.REGRESSION, kind=data.kind, mean=mean, scale=scale, link=link)
 
 
 def _value_moments(learned: ColumnRows) -> tuple[float, float]:
@@ -185,6 +216,17 @@ def _value_moments(learned: ColumnRows) -> tuple[float, float]:
         return float(values.mean()), float(values.std()) or 1.0
     means, scales = moments((block.numbers()[:, None] for block in learned.blocks(FIT_BLOCK_NUMBERS)), ["target"])
     return float(means[0]), float(scales[0])
+
+
+def _require_counts(name: str, data: ColumnData) -> None:
+    """Refuse negative values, in any part of the split."""
+    every = row_blocks(len(data.values))
+    negative = sum(int((data.values[start:end] < 0).sum()) for start, end in every)
+    if negative:
+        raise DataError(
+            f'target "{name}" is negative in {negative} of {len(data.values)} rows, and loss poisson predicts counts',
+            hint='Set these targets to NULL to leave the rows out, or choose another loss: "huber", "mae" or "mse".',
+        )
 
 
 def _require_finite(name: str, wrong: Mask) -> None:

@@ -15,6 +15,9 @@ _FEWEST_EPOCHS = 12  # applies to large tables: each row is trained on at least 
 _MOST_EPOCHS = 500  # applies to small tables: bounds the number of validation passes
 _PATIENCE_SHARE = 0.2  # share of the epochs
 _LEAST_PATIENCE = 5
+# Of the schedule plateau: a quarter of the patience, so the rate falls several times before training stops early.
+_DECAY_PATIENCE_SHARE = 0.05
+_LEAST_DECAY_PATIENCE = 1
 FEWEST_VALID_ROWS = 3  # four rows limit the overfitting of a table of thirty rows; fewer than three are too noisy
 
 
@@ -33,3 +36,8 @@ def epochs(steps_an_epoch: int) -> int:
 def patience(epochs: int) -> int:
     """Return the number of epochs without improvement after which a training of `epochs` epochs stops early."""
     return max(_LEAST_PATIENCE, math.ceil(_PATIENCE_SHARE * epochs))
+
+
+def decay_patience(epochs: int) -> int:
+    """Return the number of epochs without improvement after which the schedule plateau lowers the rate."""
+    return max(_LEAST_DECAY_PATIENCE, math.ceil(_DECAY_PATIENCE_SHARE * epochs))

@@ -15,23 +15,33 @@ HYPERPARAMS: dict[str, str] = {
     "float32. On a GPU, torch is PyTorch's default: convolutions in TensorFloat-32 (19 bits), products in float32; "
     "float32 and tf32 use that precision for both. On processors these three are the same, float32. With bfloat16, "
     "all operators that tolerate it compute in 16 bits.",
-    "optimizer": "The optimizer: stochastic gradient descent, Adam, Adam with decoupled weight decay, Adagrad, or "
-    "RMSprop; each as in `torch.optim`.",
+    "optimizer": "The optimizer: stochastic gradient descent, Adam, Adam with decoupled weight decay, Adagrad, "
+    "RMSprop, each as in `torch.optim`; or Lion (Chen and others 2023), which has half of Adam's state.",
     "learning_rate": "The rate after the warm-up. Null: 0.05 for sgd, 0.002 for adam and adamw, 0.01 for "
-    "adagrad, 0.001 for rmsprop.",
-    "schedule": "How the learning rate falls: not at all, as half a cosine to zero, or by steps at `decay_at`.",
-    "warmup": "The share of all steps in which the learning rate rises linearly from zero.",
-    "decay": "With the schedule step: the factor by which the rate falls at each of `decay_at`.",
+    "adagrad, 0.001 for rmsprop, 0.0003 for lion.",
+    "schedule": "How the learning rate changes: `constant` not at all; `cosine` falls as half a cosine to zero; "
+    "`step` falls at `decay_at`; `one_cycle` rises from a 25th and falls to a 250,000th, as "
+    "`torch.optim.lr_scheduler.OneCycleLR` without a cycle of the momentum; `plateau` falls when the validation loss "
+    "does not. The length is that of all `epochs`, also if training stops early.",
+    "warmup": "The share of all steps in which the learning rate rises: linearly from zero, with one_cycle as half a "
+    "cosine. Null: 0.3 for one_cycle, 0 for the others.",
+    "decay": "With the schedules step and plateau: the factor by which the rate falls each time.",
     "decay_at": "With the schedule step: the shares of all steps at which the rate falls.",
+    "decay_patience": "With the schedule plateau: the rate falls after more than this many epochs without a "
+    "validation loss that is lower by at least 0.01 %. Null: a twentieth of `epochs`, at least 1.",
     "momentum": "With sgd and rmsprop: the momentum. Null: 0.9 for sgd, 0 for rmsprop.",
     "nesterov": "With sgd: Nesterov's momentum; needs a momentum above 0.",
-    "betas": "With adam and adamw: the decay of the running means of the gradient and of its square.",
+    "betas": "With adam and adamw: the decay of the running means of the gradient and of its square. With lion: the "
+    "decay of the mean gradient in the update and in the state. Null: 0.9 and 0.99 for lion, 0.9 and 0.999 for the "
+    "others.",
     "alpha": "With rmsprop: the decay of the running mean of the gradient's square.",
     "centered": "With rmsprop: divide by the running variance of the gradient, not by the mean of its square.",
-    "eps": "Not with sgd: the number added to the denominator, for numerical stability. Null: 1e-10 for adagrad, "
-    "1e-8 for the others.",
-    "weight_decay": "The factor of weight decay, which pulls parameters towards zero. Null: 0.01 for adamw, 0 for "
-    "the others.",
+    "eps": "Not with sgd and lion: the number added to the denominator, for numerical stability. Null: 1e-10 for "
+    "adagrad, 1e-8 for the others.",
+    "weight_decay": "The factor of weight decay, which pulls parameters towards zero. With adamw and lion the decay "
+    "is decoupled: it is no part of the gradient. Null: 0.01 for adamw, 0.1 for lion, 0 for the others.",
+    "weight_decay_of": "Which parameters have weight decay: `all`, or `weights`, which leaves out biases, norms, "
+    "scales and other parameters of one dimension.",
     "clip_norm": "The largest norm of all gradients together; larger gradients are scaled down. Null: no bound.",
     "average_decay": "The decay of a moving average of the weights, which is validated and published instead of the "
     "weights. The average starts with the weights after the first step. After each later step it is `average_decay` "
@@ -39,6 +49,16 @@ HYPERPARAMS: dict[str, str] = {
     "statistics of batch normalisation, are published without averaging. The method is that of "
     "`torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`. The average needs as much memory as the "
     "weights. Null: no average; 0.999 suits trainings of thousands of steps.",
+    "loss": "What training minimises. Null: `cross_entropy` for classification, `mse` for regression. For "
+    "classification also `focal`, in which a row counts less the more probable its class is already. For regression: "
+    "`mse` is the squared error and predicts a mean; `mae` is the absolute error and predicts a median; `huber` is "
+    "squared up to an error of one standard deviation of the target, and linear beyond; `quantile` predicts a "
+    "quantile; `poisson` is for counts of 0 or more and predicts no negative values.",
+    "label_smoothing": "With the loss cross_entropy: the share of each row's target that is spread over all classes. "
+    "Null: 0.",
+    "gamma": "With the loss focal: the exponent of 1 - p, where p is the probability of the row's class; 0 is cross "
+    "entropy. Null: 2.",
+    "quantile": "With the loss quantile: the share of rows whose target is below the prediction. Null: 0.5.",
     "class_weight": "The weight of each class in the loss: `balanced` makes all classes count the same; an object "
     'has weights by class, such as `{"yes": 5}`. Metrics are not weighted.',
     "weight": "A column of numbers of 0 or more: the weight of each row in the loss. It is no feature. Metrics are "

@@ -1,13 +1,15 @@
 """The hyper-parameters of a training: names, ranges, defaults, and which of them go together.
 
-A default of None is computed by the worker: epochs and batch_size from the number of rows
-(learning/training_length.py), the others from the optimizer (learning/hyperparams.py).
+A default of None is computed by the worker: epochs and batch_size from the number of rows, decay_patience from the
+epochs (learning/training_length.py), the loss from the task, and the others from the optimizer, the schedule or the
+loss (learning/hyperparams.py).
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import RequestError
+from .loss_rules import LOSS_OPTIONS, LOSSES
 from .parameter_rules import Json, Rule, check_parameters
 
 _SHARE: Rule = {"type": "number", "minimum": 0, "below": 1}
@@ -17,37 +19,54 @@ HYPERPARAMS: dict[str, Rule] = {
     "batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "micro_batch_size": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": None},
     "precision": {"type": "choice", "values": ["torch", "float32", "tf32", "bfloat16"], "default": "torch"},
-    "optimizer": {"type": "choice", "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop"], "default": "adamw"},
+    "optimizer": {
+        "type": "choice",
+        "values": ["sgd", "adam", "adamw", "adagrad", "rmsprop", "lion"],
+        "default": "adamw",
+    },
     "learning_rate": {"type": "number", "above": 0, "maximum": 100, "default": None},
-    "schedule": {"type": "choice", "values": ["constant", "cosine", "step"], "default": "cosine"},
-    "warmup": _SHARE | {"default": 0.0},
+    "schedule": {
+        "type": "choice",
+        "values": ["constant", "cosine", "step", "one_cycle", "plateau"],
+        "default": "cosine",
+    },
+    "warmup": _SHARE | {"default": None},
     "decay": {"type": "number", "above": 0, "maximum": 1, "default": 0.1},
     "decay_at": {"type": "numbers", "above": 0, "below": 1, "length": [1, 16], "default": [0.5, 0.75]},
+    "decay_patience": {"type": "integer", "minimum": 0, "maximum": 100000, "default": None},
     "momentum": _SHARE | {"default": None},
     "nesterov": _FLAG,
-    "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": [0.9, 0.999]},
+    "betas": {"type": "numbers", "minimum": 0, "below": 1, "length": [2, 2], "default": None},
     "alpha": _SHARE | {"default": 0.99},
     "centered": _FLAG,
     "eps": {"type": "number", "above": 0, "maximum": 1, "default": None},
     "weight_decay": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
+    "weight_decay_of": {"type": "choice", "values": ["all", "weights"], "default": "all"},
     "clip_norm": {"type": "number", "above": 0, "default": None},
     "average_decay": {"type": "number", "above": 0, "below": 1, "default": None},
+    "loss": {"type": "choice", "values": [name for names in LOSSES.values() for name in names], "default": None},
+    "label_smoothing": _SHARE | {"default": None},
+    "gamma": {"type": "number", "minimum": 0, "maximum": 100, "default": None},
+    "quantile": {"type": "number", "above": 0, "below": 1, "default": None},
     "class_weight": {"type": "weights", "values": ["balanced"], "minimum": 0, "maximum": 1e6, "default": None},
     "weight": {"type": "text", "default": None},
     "freeze": {"type": "texts", "length": [1, 500], "default": None},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }
 _WEIGHT_KINDS = ("integer", "float")  # of the column that "weight" names
+DECAYING = ("adamw", "lion")  # optimizers that have a weight decay by default
 # Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.
 ONLY_WITH = {
     "momentum": ("optimizer", ("sgd", "rmsprop")),
     "nesterov": ("optimizer", ("sgd",)),
-    "betas": ("optimizer", ("adam", "adamw")),
+    "betas": ("optimizer", ("adam", "adamw", "lion")),
     "alpha": ("optimizer", ("rmsprop",)),
     "centered": ("optimizer", ("rmsprop",)),
     "eps": ("optimizer", ("adam", "adamw", "adagrad", "rmsprop")),
-    "decay": ("schedule", ("step",)),
+    "decay": ("schedule", ("step", "plateau")),
     "decay_at": ("schedule", ("step",)),
+    "decay_patience": ("schedule", ("plateau",)),
+    **{name: ("loss", (loss,)) for name, (loss, _) in LOSS_OPTIONS.items()},
 }
 
 
@@ -59,12 +78,24 @@ def check_hyperparams(hyperparams: Any) -> Json:
     values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
     effective = {name: rule["default"] for name, rule in HYPERPARAMS.items()} | values
     for name, (switch, allowed) in ONLY_WITH.items():
-        if name in values and effective[switch] not in allowed:
+        # Without a loss it is the task's, which loss_rules.py checks.
+        if name in values and effective[switch] not in (None, *allowed):
             hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
             raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {effective[switch]}', hint=hint)
+    decays = values.get("weight_decay", effective["optimizer"] in DECAYING)
+    if effective["weight_decay_of"] == "weights" and not decays:
+        hint = f'Set "weight_decay", or "optimizer" to {" or ".join(DECAYING)}.'
+        raise RequestError('hyperparams: "weight_decay_of" needs a weight decay above 0', hint=hint)
     if effective["nesterov"] and values.get("momentum") == 0:
         raise RequestError('hyperparams: "nesterov" needs a momentum above 0', hint='Set "momentum" to 0.9.')
     return values
+
+
+def check_schedule(hyperparams: Json, split: Json) -> None:
+    """Raise RequestError for a schedule that needs validation rows if the split has none."""
+    if hyperparams.get("schedule") == "plateau" and split.get("valid_size") == 0:
+        hint = "Give a valid_size above 0, or another schedule."
+        raise RequestError("schedule plateau needs validation rows, and the split's valid_size is 0", hint=hint)
 
 
 def check_weights(hyperparams: Json, task: str, target: str, features: Sequence[str] | None) -> None:

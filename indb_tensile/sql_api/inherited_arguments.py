@@ -12,6 +12,7 @@ from typing import Any
 from ..request.abbreviation import shown
 from ..request.early_stop_rules import EARLY_STOP
 from ..request.estimator_rules import is_estimator, of_networks
+from ..request.loss_rules import fits_task
 from ..request.task_rules import METRICS
 from .spi import Json, Plpy
 from .training_arguments import architecture
@@ -174,6 +175,8 @@ def _misfit_preprocess(options: Any, table: Table, target: TableColumn, task: st
 def _misfit_hyperparams(options: Any, table: Table, target: TableColumn, task: str) -> str:
     if task == "regression" and options.get("class_weight") is not None:
         return "regression has no classes to weigh"
+    if not fits_task(options, task):
+        return f"{task} has no such loss"
     weight = options.get("weight")
     return _misfit_columns([weight], table, target, task) if isinstance(weight, str) else ""
 

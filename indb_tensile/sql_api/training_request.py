@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from ..request.copyable_relation import counting
 from ..request.estimator_rules import check_estimator, refuse_plan
+from ..request.hyperparam_rules import check_schedule
 from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
+from ..request.loss_rules import check_loss
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
 from . import service_connection, training_arguments
@@ -164,8 +166,10 @@ def _resolve_columns(
         spec["query"] = table.query
     if transform is not None:
         spec["transform"] = transform
+    check_loss(spec["hyperparams"], task)
     check_weight_column(table, spec)
     spec["split"] = choose_split_column(plpy, request, table, spec)
+    check_schedule(spec["hyperparams"], spec["split"])
     refuse_roles(table, transform, spec, deciding_column(spec["split"]))
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))

@@ -6,6 +6,8 @@ from indb_tensile.bench.commands.exact import ExactOptions, measure
 from indb_tensile.bench.harness.network_kinds import KINDS
 from indb_tensile.bench.harness.networks import NETWORKS
 from indb_tensile.bench.harness.trial import TrainingSubject
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
+from indb_tensile.request.loss_rules import LOSSES
 from indb_tensile.scheduler.policies import POLICIES
 from tests.bench.libraries import skip_without_library
 from tests.bench.subjects import tiny
@@ -28,7 +30,7 @@ def test_a_convolutional_network_is_exact_under_our_plans() -> None:
     assert max(row["swaps"] for row in rows) > 0
 
 
-FEW = ("complex", "accumulated", "embeddings", "tabm")
+FEW = ("complex", "accumulated", "embeddings", "tabm", "focal", "poisson", "huber", "plateau")
 
 
 def _require_exact(name: str) -> None:
@@ -49,8 +51,9 @@ def test_every_kind_is_exact(name: str) -> None:
     _require_exact(name)
 
 
-def test_there_are_25_kinds_and_every_optimizer_trains_one() -> None:
-    assert len(KINDS) == 25
+def test_every_loss_schedule_and_optimizer_trains_a_kind() -> None:
+    assert {name for names in LOSSES.values() for name in names} <= set(KINDS)
+    assert set(HYPERPARAMS["schedule"]["values"]) <= set(KINDS)
     kinds = {kind.settings.kind for kind in KINDS.values()}
-    assert kinds == {"sgd", "adam", "adamw", "adagrad", "rmsprop"}
+    assert kinds == set(HYPERPARAMS["optimizer"]["values"])
     assert any(kind.settings.average_decay for kind in KINDS.values())

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -147,6 +148,33 @@ def test_averaged_weights_survive_a_kill_bit_for_bit(service: Service, demo: psy
     assert weights(service, first) == weights(service, second) != weights(service, plain)
     accuracy = demo.execute("select value from tensile_evaluate('averaged') where metric = 'accuracy'").fetchone()
     assert accuracy == (service.value("select metric from tensile.model_versions where job_id = %s", first),)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "plateau", "decay": 0.5, "decay_patience": 0, "warmup": 0.1, "label_smoothing": 0.1},
+        {"schedule": "one_cycle", "loss": "focal", "optimizer": "lion", "weight_decay_of": "weights"},
+    ],
+    ids=["plateau", "one_cycle"],
+)
+def test_schedule_and_loss_survive_a_kill_bit_for_bit(
+    service: Service, demo: psycopg.Connection, options: dict[str, Any]
+) -> None:
+    schedule = options["schedule"]
+    first, second = (
+        train(demo, f"{schedule}_{place}", "digits", epochs=12, learning_rate=0.001, **options)
+        for place in ("first", "second")
+    )
+    wait_until_training(service, second)
+    for trainer in child_pids(service, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert service.until_ended(first, second) == ["succeeded"] * 2
+    assert weights(service, first) == weights(service, second)
+    assert service.value("select attempt from tensile.jobs where job_id = %s", second) == 2
+    trained = service.value(TRAINED, second)["hyperparams"]
+    assert {name: trained[name] for name in options} == options
 
 
 TRAIN_WITH_DEFAULTS = """select tensile_train(%s, 'diabetes', hyperparams => '{"seed": 7}')"""

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.overrides import TorchFunctionMode
 
+from indb_tensile.bench.harness.plain_lion import PlainLion
 from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings, state_name
 from tests.executor.models import Job
 
@@ -30,7 +31,8 @@ class Eager:
 
     def train(self, x: torch.Tensor, y: torch.Tensor, lr: float) -> torch.Tensor:
         self.module.train()
-        self.optimizer.param_groups[0]["lr"] = lr
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         self.optimizer.zero_grad()
         loss = self._backward(x, y)
         if self.settings.clip_norm is not None:
@@ -97,7 +99,13 @@ class _FusedDropout(TorchFunctionMode):
 
 
 def _optimizer(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    trained = [p for p in module.parameters() if p.requires_grad]
+    trained = [
+        {"params": [p], "weight_decay": settings.decay_of(name, p.dim())}
+        for name, p in module.named_parameters()
+        if p.requires_grad
+    ]
+    if settings.kind == "lion":
+        return PlainLion(trained, betas=settings.betas)
     if settings.kind == "sgd":
         return torch.optim.SGD(
             trained,

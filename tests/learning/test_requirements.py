@@ -37,7 +37,14 @@ def settings(**options: Any) -> TrainingSettings:
 
 @pytest.mark.parametrize(
     ("optimizer", "state_bytes"),
-    [("sgd", 2 * 408), ("adam", 3 * 408), ("adamw", 3 * 408), ("adagrad", 2 * 408), ("rmsprop", 2 * 408)],
+    [
+        ("sgd", 2 * 408),
+        ("adam", 3 * 408),
+        ("adamw", 3 * 408),
+        ("adagrad", 2 * 408),
+        ("rmsprop", 2 * 408),
+        ("lion", 2 * 408),
+    ],
 )
 def test_parameters_gradients_and_the_state_of_each_optimizer_are_counted(optimizer: str, state_bytes: int) -> None:
     module = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.Linear(8, 1, bias=False), nn.Flatten())
@@ -54,7 +61,7 @@ def test_parameters_gradients_and_the_state_of_each_optimizer_are_counted(optimi
     assert Requirements.of(bare, settings(optimizer=optimizer)) == expected
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad", "rmsprop", "lion"])
 @pytest.mark.parametrize("micro_batch_size", [None, 2])
 def test_no_captured_step_needs_less_memory_than_is_counted(optimizer: str, micro_batch_size: int | None) -> None:
     from indb_tensile.executor.capture.passes import Passes

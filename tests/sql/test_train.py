@@ -129,6 +129,18 @@ def test_disabled_early_stopping_is_inherited(alice: Connection, admin: Connecti
     assert spec_of(alice, value(alice, "select tensile_train('flowers', 'iris')"))["early_stop"] == {"on": False}
 
 
+def test_loss_of_another_task_is_not_inherited(alice: Connection, admin: Connection) -> None:
+    job = train(alice, """target => 'species', hyperparams => '{"loss": "focal", "epochs": 2}'""")
+    alice.execute("select tensile_create_model('flowers')")
+    admin.execute("update tensile.models set last_spec = (select spec from tensile.jobs where job_id = %s)", (job,))
+
+    assert spec_of(alice, value(alice, "select tensile_train('flowers', 'iris')"))["hyperparams"] == {
+        "loss": "focal",
+        "epochs": 2,
+    }
+    assert spec_of(alice, train(alice, "target => 'petal'"))["hyperparams"] == {}
+
+
 def test_task_is_not_inherited_for_another_target(alice: Connection, admin: Connection) -> None:
     job = train(alice, "target => 'species', metric => 'log_loss'")
     alice.execute("select tensile_create_model('flowers')")

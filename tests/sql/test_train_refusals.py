@@ -67,6 +67,33 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            """target => 'petal', task => 'regression', hyperparams => '{"loss": "focal"}'""",
+            Refused(
+                "22023",
+                'hyperparams: loss "focal" is not for regression',
+                None,
+                "For regression: mse, mae, huber, poisson, quantile.",
+            ),
+        ),
+        (
+            """target => 'species', hyperparams => '{"loss": "hubert"}'""",
+            Refused(
+                "22023",
+                'hyperparams: "loss" is "hubert"',
+                None,
+                '"loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, quantile.',
+            ),
+        ),
+        (
+            """target => 'species', hyperparams => '{"schedule": "plateau"}', split => '{"valid_size": 0}'""",
+            Refused(
+                "22023",
+                "schedule plateau needs validation rows, and the split's valid_size is 0",
+                None,
+                "Give a valid_size above 0, or another schedule.",
+            ),
+        ),
+        (
             """target => 'species', hyperparams => '{"weight": "species"}'""",
             Refused(
                 "22023",
@@ -150,12 +177,12 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
-            """target => 'species', hyperparams => '{"optimizer": "lion"}'""",
+            """target => 'species', hyperparams => '{"optimizer": "lyon"}'""",
             Refused(
                 "22023",
-                'hyperparams: "optimizer" is "lion"',
+                'hyperparams: "optimizer" is "lyon"',
                 None,
-                '"optimizer" must be one of sgd, adam, adamw, adagrad, rmsprop.',
+                '"optimizer" must be one of sgd, adam, adamw, adagrad, rmsprop, lion.',
             ),
         ),
         (

@@ -65,7 +65,7 @@ class TrainingOutline:
     @property
     def loss(self) -> nn.Module:
         """The loss that training minimises."""
-        return loss_of(self.task, weighted=self.weighted, members=self.members)
+        return loss_of(self.task, self.settings, weighted=self.weighted, members=self.members)
 
 
 def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shares | None = None) -> TrainingOutline:

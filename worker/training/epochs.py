@@ -26,6 +26,7 @@ from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.model_metrics import evaluate
+from indb_tensile.learning.plateau import Plateau
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.shuffling import row_sources
 from indb_tensile.learning.tensorstream import TensorSpec
@@ -65,6 +66,7 @@ class EpochLoop:
     epochs_done: int = 0
     steps_done: int = 0  # of the epoch that is being trained
     early_stop: EarlyStop = field(init=False)
+    plateau: Plateau = field(default_factory=Plateau)
     join: Callable[[Seat], RoundMember] | None = None  # makes the job a member of a round
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
     _feed: BatchPrefetcher = field(init=False)
@@ -141,7 +143,8 @@ class EpochLoop:
             for step, (rows, (x, y)) in enumerate(loaded, self.steps_done):
                 self._follow_orders()
                 started = time.monotonic() - self._feed.waiting.latest_s
-                rate = learning_rate(prepared.settings, epoch * per_epoch + step, total_steps)
+                at = epoch * per_epoch + step
+                rate = learning_rate(prepared.settings, at, total_steps, self.plateau.reductions)
                 losses.add(self.runner.train(x, y, rate), len(rows))
                 self.steps_done = step + 1
                 self._rows_trained += len(rows)
@@ -166,6 +169,8 @@ class EpochLoop:
             figures |= {"valid_loss": valid_loss, **metrics}
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
             self._observe(watched)
+            if (patience := self.prepared.settings.decay_patience) is not None:
+                self.plateau = self.plateau.observe(valid_loss, patience)
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
             self._best.keep(self._weights)
         self.epochs_done += 1
@@ -333,6 +338,7 @@ class EpochLoop:
         position = {
             "epochs_done": self.epochs_done,
             "early_stop": self.early_stop.to_json(),
+            "plateau": self.plateau.to_json(),
             "data_digest": self.prepared.data_digest,
         }
         if self.steps_done:
@@ -355,6 +361,7 @@ class EpochLoop:
         if best:
             self._best.keep(lambda names: {name: best[_BEST + name] for name in names})
         self.early_stop = EarlyStop.from_json(position["early_stop"])
+        self.plateau = Plateau.from_json(position.get("plateau", {}))
         self.epochs_done = int(position["epochs_done"])
         self.steps_done = int(position.get("steps_done", 0))
         if self.steps_done:

@@ -18,9 +18,9 @@ minute or two for each network.
 liveness peak. `simulated_turnover` is that of the same step on the machine, by its roofline
 (bench/harness/turnover.py).
 
-With `--kinds` the benchmark runs small networks of 25 kinds instead (bench/harness/network_kinds.py), with other
-optimizers than Adam, in micro-batches, in half precision and with averages of weights. `--kinds --policies tensile+
---seeds 1` takes two minutes.
+With `--kinds` the benchmark runs small networks of many kinds instead (bench/harness/network_kinds.py), with all
+losses and optimizers, in micro-batches, in half precision and with averages of weights. `--kinds --policies tensile+
+--seeds 1` takes three minutes.
 """
 
 import argparse

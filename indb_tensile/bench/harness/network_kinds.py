@@ -1,8 +1,9 @@
-"""Twenty-five kinds of small networks that together cover what a captured step must compute exactly, under any plan.
+"""Kinds of small networks that together cover what a captured step must compute exactly, under any plan.
 
 Networks of the literature appear as one or two of their blocks; the networks for tables are whole. Each kind is
 trained by one of the optimizers, some of them in micro-batches, in half precision, with clipped gradients or with
-averages of their weights.
+averages of their weights. Each loss that a training may name trains the members of a `tabm` on weighted rows, and
+each schedule of the learning rate trains a perceptron.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +16,17 @@ from torch import nn
 from torch.nn import functional
 
 from indb_tensile.bench.harness import convolutional, embedded_networks, small_networks
-from indb_tensile.bench.harness.trial import TrainingSubject
+from indb_tensile.bench.harness.trial import RATE, TrainingSubject
 from indb_tensile.errors import MissingError
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
+from indb_tensile.job import Task
+from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.tabm import MemberLoss
+from indb_tensile.learning.weighted_losses import loss_of, pack
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS
+from indb_tensile.request.loss_rules import LOSSES
 
 ROWS = 4
 CLASSES = 10
@@ -30,6 +36,7 @@ _SGD = OptimizerSettings(kind="sgd", momentum=0.9, nesterov=True, weight_decay=1
 _ADAM = OptimizerSettings(kind="adam")
 _ADAMW = OptimizerSettings(kind="adamw", weight_decay=0.01)
 _ADAGRAD = OptimizerSettings(kind="adagrad", eps=1e-10)
+_LION = OptimizerSettings(kind="lion", betas=(0.9, 0.99), weight_decay=0.1, decays_all=False)
 _RMSPROP = OptimizerSettings(kind="rmsprop", momentum=0.9, centered=True)
 
 
@@ -48,6 +55,7 @@ class NetworkKind:
     settings: OptimizerSettings = _ADAM
     passes: Passes = WHOLE
     rows: int = ROWS
+    rates: tuple[float, ...] = (RATE,)
 
     def subject(self, seed: int = 0) -> TrainingSubject:
         """Return a subject with weights and rows drawn from `seed`."""
@@ -60,6 +68,7 @@ class NetworkKind:
             y=self.y(self.rows),
             settings=self.settings,
             passes=self.passes,
+            rates=self.rates,
         )
 
 
@@ -91,6 +100,46 @@ def _mean(predicted: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
 _CLASSIFIED: Mapping[str, Any] = {"y": _integers(CLASSES), "loss": _cross_entropy}
 _LABELLED: Mapping[str, Any] = {"x": _integers(TOKENS, 12), "y": _integers(TOKENS, 12), "loss": _cross_entropy}
 _OWN_LOSS: Mapping[str, Any] = {"y": _normal(1), "loss": _mean}
+
+_LOSS_OPTIONS: dict[str, Mapping[str, Any]] = {
+    "cross_entropy": {"label_smoothing": 0.1},
+    "focal": {"gamma": 1.5},
+    "quantile": {"quantile": 0.9},
+}
+
+
+def _loss_kind(task: Task, name: str) -> NetworkKind:
+    """Return the kind that trains with the loss of this name."""
+    settings = TrainingSettings.parse({"loss": name, **_LOSS_OPTIONS.get(name, {})}, ROWS)
+    classified = task is Task.CLASSIFICATION
+
+    def weighted_targets(rows: int) -> torch.Tensor:
+        # Poisson's loss is for values of 0 or more.
+        values = torch.randint(CLASSES, (rows,)) if classified else torch.rand(rows)
+        return pack(values, torch.rand(rows))
+
+    return NetworkKind(
+        name=name,
+        build=embedded_networks.builders(CLASSES if classified else 1)["tabm"],
+        x=embedded_networks.encoded_rows,
+        y=weighted_targets,
+        loss=loss_of(task, settings, weighted=True, members=True),
+        settings=_LION if name == "huber" else _ADAM,
+    )
+
+
+def _schedule_kind(schedule: str) -> NetworkKind:
+    """Return the kind whose learning rates are those of the schedule of this name."""
+    settings = TrainingSettings.parse({"schedule": schedule, "warmup": 0.3, "learning_rate": RATE}, ROWS)
+    steps = 8
+    return NetworkKind(
+        name=schedule,
+        build=small_networks.Perceptron,
+        x=_normal(24),
+        rates=tuple(learning_rate(settings, step, steps, reductions=step // 3) for step in range(steps)),
+        **_CLASSIFIED,
+    )
+
 
 _ALL = (
     NetworkKind(name="residual", build=convolutional.residual, x=_normal(3, 16, 16), settings=_SGD, **_CLASSIFIED),
@@ -166,5 +215,7 @@ _ALL = (
         )
         for name, build in embedded_networks.builders(CLASSES).items()
     ),
+    *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
+    *(_loss_kind(Task(task), name) for task, names in LOSSES.items() for name in names),
 )
 KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})

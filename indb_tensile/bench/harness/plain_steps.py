@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from indb_tensile.bench.harness.plain_lion import PlainLion
 from indb_tensile.bench.harness.trial import RATE, TrainingSubject
 from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings, state_name
 
@@ -19,10 +20,12 @@ def train_plainly(subject: TrainingSubject, iterations: int, place: torch.device
     settings = subject.settings
     module = deepcopy(subject.module).to(place)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    optimizer = make_optimizer(settings, trained)
+    optimizer = make_optimizer(settings, module)
     averaged = _averaged(module, settings)
     x, y = subject.x.to(place), subject.y.to(place)
-    for _ in range(iterations):
+    for iteration in range(iterations):
+        for group in optimizer.param_groups:
+            group["lr"] = subject.rate(iteration)
         optimizer.zero_grad()
         for loss in _losses(subject, module, x, y):
             loss.backward()  # type: ignore[no-untyped-call]
@@ -37,9 +40,14 @@ def train_plainly(subject: TrainingSubject, iterations: int, place: torch.device
     return {name: tensor.detach().cpu() for name, tensor in tensors}
 
 
-def make_optimizer(settings: OptimizerSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return torch's optimizer, whose updates captured updates must equal."""
+def make_optimizer(settings: OptimizerSettings, module: nn.Module) -> torch.optim.Optimizer:
+    """Return torch's optimizer of the module's parameters, whose updates captured updates must equal."""
     decay = settings.weight_decay
+    parameters = [
+        {"params": [parameter], "weight_decay": settings.decay_of(name, parameter.dim())}
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    ]
     match settings.kind:
         case "sgd":
             momentum, nesterov = settings.momentum, settings.nesterov
@@ -58,6 +66,8 @@ def make_optimizer(settings: OptimizerSettings, parameters: list[nn.Parameter]) 
                 momentum=settings.momentum,
                 centered=settings.centered,
             )
+        case "lion":
+            return PlainLion(parameters, lr=RATE, betas=settings.betas, weight_decay=decay)
         case kind:
             make = torch.optim.Adam if kind == "adam" else torch.optim.AdamW
             return make(parameters, lr=RATE, betas=settings.betas, eps=settings.eps, weight_decay=decay, fused=True)

@@ -33,7 +33,10 @@ WARM_ITERATIONS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSubject:
-    """A model, its loss, and one batch that it trains on repeatedly; the default optimizer is Adam."""
+    """A model, its loss, and one batch that it trains on repeatedly; the default optimizer is Adam.
+
+    `rates` are the learning rates of successive iterations. The last one is that of all further iterations.
+    """
 
     name: str
     module: nn.Module
@@ -42,6 +45,11 @@ class TrainingSubject:
     y: torch.Tensor
     settings: OptimizerSettings = ADAM
     passes: Passes = WHOLE
+    rates: tuple[float, ...] = (RATE,)
+
+    def rate(self, iteration: int) -> float:
+        """Return the learning rate of this iteration, from 0."""
+        return self.rates[min(iteration, len(self.rates) - 1)]
 
     @classmethod
     def of(cls, network: Network, batch: int, seed: int = 0) -> "TrainingSubject":
@@ -104,6 +112,7 @@ class StepTrial:
         )
         self._initial = self.state.export()
         self._generation = 0
+        self._iterations = 0
 
     def adopt(self, plan: Plan) -> None:
         """Follow this plan from the next iteration on."""
@@ -113,10 +122,12 @@ class StepTrial:
     def restart(self) -> None:
         """Reset parameters and optimizer state to their initial values."""
         self.state.load(self._initial)
+        self._iterations = 0
 
     def iterate(self) -> None:
         """Run one iteration."""
-        self.runner.train(self.subject.x, self.subject.y, RATE)
+        self.runner.train(self.subject.x, self.subject.y, self.subject.rate(self._iterations))
+        self._iterations += 1
 
     def run(self, plan: Plan, iterations: int, warmed: Callable[[], object] = lambda: None) -> SampledIterations:
         """Adopt the plan, warm up, call `warmed`, and measure `iterations` iterations."""

@@ -30,7 +30,7 @@ from indb_tensile.scheduler.graph import Operator, Role, Stage, StepGraph, Tenso
 from indb_tensile.scheduler.timing.operator_features import Description
 
 _aten = torch.ops.aten
-_SPLITTABLE = ("aten._fused_", "tensile.rmsprop_")  # updates that treat each number independently
+_SPLITTABLE = ("aten._fused_", "tensile.rmsprop_", "tensile.lion_")  # updates that treat each number independently
 
 
 class StepKind(StrEnum):

@@ -11,6 +11,7 @@ _STATES = {
     "adamw": ("exp_avg", "exp_avg_sq"),
     "adagrad": ("sum",),
     "rmsprop": ("square_avg",),
+    "lion": ("exp_avg",),
 }
 AVERAGE = "average"  # the state that is the moving average of a parameter
 
@@ -18,7 +19,7 @@ AVERAGE = "average"  # the state that is the moving average of a parameter
 _ONLY_WITH = {
     "momentum": ("sgd", "rmsprop"),
     "nesterov": ("sgd",),
-    "betas": ("adam", "adamw"),
+    "betas": ("adam", "adamw", "lion"),
     "alpha": ("rmsprop",),
     "centered": ("rmsprop",),
 }
@@ -29,11 +30,12 @@ class OptimizerSettings:
     """One optimizer and all its settings that stay constant while a job runs.
 
     The learning rate is not among them: it is a run-time input of the step, so a schedule needs no new capture.
-    `momentum` belongs to sgd and rmsprop, `nesterov` to sgd, `betas` to adam and adamw, `alpha` and `centered` to
-    rmsprop, `eps` to all but sgd. `clip_norm` scales all gradients together so that their norm does not exceed the
-    value, as `torch.nn.utils.clip_grad_norm_` does. With `average_decay` every parameter has a moving average, which
-    evaluation steps use in place of the parameter, like `torch.optim.swa_utils.AveragedModel` with
-    `get_ema_multi_avg_fn`.
+    `momentum` belongs to sgd and rmsprop, `nesterov` to sgd, `betas` to adam, adamw and lion, `alpha` and `centered`
+    to rmsprop, `eps` to all but sgd and lion. The weight decay of adamw and lion is decoupled. Without `decays_all`,
+    biases, scales and other parameters of one dimension have no weight decay. `clip_norm` scales all gradients
+    together so that their norm does not exceed the value, as `torch.nn.utils.clip_grad_norm_` does. With
+    `average_decay` every parameter has a moving average, which evaluation steps use in place of the parameter, like
+    `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`.
 
     Raises RequestError for values out of range, and for settings without a meaning for this optimizer.
     """
@@ -44,6 +46,7 @@ class OptimizerSettings:
     alpha: float = 0.99
     eps: float = 1e-8
     weight_decay: float = 0.0
+    decays_all: bool = True
     nesterov: bool = False
     centered: bool = False
     clip_norm: float | None = None
@@ -80,6 +83,12 @@ class OptimizerSettings:
         names += ("grad_avg",) if self.centered else ()
         names += ("momentum_buffer",) if self.momentum else ()
         return names if self.average_decay is None else (*names, AVERAGE)
+
+    def decay_of(self, parameter: str, dimensions: int) -> float:
+        """Return the weight decay of the parameter of this name."""
+        part = parameter.rpartition(".")[2]
+        is_weight = dimensions > 1 and not part.startswith("bias") and not part.endswith("scale")
+        return self.weight_decay if self.decays_all or is_weight else 0.0
 
     @property
     def counts_steps(self) -> bool:

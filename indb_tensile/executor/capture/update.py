@@ -1,8 +1,8 @@
 """Records the optimizer's part of a step: clipping, the step counter, one update per parameter, averages.
 
 Each call is the one that `torch.optim` with `fused=True` (RMSprop: without, as it has no fused form) and
-`torch.nn.utils.clip_grad_norm_` make for a single tensor, so the results are equal bit for bit. Complex parameters
-are updated as pairs of real numbers, as in `torch.optim`.
+`torch.nn.utils.clip_grad_norm_` make for a single tensor, so the results are equal bit for bit. Torch has no Lion,
+which is that of `update_operators.py`. Complex parameters are updated as pairs of real numbers, as in `torch.optim`.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ import torch
 from indb_tensile.executor.capture.optimizer import AVERAGE, OptimizerSettings, state_name
 from indb_tensile.executor.capture.record import Recorder, Runtime, StorageKey
 from indb_tensile.executor.capture.storage_layout import STEP_NAME
-from indb_tensile.executor.capture.update_operators import average_, rmsprop_
+from indb_tensile.executor.capture.update_operators import average_, lion_, rmsprop_
 from indb_tensile.scheduler.graph import Stage
 
 _aten = torch.ops.aten
@@ -146,7 +146,7 @@ def _record_adam(recorder: Recorder, settings: OptimizerSettings, name: str, gra
         lr=Runtime.LEARNING_RATE,
         beta1=settings.betas[0],
         beta2=settings.betas[1],
-        weight_decay=settings.weight_decay,
+        weight_decay=settings.decay_of(name, recorder.fake(name).dim()),
         eps=settings.eps,
         amsgrad=False,
         maximize=False,
@@ -163,7 +163,7 @@ def _record_sgd(recorder: Recorder, settings: OptimizerSettings, name: str, grad
         [tensors["gradient"]],
         buffers,
         mutates=(tensors["parameter"], *buffers),
-        weight_decay=settings.weight_decay,
+        weight_decay=settings.decay_of(name, recorder.fake(name).dim()),
         momentum=settings.momentum,
         lr=Runtime.LEARNING_RATE,
         dampening=0.0,
@@ -186,7 +186,7 @@ def _record_adagrad(recorder: Recorder, settings: OptimizerSettings, name: str, 
         mutates=(tensors["parameter"], tensors["sum"]),
         lr=Runtime.LEARNING_RATE,
         lr_decay=0.0,
-        weight_decay=settings.weight_decay,
+        weight_decay=settings.decay_of(name, recorder.fake(name).dim()),
         eps=settings.eps,
         maximize=False,
     )
@@ -208,8 +208,24 @@ def _record_rmsprop(recorder: Recorder, settings: OptimizerSettings, name: str, 
         lr=Runtime.LEARNING_RATE,
         alpha=settings.alpha,
         eps=settings.eps,
-        weight_decay=settings.weight_decay,
+        weight_decay=settings.decay_of(name, recorder.fake(name).dim()),
         momentum=settings.momentum,
+    )
+
+
+def _record_lion(recorder: Recorder, settings: OptimizerSettings, name: str, gradient: torch.Tensor) -> None:
+    tensors = _tensors(recorder, settings, name, gradient)
+    recorder.call(
+        Stage.OPTIMIZER,
+        lion_,
+        [tensors["parameter"]],
+        [tensors["gradient"]],
+        [tensors["exp_avg"]],
+        mutates=(tensors["parameter"], tensors["exp_avg"]),
+        lr=Runtime.LEARNING_RATE,
+        beta1=settings.betas[0],
+        beta2=settings.betas[1],
+        weight_decay=settings.decay_of(name, recorder.fake(name).dim()),
     )
 
 
@@ -219,6 +235,7 @@ _RECORDED = {
     "adamw": _record_adam,
     "adagrad": _record_adagrad,
     "rmsprop": _record_rmsprop,
+    "lion": _record_lion,
 }
 
 

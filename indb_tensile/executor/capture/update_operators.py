@@ -1,8 +1,9 @@
-"""Defines custom operators for updates that torch has no single operator for: RMSprop, and a parameter's average.
+"""Defines custom operators for updates that torch has no single operator for: RMSprop, Lion, a parameter's average.
 
 They compute what `torch.optim.RMSprop` and `torch.optim.swa_utils` compute for one tensor, call by call, so the
-results are equal bit for bit. Each update is one operator, so that its intermediate values are scratch that no plan
-moves.
+results are equal bit for bit. Torch has no Lion, which is Algorithm 2 of Chen and others, "Symbolic Discovery of
+Optimization Algorithms" (NeurIPS 2023). Each update is one operator, so that its intermediate values are scratch that
+no plan moves.
 """
 
 from typing import Any
@@ -17,6 +18,12 @@ _RMSPROP = (
 )
 _LIBRARY.define(f"rmsprop_{_RMSPROP.format(rate='float')}")
 _LIBRARY.define(f"rmsprop_.tensor_lr{_RMSPROP.format(rate='Tensor')}")
+_LION = (
+    "(Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] exp_avgs, *, {rate} lr, float beta1, float beta2, "
+    "float weight_decay) -> ()"
+)
+_LIBRARY.define(f"lion_{_LION.format(rate='float')}")
+_LIBRARY.define(f"lion_.tensor_lr{_LION.format(rate='Tensor')}")
 _LIBRARY.define("average_(Tensor(a!) self, Tensor parameter, *, float decay, bool is_first_step) -> ()")
 
 Tensors = list[torch.Tensor]
@@ -36,7 +43,7 @@ def _rmsprop(
     momentum: float,
 ) -> None:
     """Compute `_single_tensor_rmsprop` of torch/optim/rmsprop.py; centered only with `grad_avgs`."""
-    rate = float(lr) if isinstance(lr, torch.Tensor) and lr.device.type == "cpu" else lr
+    rate = _rate(lr)
     for index, param in enumerate(params):
         grad, square_avg = grads[index], square_avgs[index]
         if weight_decay:
@@ -53,6 +60,32 @@ def _rmsprop(
             _descend(param, rate, buffers[index], None)
         else:
             _descend(param, rate, grad, average)
+
+
+def _lion(
+    params: Tensors,
+    grads: Tensors,
+    exp_avgs: Tensors,
+    *,
+    lr: float | torch.Tensor,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+) -> None:
+    """Move each number by the rate in the direction of its mean gradient's sign, and decay it."""
+    rate = _rate(lr)
+    for index, param in enumerate(params):
+        grad, exp_avg = grads[index], exp_avgs[index]
+        direction = exp_avg.lerp(grad, 1 - beta1).sign_()
+        if weight_decay:
+            direction.add_(param, alpha=weight_decay)
+        _descend(param, rate, direction, None)
+        exp_avg.lerp_(grad, 1 - beta2)
+
+
+def _rate(lr: float | torch.Tensor) -> float | torch.Tensor:
+    """Return the rate as a number, if reading it waits for no device."""
+    return float(lr) if isinstance(lr, torch.Tensor) and lr.device.type == "cpu" else lr
 
 
 def _descend(param: torch.Tensor, rate: float | torch.Tensor, along: torch.Tensor, over: torch.Tensor | None) -> None:
@@ -78,7 +111,10 @@ def _average(average: torch.Tensor, parameter: torch.Tensor, *, decay: float, is
 
 _LIBRARY.impl("rmsprop_", _rmsprop, "CompositeExplicitAutograd")
 _LIBRARY.impl("rmsprop_.tensor_lr", _rmsprop, "CompositeExplicitAutograd")
+_LIBRARY.impl("lion_", _lion, "CompositeExplicitAutograd")
+_LIBRARY.impl("lion_.tensor_lr", _lion, "CompositeExplicitAutograd")
 _LIBRARY.impl("average_", _average, "CompositeExplicitAutograd")
 
 rmsprop_ = torch.ops.tensile.rmsprop_.default
+lion_ = torch.ops.tensile.lion_.default
 average_ = torch.ops.tensile.average_.default

@@ -1,4 +1,4 @@
-"""Captured, planned and resumed jobs with Adagrad, RMSprop or weight averages have the bits of torch's optimizers."""
+"""Captured, planned and resumed jobs with other optimizers than Adam, or averages, have the bits of plain PyTorch."""
 
 import copy
 from typing import Any
@@ -26,6 +26,11 @@ SETTINGS = {
     "rmsprop, all options": OptimizerSettings(
         kind="rmsprop", momentum=0.5, centered=True, alpha=0.8, weight_decay=0.01, clip_norm=0.5
     ),
+    "lion": OptimizerSettings(kind="lion", betas=(0.9, 0.99)),
+    "lion, all options": OptimizerSettings(
+        kind="lion", betas=(0.8, 0.95), weight_decay=0.1, decays_all=False, clip_norm=0.3, average_decay=0.9
+    ),
+    "adamw, weights decay": OptimizerSettings(kind="adamw", weight_decay=0.3, decays_all=False),
     "adamw, averaged": OptimizerSettings(kind="adamw", average_decay=0.9),
     "rmsprop, averaged": OptimizerSettings(kind="rmsprop", momentum=0.9, average_decay=0.999),
 }
@@ -76,6 +81,38 @@ def test_a_job_resumes_from_its_checkpoint_with_equal_bits(kind: str, name: str)
     assert state_bits(second.export()) == state_bits(eager.export())
 
 
+def test_lion_moves_each_number_by_the_rate_and_decays_only_weights() -> None:
+    job, steps = prepared("mlp", settings=OptimizerSettings(kind="lion", weight_decay=0.5, decays_all=False))
+    before = {name: tensor.clone() for name, tensor in job.module.state_dict().items()}
+    state = job.state()
+    runner = Runner(MemoryDevice(), state, steps)
+    runner.adopt((LIVENESS,) * 3, 1)
+    runner.train(*job.batches[0], 0.25)
+    for name, after in state.export().items():
+        if name in before:
+            decayed = before[name] * (0.875 if name.endswith("weight") else 1.0)
+            moved = (after - decayed).abs()
+            assert torch.allclose(moved[moved > 1e-6], torch.tensor(0.25), atol=1e-6), name
+            assert (moved > 1e-6).any(), name
+
+
+@pytest.mark.parametrize(
+    ("parameter", "dimensions", "decays"),
+    [
+        ("layers.0.weight", 2, True),
+        ("layers.0.bias", 1, False),
+        ("norm.weight", 1, False),
+        ("heads.bias", 3, False),
+        ("hidden.0.input_scale", 2, False),
+        ("lstm.bias_ih_l0", 1, False),
+    ],
+)
+def test_biases_norms_and_scales_are_left_out_of_weight_decay(parameter: str, dimensions: int, decays: bool) -> None:
+    some = OptimizerSettings(kind="adamw", weight_decay=0.1, decays_all=False)
+    assert some.decay_of(parameter, dimensions) == (0.1 if decays else 0.0)
+    assert OptimizerSettings(kind="adamw", weight_decay=0.1).decay_of(parameter, dimensions) == 0.1
+
+
 def test_evaluation_uses_the_averages_and_training_the_parameters() -> None:
     plain, plain_steps = prepared("cnn", settings=OptimizerSettings(kind="adamw"))
     averaged, averaged_steps = prepared("cnn", settings=SETTINGS["adamw, averaged"])
@@ -111,7 +148,8 @@ def test_evaluation_uses_the_averages_and_training_the_parameters() -> None:
         ({"kind": "rmsprop", "alpha": float("nan")}, r"alpha nan is outside \[0, 1\)", "below 1"),
         ({"average_decay": 1.0}, r"average_decay 1.0 is outside \[0, 1\)", "below 1"),
         ({"betas": (0.9, float("nan"))}, r"betas\[1\] nan is outside", "below 1"),
-        ({"kind": "lion"}, "optimizer 'lion' is unknown", "adagrad, rmsprop"),
+        ({"kind": "lyon"}, "optimizer 'lyon' is unknown", "adagrad, rmsprop, lion"),
+        ({"kind": "lion", "momentum": 0.9}, "momentum 0.9 means nothing with optimizer lion", "sgd or rmsprop"),
     ],
 )
 def test_invalid_settings_are_refused_with_the_way_out(options: dict[str, Any], fault: str, hint: str) -> None:

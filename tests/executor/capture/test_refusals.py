@@ -123,6 +123,7 @@ class Complex(nn.Module):
         OptimizerSettings(kind="adamw", weight_decay=0.1),
         OptimizerSettings(kind="adagrad"),
         OptimizerSettings(kind="rmsprop", centered=True, momentum=0.5),
+        OptimizerSettings(kind="lion", weight_decay=0.1),
     ],
     ids=lambda settings: settings.kind,
 )
