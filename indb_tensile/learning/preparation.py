@@ -34,7 +34,7 @@ from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weight
 from indb_tensile.learning.splits import Parts, Split, divide, divide_beside_tables
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.tabm import TabM
-from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, link_of
+from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, link_function_of
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.learning.weighted_losses import loss_of
 from indb_tensile.request.early_stop_rules import check_early_stop
@@ -231,7 +231,7 @@ def assemble(
     require_present(columns, features, checked.options, known)
     parts = _divide_rows(table, known, checked.split)
     train, valid, test = _row_numbers(table, known, parts)
-    link = link_of(spec.hyperparams.get("loss"))
+    link = link_function_of(spec.hyperparams.get("loss"))
     target = fit_target(spec.target, spec.task, _labels(table, spec.target, known), parts.train, link)
     if start is not None:
         target = start.keep_target(target)

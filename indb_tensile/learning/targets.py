@@ -19,16 +19,16 @@ from indb_tensile.request.task_rules import check_target
 Label = bool | int | float | str
 
 
-class Link(StrEnum):
+class LinkFunction(StrEnum):
     """What a regression's output is: a standardised value, or the logarithm of the value's share of the mean."""
 
     STANDARD = "standard"
     LOG = "log"
 
 
-def link_of(loss: str | None) -> Link:
+def link_function_of(loss: str | None) -> LinkFunction:
     """Return the link of the loss of this name."""
-    return Link.LOG if loss == "poisson" else Link.STANDARD
+    return LinkFunction.LOG if loss == "poisson" else LinkFunction.STANDARD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class TargetEncoding:
     labels: tuple[Label, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
-    link: Link = Link.STANDARD
+    link: LinkFunction = LinkFunction.STANDARD
 
     @property
     def outputs(self) -> int:
@@ -86,7 +86,7 @@ class TargetEncoding:
 
     def restore(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Convert regression outputs (rows, 1) to the target's own unit (rows,)."""
-        if self.link is Link.STANDARD:
+        if self.link is LinkFunction.STANDARD:
             return self.decode(outputs)
         with np.errstate(over="ignore"):  # of a network that diverged
             return np.exp(outputs.reshape(-1).astype(np.float64)) * self.scale
@@ -97,7 +97,7 @@ class TargetEncoding:
 
     def constant_output(self, encoded_mean: float) -> float:
         """Return the output of a regression that predicts the value whose encoded form is `encoded_mean`."""
-        return encoded_mean if self.link is Link.STANDARD else float(np.log(encoded_mean))
+        return encoded_mean if self.link is LinkFunction.STANDARD else float(np.log(encoded_mean))
 
     def _codes(self, data: ColumnData) -> npt.NDArray[np.int64]:
         """Return the class number of each row, -1 for unknown labels."""
@@ -147,7 +147,9 @@ def labeled(name: str, data: ColumnData, storage: RowStorage = MEMORY) -> Rows:
     return positions_where(~data.missing, storage)
 
 
-def fit_target(name: str, task: Task, data: ColumnData, train: Rows, link: Link = Link.STANDARD) -> TargetEncoding:
+def fit_target(
+    name: str, task: Task, data: ColumnData, train: Rows, link: LinkFunction = LinkFunction.STANDARD
+) -> TargetEncoding:
     """Fit the target's encoding. `data` contains the labelled rows, `train` the positions of training rows.
 
     Labels are collected from all labelled rows. Raises DataError if the training rows have one value only, and for
@@ -191,8 +193,8 @@ def _distinct(data: ColumnData) -> tuple[list[Label], list[int]]:
     return labels, [row_counts[label] for label in labels]
 
 
-def _fit_value(name: str, data: ColumnData, train: Rows, link: Link) -> TargetEncoding:
-    if link is Link.LOG:
+def _fit_value(name: str, data: ColumnData, train: Rows, link: LinkFunction) -> TargetEncoding:
+    if link is LinkFunction.LOG:
         _require_counts(name, data)
     learned = ColumnRows(data, train)
     bounds = [(block.values.min(), block.values.max()) for block in learned.blocks(FIT_BLOCK_NUMBERS)]
@@ -204,7 +206,7 @@ def _fit_value(name: str, data: ColumnData, train: Rows, link: Link) -> TargetEn
         hint = "Scale the column in SQL, as in a generated column, and name that one."
         raise DataError(f'target "{name}" reaches {max(-low, high):g}, too large to standardise', hint=hint)
     mean, scale = _value_moments(learned)
-    if link is Link.LOG:
+    if link is LinkFunction.LOG:
         mean, scale = 0.0, mean
     return TargetEncoding(name=name, task=Task.REGRESSION, kind=data.kind, mean=mean, scale=scale, link=link)
 

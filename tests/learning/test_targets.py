@@ -9,7 +9,7 @@ from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.targets import Link, TargetEncoding, fit_target, label_text, labeled
+from indb_tensile.learning.targets import LinkFunction, TargetEncoding, fit_target, label_text, labeled
 
 
 def fitted(
@@ -46,7 +46,7 @@ def test_values_are_standardised_by_the_training_rows_and_decoded_again() -> Non
 
 def test_counts_are_shares_of_their_mean_and_outputs_are_logarithms_of_them() -> None:
     data = column_of("y", ColumnKind.INTEGER, [0, 4, 8, 100])
-    target = fit_target("y", Task.REGRESSION, data, np.array([0, 1, 2]), Link.LOG)
+    target = fit_target("y", Task.REGRESSION, data, np.array([0, 1, 2]), LinkFunction.LOG)
     assert (target.mean, target.scale) == (0.0, 4.0)
     encoded = target.encode(data)
     assert encoded.tolist() == [[0], [1], [2], [25]]
@@ -63,7 +63,7 @@ def test_counts_are_shares_of_their_mean_and_outputs_are_logarithms_of_them() ->
 def test_negative_counts_are_refused_with_their_number() -> None:
     data = column_of("y", ColumnKind.FLOAT, [0.0, 1.0, -2.0, -0.5])
     with pytest.raises(DataError, match="is negative in 2 of 4 rows, and loss poisson") as caught:
-        fit_target("y", Task.REGRESSION, data, np.array([0, 1]), Link.LOG)
+        fit_target("y", Task.REGRESSION, data, np.array([0, 1]), LinkFunction.LOG)
     assert "NULL" in caught.value.hint
 
 
