@@ -31,9 +31,14 @@ class RowImages(Sequence[bytes]):
         begin, end, _ = place.indices(self._rows)
         if (begin, end) == (0, self._rows):
             return self
-        bounds = [0, *row_ends(self._images, len(self._fields) + len(self._key), SENT)]
         end = max(begin, end)
-        return RowImages(self._images[bounds[begin] : bounds[end]], end - begin, self._fields, self._key)
+        images = self._images[self._bounds[begin] : self._bounds[end]]
+        return RowImages(images, end - begin, self._fields, self._key)
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        """The position before each row, and the end: all rows of a table are sliced one pass after the other."""
+        return [0, *row_ends(self._images, len(self._fields) + len(self._key), SENT)]
 
     @cached_property
     def columns(self) -> Columns:

@@ -24,6 +24,8 @@ from .training_table import VIEW_KEY, no_table
 from .version_lookup import find_version
 
 _FIRST_ROWS = 10  # rows of the first fetch, so that the first answers come soon
+_COLUMNS_PER_PART = 200  # for so many more columns, a request may have PART_BYTES more
+_LARGEST_PART = 8  # times PART_BYTES: the session holds the rows of two requests
 _MOST_FETCHED = 4096  # rows of one fetch, and of one request to the service
 _MOST_PREPARED = 16  # readings that are prepared and not begun: a statement may have several
 _MOST_BEGUN = 64  # readings of one transaction that are begun and not ended, as those of statements that failed
@@ -47,6 +49,12 @@ class _Reading:
     def service_names_rows(self) -> bool:
         """Whether the key travels within the image, and the service returns it as JSON."""
         return bool(self.request.get("keys"))
+
+    @property
+    def part_bytes(self) -> int:
+        """The size of one request's rows. The service takes time for each column of a request, whatever its rows."""
+        wider = len(self.request.get("columns", ())) // _COLUMNS_PER_PART
+        return service_connection.PART_BYTES * min(1 + wider, _LARGEST_PART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +229,7 @@ def _parts(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[_Part]:
         sizes = list(map(len, rows))
         if keys is not None:
             sizes = [size_bytes + len(key) for size_bytes, key in zip(sizes, keys, strict=True)]
-        for end in _ends(sizes):
+        for end in _ends(sizes, reading.part_bytes):
             part = _Part(first=read + begin + 1, keys=keys and keys[begin:end], rows=rows[begin:end])
             _check_size(reading, part)
             yield _computed(plpy, reading, part)
@@ -235,12 +243,12 @@ def _computed(plpy: Plpy, reading: _Reading, part: _Part) -> _Part:
     return _Part(first=part.first, keys=part.keys, rows=[row for row in rows if row is not None])
 
 
-def _ends(sizes: list[int]) -> Iterator[int]:
+def _ends(sizes: list[int], part_bytes: int) -> Iterator[int]:
     """Yield the positions at which rows of these sizes are divided into parts; a part has a row or more."""
     begin = size_bytes = 0
-    if sum(sizes) > service_connection.PART_BYTES:
+    if sum(sizes) > part_bytes:
         for place, row_bytes in enumerate(sizes):
-            if place > begin and size_bytes + row_bytes > service_connection.PART_BYTES:
+            if place > begin and size_bytes + row_bytes > part_bytes:
                 yield place
                 begin, size_bytes = place, 0
             size_bytes += row_bytes
@@ -265,7 +273,7 @@ def _fetches(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[list[Row]]:
     next_rows = _FIRST_ROWS
     while records := _fetched(plpy, reading, cursor, next_rows):
         largest_bytes = max(len(record["image"]) + len(record.get("key") or "") for record in records)
-        next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, service_connection.PART_BYTES // largest_bytes))
+        next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, reading.part_bytes // largest_bytes))
         yield records
     plpy.execute(f"close {cursor}")
 

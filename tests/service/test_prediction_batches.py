@@ -187,18 +187,18 @@ def test_other_owners_have_a_pass_between_two_passes_of_one_owner() -> None:
 
 
 class TimedModel(Unevaluated):
-    """A model that takes the same time for each row, on a clock that it advances itself."""
+    """A model that takes the same time for each row and for each pass, on a clock that it advances itself."""
 
-    def __init__(self, row_ns: int) -> None:
+    def __init__(self, row_ns: int, constant_ns: int) -> None:
         self.now_ns = 0
-        self.row_ns = row_ns
+        self.row_ns, self.constant_ns = row_ns, constant_ns
         self.passes: list[int] = []
 
     def clock_ns(self) -> int:
         return self.now_ns
 
     def predict_rows(self, rows: Sequence[Any], kind: str) -> list[Any]:
-        self.now_ns += self.row_ns * len(rows)
+        self.now_ns += self.constant_ns + self.row_ns * len(rows)
         self.passes.append(len(rows))
         return list(rows)
 
@@ -212,10 +212,18 @@ class TimedModel(Unevaluated):
         return True
 
 
-@pytest.mark.parametrize(("row_ns", "passes"), [(PASS_NS // 20, [1, 7, 20, 20, 2]), (2 * PASS_NS, [1] * 50)])
-def test_rows_of_a_pass_are_limited_by_the_time_of_a_row(row_ns: int, passes: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("row_ns", "constant_ns", "passes"),
+    [
+        (PASS_NS // 20, 0, [1, 7, 20, 20, 2]),
+        (2 * PASS_NS, 0, [1, 2, *[1] * 47]),  # two rows once, which shows that each row takes long
+        (PASS_NS // 1000, 2 * PASS_NS, [1, 2, 5, 19, 23]),  # a table of many columns
+        (PASS_NS // 1000, PASS_NS // 2, [1, 2, 5, 42]),
+    ],
+)
+def test_rows_of_a_pass_are_limited_by_the_time_of_a_row(row_ns: int, constant_ns: int, passes: list[int]) -> None:
     async def scenario() -> list[int]:
-        model = TimedModel(row_ns)
+        model = TimedModel(row_ns, constant_ns)
         batches = Batches(model.clock_ns)
         for begin, end in ((0, 8), (8, 50)):
             await batches.predict(V1, model, list(range(begin, end)), PredictionKind.VALUE)

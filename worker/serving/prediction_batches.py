@@ -33,6 +33,8 @@ from .requests import Figure, FigureOptions, RowError
 MAX_BATCH_ROWS = 4096  # limits the memory for activations of one pass
 PASS_NS = 100_000_000  # the intended duration of a pass of many rows, for which other requests wait
 
+_MOST_GROWTH = 16  # a pass has at most about so many times the rows of the pass before: times are not exact
+
 QUICK_NS = 500_000  # the longest pass on the event loop, for which other connections wait
 _FEW_ROWS = 8  # rows of a request, at most, that goes before long ones
 
@@ -123,6 +125,45 @@ class _Waiting:
         return plain and self.model is other.model and self.kind == other.kind
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pace:
+    """How long a version computes, by its last pass: `row_ns` for each more row, and the rest whatever the rows.
+
+    A pass of a table of many columns takes a tenth of a second for its columns, however few its rows are. If the rows
+    were blamed for that time, all passes would have few rows. `compared` is true once passes of different numbers of
+    rows were compared.
+    """
+
+    rows: int
+    pass_ns: int
+    row_ns: float
+    compared: bool = False
+
+    @classmethod
+    def after(cls, before: "_Pace | None", *, rows: int, pass_ns: int) -> "_Pace":
+        """Return the pace after a pass. A row's time follows from two passes, if one has twice the other's rows."""
+        mean_ns = pass_ns / rows
+        comparable = before is not None and max(rows, before.rows) >= 2 * min(rows, before.rows)
+        if before is None:
+            row_ns = mean_ns
+        elif comparable:
+            row_ns = (pass_ns - before.pass_ns) / (rows - before.rows)
+        else:
+            row_ns = before.row_ns
+        return cls(
+            rows=rows,
+            pass_ns=pass_ns,
+            row_ns=min(max(row_ns, mean_ns / _MOST_GROWTH), mean_ns),
+            compared=comparable or (before is not None and before.compared),
+        )
+
+    def rows_of_pass(self) -> int:
+        """Return how many rows to compute in the next pass: at least half of PASS_NS is for rows."""
+        constant_ns = self.pass_ns - self.row_ns * self.rows
+        rows = int(max(PASS_NS - constant_ns, PASS_NS / 2) / max(self.row_ns, 1.0))
+        return rows if self.compared else max(rows, 2 * self.rows)
+
+
 class Batches:
     """The compute thread and its queue. `clock_ns` measures the duration of passes."""
 
@@ -130,7 +171,7 @@ class Batches:
         self.counters = Counters()
         self._clock_ns = clock_ns
         self._last_pass_ns: dict[ModelVersionId, int] = {}
-        self._row_ns: dict[ModelVersionId, float] = {}  # from the last pass of _FEW_ROWS or more, if any
+        self._paces: dict[ModelVersionId, _Pace] = {}  # from the last passes of _FEW_ROWS or more, if any
         self._measured: set[ModelVersionId] = set()  # versions that have had a pass of _FEW_ROWS or more
         self._many_next = False  # a request of many rows goes before those of few
         self._turns = 0
@@ -191,8 +232,8 @@ class Batches:
 
     def _pass_rows(self, version: ModelVersionId) -> int:
         """Return how many rows of this version take about PASS_NS, as far as its speed is known."""
-        row_ns = self._row_ns.get(version, PASS_NS)  # one row while its duration is unknown, since it may be long
-        return min(MAX_BATCH_ROWS, max(1, int(PASS_NS / max(row_ns, 1.0))))
+        pace = self._paces.get(version)
+        return 1 if pace is None else min(MAX_BATCH_ROWS, max(1, pace.rows_of_pass()))  # a row may take long
 
     async def _queue(
         self, version: ModelVersionId, model: Model, rows: Sequence[Any], kind: str, owner: int
@@ -311,7 +352,7 @@ class Batches:
         if rows >= _FEW_ROWS:
             self._measured.add(version)
         if rows >= _FEW_ROWS or version not in self._measured:
-            self._row_ns[version] = pass_ns / max(rows, 1)
+            self._paces[version] = _Pace.after(self._paces.get(version), rows=max(rows, 1), pass_ns=pass_ns)
 
 
 def _fail(active: Sequence[_Waiting], error: Exception) -> None:
