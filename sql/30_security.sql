@@ -106,14 +106,15 @@ create policy bundles_of_owner on tensile.version_bundles for select to tensile_
                   where v.version_id = version_bundles.version_id
                     and m.owner_oid = (select tensile.current_role_oid())
                     and m.installation = (select tensile.installation())));
--- Figures that name classes are for the owner, as is the data report of a job.
+-- Figures are for the owner, as is the data report of a job, because some name classes. The others are for all who see
+-- the version.
 create policy figures_of_owner on tensile.version_figures for select to tensile_user
   using (exists (select from tensile.model_versions as v join tensile.models as m on m.model_id = v.model_id
                   where v.version_id = version_figures.version_id
                     and m.owner_oid = (select tensile.current_role_oid())
                     and m.installation = (select tensile.installation())));
 create policy figures_of_version on tensile.version_figures for select to tensile_user
-  using (name not in ('confusion_matrix', 'roc_curve')
+  using (name in ('calibration', 'feature_importance')
          and exists (select from tensile.model_versions as v where v.version_id = version_figures.version_id));
 create policy artifacts_of_owner on tensile.artifacts for select to tensile_user
   using (exists (select from tensile.model_versions as v join tensile.models as m on m.model_id = v.model_id

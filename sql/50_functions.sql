@@ -595,10 +595,10 @@ begin
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'follow_job', 'prediction', 'prediction_part',
-                             'predictions', 'batch', 'create_predict_view', 'create_predict_function', 'predict_column', 'row_form', 'row_bytes',
-                             'row_json', 'key_text', 'check_row_size', 'texts_of', 'evaluation', 'repeat_job',
+                             'predictions', 'batch', 'create_predict_view', 'create_predict_function',
+                             'predict_column', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size', 'texts_of', 'evaluation', 'repeat_job',
                              'repeat_training', 'split_parts', 'checks', 'raise_no_job', 'raise_no_change',
-                             'predict_into', 'view_parts',
+                             'predict_into', 'view_parts', 'figure_rows', 'attributions',
                              'raise_no_model')
   loop
     execute format('revoke execute on routine %s from public', routine);
@@ -622,7 +622,7 @@ begin
                                  'tensile_version')
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'create_predict_view', 'create_predict_function', 'evaluation',
-                             'split_parts', 'checks', 'repeat_job', 'repeat_training', 'predict_into')
+                             'split_parts', 'checks', 'repeat_job', 'repeat_training', 'predict_into', 'figure_rows')
   loop
     execute format('grant execute on routine %s to public', routine);
   end loop;

@@ -126,7 +126,7 @@ def _merged(rows: Rows, bins: int) -> Rows:
 
 STORED_FIGURE = """
 select f.figure::text as figure,
-       f.version_id is not null or $2::text not in ('confusion_matrix', 'roc_curve')
+       f.version_id is not null or $2::text in ('calibration', 'feature_importance')
        or (m.owner_oid = tensile.current_role_oid() and m.installation = tensile.installation()) as visible
   from tensile.model_versions as v
   join tensile.models as m on m.model_id = v.model_id

@@ -115,6 +115,7 @@ def test_role_without_membership_can_call_no_inner_function(database: Database, 
             "select tensile_version()",
             "select * from tensile.evaluation('m', 1, 1, '')",
             "select * from tensile.figure_rows('roc_curve', 'm', 1, 1, '{}', '')",
+            "select * from tensile.attributions('m', 1, 1, 'a', 0)",
         ):
             assert refused(admin, statement).sqlstate == "42501", statement
     finally:
