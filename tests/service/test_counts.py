@@ -5,6 +5,7 @@ import pytest
 
 from indb_tensile.learning.model_metrics import evaluate
 from tests.conftest import Database
+from worker.predicting.answer_rows import AnswerRows
 
 from .conftest import Service, fill, publish
 
@@ -32,6 +33,9 @@ def test_counts_are_predicted_in_their_own_unit_by_every_function(database: Data
     assert [value for (value,) in single] == pytest.approx(expected)
     assert batched == pytest.approx(expected)
     assert [value for (value,) in table] == pytest.approx(expected)
+    (cells,) = AnswerRows(published.predictor, with_probabilities=False).encode(outputs)  # of tensile_predict_into
+    written = np.frombuffer(b"".join(bytes(cell)[-8:] for cell in cells), ">f8")
+    assert written.tolist() == pytest.approx(expected)
     assert 500 < min(expected) < max(expected) < 4000, "an untrained network predicts about the mean"
     encoded = published.prepared.preprocessor.targets_of([row for row, _ in rows])
     held_out = evaluate(target.task, outputs, encoded, published.prepared.preprocessor)

@@ -1,0 +1,72 @@
+"""Each loss that a training may name has the bits of a plain PyTorch loop, whole, in parts and in half precision."""
+
+import pytest
+import torch
+from torch import nn
+
+from indb_tensile.executor.capture.optimizer import OptimizerSettings
+from indb_tensile.executor.capture.passes import WHOLE, Passes
+from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
+from indb_tensile.executor.run.runner import Runner
+from indb_tensile.job import Task
+from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.weighted_losses import loss_of, pack
+from indb_tensile.request.loss_rules import LOSSES
+from indb_tensile.scheduler.memory.peak import LIVENESS
+from tests.device.memory_device import MemoryDevice
+from tests.executor.conftest import GRANT_BYTES
+from tests.executor.driving import bits, drive, state_bits
+from tests.executor.eager import Eager
+from tests.executor.models import BATCH, CLASSES, TAIL, Job
+from tests.executor.plans import random_plan, random_rewritten_plan
+from tests.nightly import nightly_unless
+
+NAMED = [(Task(task), name) for task, names in LOSSES.items() for name in names]
+PASSES = {"whole": WHOLE, "parts": Passes(micro_batch_size=3), "half precision": Passes(precision="bfloat16")}
+CASES = [(*named, weighted, passes) for named in NAMED for weighted in (False, True) for passes in PASSES]
+DAILY = {("focal", True, "parts"), ("poisson", False, "half precision"), ("quantile", True, "whole")}
+
+
+def _job(task: Task, name: str, *, weighted: bool, passes: Passes) -> Job:
+    torch.manual_seed(4)
+    classified = task is Task.CLASSIFICATION
+    settings = TrainingSettings.parse(
+        {"loss": name} | ({"label_smoothing": 0.1} if name == "cross_entropy" else {}), 9
+    )
+    module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES if classified else 1))
+
+    def batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.randint(0, CLASSES, (rows,)) if classified else torch.rand(rows, 1)
+        return torch.randn(rows, 6), pack(y, torch.rand(rows)) if weighted else y
+
+    return Job(
+        module=module,
+        settings=OptimizerSettings(kind="adamw", weight_decay=0.1),
+        batches=(batch(BATCH), batch(BATCH), batch(TAIL)),
+        held_out=batch(BATCH),
+        loss=loss_of(task, settings, weighted=weighted),
+        passes=passes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "weighted", "passes"), nightly_unless(lambda case: case[1:] in DAILY, CASES), ids=str
+)
+def test_every_plan_gives_the_bits_of_the_eager_loop(task: Task, name: str, weighted: bool, passes: str) -> None:
+    job = _job(task, name, weighted=weighted, passes=PASSES[passes])
+    captured = job.steps
+    steps = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).steps
+    eager = Eager(job)
+    expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
+    plans = [
+        (LIVENESS,) * 3,
+        tuple(random_plan(step.graph, 1, share=1.0) for step in steps),
+        tuple(random_rewritten_plan(step.graph, 2) for step in steps),
+    ]
+    for chosen in plans:
+        state = job.state()
+        runner = Runner(MemoryDevice(), state, steps)
+        runner.adopt(chosen, 1)
+        assert bits(drive(runner, job)) == expected_seen, chosen
+        assert state_bits(state.export()) == expected, chosen
+        runner.close()
