@@ -76,6 +76,17 @@ comment on function pgml.known_task(text, text, jsonb) is
 
 -- Mapping the arguments ---------------------------------------------------------------------------------------------
 
+create or replace function pgml.boosting_names() returns table (name text, own text)
+  language sql immutable
+  set search_path = pg_catalog, pg_temp
+as $$
+  values ('max_iter', 'iterations'), ('learning_rate', 'learning_rate'), ('max_leaf_nodes', 'leaves'),
+         ('max_depth', 'max_depth'), ('min_samples_leaf', 'leaf_rows'), ('l2_regularization', 'l2'),
+         ('n_iter_no_change', 'patience')
+$$;
+comment on function pgml.boosting_names() is
+  'returns the names that hyperparams of scikit-learn''s HistGradientBoosting have in the architecture boosting';
+
 create or replace function pgml.network(algorithm text, hyperparams jsonb) returns jsonb
   language plpgsql stable
   set search_path = pg_catalog, pg_temp
@@ -97,10 +108,17 @@ begin
         using errcode = 'invalid_parameter_value', hint = 'Leave it out, or choose algorithm => ''mlp''.';
     end if;
     return '{"type": "mlp", "hidden": []}'::jsonb || given;
+  elsif name = 'hist_gradient_boosting' then
+    return jsonb_build_object('type', 'boosting') || (
+      select coalesce(jsonb_object_agg(n.own, hyperparams -> n.name), '{}')
+        from pgml.boosting_names() as n where hyperparams ? n.name);
   end if;
   perform pgml.refuse(format('the algorithm %s', coalesce('"' || left(algorithm, 100) || '"', 'null')),
-    'Trainings fit neural networks: linear (no hidden layer), mlp, cnn, layers, or auto, which chooses by the columns.',
-    case when name ~ 'boost|forest|trees|lightgbm|bagging|knn|svm|gaussian'
+    'Trainings fit neural networks: linear (no hidden layer), mlp, cnn, layers, or auto, which chooses by the columns; '
+    'and hist_gradient_boosting.',
+    case when name ~ 'boost|forest|trees|lightgbm|bagging'
+         then 'For a model of similar use: algorithm => ''hist_gradient_boosting''.'
+         when name ~ 'knn|svm|gaussian'
          then 'For a model of similar use: algorithm => ''mlp''.'
          when name ~ 'ridge|lasso|net|angle|sgd|gradient_descent|perceptron|huber|bayes|pursuit|sen|ransac|automatic'
          then 'For a linear model: algorithm => ''linear'', with a weight_decay in hyperparams for regularization.'
@@ -122,6 +140,9 @@ declare
     "solver": "optimizer"}';
   unfit text;
 begin
+  if architecture ->> 'type' = 'boosting' then
+    mapped := mapped - array(select n.name from pgml.boosting_names() as n);
+  end if;
   if mapped ->> 'optimizer' = 'rmsprop' then
     replaced := replaced - 'alpha';  -- rmsprop has an alpha too
   end if;

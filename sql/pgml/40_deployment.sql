@@ -5,10 +5,11 @@ create or replace function pgml.algorithm_of(architecture jsonb) returns text
   set search_path = pg_catalog, pg_temp
 as $$
   select case when architecture ->> 'type' = 'mlp' and architecture -> 'hidden' = '[]' then 'linear'
+              when architecture ->> 'type' = 'boosting' then 'hist_gradient_boosting'
               else architecture ->> 'type' end
 $$;
 comment on function pgml.algorithm_of(jsonb) is
-  'returns the algorithm that pgml.train calls such a network: linear is an mlp without a hidden layer';
+  'returns the algorithm that pgml.train calls such a model: linear is an mlp without a hidden layer';
 
 create or replace function pgml.candidate(model_id bigint, strategy text, algorithm text) returns integer
   language sql stable

@@ -122,6 +122,11 @@ SPLIT = {"test_size": 0.25, "valid_size": 0.1125}
         ),
         (f"'classification', {IRIS}, test_sampling => 'stratified'", {"split": {**SPLIT, "stratify": "species"}}),
         (f"'classification', {IRIS}, materialize_snapshot => true", {"snapshot": True}),
+        (
+            """'regression', 'public.iris', 'petal', 'hist_gradient_boosting',
+               hyperparams => '{"max_iter": 50, "l2_regularization": 0.5, "random_state": 4}'""",
+            {"architecture": {"type": "boosting", "iterations": 50, "l2": 0.5}, "hyperparams": {"seed": 4}},
+        ),
         ("null, 'iris', 'petal', 'auto'", {"architecture": {"type": "auto"}, "task": "regression"}),
         ("'regression', '\"Ärger im Haus\".\"My.table\"', 'x'", {"target": "x"}),
         ("'regression', 'Ärger im Haus.my Table', 'x'", {"target": "x"}),
@@ -172,7 +177,8 @@ def test_a_later_training_repeats_relation_target_task_and_split(alice: Connecti
 @pytest.mark.parametrize(
     ("arguments", "sqlstate", "word"),
     [
-        (f"'classification', {IRIS}, 'xgboost'", "0A000", "mlp"),
+        (f"'classification', {IRIS}, 'xgboost'", "0A000", "hist_gradient_boosting"),
+        (f"'classification', {IRIS}, 'knn'", "0A000", "mlp"),
         (f"'classification', {IRIS}, 'ridge'", "0A000", "weight_decay"),
         (f"'classification', {IRIS}, null", "0A000", "mlp"),
         (f"'clustering', {IRIS}", "0A000", "classification"),
