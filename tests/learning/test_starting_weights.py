@@ -142,6 +142,15 @@ def test_regression_keeps_the_scale_of_the_target() -> None:
     assert float(again.train.y.mean()) > 100
 
 
+def test_another_kind_of_output_gets_its_own_scale_of_the_target() -> None:
+    origin = prepared(_numbers(1.0), task=Task.REGRESSION)
+    counts: dict[str, Any] = {"task": Task.REGRESSION, "hyperparams": {"epochs": 2, "loss": "poisson"}}
+    again = prepared(_numbers(1000.0), start=started(origin), **counts)
+    assert again.preprocessor.target == prepared(_numbers(1000.0), **counts).preprocessor.target
+    further = prepared(_numbers(5.0), start=started(again), **counts)
+    assert further.preprocessor.target == again.preprocessor.target
+
+
 def _numbers(factor: float) -> TableData:
     return table(
         [("id", "bigint"), ("x", "double precision"), ("y", "double precision")],

@@ -218,7 +218,7 @@ def test_steps_of_different_optimizers_are_refused_together() -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"kind": "lion"}, "unknown"),
+        ({"kind": "lyon"}, "unknown"),
         ({"kind": "sgd", "momentum": 1.0}, "outside"),
         ({"eps": -1.0}, "not a finite number of at least 0"),
         ({"kind": "sgd", "nesterov": True}, "needs a momentum"),
