@@ -135,9 +135,9 @@ def default(input_shape: Shape, rows: int) -> dict[str, Any]:
     return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
 
 
-def why_default(input_shape: Shape, rows: int) -> str:
+def why_default(is_image: bool, rows: int) -> str:
     """Return why `auto` stands for the network that `default` returns, for a sentence."""
-    if len(input_shape) == 3:
+    if is_image:
         return "the only feature is an image"
     if rows < _FEW_ROWS:
         return f"fewer than {_FEW_ROWS} rows train"

@@ -5,10 +5,9 @@ before anything is built.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from indb_tensile.errors import DataError, MissingError, RequestError
@@ -28,10 +27,19 @@ from indb_tensile.learning.preprocessor import Preprocessor, choose_features, re
 from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.relation_reader import read, require_same_numbers
 from indb_tensile.learning.requirements import AvailableMemory, Requirements
+from indb_tensile.learning.row_division import (
+    divide_rows,
+    missing_divider_error,
+    part_sections,
+    require_key,
+    row_numbers,
+    stored_rule,
+    test_share,
+)
 from indb_tensile.learning.row_embeddings import fit_embeddings
-from indb_tensile.learning.row_storage import RowStorage, gathered, positions_where
+from indb_tensile.learning.row_storage import RowStorage
 from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weights
-from indb_tensile.learning.splits import Parts, Split, divide, divide_beside_tables
+from indb_tensile.learning.splits import Parts, Split
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.tabm import TabM
 from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, link_function_of
@@ -114,7 +122,7 @@ def prepare(
     _require_part_tables(spec, checked.split)
     spec = _without_later_columns(spec, (checked.split.withheld, checked.weights.column))
 
-    test_size = _test_share(checked.split, snapshot)
+    test_size = test_share(checked.split, snapshot)
 
     def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> bool:
         estimate = estimate_memory(
@@ -146,7 +154,7 @@ def prepare(
         on_statistics=check_estimate,
     )
     if snapshot is not None:
-        table = replace(table, sections=_sections(table, snapshot, checked.split.tables))
+        table = replace(table, sections=part_sections(table, snapshot, checked.split.tables))
     return assemble(table, spec, room, consume=True, start=start)
 
 
@@ -154,10 +162,10 @@ def _other_columns(checked: "_CheckedOptions", names: Sequence[str]) -> list[str
     """Return the columns that divide and weigh the rows. Refuses a table without one of them, or without the key."""
     divider, weight = checked.split.divider, checked.weights.column
     if divider is not None and divider not in names:
-        raise _missing_divider_error(divider)
+        raise missing_divider_error(divider)
     if weight is not None and weight not in names:
         raise _missing_weight_error(weight)
-    _require_key(checked.split, names)
+    require_key(checked.split, names)
     return [name for name in (divider, weight) if name is not None]
 
 
@@ -167,34 +175,6 @@ def _require_part_tables(spec: JobSpec, split: Split) -> None:
         tables, named = " and ".join(spec.part_tables) or "no part", " and ".join(split.tables) or "no part"
         message = f"the specification has tables for {tables}, and its split names tables for {named}"
         raise RequestError(message, hint="Enqueue jobs with tensile_train, which writes both.")
-
-
-def _sections(table: TableData, snapshot: Snapshot, parts: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return the ranges of the snapshot's rows that come from tables of parts. Refuses an incomplete snapshot."""
-    if table.rows != snapshot.rows:
-        raise MissingError(
-            f"the job's snapshot has {table.rows} rows, {snapshot.rows} were written",
-            detail="A copy of the database that was restored without the rows of schema tensile_data has empty ones.",
-            hint="Call tensile_train again.",
-        )
-    test = snapshot.rows - snapshot.test_rows
-    ranges = {"valid": (test - snapshot.valid_rows, test), "test": (test, snapshot.rows)}
-    return {part: ranges[part] for part in parts}
-
-
-def _test_share(split: Split, snapshot: Snapshot | None) -> float:
-    """Return the share of the rows that test, as far as it is known before they are read."""
-    if snapshot is None or split.test is None:
-        return split.test_size
-    return snapshot.test_rows / max(1, snapshot.rows)
-
-
-def _require_key(split: Split, names: Sequence[str]) -> None:
-    """Refuse a table without a column of the key that the split names."""
-    for name in split.key or ():
-        if name not in names:
-            message = f'split: column "{name}" of the key does not exist in the table'
-            raise MissingError(message, hint="Give another split => '...'.")
 
 
 def _without_later_columns(spec: JobSpec, withheld: tuple[str | None, ...]) -> JobSpec:
@@ -229,8 +209,8 @@ def assemble(
     _require_rows(table, known)
     columns = _with_paths(table, features, checked.options)
     require_present(columns, features, checked.options, known)
-    parts = _divide_rows(table, known, checked.split)
-    train, valid, test = _row_numbers(table, known, parts)
+    parts = divide_rows(table, known, checked.split)
+    train, valid, test = row_numbers(table, known, parts)
     link = link_function_of(spec.hyperparams.get("loss"))
     target = fit_target(spec.target, spec.task, _labels(table, spec.target, known), parts.train, link)
     if start is not None:
@@ -239,10 +219,6 @@ def assemble(
         if spec.architecture["type"] == "auto":
             spec = replace(spec, architecture=architectures.without_layout(start.architecture))
     architecture = _resolve_architecture(spec, columns, features, len(train))
-    auto_reason = ""
-    if spec.architecture["type"] == "auto":
-        shape = architectures.natural_shape(spec.architecture, *_array_shapes(columns, features))
-        auto_reason = architectures.why_default(shape or (), len(train))
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
     preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage)
     del columns  # which has copies of the documents' values
@@ -257,7 +233,7 @@ def assemble(
             table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=options
         )
     )
-    held_out, membership = table.take(test), _membership(table, spec, parts)  # before the columns are consumed
+    held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
     if start is None:
@@ -283,7 +259,7 @@ def assemble(
         report=report,
         chosen=_chosen_by_default(spec),
         init_from=None if start is None else start.to_json(),
-        auto_reason=auto_reason,
+        auto_reason=_auto_reason(spec, architecture, len(train)),
     )
 
 
@@ -293,15 +269,6 @@ def _labels(table: TableData, target: str, known: Rows) -> ColumnData:
     return column if len(known) == table.rows else column.stored(known, table.storage)
 
 
-def _row_numbers(table: TableData, known: Rows, parts: Parts) -> tuple[Rows, Rows, Rows]:
-    """Return the table's row numbers of each part. `parts` number the rows whose targets are known."""
-    each = (parts.train, parts.valid, parts.test)
-    if len(known) == table.rows:
-        return each
-    train, valid, test = (gathered(known, part, table.storage) for part in each)
-    return train, valid, test
-
-
 def _resolve_architecture(spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int) -> dict[str, Any]:
     """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
     _require_known_shapes(features, [columns[name] for name in features])
@@ -309,12 +276,11 @@ def _resolve_architecture(spec: JobSpec, columns: Columns, features: tuple[str, 
     return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows)
 
 
-def _membership(table: TableData, spec: JobSpec, parts: Parts) -> dict[str, Any]:
-    """Return the rule by which the rows were divided, and what identifies a row for it."""
-    rule = parts.rule | {"identity": list(table.identity), "timed": list(table.timed), "keyed": table.keyed}
-    if spec.part_tables:
-        rule["tables"] = {part: asdict(own.relation) for part, own in spec.part_tables.items()}
-    return rule
+def _auto_reason(spec: JobSpec, architecture: Mapping[str, Any], rows: int) -> str:
+    """Return why `auto` stands for this network; empty if the request names one."""
+    if spec.architecture["type"] != "auto":
+        return ""
+    return architectures.why_default(architecture["type"] == "cnn", rows)
 
 
 def _with_paths(table: TableData, features: Sequence[str], options: FeatureOptions) -> Columns:
@@ -401,30 +367,6 @@ class _CheckedOptions:
             weights=WeightOptions.parse(spec.hyperparams),
             metric=default_metric(spec.task) if spec.metric is None else check_metric(spec.task, spec.metric),
         )
-
-
-def _divide_rows(table: TableData, known: Rows, split: Split) -> Parts:
-    name = split.divider
-    if name is not None and name not in table.columns:
-        raise _missing_divider_error(name)
-    hashes = table.row_hash if len(known) == table.rows else gathered(table.row_hash, known, table.storage)
-    if split.tables:
-        sections = {part: _known_positions(table, known, part) for part in split.tables}
-        own = int(np.searchsorted(known, table.own_rows))
-        return divide_beside_tables(hashes[:own], sections, split, keyed=table.keyed, storage=table.storage)
-    decisive = None if name is None else table.columns[name].take(known)
-    return divide(hashes, split, decisive, keyed=table.keyed, storage=table.storage)
-
-
-def _known_positions(table: TableData, known: Rows, part: str) -> Rows:
-    """Return the positions within `known` of the rows that come from the table of this part."""
-    mask = np.zeros(len(known), np.bool_)
-    mask[slice(*np.searchsorted(known, table.sections[part]))] = True
-    return positions_where(mask, table.storage)
-
-
-def _missing_divider_error(name: str) -> MissingError:
-    return MissingError(f'split: column "{name}" does not exist in the table', hint="Give another split => '...'.")
 
 
 def _chosen_by_default(spec: JobSpec) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from indb_tensile.learning import architectures
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.estimators import Estimator, require_memory
+from indb_tensile.learning.held_out_importance import stored_importance
 from indb_tensile.learning.preparation import Prepared, assemble
 
 KINDS = ("boosting", "linear")
@@ -86,6 +87,14 @@ def test_a_stored_model_predicts_as_the_fitted_one(kind: str, task: Task) -> Non
     assert len(stored.predict_rows(rows)) == 3
     assert model.numbers > 4
     assert stored.outputs(x[:0]).shape == (0, made.outputs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_importance_of_columns_is_stored_also_of_a_model_that_is_no_network(kind: str) -> None:
+    made = prepared(kind, Task.REGRESSION)
+    fit(made)
+    figure = stored_importance(bundle(made), made.held_out, "r2")
+    assert [row[0] for row in figure["rows"]] == ["x", "kind"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
