@@ -227,6 +227,7 @@ def test_a_training_is_described_by_one_row(service: Service, demo: Connection) 
             "seed": 0,
             "warmup": 0.0,
             "weight_decay": 0.01,
+            "weight_decay_of": "all",
         },
         "features": ["a", "b", "u"],
         "rows": 300,

@@ -229,7 +229,9 @@ class _PlannedStep:
         """Return the step under this plan as a contender."""
         peak_bytes = peak(self._rig.step.graph, plan)
         method = UNSAVING if plan is LIVENESS else f"{OURS}, {peak_bytes / config.MIB:.1f} MB"
-        self._peaks[method] = peak_bytes
+        if self._peaks.setdefault(method, peak_bytes) != peak_bytes:  # another plan has nearly the same peak
+            method = f"{OURS}, {peak_bytes} bytes"
+            self._peaks[method] = peak_bytes
         trial = self._trial
         restart = partial(self._restart, plan, peak_bytes)
         contender = LocalContender(method=method, restart=restart, iterate=trial.iterate, values=trial.state.export)
