@@ -97,7 +97,7 @@ def test_a_network_and_boosting_compete_for_the_deployment(service: Service, dem
 
 
 def test_a_killed_fit_is_repeated_with_the_same_result(service: Service, demo: psycopg.Connection) -> None:
-    slow = '{"type": "boosting", "iterations": 2000, "patience": 2000}'
+    slow = '{"type": "boosting", "iterations": 1000, "patience": 1000}'
     calm = train(demo, "calm", "price", slow)
     assert service.until_ended(calm) == ["succeeded"]
     killed = train(demo, "killed", "price", slow)
