@@ -12,9 +12,10 @@ from indb_tensile.executor.run.runner import Runner
 from indb_tensile.scheduler.memory.peak import LIVENESS
 from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import prepared
-from tests.executor.driving import bits, drive, state_bits
+from tests.executor.driving import drive, state_bits
 from tests.executor.eager import Eager
-from tests.executor.plans import random_plan, random_rewritten_plan
+from tests.executor.eager_bits import assert_every_plan_gives_eagers_bits
+from tests.executor.plans import random_plan
 from tests.nightly import nightly_unless
 
 SETTINGS = {
@@ -40,20 +41,7 @@ SETTINGS = {
 @pytest.mark.parametrize("kind", nightly_unless(lambda kind: kind == "constant", ["wide", "cnn", "constant", "tied"]))
 def test_every_plan_gives_the_bits_of_torchs_own_optimizer(kind: str, name: str) -> None:
     job, steps = prepared(kind, settings=SETTINGS[name])
-    eager = Eager(job)
-    expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
-    plans = [
-        (LIVENESS,) * 3,
-        tuple(random_plan(step.graph, 1, share=1.0) for step in steps),
-        tuple(random_rewritten_plan(step.graph, 2) for step in steps),
-    ]
-    for chosen in plans:
-        state = job.state()
-        runner = Runner(MemoryDevice(), state, steps)
-        runner.adopt(chosen, 1)
-        assert bits(drive(runner, job)) == expected_seen, chosen
-        assert state_bits(state.export()) == expected, chosen
-        runner.close()
+    assert_every_plan_gives_eagers_bits(job, steps)
 
 
 # In the day a small model with every optimizer, and one with running statistics with the optimizer of most states.

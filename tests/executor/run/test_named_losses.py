@@ -7,18 +7,13 @@ from torch import nn
 from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.latency.calibrate import calibrate, unknown_signatures
-from indb_tensile.executor.run.runner import Runner
 from indb_tensile.job import Task
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.weighted_losses import loss_of, pack
 from indb_tensile.request.loss_rules import LOSSES
-from indb_tensile.scheduler.memory.peak import LIVENESS
-from tests.device.memory_device import MemoryDevice
 from tests.executor.conftest import GRANT_BYTES
-from tests.executor.driving import bits, drive, state_bits
-from tests.executor.eager import Eager
+from tests.executor.eager_bits import assert_every_plan_gives_eagers_bits
 from tests.executor.models import BATCH, CLASSES, TAIL, Job
-from tests.executor.plans import random_plan, random_rewritten_plan
 from tests.nightly import nightly_unless
 
 NAMED = [(Task(task), name) for task, names in LOSSES.items() for name in names]
@@ -56,17 +51,4 @@ def test_every_plan_gives_the_bits_of_the_eager_loop(task: Task, name: str, weig
     job = _job(task, name, weighted=weighted, passes=PASSES[passes])
     captured = job.steps
     steps = calibrate(captured, unknown_signatures(captured, {}), {}, GRANT_BYTES).steps
-    eager = Eager(job)
-    expected_seen, expected = bits(drive(eager, job)), state_bits(eager.export())
-    plans = [
-        (LIVENESS,) * 3,
-        tuple(random_plan(step.graph, 1, share=1.0) for step in steps),
-        tuple(random_rewritten_plan(step.graph, 2) for step in steps),
-    ]
-    for chosen in plans:
-        state = job.state()
-        runner = Runner(MemoryDevice(), state, steps)
-        runner.adopt(chosen, 1)
-        assert bits(drive(runner, job)) == expected_seen, chosen
-        assert state_bits(state.export()) == expected, chosen
-        runner.close()
+    assert_every_plan_gives_eagers_bits(job, steps)
