@@ -8,7 +8,6 @@ import ctypes
 import mmap
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 _DONT_NEED = 4  # MADV_DONTNEED of linux/mman.h: frees the pages, which then read as zeros
@@ -30,8 +29,3 @@ def discard(values: npt.NDArray[Any], start: int, end: int) -> None:
     high = (address + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if low < high:
         _madvise(low, high - low, _DONT_NEED)  # if the system refuses, the pages stay allocated; that is not an error
-
-
-def discards(values: npt.NDArray[Any]) -> bool:
-    """Return whether `discard` frees any memory of this array."""
-    return bool(not values.dtype.hasobject and values.flags.owndata and values.flags.c_contiguous and np.size(values))

@@ -78,7 +78,7 @@ def check_hyperparams(hyperparams: Any) -> Json:
     values = check_parameters("hyperparams", hyperparams, HYPERPARAMS)
     effective = {name: rule["default"] for name, rule in HYPERPARAMS.items()} | values
     for name, (switch, allowed) in ONLY_WITH.items():
-        # Without a loss it is the task's, which loss_rules.py checks.
+        # If the request names no loss, the task decides about it, and loss_rules.py checks this parameter.
         if name in values and effective[switch] not in (None, *allowed):
             hint = f'Leave it out, or set "{switch}" to {" or ".join(allowed)}.'
             raise RequestError(f'hyperparams: "{name}" means nothing with {switch} {effective[switch]}', hint=hint)

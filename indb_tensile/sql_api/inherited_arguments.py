@@ -95,8 +95,7 @@ def _without_network_options(plpy: Plpy, request: Json, last: LastRun) -> LastRu
     others = of_networks(options)
     if others and request.get("hyperparams") is None:
         _notice_misfit(plpy, last, "hyperparams", {name: options[name] for name in others}, why)
-        kept = {name: value for name, value in options.items() if name not in others}
-        last = replace(last, arguments={**last.arguments, "hyperparams": kept})
+        last = _without_hyperparams(last, others)
     if last.arguments.get("early_stop") is not None and request.get("early_stop") is None:
         _notice_misfit(plpy, last, "early_stop", last.arguments["early_stop"], why)
         last = last.without("early_stop")
@@ -109,8 +108,12 @@ def _without_freeze(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
     if "freeze" not in options or request.get("hyperparams") is not None or request.get("init_from") is not None:
         return last
     _notice_misfit(plpy, last, "freeze", options["freeze"], "init_from is not given")
-    others = {name: value for name, value in options.items() if name != "freeze"}
-    return replace(last, arguments={**last.arguments, "hyperparams": others})
+    return _without_hyperparams(last, ["freeze"])
+
+
+def _without_hyperparams(last: LastRun, names: Sequence[str]) -> LastRun:
+    kept = {name: value for name, value in last.arguments["hyperparams"].items() if name not in names}
+    return replace(last, arguments={**last.arguments, "hyperparams": kept})
 
 
 def fitting_transform(plpy: Plpy, request: Json, last: LastRun, table: Table) -> LastRun:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from indb_tensile.job import JobSpec
 from indb_tensile.learning.preparation import Prepared
@@ -10,26 +10,15 @@ from indb_tensile.learning.text_encoders import TextFacts
 from indb_tensile.request.estimator_rules import HYPERPARAMS_OF_ESTIMATORS, is_estimator
 from indb_tensile.request.network_rules import without_type
 
+if TYPE_CHECKING:
+    from indb_tensile.learning.estimators import Fitted  # whose import loads scikit-learn's models
+
 
 class Telling(Protocol):
     """The method of `ProgressWriter` that is used here."""
 
     def tell(self, kind: str, detail: Mapping[str, Any]) -> None:
         """Add an event to the job's history."""
-        ...
-
-
-class FitOutcome(Protocol):
-    """How long a fit took, as `learning.estimators.Fitted` says it: importing that loads scikit-learn's models."""
-
-    @property
-    def iterations(self) -> int:
-        """Return the number of iterations."""
-        ...
-
-    @property
-    def best_iteration(self) -> int:
-        """Return the iteration with the lowest validation loss, counted from 1."""
         ...
 
 
@@ -48,7 +37,7 @@ def tell_columns(progress_writer: Telling, prepared: Prepared) -> None:
             progress_writer.tell("warning", {"message": message, **about, "other_share": round(facts.other_share, 4)})
 
 
-def tell_fit(progress_writer: Telling, prepared: Prepared, fit: FitOutcome) -> None:
+def tell_fit(progress_writer: Telling, prepared: Prepared, fit: "Fitted") -> None:
     """Add an event that says how many iterations the fit of a model of scikit-learn took."""
     rows = {"train_rows": prepared.train.rows, "valid_rows": prepared.valid.rows}
     message = f"{prepared.architecture['type']} was fitted in {fit.iterations} iterations"
