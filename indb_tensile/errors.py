@@ -143,6 +143,13 @@ class NoRoomToParkError(TensileError):
     exit_code = 71
 
 
+class HeldTrialError(TensileError):
+    """A trial has reached the rung up to which it may train. It goes on, if at all, when its search says so."""
+
+    sqlstate = "55000"
+    exit_code = 71
+
+
 class ComputationError(DeviceError):
     """A computation of the job failed on the device and destroyed this process's context: the attempt has failed."""
 

@@ -144,7 +144,9 @@ class JobSpec:
     schema. No worker runs it. `part_tables` has the tables that the split names, by part: "valid" and "test".
     `transform` has the expressions of computed features and the types of the columns that they name; the snapshot has
     their values, and no worker evaluates them. A job that has `predict` trains nothing; its task, target and
-    architecture are those of the version that predicts.
+    architecture are those of the version that predicts. A job that has `search` is a search, which no worker claims:
+    its arguments have the first value of everything that varies, and `search` has the space and the options
+    (request/search_rules.py).
     """
 
     model: str
@@ -168,6 +170,7 @@ class JobSpec:
     part_tables: dict[str, PartTable] = field(default_factory=dict)
     transform: dict[str, Any] | None = None
     predict: PredictInto | None = None
+    search: dict[str, Any] | None = None
 
     @property
     def takes_device(self) -> bool:

@@ -312,6 +312,7 @@ create table tensile.jobs (
   depends_on bigint[],
   awaits_jobs boolean not null default false,
   retry_of bigint,
+  search_id bigint,
   init_version_id bigint,
   version_id bigint,  -- no foreign key: deleting a version would lock its job's row, which users may lock too
   constraint jobs_spec_names_the_model check (spec ->> 'model' is not distinct from model_name),
@@ -348,6 +349,7 @@ create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job
   where state = 'queued' and not pause_requested and not awaits_jobs;
 create index jobs_awaiting on tensile.jobs (job_id) where awaits_jobs;
 create index jobs_retried on tensile.jobs (retry_of) where retry_of is not null;
+create index jobs_of_search on tensile.jobs (search_id, job_id) where search_id is not null;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 create index jobs_owner on tensile.jobs (owner_oid, job_id);
 create index jobs_model on tensile.jobs (model_name, job_id);
@@ -417,8 +419,11 @@ comment on column tensile.jobs.idempotency_key is
 comment on column tensile.jobs.depends_on is
   'jobs that must succeed before this one starts, as requested; null if there are none';
 comment on column tensile.jobs.awaits_jobs is
-  'true while one of these jobs has not ended; until then no worker claims the job';
+  'true while no worker may claim the job: one of these jobs has not ended, the job is a search, or it is a trial that '
+  'waits for its search';
 comment on column tensile.jobs.retry_of is 'job whose request this one repeats: see tensile_retry';
+comment on column tensile.jobs.search_id is
+  'search that the job is a trial of; the job''s own number for a search, which is not trained itself; else null';
 comment on column tensile.jobs.init_version_id is
   'version whose weights the training starts from, chosen at the first start, so that a later attempt starts from the '
   'same; null without init_from';
@@ -434,6 +439,65 @@ comment on table tensile.awaited_jobs is
   'which job waits for the success of which others; a row is deleted when the other job has succeeded';
 comment on column tensile.awaited_jobs.job_id is 'job that waits';
 comment on column tensile.awaited_jobs.awaited_id is 'job that it waits for';
+
+create table tensile.trials (
+  search_id bigint not null references tensile.jobs on delete cascade,
+  number integer not null,
+  job_id bigint not null references tensile.jobs on delete cascade,
+  picks jsonb not null,
+  parameters jsonb not null,
+  rungs double precision[] not null,
+  allowed_rung integer not null default 0,
+  held_rung integer,
+  pruned boolean not null default false,
+  primary key (search_id, number),
+  constraint trials_count_from_one check (number > 0),
+  constraint trials_have_rungs check (cardinality(rungs) between 1 and 64),
+  constraint trials_go_to_a_rung check (allowed_rung >= 0 and allowed_rung < cardinality(rungs))
+);
+create unique index trials_job on tensile.trials (job_id);
+comment on table tensile.trials is 'trials of searches: each is a job that trains with values of its own';
+comment on column tensile.trials.search_id is 'search of the trial';
+comment on column tensile.trials.number is 'number of the trial within its search, from 1';
+comment on column tensile.trials.job_id is 'job that trains the trial';
+comment on column tensile.trials.picks is
+  'what the sampler drew, by name of the argument: the number, or the place of the choice, from 0';
+comment on column tensile.trials.parameters is 'values of the arguments that vary, by name';
+comment on column tensile.trials.rungs is
+  'shares of the training''s epochs after which the trial is compared with the others; the last one is 1';
+comment on column tensile.trials.allowed_rung is
+  'place of the rung, from 0, up to which the trial may train; it waits there for its search';
+comment on column tensile.trials.held_rung is
+  'last rung at which the search has decided that the trial waits; null if there is none';
+comment on column tensile.trials.pruned is 'true if the trial was ended at a rung, because others were better';
+
+create table tensile.trial_results (
+  job_id bigint not null references tensile.jobs on delete cascade,
+  rung integer not null,
+  epoch integer not null,
+  epochs integer not null,
+  metric_name text not null,
+  metric double precision,
+  higher_is_better boolean not null,
+  valid_loss double precision,
+  complete boolean not null,
+  reached_at timestamptz not null default now(),
+  primary key (job_id, rung),
+  constraint trial_results_count_from_zero check (rung >= 0)
+);
+comment on table tensile.trial_results is 'what a trial had reached at each of its rungs';
+comment on column tensile.trial_results.job_id is 'job that trains the trial';
+comment on column tensile.trial_results.rung is 'place of the rung, from 0; the last one if the training has ended';
+comment on column tensile.trial_results.epoch is 'epochs trained by then';
+comment on column tensile.trial_results.epochs is 'epochs that the training has at most';
+comment on column tensile.trial_results.metric_name is 'metric that trials are compared by';
+comment on column tensile.trial_results.metric is
+  'its value on the validation rows, for the weights that would be published: with early stopping those of the best '
+  'epoch; null if it is not defined on these rows';
+comment on column tensile.trial_results.higher_is_better is 'true if a larger value of the metric is better';
+comment on column tensile.trial_results.valid_loss is 'loss on the validation rows in that epoch; decides between equals';
+comment on column tensile.trial_results.complete is 'true if the training has ended with this rung';
+comment on column tensile.trial_results.reached_at is 'time when the trial reached the rung';
 
 create table tensile.job_progress (
   job_id bigint primary key references tensile.jobs on delete cascade,

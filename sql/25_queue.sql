@@ -203,7 +203,8 @@ begin
                  ('max_runtime_s', '{number,"null",missing}'), ('deploy', '{string,missing}'),
                  ('query', '{string,"null",missing}'), ('init_from', '{object,"null",missing}'),
                  ('column_numbers', '{object,missing}'), ('part_tables', '{object,missing}'),
-                 ('transform', '{object,"null",missing}'), ('predict', '{object,missing}')) as k (name, types)
+                 ('transform', '{object,"null",missing}'), ('predict', '{object,missing}'),
+                 ('search', '{object,missing}')) as k (name, types)
    where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
    limit 1;
   return case
@@ -302,7 +303,7 @@ begin
   insert into tensile.job_events (job_id, kind, detail)
   select n.job_id, 'awaited_jobs_succeeded', jsonb_build_object('depends_on', n.depends_on)
     from before_change as o join after_change as n using (job_id)
-   where o.awaits_jobs and not n.awaits_jobs and n.state = 'queued';
+   where o.awaits_jobs and not n.awaits_jobs and n.state = 'queued' and n.search_id is null;
 
   with ended as (
     select n.job_id from after_change as n where n.state in ('succeeded', 'failed', 'cancelled')

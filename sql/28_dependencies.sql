@@ -55,7 +55,7 @@ begin
   insert into tensile.awaited_jobs (job_id, awaited_id)
   select new.job_id, j.job_id from tensile.jobs as j
    where j.job_id = any (new.depends_on) and j.state <> 'succeeded';
-  if not found then  -- the last of them has succeeded since the check
+  if not found and new.search_id is null then  -- the last of them has succeeded since the check
     update tensile.jobs as j set awaits_jobs = false where j.job_id = new.job_id;
   end if;
   return null;
@@ -90,7 +90,7 @@ begin
      where (a.job_id, a.awaited_id) = (f.job_id, f.awaited_id) returning a.job_id, a.awaited_id
   ), ready as (
     select k.job_id from tensile.jobs as k
-     where k.job_id in (select m.job_id from met as m) and k.state = 'queued' and k.awaits_jobs
+     where k.job_id in (select m.job_id from met as m) and k.state = 'queued' and k.awaits_jobs and k.search_id is null
        and not exists (select from tensile.awaited_jobs as a
                         where a.job_id = k.job_id
                           and (a.job_id, a.awaited_id) not in (select m.job_id, m.awaited_id from met as m))
@@ -147,7 +147,7 @@ declare
 begin
   update tensile.jobs as j set awaits_jobs = false
     from (select k.job_id from tensile.jobs as k
-           where k.awaits_jobs and k.state = 'queued'
+           where k.awaits_jobs and k.state = 'queued' and k.search_id is null
              and not exists (select from tensile.awaited_jobs as a where a.job_id = k.job_id)
              for no key update skip locked) as ready
    where j.job_id = ready.job_id;

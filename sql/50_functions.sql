@@ -68,7 +68,7 @@ declare
 begin
   select j.state, j.phase, j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, v.number, v.not_deployed
     into followed
-    from tensile.jobs as j left join tensile.model_versions as v on v.version_id = j.version_id and v.job_id = j.job_id
+    from tensile.jobs as j left join tensile.model_versions as v on v.version_id = j.version_id and (v.job_id = j.job_id or j.search_id = j.job_id)
    where j.job_id = job;
   if not found or followed.state = 'succeeded' then
     if followed.not_deployed is not null then

@@ -68,12 +68,15 @@ comment on view tensile.stat_progress_predict is 'active predictions of tensile_
 
 create view tensile.stat_jobs with (security_invoker) as
 select j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
-       tensile.relation_title(j.relation_oid, j.relation_schema, j.relation_name) as relation, j.state, j.phase, j.priority, j.attempt,
+       tensile.relation_title(j.relation_oid, j.relation_schema, j.relation_name) as relation,
+       case when j.search_id = j.job_id and j.state = 'queued' and j.started_at is not null then 'running'
+            else j.state end as state, j.phase, j.priority, j.attempt,
        j.enqueued_at, j.started_at, j.finished_at,
        coalesce(j.finished_at, now()) - j.started_at as duration,
        j.cancel_requested, v.number as version, v.metric_name, v.metric,
        j.error_sqlstate, j.error_message, j.error_detail, j.error_hint, j.faults, j.interruptions, v.not_deployed,
-       j.threads, j.pause_requested and j.finished_at is null as paused, j.depends_on, j.retry_of
+       j.threads, j.pause_requested and j.finished_at is null as paused, j.depends_on, j.retry_of,
+       j.search_id
   from tensile.jobs as j
   left join tensile.model_versions as v on v.version_id = j.version_id
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation());
@@ -121,7 +124,10 @@ create view tensile.stat_queue with (security_invoker) as
 select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        j.priority, j.state, j.phase,
        case when j.pause_requested then format('its resumption: select tensile_resume(%s);', j.job_id)
-            when j.awaits_jobs then tensile.awaited_words(j.job_id)
+            when j.awaits_jobs and j.search_id = j.job_id
+              then coalesce(tensile.awaited_words(j.job_id), 'a controller to begin with its trials')
+            when j.awaits_jobs then coalesce(tensile.awaited_words(j.job_id),
+                                             format('search %s to decide whether it trains further', j.search_id))
             when j.phase::text = 'parked'
               then coalesce(nullif(j.waits_for, ''), 'its turn: its state is in host memory while other jobs train')
             when j.state = 'queued' and j.not_before > now()
@@ -158,7 +164,8 @@ select q.place as position, j.job_id, j.model_name as model, coalesce(r.rolname,
   left join pg_catalog.pg_roles as r on r.oid = j.owner_oid and j.installation = (select tensile.installation())
  cross join tensile.intake() as intake
  cross join (select coalesce(sum(a.waiting), 0) as jobs from tensile.active_jobs() as a) as ahead
- where j.state = 'queued' or j.phase = 'waiting for memory'
+ where j.state = 'queued' and not (j.search_id = j.job_id and j.started_at is not null)
+    or j.phase = 'waiting for memory'
     or j.phase::text in ('paused', 'parked')  -- as text: an upgrade that adds these labels cannot use them
  order by j.pause_requested, j.awaits_jobs, q.place nulls first, j.job_id;
 comment on view tensile.stat_queue is
@@ -343,6 +350,8 @@ comment on column tensile.stat_queue.phase is
 comment on column tensile.stat_queue.depends_on is 'jobs that must succeed before this one starts';
 comment on column tensile.stat_jobs.depends_on is 'jobs that had to succeed before this one started';
 comment on column tensile.stat_jobs.retry_of is 'job whose request this one repeats: see tensile_retry';
+comment on column tensile.stat_jobs.search_id is
+  'search that the job is a trial of; the job''s own number for a search, which runs from its first trial on';
 comment on column tensile.stat_queue.paused is 'true if the job waits for tensile_resume';
 comment on column tensile.stat_queue.waits_for is 'what the job waits for, in words';
 comment on column tensile.stat_queue.not_before is 'earliest time of the start';

@@ -30,6 +30,11 @@ select pg_catalog.pg_extension_config_dump('tensile.metrics', $$where job_id in 
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
 select pg_catalog.pg_extension_config_dump('tensile.data_reports', $$where job_id in (
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.trials', $$where search_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled')) and job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
+select pg_catalog.pg_extension_config_dump('tensile.trial_results', $$where job_id in (
+  select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
 select pg_catalog.pg_extension_config_dump('tensile.plans', $$where job_id in (
   select job_id from tensile.jobs where state in ('succeeded', 'failed', 'cancelled'))$$);
 select pg_catalog.pg_extension_config_dump('tensile.job_sets', $$where job_id in (

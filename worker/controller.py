@@ -17,7 +17,7 @@ from pathlib import Path
 
 from indb_tensile import config, settings_loader
 from indb_tensile._native import Passages
-from indb_tensile.catalog.notify import Listener
+from indb_tensile.catalog.notify import SEARCH, Listener, Notification
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
 from indb_tensile.config import Settings
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
@@ -28,7 +28,6 @@ from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.gpu_regions import GpuRegions, broker
 from indb_tensile.controller.heartbeat import Heartbeat
 from indb_tensile.controller.housekeeping import CatalogChores, Housekeeping, steps
-from indb_tensile.controller.learner_process import LearnerProcess
 from indb_tensile.controller.link_rates import emulated_link, measure_apart, measured_copies, measuring_exit_code
 from indb_tensile.controller.listener import ListenerThread
 from indb_tensile.controller.load_gauge import Gauge, GpuGauge, NoGauge
@@ -38,7 +37,6 @@ from indb_tensile.controller.policy_planner import PolicyPlanner
 from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.round_conditions import boundary_ns, runs_rounds
 from indb_tensile.controller.round_players import RoundPlayers
-from indb_tensile.controller.service_process import NoService, ServiceProcess
 from indb_tensile.controller.shared_regions import SharedRegions
 from indb_tensile.controller.trainers import Trainers
 from indb_tensile.device.allocator_shim import preload_environment
@@ -69,18 +67,16 @@ from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import Nvml
 from indb_tensile.device.trainer_footprint import FootprintFile
 from indb_tensile.errors import DeviceError, TensileError
-from indb_tensile.job import WorkerId
 from indb_tensile.log import start_log
 from indb_tensile.scheduler.admission.events import BudgetChange, Stop
 from indb_tensile.scheduler.admission.pool import Pool, Sharing
 from indb_tensile.scheduler.completion.contention import Contention, of_cores
 from indb_tensile.scheduler.link import CopyMeasurement, Link, link_of, nominal_or_measured
 
+from .companions import SERVICE, Companions
 from .start_patience import sentences, with_patience
 
 TRAINER = "indb_tensile.worker.trainer"
-SERVICE = "indb_tensile.worker.service"
-LEARNER = "indb_tensile.worker.learner"
 
 # Two jobs on one GPU are assumed to slow each other down by half until they have been measured side by side: a guess
 # between no slowdown and turns, so that a first pair is tried.
@@ -137,9 +133,8 @@ def _run(settings: Settings) -> None:
         if isinstance(chosen, Emulated):
             link = _measure_emulated_link(ledger, link, records)
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
-        service, learner = _make_service(settings, forks), _make_learner(settings, forks)
-        for part in (service, learner):
-            stack.callback(part.stop)
+        companions = Companions(settings, forks)
+        stack.callback(companions.stop)
         planner = _make_planner(settings, link, mailbox)
         stack.callback(planner.close)
         trainers = Trainers(
@@ -158,7 +153,7 @@ def _run(settings: Settings) -> None:
             memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom, regions=shared),
             rounds=RoundPlayers(Passages(ledger.fd)),
             mailbox=mailbox,
-            service=_ServiceAndLearner(service, learner),
+            service=companions,
             poll_s=settings.poll_s,
             answer_s=settings.answer_s,
         )
@@ -171,9 +166,11 @@ def _run(settings: Settings) -> None:
             stop_trainers=trainers.kill_all,
         )
         stack.callback(heartbeat.close)
-        listener = ListenerThread(Listener(settings.dsn, application_name="tensile listener"), mailbox.post)
+        listener = ListenerThread(
+            Listener(settings.dsn, application_name="tensile listener"), partial(_pass_on, mailbox, companions)
+        )
         stack.callback(listener.close)
-        _start_housekeeping(settings, stack)
+        _start_housekeeping(settings, stack, companions)
         stack.callback(trainers.close)  # called first on exit: no trainer may run without a controller
         _listen_to_signals(mailbox, chosen, settings.capacity_bytes)
         controller.run(heartbeat)
@@ -210,7 +207,14 @@ def _listen_to_signals(mailbox: Mailbox[Mail], chosen: Chosen, capacity_bytes: i
     signal.signal(signal.SIGHUP, lambda *_: _reload_budget(mailbox, chosen, capacity_bytes))
 
 
-def _start_housekeeping(settings: Settings, stack: ExitStack) -> None:
+def _pass_on(mailbox: Mailbox[Mail], companions: Companions, notification: Notification) -> None:
+    """Pass a notification on to the loop, which starts the steward of searches if that is called."""
+    if notification.kind == SEARCH:
+        companions.steward.call()
+    mailbox.post(notification)
+
+
+def _start_housekeeping(settings: Settings, stack: ExitStack, companions: Companions) -> None:
     """Start the thread that cleans up once a minute. It ends with the stack."""
     chores = stack.enter_context(closing(CatalogChores(settings.dsn)))
     housekeeping_steps = steps(
@@ -219,6 +223,7 @@ def _start_housekeeping(settings: Settings, stack: ExitStack) -> None:
         host=socket.gethostname(),
         log_bytes=settings.log_bytes,
         log_files=settings.log_files,
+        call_steward=companions.steward.call,
     )
     stack.enter_context(closing(Housekeeping(housekeeping_steps)))
 
@@ -460,39 +465,6 @@ def _contention(settings: Settings, records: CatalogRecords) -> Contention:
 def _modules(settings: Settings) -> tuple[str, ...]:
     """Return the modules that are certain to be forked."""
     return (SERVICE, TRAINER) if settings.service_directory else (TRAINER,)
-
-
-def _make_service(settings: Settings, forks: ForkServer) -> ServiceProcess | NoService:
-    if not settings.service_directory:
-        log.warning(
-            "no service is started: set %s to the directory of its socket", config.variable("service_directory")
-        )
-        return NoService()
-    return ServiceProcess(forks=forks, module=SERVICE, grace_s=settings.stop_grace_s)
-
-
-def _make_learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoService:
-    # The learner measures operators on the processor only.
-    if not settings.survey_s or settings.device not in (CPU, EMULATED):
-        return NoService()
-    return LearnerProcess(forks=forks, module=LEARNER)
-
-
-class _ServiceAndLearner:
-    """Passes each call to the service and to the learner."""
-
-    def __init__(self, *parts: ServiceProcess | LearnerProcess | NoService) -> None:
-        self._parts = parts
-
-    def serve(self, worker: WorkerId | None) -> None:
-        """Let each process serve this worker from now on."""
-        for part in self._parts:
-            part.serve(worker)
-
-    def attend(self, now_s: float) -> None:
-        """Start the processes that are due."""
-        for part in self._parts:
-            part.attend(now_s)
 
 
 def _worker_command(name: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.device.cuda import CudaRegions, ordinal
 from indb_tensile.errors import (
     DeviceLostError,
+    HeldTrialError,
     LostClaimError,
     NoRoomToParkError,
     OutgrownMemoryError,
@@ -130,7 +131,7 @@ def _report(link: TrainerLink, job: JobId, error: TensileError, blame: Blame = B
 
 def blame_of(error: Exception) -> Blame:
     """Return what caused the error: the job itself, others (database, device, full disk), its memory, or nobody."""
-    if isinstance(error, NoRoomToParkError):
+    if isinstance(error, NoRoomToParkError | HeldTrialError):
         return Blame.NOBODY
     if isinstance(error, OutgrownMemoryError):
         return Blame.MEMORY if error.known else Blame.NOBODY

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
@@ -46,6 +46,35 @@ class Publication:
     report: Sequence[Mapping[str, str | None]] = ()
     training: Mapping[str, Any] = field(default_factory=dict)
     figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class Comparison(Protocol):
+    """What decides whether a new version replaces the deployed one. Fields as those of `Publication`."""
+
+    @property
+    def metric_name(self) -> str | None:
+        """Name of the metric."""
+        ...
+
+    @property
+    def metric(self) -> float | None:
+        """The new version's metric."""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool | None:
+        """Whether a larger metric is better."""
+        ...
+
+    @property
+    def incumbent_metric(self) -> float | None:
+        """The deployed version's metric on the same rows."""
+        ...
+
+    @property
+    def incomparable(self) -> str:
+        """Why the metrics cannot be compared, or an empty text."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +139,7 @@ def publish_version(connection: Connection, claimed: ClaimedJob, publication: Pu
     return version
 
 
-def why_not_deployed(wish: str, publication: Publication, incumbent: int | None) -> str | None:
+def why_not_deployed(wish: str, publication: Comparison, incumbent: int | None) -> str | None:
     """Return why a new version does not replace the deployed one, or None if it does.
 
     `wish` is the job's `deploy`, and `incumbent` the number of the deployed version. `if_better` means strictly
@@ -136,7 +165,7 @@ def why_not_deployed(wish: str, publication: Publication, incumbent: int | None)
     return f"its {name} on the test rows, {metric:.6g}, is not better than the {incumbent_metric:.6g} of {deployed}"
 
 
-def why_deployed(wish: str, publication: Publication, incumbent: int | None) -> str:
+def why_deployed(wish: str, publication: Comparison, incumbent: int | None) -> str:
     """Return why a new version is deployed, for the history of deployments. For arguments see `why_not_deployed`."""
     if wish == "always":
         return "deploy is always"

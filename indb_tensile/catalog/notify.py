@@ -22,9 +22,10 @@ CANCEL = "cancel"  # a job that is starting or running should stop
 PAUSE = "pause"  # the owner of a job that is starting or running has paused or resumed it
 PRIORITY = "priority"  # the priority of a job that is starting or running has changed
 CHANGED = "changed"  # a job changed its state
+SEARCH = "search"  # a search was enqueued, or one of its trials has reached a rung or ended
 
 _MOST_AT_ONCE = 1_000  # the most notifications that one call of `wait` reads
-_PAYLOAD = re.compile(rf"({QUEUED}|{CANCEL}|{PAUSE}|{PRIORITY}|{CHANGED})(?: ([0-9]{{1,19}}))?")
+_PAYLOAD = re.compile(rf"({QUEUED}|{CANCEL}|{PAUSE}|{PRIORITY}|{CHANGED}|{SEARCH})(?: ([0-9]{{1,19}}))?")
 _BIGINT_END = 1 << 63
 
 

@@ -381,6 +381,7 @@ update tensile.models as m
    set last_spec = j.spec, last_job_id = j.job_id, last_started_at = j.started_at
   from tensile.jobs as j
  where m.model_id = %(model)s and j.job_id = %(job)s
+   and j.search_id is null  -- the end of a search remembers the request of its best trial
    and (m.last_started_at is null or (m.last_started_at, m.last_job_id) < (j.started_at, j.job_id))
 
 -- succeed --
@@ -758,6 +759,7 @@ listen tensile
 
 -- find_snapshot --
 -- Finds the table by name: only tensile_data can create tables in that schema, and a restored copy has other oids.
+-- The trials of a search train on the search's snapshot.
 select c.oid, 'tensile_data', s.table_name::text,
        array(select a.attname::text from pg_catalog.pg_attribute as a
               where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
@@ -766,7 +768,79 @@ select c.oid, 'tensile_data', s.table_name::text,
   left join pg_catalog.pg_class as c
     on c.relname = s.table_name
    and c.relnamespace = (select n.oid from pg_catalog.pg_namespace as n where n.nspname = 'tensile_data')
- where s.job_id = %(job)s and s.sealed
+ where s.job_id = coalesce((select j.search_id from tensile.jobs as j where j.job_id = %(job)s), %(job)s) and s.sealed
+
+-- find_trial --
+select t.search_id, t.number, t.rungs, t.allowed_rung from tensile.trials as t where t.job_id = %(job)s
+
+-- report_rung --
+-- Safe to repeat. Returns the rung up to which the trial may train.
+with mine as (
+  select j.job_id, j.search_id from tensile.jobs as j
+   where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+), added as (
+  insert into tensile.trial_results
+    (job_id, rung, epoch, epochs, metric_name, metric, higher_is_better, valid_loss, complete)
+  select m.job_id, %(rung)s, %(epoch)s, %(epochs)s, %(metric_name)s, %(metric)s, %(higher_is_better)s, %(valid_loss)s,
+         %(complete)s
+    from mine as m
+      on conflict (job_id, rung) do nothing
+), told as (
+  select pg_notify('tensile', 'search ' || m.search_id) from mine as m
+)
+select t.allowed_rung, coalesce(t.held_rung, -1)
+  from tensile.trials as t join mine using (job_id) cross join (select count(*) from told) as n
+
+-- allowed_rung --
+select t.allowed_rung, coalesce(t.held_rung, -1)
+  from tensile.trials as t join tensile.jobs as j using (job_id)
+ where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
+
+-- active_searches --
+select search_id, spec, closing from tensile.active_searches()
+
+-- trials --
+select t.number, t.job_id, t.picks, t.allowed_rung, coalesce(t.held_rung, -1), j.state::text, j.version_id, t.pruned,
+       j.awaits_jobs, j.error_message
+  from tensile.trials as t join tensile.jobs as j on j.job_id = t.job_id
+ where t.search_id = %(search)s
+ order by t.number
+
+-- trial_results --
+select t.number, r.rung, r.metric, r.higher_is_better, r.valid_loss, r.complete
+  from tensile.trials as t join tensile.trial_results as r on r.job_id = t.job_id
+ where t.search_id = %(search)s
+
+-- add_trial --
+select tensile.add_trial(%(search)s, %(number)s, %(picks)s, %(parameters)s, %(rungs)s, %(spec)s)
+
+-- allow_rung --
+select tensile.allow_rung(%(search)s, %(number)s, %(rung)s)
+
+-- hold_trials --
+select tensile.hold_trials(%(search)s, %(numbers)s)
+
+-- prune_trials --
+select tensile.prune_trials(%(search)s, %(numbers)s, %(reason)s)
+
+-- found_version --
+-- The version of a search's best trial, and the version that is deployed now. Metrics on the same rows can be compared.
+select v.metric_name, v.metric, v.higher_is_better, v.training -> 'compared' as compared, d.version_id as deployed,
+       d.number as deployed_number,
+       case when d.data_digest = v.data_digest and d.training -> 'split' = v.training -> 'split'
+             and d.metric_name = v.metric_name then d.metric end as deployed_metric
+  from tensile.model_versions as v
+  left join tensile.model_versions as d on d.model_id = v.model_id and d.deployed
+ where v.version_id = %(version)s
+
+-- end_search --
+select tensile.end_search(%(search)s, %(version)s, %(incumbent)s, %(obstacle)s, %(reason)s)
+
+-- fail_search --
+select tensile.fail_search(%(search)s, %(sqlstate)s, %(message)s, %(detail)s, %(hint)s)
+
+-- has_searches --
+select exists (select from tensile.active_searches())
 
 -- delete_dropped --
 select tensile.delete_dropped(%(most)s)

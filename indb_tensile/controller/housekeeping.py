@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from indb_tensile.catalog import jobs, models, prediction_tables, retention, snapshots, stored_checkpoints
+from indb_tensile.catalog import jobs, models, prediction_tables, retention, searches, snapshots, stored_checkpoints
 from indb_tensile.catalog.checkpoint_files import CheckpointFiles
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session
 from indb_tensile.controller.logrotation import rotate
@@ -103,13 +103,20 @@ class CatalogChores:
 
 
 def steps(
-    chores: CatalogChores, *, state_directory: Path, host: str, log_bytes: int, log_files: int
+    chores: CatalogChores,
+    *,
+    state_directory: Path,
+    host: str,
+    log_bytes: int,
+    log_files: int,
+    call_steward: Callable[[], None],
 ) -> tuple[HousekeepingStep, ...]:
-    """Return all steps of a controller."""
+    """Return all steps of a controller. `call_steward` starts the steward of searches."""
     return (
         chores.step("old rows", remove_old_rows),
         chores.step("dropped models", delete_dropped_models),
         chores.step("dependent jobs", settle_dependent_jobs),
+        chores.step("searches", lambda c: call_for_searches(c, call_steward)),
         chores.step("snapshots", drop_snapshots),
         chores.step("predictions", drop_predictions),
         chores.step("checkpoints", lambda c: remove_stale_checkpoints(c, state_directory, host)),
@@ -141,6 +148,13 @@ def settle_dependent_jobs(connection: Connection) -> str:
         if not count:
             break
     return f"settled {settled}" if settled else ""
+
+
+def call_for_searches(connection: Connection, call_steward: Callable[[], None]) -> str:
+    """Start the steward if there are searches. Usually a notification has done that."""
+    if searches.has_searches(connection):
+        call_steward()
+    return ""
 
 
 def drop_snapshots(connection: Connection) -> str:

@@ -5,10 +5,9 @@ from typing import Any
 
 from ..errors import RequestError
 from .abbreviation import shown
+from .hyperparam_rules import HYPERPARAMS_OF_ESTIMATORS
 from .network_rules import ESTIMATORS
 from .parameter_rules import Json
-
-HYPERPARAMS_OF_ESTIMATORS = ("seed", "class_weight", "weight")
 
 
 def is_estimator(architecture: Mapping[str, Any]) -> bool:

@@ -53,6 +53,11 @@ HYPERPARAMS: dict[str, Rule] = {
     "freeze": {"type": "texts", "length": [1, 500], "default": None},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }
+HYPERPARAMS_OF_ESTIMATORS = (
+    "seed",
+    "class_weight",
+    "weight",
+)  # of a model of scikit-learn; networks have all of them
 _WEIGHT_KINDS = ("integer", "float")  # of the column that "weight" names
 DECAYING = ("adamw", "lion")  # optimizers that have a weight decay by default
 # Parameters that have an effect only if another parameter has one of these values. Otherwise they are refused.

@@ -109,6 +109,7 @@ _SIMPLER = "Give lists and objects that are nested less deep, and numbers of few
 VERBS = {
     "train": "training_request",
     "explain": "training_request",
+    "search": "search_request",
     "retry": "repeated_requests",
     "retrain": "repeated_requests",
     "create_model": "stored_models",

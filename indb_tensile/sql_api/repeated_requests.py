@@ -12,6 +12,7 @@ from ..request.request_fields import read_integer, read_model_name
 from .inherited_arguments import LastRun
 from .prediction_request import predict_into, repeated
 from .refusals import DENIED, MISSING, MISSING_TABLE, NOT_READY, RefusalError
+from .search_request import request_of, search
 from .spi import Json, Plpy, Row, fetch, literal
 from .training_request import enqueue
 
@@ -37,7 +38,10 @@ def retry(plpy: Plpy, request: Json) -> Json:
     if spec.get("predict") is not None:
         again |= repeated(plpy, spec, _relation(plpy, spec["relation"], f"job {number}"))
         return predict_into(plpy, again | {"search_path": request.get("search_path")})
-    return enqueue(plpy, _request(plpy, spec, f"job {number}", request) | again, LastRun())
+    repeated_request = _request(plpy, spec, f"job {number}", request) | again
+    if spec.get("search") is not None:
+        return search(plpy, repeated_request | request_of(spec["search"]), LastRun())
+    return enqueue(plpy, repeated_request, LastRun())
 
 
 def retrain(plpy: Plpy, request: Json) -> Json:

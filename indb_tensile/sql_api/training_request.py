@@ -1,7 +1,7 @@
 """Checks a training and enqueues it as the caller, or explains what it would need."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..request.copyable_relation import counting
 from ..request.estimator_rules import check_estimator, refuse_plan
@@ -31,6 +31,8 @@ from .target_column import choose_target, choose_task
 from .training_table import Table, find_table, reasons_against, require_grants
 from .weight_column import check_weight_column
 
+Complete = Callable[[Json, Table], None]
+
 
 def train(plpy: Plpy, request: Json) -> Json:
     """Check the request and enqueue it.
@@ -40,8 +42,11 @@ def train(plpy: Plpy, request: Json) -> Json:
     return enqueue(plpy, request)
 
 
-def enqueue(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
-    """Check the request and enqueue it. Omitted arguments are those of `last`, or of the model's last run."""
+def enqueue(plpy: Plpy, request: Json, last: LastRun | None = None, complete: Complete | None = None) -> Json:
+    """Check the request and enqueue it. Omitted arguments are those of `last`, or of the model's last run.
+
+    `complete` checks the resolved specification and its table, and adds what else the specification has.
+    """
     require_writable(plpy)
     existing = job_of_key(plpy, request)
     if existing is not None:
@@ -50,6 +55,8 @@ def enqueue(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
     spec, table, part_tables = _resolve(plpy, request, last)
     if request.get("snapshot"):
         spec["snapshot"] = True
+    if complete is not None:
+        complete(spec, table)
     transform = spec.get("transform")
     with naming_features(plpy, table, transform), callers_path(plpy, _search_path(request)):
         warn_about_features(plpy, table, spec)

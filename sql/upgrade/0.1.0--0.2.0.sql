@@ -163,6 +163,7 @@ alter table tensile.jobs
   add column depends_on bigint[],
   add column awaits_jobs boolean not null default false,
   add column retry_of bigint,
+  add column search_id bigint,
   add column init_version_id bigint;
 
 create table tensile.awaited_jobs (
@@ -171,6 +172,38 @@ create table tensile.awaited_jobs (
   primary key (job_id, awaited_id)
 );
 create index awaited_jobs_awaited on tensile.awaited_jobs (awaited_id);
+
+create table tensile.trials (
+  search_id bigint not null references tensile.jobs on delete cascade,
+  number integer not null,
+  job_id bigint not null references tensile.jobs on delete cascade,
+  picks jsonb not null,
+  parameters jsonb not null,
+  rungs double precision[] not null,
+  allowed_rung integer not null default 0,
+  held_rung integer,
+  pruned boolean not null default false,
+  primary key (search_id, number),
+  constraint trials_count_from_one check (number > 0),
+  constraint trials_have_rungs check (cardinality(rungs) between 1 and 64),
+  constraint trials_go_to_a_rung check (allowed_rung >= 0 and allowed_rung < cardinality(rungs))
+);
+create unique index trials_job on tensile.trials (job_id);
+
+create table tensile.trial_results (
+  job_id bigint not null references tensile.jobs on delete cascade,
+  rung integer not null,
+  epoch integer not null,
+  epochs integer not null,
+  metric_name text not null,
+  metric double precision,
+  higher_is_better boolean not null,
+  valid_loss double precision,
+  complete boolean not null,
+  reached_at timestamptz not null default now(),
+  primary key (job_id, rung),
+  constraint trial_results_count_from_zero check (rung >= 0)
+);
 
 alter type tensile.job_phase add value 'paused';
 alter type tensile.job_phase add value 'parked';
@@ -217,6 +250,7 @@ create index jobs_queued_by_owner on tensile.jobs (owner_oid, priority desc, job
   where state = 'queued' and not pause_requested and not awaits_jobs;
 create index jobs_awaiting on tensile.jobs (job_id) where awaits_jobs;
 create index jobs_retried on tensile.jobs (retry_of) where retry_of is not null;
+create index jobs_of_search on tensile.jobs (search_id, job_id) where search_id is not null;
 create index jobs_queued_ids on tensile.jobs (owner_oid, job_id) where state = 'queued';
 drop index tensile.jobs_idempotency;
 create unique index jobs_idempotency on tensile.jobs (owner_oid, installation, idempotency_key)

@@ -69,7 +69,9 @@ def test_files_of_ended_jobs_old_rows_and_long_logs_are_removed(database: Databa
         (tmp_path / "postgres.log").write_bytes(b"y" * 10)
 
         chores = CatalogChores(database.dsn("tensile_worker"))
-        housekeeping_steps = steps(chores, state_directory=tmp_path, host=host, log_bytes=4096, log_files=2)
+        housekeeping_steps = steps(
+            chores, state_directory=tmp_path, host=host, log_bytes=4096, log_files=2, call_steward=lambda: None
+        )
         housekeeping = Housekeeping(housekeeping_steps)
         try:
             until(
@@ -100,7 +102,9 @@ def test_snapshots_of_ended_jobs_are_dropped(database: Database, tmp_path: Path)
         assert running_job is not None
         alice.execute("select tensile_cancel(%s)", cancelled_job)
         chores = CatalogChores(database.dsn("tensile_worker"))
-        housekeeping_steps = steps(chores, state_directory=tmp_path, host="here", log_bytes=4096, log_files=2)
+        housekeeping_steps = steps(
+            chores, state_directory=tmp_path, host="here", log_bytes=4096, log_files=2, call_steward=lambda: None
+        )
         try:
             step = next(step for step in housekeeping_steps if step.name == "snapshots")
             assert [step.do(), step.do()] == ["dropped 1", ""]

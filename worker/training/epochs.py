@@ -43,6 +43,7 @@ from .memory_corrections import MemoryCorrections
 from .progress_writer import PROGRESS_S, ProgressWriter
 from .publication import Trained
 from .remaining import EVALUATION_SHARE, Position, Remaining, Work
+from .trial_rungs import EpochFigures, TrialRungs
 
 log = logging.getLogger("trainer")
 
@@ -68,7 +69,9 @@ class EpochLoop:
     early_stop: EarlyStop = field(init=False)
     plateau: Plateau = field(default_factory=Plateau)
     join: Callable[[Seat], RoundMember] | None = None  # makes the job a member of a round
+    trial: TrialRungs | None = None  # the rungs of a search at which the training is compared with others
     best_directory: Path | None = None  # directory for a large copy of the best epoch's weights; None: in memory
+    _published: EpochFigures = field(default_factory=EpochFigures)
     _feed: BatchPrefetcher = field(init=False)
     _losses: Losses = field(default_factory=Losses)  # of the epoch that is being trained
     _checkpoint_retry: CheckpointRetry = field(init=False)
@@ -108,10 +111,15 @@ class EpochLoop:
         self.progress_writer.enter(Phase.TRAINING)
         self.progress_writer.signs.begin()
         started = self._done_at = time.monotonic()
+        if self.epochs_done and not self.steps_done:
+            self._pass_rung()
         with self._feed:
-            while self.epochs_done < self.prepared.settings.epochs and not self.early_stop.stopped:
+            while not self._ended:
                 loss = self._train_epoch()
                 self._close_epoch(loss)
+                self._pass_rung()
+        if self.trial is not None:
+            self.trial.complete(self.epochs_done, self._published)
         self.corrections.end()
         waiting, taken_s = self._feed.waiting, time.monotonic() - started
         log.info(
@@ -121,6 +129,16 @@ class EpochLoop:
             taken_s,
             waiting.batches,
         )
+
+    @property
+    def _ended(self) -> bool:
+        return self.epochs_done >= self.prepared.settings.epochs or self.early_stop.stopped
+
+    def _pass_rung(self) -> None:
+        """At a rung of a search, report what the training has reached. Raises HeldTrialError if it has to wait."""
+        if self.trial is not None and not self._ended:
+            figures, alive = self._published, self.progress_writer.signs.give
+            self.trial.pass_rung(self.epochs_done, figures, self._save_checkpoint_now, alive)
 
     def trained(self) -> Trained:
         """Return the result to publish.
@@ -169,6 +187,8 @@ class EpochLoop:
             figures |= {"valid_loss": valid_loss, **metrics}
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
             self._observe(watched)
+            if self.early_stop.patience is None or self.early_stop.best_epoch == self.epochs_done:
+                self._published = EpochFigures(metric=metrics.get(self.prepared.metric), valid_loss=valid_loss)
             if (patience := self.prepared.settings.decay_patience) is not None:
                 self.plateau = self.plateau.observe(valid_loss, patience)
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
@@ -339,6 +359,7 @@ class EpochLoop:
             "epochs_done": self.epochs_done,
             "early_stop": self.early_stop.to_json(),
             "plateau": self.plateau.to_json(),
+            "published": self._published.to_json(),
             "data_digest": self.prepared.data_digest,
         }
         if self.steps_done:
@@ -362,6 +383,7 @@ class EpochLoop:
             self._best.keep(lambda names: {name: best[_BEST + name] for name in names})
         self.early_stop = EarlyStop.from_json(position["early_stop"])
         self.plateau = Plateau.from_json(position.get("plateau", {}))
+        self._published = EpochFigures(**position.get("published", {}))
         self.epochs_done = int(position["epochs_done"])
         self.steps_done = int(position.get("steps_done", 0))
         if self.steps_done:

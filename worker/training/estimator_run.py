@@ -9,10 +9,12 @@ import logging
 import torch
 
 from indb_tensile import config
+from indb_tensile.catalog import searches
 from indb_tensile.catalog.jobs import Progress
 from indb_tensile.device.hardware import free_memory_bytes
 from indb_tensile.job import Phase
 from indb_tensile.learning.estimators import Estimator, Fitted, require_memory
+from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.messages import Assign, TrainerLink
 
@@ -23,6 +25,7 @@ from .progress_writer import ProgressWriter
 from .publication import Trained, publish
 from .row_reading import RowReading, trainer_name
 from .training_events import tell_columns, tell_fit
+from .trial_rungs import EpochFigures, TrialRungs
 
 log = logging.getLogger("trainer")
 
@@ -51,6 +54,7 @@ class EstimatorRun:
             fitted = self._fit(prepared)
             tell_fit(writer, prepared, fitted)
             _report(writer, fitted)
+            self._report_trial(session, prepared, fitted)
             writer.enter(Phase.PUBLISHING)
             writer.settle()
             weights = prepared.module.state_dict()
@@ -66,6 +70,20 @@ class EstimatorRun:
         fitted = model.fit(prepared.train, prepared.valid, prepared.task, seed=seed, threads=threads)
         log.info("job %s: fitted in %d iterations", self._job.job, fitted.iterations)
         return fitted
+
+    def _report_trial(self, session: PatientSession, prepared: Prepared, fitted: Fitted) -> None:
+        """If the job is a trial of a search, report its metric on the validation rows. A fit has no rungs."""
+        trial = session.run(lambda c: searches.find_trial(c, self._job.job))
+        if trial is None:
+            return
+        part, figures = prepared.valid, EpochFigures()
+        if part.rows:
+            with torch.inference_mode():
+                outputs = prepared.module(part.x)
+            metrics = evaluate(prepared.task, outputs.numpy(), part.targets.numpy(), prepared.preprocessor)
+            loss = float(prepared.loss(outputs, part.y))
+            figures = EpochFigures(metric=metrics.get(prepared.metric), valid_loss=loss)
+        TrialRungs(session, self._job, trial, prepared.metric, fitted.iterations).complete(fitted.iterations, figures)
 
 
 def _report(writer: ProgressWriter, fitted: Fitted) -> None:

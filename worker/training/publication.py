@@ -107,8 +107,17 @@ def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement
         report=[fact.to_json() for fact in (*prepared.report, *result)],
         training=training_facts(prepared)
         | data_facts(prepared, job.spec)
-        | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch},
+        | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch}
+        | _compared(judgement),
     )
+
+
+def _compared(judgement: Judgement) -> dict[str, Any]:
+    """Return the outcome of the comparison with the deployed version, from which the end of a search decides."""
+    if judgement.incumbent is None:
+        return {}
+    compared = {"version_id": judgement.incumbent, "metric": judgement.incumbent_metric}
+    return {"compared": compared | ({"incomparable": judgement.incomparable} if judgement.incomparable else {})}
 
 
 def _numbers(prepared: Prepared) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from indb_tensile import config
+from indb_tensile.catalog import searches
 from indb_tensile.device.cuda import CudaDevice, CudaRegions
 from indb_tensile.device.hardware import (
     trim_heap,
@@ -36,6 +37,7 @@ from .publication import Trained, publish
 from .remaining import Position
 from .row_reading import RowReading, trainer_name
 from .training_events import tell_columns, tell_settings
+from .trial_rungs import TrialRungs
 
 log = logging.getLogger("trainer")
 
@@ -101,6 +103,13 @@ class TrainingRun:
             strict_for,
             self._settings.swap_directory,
         )
+
+    def _trial_rungs(self, session: PatientSession, prepared: Prepared) -> TrialRungs | None:
+        """Return the rungs of the search that the job is a trial of, or None."""
+        trial = session.run(lambda c: searches.find_trial(c, self._job.job))
+        if trial is None:
+            return None
+        return TrialRungs(session, self._job, trial, prepared.metric, prepared.settings.epochs)
 
     def _join(self, seat: Seat, progress_writer: ProgressWriter, opened: OpenDevice) -> RoundMember:
         assigned = self._assigned
@@ -215,6 +224,7 @@ class TrainingRun:
                 steps=steps,
                 checkpointing=Checkpointing(session.once, self._job, self._settings),
                 corrections=corrections,
+                trial=self._trial_rungs(session, prepared),
                 best_directory=Path(self._settings.swap_directory) if device.is_host else None,
                 join=lambda seat: self._join(seat, progress_writer, opened),
             )

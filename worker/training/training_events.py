@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from indb_tensile.job import JobSpec
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.text_encoders import TextFacts
-from indb_tensile.request.estimator_rules import HYPERPARAMS_OF_ESTIMATORS, is_estimator
+from indb_tensile.request.estimator_rules import is_estimator
+from indb_tensile.request.hyperparam_rules import HYPERPARAMS_OF_ESTIMATORS
 from indb_tensile.request.network_rules import without_type
 
 if TYPE_CHECKING:

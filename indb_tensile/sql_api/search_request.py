@@ -1,0 +1,133 @@
+"""Checks a search over trainings and enqueues it as the caller.
+
+A search is enqueued like a training. The arguments of its specification have the first value of every dimension
+(request/search_rules.py), and the key `search` has the space and the options. Every choice, and both ends of every
+range, are checked here, one after the other; whether several of them fit together shows when a trial has them.
+"""
+
+import json
+
+from ..errors import RequestError
+from ..request.abbreviation import shown
+from ..request.estimator_rules import check_estimator
+from ..request.hyperparam_rules import check_hyperparams, check_schedule
+from ..request.loss_rules import check_loss
+from ..request.network_rules import check_architecture, read_architecture
+from ..request.preprocess_rules import check_preprocess, check_preprocess_columns
+from ..request.request_fields import read_text
+from ..request.search_rules import (
+    DEFAULT_ARCHITECTURE,
+    DEFAULT_HYPERPARAMS,
+    SEARCHED,
+    check_search,
+    check_space,
+    dimensions,
+    first_picks,
+    resolve,
+    variants,
+)
+from .feature_columns import used_columns
+from .inherited_arguments import LastRun
+from .spi import Json, Plpy
+from .training_request import enqueue
+from .training_table import Table
+
+
+def search(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
+    """Check a search and enqueue it. Returns its number, which is that of a job."""
+    space = check_space(_space(request))
+    if not dimensions(space):
+        space = _default_space(plpy, space)
+    options = check_search(_options(request), space)
+    first = resolve(space, first_picks)
+    arguments: Json = {name: first[name] for name in SEARCHED if name in first}
+    if "architecture" in arguments:
+        arguments["architecture"] = _as_text(arguments["architecture"])
+
+    def complete(spec: Json, table: Table) -> None:
+        _require_validation(spec)
+        for variant in variants(space):
+            _check_variant(variant, spec, table)
+        spec["search"] = options | {"space": space}
+
+    return enqueue(plpy, request | arguments, last, complete)
+
+
+def request_of(stored: Json) -> Json:
+    """Return the part of a request from which a stored search came."""
+    space: Json = stored["space"]
+    arguments: Json = {name: space[name] for name in SEARCHED if name in space}
+    if "architecture" in arguments:
+        arguments["architecture"] = _as_text(arguments["architecture"])
+    return arguments | {
+        "search": {name: value for name, value in stored.items() if name != "space" and value is not None}
+    }
+
+
+def _space(request: Json) -> Json:
+    """Return the arguments that may have dimensions, without those that the request leaves out."""
+    space = {name: request[name] for name in SEARCHED if request.get(name) is not None}
+    architecture = read_text(request, "architecture")
+    if architecture is not None:
+        space["architecture"] = read_architecture(architecture)
+    return space
+
+
+def _default_space(plpy: Plpy, space: Json) -> Json:
+    """Return a space for a request in which nothing varies, and say so."""
+    chosen = space | {"hyperparams": DEFAULT_HYPERPARAMS | (space.get("hyperparams") or {})}
+    if "architecture" not in space:
+        chosen["architecture"] = DEFAULT_ARCHITECTURE
+    varying = ", ".join(dimension.name for dimension in dimensions(chosen) if "[" not in dimension.name)
+    if not varying:
+        raise RequestError(
+            "nothing varies in this search",
+            detail="The arguments fix the learning rate, the weight decay and the architecture.",
+            hint='Let one vary: hyperparams => \'{"learning_rate": {"range": [0.0001, 0.01], "log": true}}\'.',
+        )
+    plpy.notice(f"nothing varies in the arguments, so the search varies {varying}")
+    return chosen
+
+
+def _options(request: Json) -> Json:
+    options = request.get("search")
+    if not isinstance(options, dict):
+        raise RequestError(f"the options of the search are {shown(options)}, not a JSON object")
+    prune = options.get("prune")
+    if isinstance(prune, str) and prune.lstrip().startswith("{"):
+        options = options | {"prune": _from_text(prune)}
+    return options
+
+
+def _from_text(text: str) -> Json:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        hint = 'Give a name, or a JSON object such as {"type": "asha", "factor": 3, "rungs": 3}.'
+        raise RequestError(f"prune is not valid JSON: {error}", hint=hint) from None
+
+
+def _as_text(architecture: Json) -> str:
+    return json.dumps(architecture)
+
+
+def _require_validation(spec: Json) -> None:
+    """Raise RequestError if no rows are left to compare trials on."""
+    if spec["split"].get("valid_size") == 0:
+        raise RequestError(
+            "a search compares its trials on validation rows, and the split's valid_size is 0",
+            detail="The test rows judge the version that the search ends with, so they cannot choose it.",
+            hint="Give the split a valid_size above 0: split => '{\"valid_size\": 0.2}'.",
+        )
+
+
+def _check_variant(variant: Json, spec: Json, table: Table) -> None:
+    """Raise RequestError for arguments that a training would refuse."""
+    architecture = check_architecture(variant.get("architecture") or spec["architecture"])
+    hyperparams = check_hyperparams(variant.get("hyperparams") or spec["hyperparams"])
+    check_loss(hyperparams, spec["task"])
+    check_schedule(hyperparams, spec["split"])
+    check_estimator({**spec, "architecture": architecture, "hyperparams": hyperparams})
+    if "preprocess" in variant:
+        columns = {column.name: (column.type, column.kind) for column in used_columns(table, spec)}
+        check_preprocess_columns(check_preprocess(variant["preprocess"]), columns, str(table), table.column_names)

@@ -1,0 +1,114 @@
+"""Draws the values of the next trial from the results of the trials before it.
+
+Optuna's samplers draw them: TPE (Bergstra et al., Algorithms for Hyper-Parameter Optimization, 2011), or uniformly at
+random. A grid takes its points in order. Each trial has a seed of its own and a study that is built anew from the
+results, so its values depend on nothing else.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from indb_tensile.request.search_rules import Dimension, dimensions, grid, resolve
+from indb_tensile.trials.trial_order import Stage, StageResult, TrialNumber
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+Picks = dict[str, Any]  # by the name of a dimension: the place of a choice, or a number of a range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSampler:
+    """Draws trials from a space (request/search_rules.py). `kind` is "tpe", "random" or "grid"."""
+
+    space: Mapping[str, Any]
+    kind: str
+    seed: int
+
+    def draw(
+        self, number: TrialNumber, picked: Mapping[TrialNumber, Picks], results: Mapping[Stage, StageResult]
+    ) -> Picks:
+        """Return the picks of a trial. `picked` has those of earlier trials, and `results` what they have reached."""
+        if self.kind == "grid":
+            return next(islice(grid(dict(self.space)), number - 1, None))
+        study = optuna.create_study(direction="maximize", sampler=self._sampler(number))
+        known = self._distributions()
+        for trial, picks in sorted(picked.items()):
+            study.add_trial(_frozen(trial, picks, known, results))
+        asked = study.ask()
+        picks = {}
+
+        def pick(dimension: Dimension) -> Any:
+            picks[dimension.name] = _suggest(asked, dimension)
+            return picks[dimension.name]
+
+        resolve(dict(self.space), pick)
+        return picks
+
+    def _sampler(self, number: TrialNumber) -> optuna.samplers.BaseSampler:
+        seed = zlib.crc32(f"{self.seed} {number}".encode())
+        if self.kind == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+
+    def _distributions(self) -> dict[str, BaseDistribution]:
+        return {dimension.name: _distribution(dimension) for dimension in dimensions(dict(self.space))}
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    if dimension.choices is not None:
+        return CategoricalDistribution(range(len(dimension.choices)))
+    if dimension.integer:
+        low, high, step = int(dimension.low), int(dimension.high), int(dimension.step or 1)
+        return IntDistribution(low, high, log=dimension.log, step=step)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log, step=dimension.step)
+
+
+def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
+    distribution = _distribution(dimension)
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(dimension.name, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(
+            dimension.name, distribution.low, distribution.high, log=distribution.log, step=distribution.step
+        )
+    assert isinstance(distribution, FloatDistribution)
+    return trial.suggest_float(
+        dimension.name, distribution.low, distribution.high, log=distribution.log, step=distribution.step
+    )
+
+
+def _frozen(
+    number: TrialNumber,
+    picks: Picks,
+    known: Mapping[str, BaseDistribution],
+    results: Mapping[Stage, StageResult],
+) -> FrozenTrial:
+    """Return the trial as Optuna records it. A trial that waits at a rung counts as one that was stopped there."""
+    own = {rung: result for (trial, rung), result in sorted(results.items()) if trial == number}
+    last = own[max(own)] if own else None
+    scores = {rung: result.score for rung, result in own.items() if result.score is not None}
+    if last is None:
+        state = TrialState.RUNNING
+    elif last.score is None:
+        state = TrialState.FAIL
+    else:
+        state = TrialState.COMPLETE if last.complete else TrialState.PRUNED
+    return create_trial(
+        state=state,
+        params=picks,
+        distributions={name: known[name] for name in picks},
+        intermediate_values=scores,
+        value=last.score if last is not None and state is TrialState.COMPLETE else None,
+    )

@@ -1,0 +1,1 @@
+"""What the steward of searches does in one search."""
