@@ -10,7 +10,6 @@ from typing import Any
 import click
 import psycopg
 from psycopg.rows import dict_row
-from psycopg.types.json import Jsonb
 from rich.text import Text
 
 from indb_tensile.catalog.connection import Connection, pinned
@@ -18,11 +17,11 @@ from indb_tensile.cli.database_choice import open_connection, open_session
 from indb_tensile.cli.loss_chart import loss_chart
 from indb_tensile.cli.output import Row, out, plain, show_one, show_rows, warn
 from indb_tensile.cli.progress import Watch
-from indb_tensile.cli.shared_options import dsn_option, json_option, parse_json
+from indb_tensile.cli.shared_options import dsn_option, json_option
 from indb_tensile.cli.statements import statement
+from indb_tensile.cli.training_options import training_arguments, training_options
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobState
-from indb_tensile.request.job_rules import DEPLOY
 
 TIMED_OUT = 7
 INTERRUPTED = 130
@@ -91,47 +90,18 @@ def _fitting(names: Sequence[str]) -> Sequence[str]:
 @json_option
 @click.argument("model")
 @click.argument("relation")
-@click.option("--target", help="the column to predict")
-@click.option("--task", type=click.Choice(["classification", "regression"]), help="what to learn")
-@click.option("--architecture", help="mlp, cnn, auto, or a JSON definition")
-@click.option("--hyperparams", metavar="JSON", help="""an object, such as '{"epochs": 20}'""")
-@click.option("--features", multiple=True, metavar="COLUMN", help="a column to learn from; may be repeated")
-@click.option("--exclude", multiple=True, metavar="COLUMN", help="a column to leave out; may be repeated")
-@click.option("--preprocess", metavar="JSON", help="an object: how columns are encoded")
-@click.option("--split", metavar="JSON", help="an object: parts for validation and test, seed")
-@click.option("--metric", help="the metric that decides which version is better")
-@click.option("--early-stop", metavar="JSON", help="""an object, such as '{"patience": 5}'""")
-@click.option("--transform", metavar="JSON", help="""features to compute, such as '{"double": "2 * age"}'""")
-@click.option("--init-from", metavar="MODEL", help="begin with the weights of MODEL, or of its version 3: MODEL@3")
-@click.option(
-    "--priority", default=0, show_default=True, help="of your own jobs, those of higher priority start first"
-)
-@click.option("--memory-limit", metavar="SIZE", help="the most device memory the job may use, such as 200MB")
-@click.option("--max-runtime", metavar="INTERVAL", help="the longest time that the job may run, such as '2 hours'")
-@click.option(
-    "--deploy",
-    type=click.Choice(DEPLOY),
-    default=DEPLOY[0],
-    show_default=True,
-    help="whether the new version becomes the one that predicts",
-)
-@click.option("--depends-on", type=int, multiple=True, metavar="JOB_ID", help="start after this job; may be repeated")
-@click.option("--not-before", metavar="TIME", help="start no earlier, such as '2030-01-31 22:00+00'")
-@click.option("--idempotency-key", metavar="TEXT", help="two requests with the same key are one job")
-@click.option(
-    "--snapshot/--no-snapshot", default=False, help="train on the rows as they are now, from a copy of them"
-)
+@training_options
 @click.option("--wait/--no-wait", "waits", default=False, help="watch the job until it has ended")
 def train(dsn: str | None, as_json: bool, waits: bool, **options: Any) -> None:
     """Enqueue a training of MODEL on the table RELATION and print the job's number."""
     with open_connection(dsn) as connection:
         connection.add_notice_handler(lambda notice: warn(f"notice: {notice.message_primary}"))
-        row = connection.execute(statement("train"), _train_arguments(options)).fetchone()
+        row = connection.execute(statement("train"), training_arguments(options)).fetchone()
     assert row is not None
     show_one({"job_id": row[0]}, as_json=as_json)
     if waits:
         sys.stdout.flush()
-        sys.exit(_watch(dsn, [row[0]], as_json=as_json))
+        sys.exit(watch_until_ended(dsn, [row[0]], as_json=as_json))
 
 
 @click.command()
@@ -159,7 +129,7 @@ def watch(dsn: str | None, as_json: bool, job_ids: Sequence[int]) -> None:
 
     With --json, print a job each time that one of its values has changed.
     """
-    sys.exit(_watch(dsn, job_ids, as_json=as_json))
+    sys.exit(watch_until_ended(dsn, job_ids, as_json=as_json))
 
 
 @click.command()
@@ -239,7 +209,7 @@ def _change(dsn: str | None, job_ids: Sequence[int], name: str, outcome: str, *,
                 warn(f"job {number} {outcome}")
 
 
-def _watch(dsn: str | None, job_ids: Sequence[int], *, as_json: bool) -> int:
+def watch_until_ended(dsn: str | None, job_ids: Sequence[int], *, as_json: bool) -> int:
     """Watch these jobs, or all jobs that have not ended. Returns the exit code for their states."""
     with open_session(dsn) as session:
         numbers = list(job_ids) or [
@@ -265,29 +235,6 @@ def _interruptible(numbers: Sequence[int]) -> Iterator[None]:
             f"to stop them: tensile cancel {listed}"
         )
         sys.exit(INTERRUPTED)
-
-
-def _train_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options to arguments of the statement.
-
-    Repeated options become arrays, JSON texts become JSON, and omitted options become null.
-    """
-    arguments = {name: list(value) or None if isinstance(value, tuple) else value for name, value in options.items()}
-    for name in ("hyperparams", "preprocess", "split", "early_stop", "transform"):
-        if options[name] is not None:
-            option = "--" + name.replace("_", "-")
-            example = f"""an object in quotes, such as {option} '{_EXAMPLES[name]}'"""
-            arguments[name] = Jsonb(parse_json(option, options[name], example))
-    return arguments
-
-
-_EXAMPLES = {
-    "hyperparams": '{"epochs": 20}',
-    "preprocess": '{"missing": {"age": "median"}}',
-    "split": '{"seed": 7}',
-    "early_stop": '{"patience": 5}',
-    "transform": '{"double": "2 * age"}',
-}
 
 
 def _rows(connection: Connection, name: str, arguments: Mapping[str, object] | None = None) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The commands that list the catalog: `tensile jobs`, `queue`, `events`, `models`, `workers`, `devices`, `usage`."""
+"""The commands that list the catalog: `tensile jobs`, `queue`, `searches`, `models`, `workers` and others."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,6 +58,31 @@ def queue(dsn: str | None, as_json: bool, **options: Any) -> None:
 def events(dsn: str | None, as_json: bool, **options: Any) -> None:
     """List events in the history of jobs, newest first."""
     _list("EVENTS", dsn, options, as_json=as_json, empty="no event yet")
+
+
+@click.command()
+@dsn_option
+@json_option
+@name_option("model", "only searches of this model")
+@name_option("owner", "only searches of this role, for roles that see other roles' jobs")
+@period_options("searches that were enqueued")
+@page_options(_LIMIT)
+def searches(dsn: str | None, as_json: bool, **options: Any) -> None:
+    """List searches, newest first, with their best trials."""
+    _list("SEARCHES", dsn, options, as_json=as_json, empty="no search yet: select tensile_search('model', 'table')")
+
+
+@click.command()
+@dsn_option
+@json_option
+@click.option("--search", type=int, multiple=True, metavar="SEARCH_ID", help="only trials of this search")
+@name_option("state", "only trials in this state, such as waiting or pruned")
+@name_option("model", "only trials of this model")
+@name_option("owner", "only trials of this role, for roles that see other roles' jobs")
+@page_options(_LIMIT)
+def trials(dsn: str | None, as_json: bool, **options: Any) -> None:
+    """List trials of searches, the newest search first."""
+    _list("TRIALS", dsn, options, as_json=as_json, empty="no trial yet: select tensile_search('model', 'table')")
 
 
 @click.command()

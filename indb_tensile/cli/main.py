@@ -86,6 +86,12 @@ COMMANDS = {
     "train": LazyCommand(
         "job_commands:train", "Enqueue a training of MODEL on the table RELATION and print the job's number."
     ),
+    "search": LazyCommand(
+        "search_command:search",
+        "Search for the best arguments of a training of MODEL on the table RELATION, and print the search's number.",
+    ),
+    "searches": LazyCommand("listing_commands:searches", "List searches, newest first, with their best trials."),
+    "trials": LazyCommand("listing_commands:trials", "List trials of searches, the newest search first."),
     "wait": LazyCommand(
         "job_commands:wait",
         "Wait until the jobs have ended; exit with 1 if one failed or was cancelled, with 7 if time ran out.",

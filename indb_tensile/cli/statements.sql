@@ -162,10 +162,10 @@ select m.epoch, max(m.value) filter (where m.name = 'loss') as loss,
 -- unended_jobs --
 select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
 
--- train --
--- Runs with the user's search_path, which resolves the relation and the functions of a view. It calls the function of
--- schema tensile, where no user can add an overload that PostgreSQL would prefer.
-select tensile.train(tensile.training_request(
+-- training_request --
+-- Runs with the user's search_path, which resolves the relation and the functions of a view. A statement names this block
+-- in place of the request of a training.
+tensile.training_request(
   %(model)s::pg_catalog.text, %(relation)s::pg_catalog.regclass,
   target => %(target)s::pg_catalog.text, task => %(task)s::pg_catalog.text,
   architecture => %(architecture)s::pg_catalog.text, hyperparams => %(hyperparams)s::pg_catalog.jsonb,
@@ -176,7 +176,16 @@ select tensile.train(tensile.training_request(
   depends_on => %(depends_on)s::pg_catalog.int8[], not_before => %(not_before)s::pg_catalog.timestamptz,
   memory_limit => %(memory_limit)s::pg_catalog.text, max_runtime => %(max_runtime)s::pg_catalog.interval,
   deploy => %(deploy)s::pg_catalog.text, idempotency_key => %(idempotency_key)s::pg_catalog.text,
-  snapshot => %(snapshot)s::pg_catalog.bool, transform => %(transform)s::pg_catalog.jsonb));
+  snapshot => %(snapshot)s::pg_catalog.bool, transform => %(transform)s::pg_catalog.jsonb)
+
+-- train --
+-- Calls the function of schema tensile, where no user can add an overload that PostgreSQL would prefer.
+select tensile.train(@training_request@);
+
+-- search --
+select tensile.search(tensile.search_request(@training_request@,
+  %(trials)s::pg_catalog.int4, %(parallel)s::pg_catalog.int4, %(sampler)s::pg_catalog.text, %(prune)s::pg_catalog.text,
+  %(search_seed)s::pg_catalog.int8, %(max_duration)s::pg_catalog.interval));
 
 -- cancel --
 select public.tensile_cancel(%(job)s::pg_catalog.int8);

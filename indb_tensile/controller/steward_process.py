@@ -30,6 +30,11 @@ class StewardProcess:
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
 
     @property
+    def asked(self) -> bool:
+        """Whether a steward runs or has been requested."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int | None:
         """The process id of the running steward."""
         return None if self._process is None else self._process.pid

@@ -72,7 +72,7 @@ def test_linter_finds_unqualified_names(text: str, expected: list[str]) -> None:
     assert unqualified(text) == expected
 
 
-@pytest.mark.parametrize("name", ["train", "check"])
+@pytest.mark.parametrize("name", ["train", "search", "check"])
 def test_command_line_statements_under_the_users_path_are_qualified(name: str) -> None:
     assert unqualified(statement(name)) == []
 

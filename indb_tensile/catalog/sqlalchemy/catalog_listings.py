@@ -1,4 +1,4 @@
-"""The listings of the command line: jobs, the queue, events, models, workers, devices and their use.
+"""The listings of the command line: jobs, queue, events, searches, trials, models, workers, devices and their use.
 
 The views and row-level security decide which rows a role sees. A listing adds no right and no rule of its own.
 """
@@ -14,6 +14,8 @@ from indb_tensile.catalog.sqlalchemy.catalog_views import (
     stat_device,
     stat_jobs,
     stat_queue,
+    stat_searches,
+    stat_trials,
     stat_usage,
     stat_workers,
 )
@@ -110,6 +112,41 @@ EVENTS = Listing(
         "until": is_until(job_events.c.at),
     },
     order=(job_events.c.event_id.desc(),),
+)
+
+SEARCHES = Listing(
+    name="searches",
+    source=stat_searches,
+    columns={
+        name: column
+        for name, column in _columns(stat_searches).items()
+        if name not in ("relation", "started_at", "finished_at", "paused")
+    },
+    names={"model": stat_searches.c.model, "owner": stat_searches.c.owner.cast(Text)},
+    filters={
+        "since": is_since(stat_searches.c.enqueued_at),
+        "until": is_until(stat_searches.c.enqueued_at),
+    },
+    order=(stat_searches.c.search_id.desc(),),
+)
+
+TRIALS = Listing(
+    name="trials",
+    source=stat_trials,
+    columns={
+        name: stat_trials.c[name]
+        for name in (
+            *("search_id", "trial", "job_id", "state", "parameters", "epoch", "epochs", "rung", "metric_name"),
+            *("metric", "version", "test_metric", "duration", "error_message"),
+        )
+    },
+    names={
+        "state": stat_trials.c.state,
+        "model": stat_trials.c.model,
+        "owner": stat_trials.c.owner.cast(Text),
+    },
+    filters={"search": is_any_of(stat_trials.c.search_id)},
+    order=(stat_trials.c.search_id.desc(), stat_trials.c.trial.asc()),
 )
 
 MODELS = Listing(
