@@ -29,6 +29,7 @@ NOUNS = {
     "quality": "Compare the quality of models on a fixed list of real tables with boosting and other networks.",
     "enqueue": "Measure the time of tensile_train, and of a job from its commit to its first step.",
     "read": "Compare reading and epochs of a job, in memory and in a quarter of it, with a plain script's.",
+    "search": "Compare a search that ends trials early with training all of them to their end, one by one.",
     "queue": "Measure how fast workers claim the jobs of a queue, and check that no job is claimed twice.",
     "checkpoints": "Compare checkpoints in files and in the catalog: time, WAL, and disk space that stays in use.",
     "predict": "Compare predictions of whole tables with a client that copies all rows, and with single calls.",
@@ -39,7 +40,7 @@ NOUNS = {
 }
 
 # These benchmarks need a server: the one that --dsn names, or else a private one that is created for the run.
-SERVED = ("queue", "checkpoints", "read", "predict", "start", "cpu", "share")
+SERVED = ("queue", "checkpoints", "read", "predict", "search", "start", "cpu", "share")
 _WITHOUT_SERVER = ("--dsn", "-h", "--help")  # with these options no server is created
 
 

@@ -27,10 +27,10 @@ from indb_tensile.bench.harness.bench_database import temporary_database
 from indb_tensile.bench.harness.chaos_processes import all_processes
 from indb_tensile.bench.harness.share_measures import JobTimes, mean_foretold
 from indb_tensile.bench.harness.share_mixes import MixJob, MixTraining
+from indb_tensile.bench.harness.stored_samples import store_samples
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.errors import TensileError, UnavailableError
-from indb_tensile.learning import datasets
 
 PURPOSE = "tensile bench share"
 TABLES = ("digits", "breast_cancer", "diabetes")
@@ -243,17 +243,7 @@ def _fill(connection: Connection, owners: Sequence[str]) -> None:
         connection.execute(sql.SQL(_SQL["allow_login"]).format(sql.Identifier(role)))
     for owner in owners:
         connection.execute(sql.SQL(_SQL["grant_use"]).format(sql.Identifier(owner)))
-    for name in TABLES:
-        table, columns = sql.Identifier("public", name), datasets.columns(name)
-        declared = [sql.SQL(f"{{}} {kind}").format(sql.Identifier(column)) for column, kind in columns]
-        create = sql.SQL(_SQL["create_table"])
-        key = sql.Identifier(columns[0][0])
-        connection.execute(create.format(table=table, columns=sql.SQL(", ").join(declared), key=key))
-        with connection.cursor().copy(sql.SQL(_SQL["copy_table"]).format(table)) as copy:
-            for row in datasets.rows(name):
-                copy.write_row(row)
-        for statement in ("analyze_table", "grant_table"):
-            connection.execute(sql.SQL(_SQL[statement]).format(table))
+    store_samples(connection, TABLES)
     for name in ("create_first_steps", "create_first_step_function", "create_first_step_trigger"):
         connection.execute(_SQL[name])
 

@@ -21,18 +21,6 @@ drop database if exists {} with (force)
 -- sessions --
 select count(*) from pg_stat_activity where datname = %(name)s and pid <> pg_backend_pid()
 
--- create_table --
-create table {table} ({columns}, primary key ({key}))
-
--- copy_table --
-copy {} from stdin
-
--- analyze_table --
-analyze {}
-
--- grant_table --
-grant select on {} to public
-
 -- create_first_steps --
 -- A job's progress is first reported when its first iteration has ended, and later reports change the same row.
 create table public.bench_first_steps (job_id bigint primary key, at timestamptz not null default clock_timestamp())
