@@ -36,6 +36,7 @@ def test_each_overhead_has_a_row_and_more_time_takes_less_memory(
     assert more["bound_bytes"] < less["bound_bytes"]
 
 
+@pytest.mark.nightly
 def test_a_distance_above_the_allowed_one_fails(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--documents", document, "--halvings", "1", "--most", "0"])

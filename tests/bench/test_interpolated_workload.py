@@ -25,6 +25,7 @@ def _captured(rows: int) -> Workload:
     return workload(step, tuple(10 * k + rows for k in range(len(step.graph.operators))))
 
 
+@pytest.mark.nightly
 def test_an_interpolated_batch_equals_the_captured_batch() -> None:
     interpolated, captured = InterpolatedWorkload(_captured, 8, 16)(30), _captured(30)
     (graph,), (other,) = interpolated.graphs, captured.graphs

@@ -114,6 +114,7 @@ def test_recorded_rows_are_judged_again_without_planning(capsys: pytest.CaptureF
         policies.main(("--recorded", str(paths[0])))
 
 
+@pytest.mark.nightly
 def test_pytorchs_own_memory_budget_is_a_rival(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--models", "resnet50", "--links", "25", "--json", "--budgets", "2", "--refine", "0")
     _, rows, _ = _run(policies.main, capsys, *arguments, "--policies", "activation_memory_budget", "vanilla")

@@ -27,6 +27,7 @@ def scored(table: str, rows: int, **points: float) -> list[QualityScore]:
     return [replace(ONE, table=table, rows=rows, method=method, score=score) for method, score in points.items()]
 
 
+@pytest.mark.nightly
 def test_every_method_scores_classes_and_values() -> None:
     for table in (sample("tiny"), sample("diabetes")):
         scores = list(measure(table, ("default", "boosting", "mlp", "plain"), seeds=1))
@@ -77,6 +78,7 @@ def test_without_boosting_there_are_ranks_only() -> None:
     assert list(verdict_lines(verdict)) == ["mean rank: default 1.00, mlp 2.00"]
 
 
+@pytest.mark.nightly
 def test_the_command_prints_trainings_and_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--sets", "diabetes", "--methods", "boosting", "mlp", "--seeds", "2"]
     main([*arguments, "--json"])

@@ -29,6 +29,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", QUALITY_SETS)
 def test_a_data_set_has_its_rows_and_columns(name: str) -> None:
     package = missing_package(name)

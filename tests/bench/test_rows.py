@@ -75,6 +75,7 @@ def test_a_plan_that_was_found_before_has_no_point(case: PlanningCase) -> None:
     assert [row["budget_bytes"] for row in rows] == budgets[:1]
 
 
+@pytest.mark.nightly
 def test_rows_have_the_required_fields_and_no_fault(case: PlanningCase) -> None:
     rows = list(sweep(case, ("capuchin", "liveness", "vanilla"), budgets=2, refine=1))
     assert {row["policy"] for row in rows} == {"capuchin", "liveness", "vanilla"}
@@ -95,6 +96,7 @@ def test_our_own_policy_is_planned_last_and_at_each_peak_of_a_rival(case: Planni
     assert peaks <= {row["budget_bytes"] for row in ours} | {row["peak_bytes"] for row in ours}
 
 
+@pytest.mark.nightly
 def test_the_search_reduces_the_memory_at_an_overhead(case: PlanningCase) -> None:
     trial = PolicyTrial(case, "capuchin")
     for budget_bytes in (case.liveness_peak_bytes, case.floor_bytes):

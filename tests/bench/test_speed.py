@@ -47,6 +47,7 @@ def test_each_family_and_budget_has_a_row_with_the_best_rival_and_the_gain_of_mo
     assert all(row["more_eor"] <= 1.01 * row["eor"] for row in rows)
 
 
+@pytest.mark.nightly
 def test_a_line_has_the_budget_and_the_rival_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--operators", "30", "--jobs", "2", "--budget", "0.5", "--rounds", "1", "--rivals", "capuchin"])
     (line,) = capsys.readouterr().out.splitlines()

@@ -74,6 +74,7 @@ def living_controllers(service: Tensile) -> list[int]:
         return [pid for (pid,) in connection.execute("select pid from tensile.stat_workers where alive order by 1")]
 
 
+@pytest.mark.nightly
 def test_second_up_changes_nothing(service: Tensile) -> None:
     first = start_embedded(service)
     settings = state_of(service).settings.read_text()
@@ -107,6 +108,7 @@ def test_ordinary_role_can_work_at_once(service: Tensile) -> None:
     assert {"database", "catalog", "roles", "reader", "its controller", "service"} <= {row["check"] for row in checks}
 
 
+@pytest.mark.nightly
 def test_changed_settings_restart_the_controller_and_are_kept(service: Tensile) -> None:
     first = start_embedded(service)
     other = start_embedded(service, "--budget", "32MB", "--policy", "liveness")
@@ -273,6 +275,7 @@ def test_catalog_from_another_source_is_reported(service: Tensile) -> None:
     assert "warning" not in service("up").err
 
 
+@pytest.mark.nightly
 def test_database_of_an_older_release_is_upgraded_and_its_queue_runs(service: Tensile) -> None:
     start_embedded(service)
     assert service("down").code == 0

@@ -98,6 +98,7 @@ def test_catalog_upgrade_during_an_outage_ends_the_controller() -> None:
             harness.controller.run(harness.heartbeat)
 
 
+@pytest.mark.nightly
 def test_recovery_longer_than_the_lease_counts_as_no_failed_attempt() -> None:
     with controller_harness(lease_s=2.0) as harness:
         harness.records.rescues = True

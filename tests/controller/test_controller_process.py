@@ -112,6 +112,7 @@ def test_killed_controller_leaves_no_trainer_and_the_next_controller_runs_its_jo
             until(lambda: count_adoptions(connection, job, attempt=2))
 
 
+@pytest.mark.nightly
 def test_job_whose_device_is_lost_waits_without_a_fault_until_the_device_works_again(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +164,7 @@ def test_database_restart_does_not_interrupt_a_running_job(restartable: Database
             assert process.poll() is None
 
 
+@pytest.mark.nightly
 def test_recovery_longer_than_the_lease_counts_as_no_fault_of_the_job(restartable: Database) -> None:
     with controller(restartable, lease_s=1.5) as process:
         with restartable.connect() as connection:
@@ -211,6 +213,7 @@ def test_dropped_catalog_ends_the_controller_with_a_message(
     assert "the catalog is not installed in database" in capfd.readouterr().err
 
 
+@pytest.mark.nightly
 def test_job_fails_after_its_controllers_were_killed(database: Database) -> None:
     with database.connect() as connection:
         enqueue(connection, "train")
@@ -227,6 +230,7 @@ def test_job_fails_after_its_controllers_were_killed(database: Database) -> None
         assert row == (1, 1, 2)
 
 
+@pytest.mark.nightly
 def test_controller_waits_for_a_database_that_is_not_started_yet(restartable: Database, tmp_path: Path) -> None:
     log = tmp_path / "log"
     restartable.cluster.stop()

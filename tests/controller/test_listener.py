@@ -103,6 +103,7 @@ def test_payloads_that_no_trigger_sends_are_ignored(payload: str) -> None:
     assert parse(payload) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.postgres
 def test_flood_of_notifications_neither_ends_the_thread_nor_hides_a_cancel(database: Database) -> None:
     listener = Listener(database.dsn("tensile_worker"))

@@ -78,6 +78,7 @@ def test_a_model_is_trained_without_a_device_and_predicts_in_every_way(
     demo.execute("drop view levels")
 
 
+@pytest.mark.nightly
 def test_a_network_and_boosting_compete_for_the_deployment(service: Service, demo: psycopg.Connection) -> None:
     jobs = [
         train(demo, "rivals", "price", architecture, more)
@@ -96,6 +97,7 @@ def test_a_network_and_boosting_compete_for_the_deployment(service: Service, dem
     assert "boosting was fitted in" in service.value(events, jobs[1])
 
 
+@pytest.mark.nightly
 def test_a_killed_fit_is_repeated_with_the_same_result(service: Service, demo: psycopg.Connection) -> None:
     slow = '{"type": "boosting", "iterations": 1000, "patience": 1000}'
     calm = train(demo, "calm", "price", slow)

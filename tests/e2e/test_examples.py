@@ -25,6 +25,21 @@ def psql(service: Service, *arguments: str) -> str:
     return completed.stdout
 
 
+WORKED = {
+    "diagnosis": ("-v", "epochs=3"),
+    "progression": ("-v", "epochs=3"),
+    "search": ("-v", "epochs=3", "-v", "trials=3"),
+}
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_a_worked_example_runs(running: Service, name: str) -> None:
+    printed = psql(running, *WORKED[name], "-f", str(EXAMPLES.parent / "worked" / f"{name}.sql"))
+    _, results = printed.split("\n\n", 1)  # the first result says whether the table had to be loaded
+    assert "(0 rows)" not in results
+    assert {path.stem for path in (EXAMPLES.parent / "worked").iterdir()} == set(WORKED)
+
+
 @pytest.mark.nightly
 def test_quickstart_files_run_one_after_another(service: Service) -> None:
     service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 * MIB), "TENSILE_SPARE_TRAINERS": "3"}

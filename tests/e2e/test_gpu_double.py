@@ -157,6 +157,7 @@ def test_running_job_shrinks_for_another_program_whose_memory_is_really_free_and
     assert "fake CUDA" not in log, "the driver's double reported a violated rule"
 
 
+@pytest.mark.nightly
 def test_controller_with_mps_does_not_start_without_a_daemon(service: Service, tmp_path: Path) -> None:
     completed = subprocess.run(
         [sys.executable, "-c", CONTROLLER],

@@ -116,6 +116,7 @@ def test_a_grid_of_architectures_shares_one_snapshot_and_survives_a_trial_that_f
     assert running.value("select count(*) from tensile.snapshots where job_id >= %s", row[0]) <= 1
 
 
+@pytest.mark.nightly
 def test_the_same_trials_and_the_same_best_one_after_every_process_was_killed(service: Service) -> None:
     service.settings["TENSILE_SPARE_TRAINERS"] = "3"
     service.start()

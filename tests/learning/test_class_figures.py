@@ -94,6 +94,7 @@ def test_stored_bins_merge_into_wider_ones(rows: int, seed: int, bins: int) -> N
     assert np.array(merged) == pytest.approx(np.array(expected))
 
 
+@pytest.mark.nightly
 def test_stored_figures_are_bounded_and_say_why_they_are_missing() -> None:
     source = np.random.default_rng(0)
     few = stored_figures(source.normal(size=(5000, 30)), source.integers(0, 30, 5000), [f"c{i}" for i in range(30)])

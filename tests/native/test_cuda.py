@@ -186,6 +186,7 @@ except DeviceLostError as error:
     assert "failed: CUDA_ERROR_ECC_UNCORRECTABLE (the fake driver's words) 58000" in printed
 
 
+@pytest.mark.nightly
 def test_a_fault_of_a_jobs_own_computation_is_not_a_lost_device(library: Path) -> None:
     source = """
 import ctypes

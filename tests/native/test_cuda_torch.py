@@ -195,6 +195,7 @@ _native.cuda_end_torch()
     assert run(source, environment(library)).splitlines() == ["True", "((0, 500224),) True", "() False"]
 
 
+@pytest.mark.nightly
 def test_a_recorded_iteration_has_its_seeds_outside_the_planned_block(library: Path) -> None:
     source = """
 import ctypes

@@ -51,6 +51,7 @@ def test_rounds_keep_the_budget_in_whole_regions_for_any_timing(
     _check(jobs, planned, budget)
 
 
+@pytest.mark.nightly
 def test_four_networks_in_little_memory_are_faster_in_a_round() -> None:
     """On a device whose compute units the jobs share, waiting for another job's peak costs nothing."""
     graph = residual(120)

@@ -165,6 +165,7 @@ def test_error_names_the_rows_number_in_the_whole_batch(alice: Connection, serve
     assert (error.sqlstate, error.message) == ("22000", 'row 5000: column "n": no')
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("published")
 def test_statement_timeout_ends_a_batch_and_an_evaluation_between_parts(alice: Connection, serve: Serve) -> None:
     answers: list[Json] = []

@@ -1,10 +1,13 @@
 """Contention is measured by real processes, as many as jobs."""
 
+import pytest
+
 from indb_tensile.device.hardware import cores
 from indb_tensile.executor.latency.contention_step import BoundBy
 from worker import measure_contention
 
 
+@pytest.mark.nightly
 def test_jobs_beyond_the_cores_slow_each_other_down() -> None:
     alone, crowded = measure_contention.measure("cpu", 1, (1, 4 * cores()))
     assert (alone.jobs, alone.arithmetic, alone.memory, alone.mixed) == (1, 1.0, 1.0, 1.0)

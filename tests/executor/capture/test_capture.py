@@ -166,6 +166,7 @@ def test_signatures_depend_on_shapes_and_not_on_names() -> None:
     assert all(len(o.signature) == 64 and int(o.signature, 16) >= 0 for o in step.graph.operators)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("hash_seed", nightly_unless(lambda seed: seed == "1", ["1", "2"]))
 def test_signatures_are_the_same_in_every_process(hash_seed: str) -> None:
     """The other process has a hash seed of its own."""

@@ -333,6 +333,7 @@ def answers() -> dict[str, Any]:
     return ask("tests.executor.run.parking_process")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_graphs_are_closed_by_parking_and_recorded_anew_after_it_with_equal_bits(
     answers: dict[str, Any], kind: str

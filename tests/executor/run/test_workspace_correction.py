@@ -15,6 +15,7 @@ def answers() -> dict[str, Any]:
     return ask("tests.executor.run.correction_process")
 
 
+@pytest.mark.nightly
 def test_operator_that_grows_is_measured_again_and_has_planned_addresses_afterwards(
     answers: dict[str, Any],
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,7 @@ def test_a_higher_peak_gets_more_of_the_extra_time() -> None:
     assert bound_bytes(graph, latency_ns, NEVER, sum(latency_ns) + 50) in range(48, 52)
 
 
+@pytest.mark.nightly
 @few_examples()
 @given(graphs(), st.integers(2, 3), links(), st.data())
 def test_no_search_is_below_the_bound_of_a_repeated_step(
