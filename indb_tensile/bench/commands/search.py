@@ -1,7 +1,7 @@
 """Measures how long a search takes, and what it finds, beside training all trials to their end, one by one.
 
-    tensile bench search [--dsn "host=… user=postgres"] [--table digits] [--trials 16] [--parallel 4] [--seeds 5]
-                         [--epochs N] [--threads 1] [--json]
+    tensile bench search [--dsn "host=… user=postgres"] [--table breast_cancer] [--trials 16] [--parallel 4]
+                         [--seeds 5] [--epochs N] [--threads 1] [--json]
 
 The methods run in turns, for each seed, with the same trials: the values are drawn at random from the seed, which
 also decides the split, the weights and the batches.
@@ -14,7 +14,7 @@ Each method has a row: the median of the seconds from the commit of the search t
 validation rows and of that version's metric on the test rows (times 100), and of the epochs that all trials took. The
 ratios below are medians over the seeds of the ratio within a seed; points are those of the best validation metric.
 
-The benchmark creates a database for the table, on a server of its own unless the dsn, a superuser's, names one. Its
+The tables are those of `bench quality`. The benchmark creates a database for the table, on a server of its own unless the dsn, a superuser's, names one. Its
 controller trains on the processor, each trial on `--threads` threads.
 """
 
@@ -34,15 +34,15 @@ from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.bench_controller import bench_controller, wait_for
 from indb_tensile.bench.harness.bench_database import temporary_database
 from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.quality_sets import KNOWN_SETS, load
 from indb_tensile.bench.harness.rows import stamped
-from indb_tensile.bench.harness.stored_samples import store_samples
+from indb_tensile.bench.harness.stored_samples import store_table
 from indb_tensile.catalog.connection import connect
 from indb_tensile.catalog.queries import parse
 from indb_tensile.config import MIB
 from indb_tensile.errors import InvariantError, TensileError
 
 PURPOSE = "tensile bench search"
-TABLES = ("digits", "breast_cancer", "diabetes")
 METHODS = ("asha", "together", "turns")
 _ARCHITECTURE = {
     "type": "mlp",
@@ -86,11 +86,12 @@ def measure(dsn: str, options: argparse.Namespace) -> dict[str, list[Figures]]:
         for role in ("tensile_worker", "tensile_reader"):
             connection.execute(sql.SQL(_SQL["allow_login"]).format(sql.Identifier(role)))
         connection.execute(_SQL["grant_use"])
-        store_samples(connection, (options.table,))
+        table = load(options.table)
+        store_table(connection, table)
         for seed in range(options.seeds):
             trials: set[str] = set()
             for method in METHODS[seed % len(METHODS) :] + METHODS[: seed % len(METHODS)]:
-                figures, parameters = _search(connection, options, method, seed)
+                figures, parameters = _search(connection, options, table.target, method, seed)
                 seen[method].append(figures)
                 trials.add(parameters)
             if len(trials) > 1:
@@ -114,7 +115,7 @@ def ratios(seen: dict[str, list[Figures]]) -> list[str]:
 
 
 def _search(
-    connection: psycopg.Connection, options: argparse.Namespace, method: str, seed: int
+    connection: psycopg.Connection, options: argparse.Namespace, target: str, method: str, seed: int
 ) -> tuple[Figures, str]:
     """Run one search. Returns its figures and the values of its trials."""
     hyperparams: dict[str, Any] = (
@@ -123,6 +124,7 @@ def _search(
     values = {
         "model": f"{method}_{seed}",
         "table": options.table,
+        "target": target,
         "trials": options.trials,
         "parallel": 1 if method == "turns" else options.parallel,
         "prune": "asha" if method == "asha" else "none",
@@ -171,7 +173,7 @@ def _line(row: dict[str, Any]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dsn", default="", help="a superuser's connection to any database of the server")
-    parser.add_argument("--table", choices=TABLES, default=TABLES[0])
+    parser.add_argument("--table", choices=KNOWN_SETS, default="breast_cancer", metavar="SET")
     parser.add_argument("--trials", type=whole(2), default=16)
     parser.add_argument("--parallel", type=whole(2), default=4)
     parser.add_argument("--seeds", type=whole(), default=5)

@@ -7,7 +7,7 @@ alter role {} login
 grant tensile_user to current_user
 
 -- search --
-select public.tensile_search(%(model)s, %(table)s::regclass, trials => %(trials)s, parallel => %(parallel)s,
+select public.tensile_search(%(model)s, %(table)s::regclass, target => %(target)s, trials => %(trials)s, parallel => %(parallel)s,
                              sampler => 'random', prune => %(prune)s, search_seed => %(seed)s,
                              architecture => %(architecture)s, hyperparams => %(hyperparams)s,
                              split => jsonb_build_object('seed', %(seed)s::integer), deploy => 'always')
