@@ -78,9 +78,13 @@ declare
   -- The trigger of jobs joins the rows before and after a change by comparing all with all.
   most constant integer := 200;
   doomed bigint[];
+  searches bigint[];
   settled bigint;
   failed bigint;
 begin
+  searches := array(select distinct a.job_id
+                      from tensile.awaited_jobs as a join tensile.jobs as j on j.job_id = a.job_id
+                     where a.awaited_id = any (ended) and j.search_id = j.job_id);
   with free as (
     select a.job_id, a.awaited_id
       from tensile.awaited_jobs as a join tensile.jobs as e on e.job_id = a.awaited_id
@@ -130,6 +134,7 @@ begin
       order by e.state in ('failed', 'cancelled') desc nulls first, a.awaited_id limit 1) as cause
    where j.job_id = locked.job_id;
   get diagnostics failed = row_count;
+  perform pg_notify('tensile', 'search ' || s.job_id) from unnest(searches) as s (job_id);
   return settled + failed;
 end
 $$;

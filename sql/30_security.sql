@@ -247,6 +247,8 @@ as $$
   with ended as (
     delete from tensile.jobs as j
      where j.state in ('succeeded', 'failed', 'cancelled') and j.finished_at < ended_before
+       -- A search needs the jobs of its trials until it ends.
+       and not exists (select from tensile.jobs as s where s.job_id = j.search_id and s.finished_at is null)
     returning 1
   )
   select count(*) from ended

@@ -94,10 +94,13 @@ declare
   kinds constant text[] := '{events,plans,metrics,jobs,workers,links,versions,usage}';
   deleted bigint;
 begin
-  -- The jobs that are old enough to be deleted with their rows in other tables.
+  -- The jobs that are old enough to be deleted with their rows in other tables. A search needs the jobs and versions of
+  -- its trials until it ends.
   cutoff := now() - (tensile.setting('retain_jobs') #>> '{}')::interval;
   ended := array(select j.job_id from tensile.jobs as j
-                  where j.finished_at < cutoff order by j.finished_at, j.job_id limit remaining);
+                  where j.finished_at < cutoff
+                    and not exists (select from tensile.jobs as s where s.job_id = j.search_id and s.finished_at is null)
+                  order by j.finished_at, j.job_id limit remaining);
 
   cutoff := now() - (tensile.setting('retain_events') #>> '{}')::interval;
   delete from tensile.job_events as e
@@ -184,6 +187,8 @@ begin
    where v.version_id = any (array(
            select o.version_id from tensile.model_versions as o
             where not o.deployed  -- checked again after the row is locked
+              and not exists (select from tensile.jobs as t join tensile.jobs as s on s.job_id = t.search_id
+                               where t.job_id = o.job_id and s.finished_at is null)
               and o.version_id in (
                     select r.version_id
                       from (select n.version_id,

@@ -113,7 +113,7 @@ def _serve(
 
 
 def _report(link: TrainerLink, job: JobId, error: TensileError, blame: Blame = Blame.JOB) -> None:
-    log.warning("job %s: %s", job, error)
+    log.log(logging.INFO if isinstance(error, HeldTrialError) else logging.WARNING, "job %s: %s", job, error)
     with contextlib.suppress(OSError):  # the controller is gone, and this process ends too
         link.send(
             Failed(

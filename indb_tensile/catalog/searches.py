@@ -12,7 +12,7 @@ from indb_tensile.catalog import models
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.catalog.jobs import lost_claim
 from indb_tensile.catalog.queries import query
-from indb_tensile.errors import TensileError
+from indb_tensile.errors import MissingError, TensileError
 from indb_tensile.job import ClaimedJob, JobId, JobState
 
 
@@ -236,11 +236,15 @@ def prune_trials(connection: Connection, search: JobId, numbers: Sequence[int], 
 def end_search(connection: Connection, search: JobId, version: int, deploy: str) -> bool:
     """End a search with the version of its best trial, and deploy that if `deploy`, as requested, allows it.
 
-    Returns False if a row is locked, or if another version was deployed since it was read: then call it again.
+    Returns False if a row is locked, or if another version was deployed since it was read: then call it again. Raises
+    MissingError if the version was deleted.
     """
     best = _best_version(connection, version)
     if best is None:
-        return False
+        raise MissingError(
+            f"the version of the best trial of search {search} was deleted before the search ended",
+            hint=f"Repeat the search: select tensile_retry({search});",
+        )
     obstacle = why_best_not_deployed(deploy, best)
     reason = (
         None

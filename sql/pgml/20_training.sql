@@ -270,10 +270,6 @@ begin
   if wrong_kind is not null then
     raise exception '% is not a JSON object', wrong_kind
       using errcode = 'invalid_parameter_value', hint = format('Give an object, as in %s => ''{}''.', wrong_kind);
-  elsif request ->> 'search' is not null or request -> 'search_params' not in ('{}', 'null')
-        or request -> 'search_args' not in ('{}', 'null') then
-    perform pgml.refuse('search', 'search, search_params and search_args look for hyperparams.',
-      'Enqueue a training for each setting: they share the device, and the best version is deployed.');
   elsif lower(request ->> 'runtime') not in ('python', 'rust') then
     raise exception 'runtime is "%"', left(request ->> 'runtime', 100)
       using errcode = 'invalid_parameter_value', hint = 'Leave it out: it has no effect.';
@@ -285,6 +281,49 @@ $$;
 comment on function pgml.check_unused(jsonb) is
   'raises an error for arguments of pgml.train that are of the wrong kind, or have no counterpart';
 
+create or replace function pgml.own_search(request jsonb) returns jsonb
+  language plpgsql stable
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  way constant text := lower(request ->> 'search');
+  params constant jsonb := coalesce(nullif(request -> 'search_params', 'null'), '{}');
+  args constant jsonb := coalesce(nullif(request -> 'search_args', 'null'), '{}');
+  unfit text;
+begin
+  if way is null then
+    if params <> '{}' or args <> '{}' then
+      raise exception 'search_params and search_args mean nothing without search'
+        using errcode = 'invalid_parameter_value', hint = 'Give search => ''grid'' or search => ''random''.';
+    end if;
+    return null;
+  elsif way not in ('grid', 'random') then
+    perform pgml.refuse(format('search "%s"', left(way, 100)), null, 'Choose ''grid'' or ''random''.');
+  end if;
+  select p.key into unfit from jsonb_each(params) as p
+   where jsonb_typeof(p.value) <> 'array' or p.value = '[]' order by p.key limit 1;
+  if unfit is not null or params = '{}' then
+    raise exception 'search_params %', coalesce(format('has no list of values for "%s"', unfit), 'is empty')
+      using errcode = 'invalid_parameter_value',
+            hint = 'Give lists of values, as in search_params => ''{"learning_rate": [0.001, 0.01]}''.';
+  end if;
+  select a.key into unfit from jsonb_each(args) as a
+   where not (a.key = 'n_iter' and way = 'random' and a.value::text ~ '^[1-9][0-9]{0,2}$'
+              or a.key = 'random_state' and a.value::text ~ '^[0-9]{1,9}$') order by a.key limit 1;
+  if unfit is not null then
+    perform pgml.refuse(format('search_args: "%s": %s', unfit, left((args -> unfit)::text, 100)), null,
+      'Supported are n_iter, from 1 to 999, for a random search, and random_state.');
+  end if;
+  return jsonb_build_object('sampler', way, 'trials', case way when 'random' then coalesce(args -> 'n_iter', '10') end,
+                            'search_seed', coalesce(args -> 'random_state', '0'))
+         || jsonb_build_object('params', (select jsonb_object_agg(p.key, jsonb_build_object('choices', p.value))
+                                            from jsonb_each(params) as p));
+end
+$$;
+comment on function pgml.own_search(jsonb) is
+  'returns the options of tensile_search for those of pgml.train, with the hyperparams that vary under params; null '
+  'without a search';
+
 -- Enqueuing -----------------------------------------------------------------------------------------------------------
 
 create or replace function pgml.enqueue(request jsonb, callers_path text) returns jsonb
@@ -293,8 +332,10 @@ create or replace function pgml.enqueue(request jsonb, callers_path text) return
 as $$
 declare
   project constant text := request ->> 'project_name';
-  given constant jsonb := coalesce(nullif(request -> 'hyperparams', 'null'), '{}');
+  given jsonb := coalesce(nullif(request -> 'hyperparams', 'null'), '{}');
   repeated constant boolean := request ->> 'relation_name' is null;
+  searched jsonb;
+  training jsonb;
   last jsonb;
   task text;
   architecture jsonb;
@@ -303,6 +344,8 @@ declare
 begin
   perform public.tensile_require_role('tensile_user');
   perform pgml.check_unused(request);
+  searched := pgml.own_search(request);
+  given := given || coalesce(searched -> 'params', '{}');
   last := pgml.last_request(project);
   task := pgml.known_task(project, request ->> 'task', last);
   architecture := pgml.network(request ->> 'algorithm', given);
@@ -315,7 +358,7 @@ begin
   else
     relation := (last #>> '{relation,oid}')::oid;
   end if;
-  job := tensile.train(tensile.training_request(
+  training := tensile.training_request(
     model => project, relation => relation, task => task, architecture => architecture::text,
     target => coalesce(request ->> 'y_column_name', case when repeated then last ->> 'target' end),
     hyperparams => pgml.own_hyperparams(given, architecture),
@@ -327,7 +370,11 @@ begin
     metric => case task when 'classification' then 'f1_macro' when 'regression' then 'r2' end,
     deploy => case when (request ->> 'automatic_deploy')::boolean is false then 'never' else 'if_better' end,
     snapshot => coalesce((request ->> 'materialize_snapshot')::boolean, false)
-  ) || jsonb_build_object('search_path', callers_path));
+  ) || jsonb_build_object('search_path', callers_path);
+  job := case when searched is null then tensile.train(training)
+              else tensile.search(tensile.search_request(
+                     training, (searched ->> 'trials')::integer, 4, searched ->> 'sampler', 'none',
+                     (searched ->> 'search_seed')::bigint, null)) end;
   return jsonb_build_object(
     'project', project, 'algorithm', lower(request ->> 'algorithm'), 'deployed', false, 'status', 'queued', 'job', job,
     'task', (select j.spec ->> 'task' from tensile.jobs as j where j.job_id = job));

@@ -174,6 +174,29 @@ def test_a_later_training_repeats_relation_target_task_and_split(alice: Connecti
     value(alice, TRAIN.format("'again'", "'classification', 'iris', 'species'"))
 
 
+def test_a_search_becomes_a_search_whose_trials_are_trained_to_their_end(alice: Connection) -> None:
+    job = value(
+        alice,
+        """select job from pgml.train('searched', 'classification', 'iris', 'species', 'mlp', search => 'random',
+             hyperparams => '{"epochs": 3}', search_params => '{"hidden": [[4], [8]], "learning_rate": [0.1, 0.01]}',
+             search_args => '{"n_iter": 3, "random_state": 7}')""",
+    )
+    options = value(alice, "select spec -> 'search' from tensile.jobs where job_id = %s", job)
+    assert options == {
+        "trials": 3,
+        "parallel": 4,
+        "sampler": "random",
+        "prune": {"type": "none"},
+        "search_seed": 7,
+        "max_duration_s": None,
+        "space": {
+            "architecture": {"type": "mlp", "hidden": {"choices": [[4], [8]]}},
+            "hyperparams": {"epochs": 3, "learning_rate": {"choices": [0.1, 0.01]}},
+            "preprocess": {},
+        },
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "sqlstate", "word"),
     [
@@ -182,8 +205,17 @@ def test_a_later_training_repeats_relation_target_task_and_split(alice: Connecti
         (f"'classification', {IRIS}, 'ridge'", "0A000", "weight_decay"),
         (f"'classification', {IRIS}, null", "0A000", "mlp"),
         (f"'clustering', {IRIS}", "0A000", "classification"),
-        (f"'classification', {IRIS}, search => 'grid'", "0A000", "each setting"),
-        (f"""'classification', {IRIS}, search_params => '{{"alpha": [1]}}'""", "0A000", "each setting"),
+        (f"'classification', {IRIS}, search => 'bayes'", "0A000", "random"),
+        (f"'classification', {IRIS}, search => 'grid'", "22023", "lists of values"),
+        (f"""'classification', {IRIS}, search_params => '{{"alpha": [1]}}'""", "22023", "search =>"),
+        (f"""'classification', {IRIS}, search => 'grid', search_params => '{{"epochs": 1}}'""", "22023", "lists"),
+        (f"""'classification', {IRIS}, search => 'grid', search_params => '{{"epochs": [0]}}'""", "22023", "epochs"),
+        (
+            f"""'classification', {IRIS}, search => 'grid', search_params => '{{"epochs": [1]}}',
+                search_args => '{{"n_iter": 3}}'""",
+            "0A000",
+            "n_iter",
+        ),
         (f"'classification', {IRIS}, hyperparams => '[1]'", "22023", "object"),
         (f"""'classification', {IRIS}, hyperparams => '{{"C": 1}}'""", "0A000", "weight_decay"),
         (f"""'classification', {IRIS}, hyperparams => '{{"fit_intercept": false}}'""", "0A000", "Leave"),

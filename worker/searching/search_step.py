@@ -95,7 +95,7 @@ class SearchStep:
                     trial.allowed_rung == rung and trial.waits and rung not in trial.results
                 ):
                     searches.allow_rung(connection, self._search, number, rung)
-            except psycopg.errors.ProgramLimitExceeded as refusal:
+            except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.ConfigurationLimitExceeded) as refusal:
                 log.info("search %s: trial %s is begun later: %s", self._search, number, refusal.diag.message_primary)
                 return
             except psycopg.errors.InsufficientPrivilege as refusal:

@@ -14,8 +14,8 @@ Each method has a row: the median of the seconds from the commit of the search t
 validation rows and of that version's metric on the test rows (times 100), and of the epochs that all trials took. The
 ratios below are medians over the seeds of the ratio within a seed; points are those of the best validation metric.
 
-The tables are those of `bench quality`. The benchmark creates a database for the table, on a server of its own unless the dsn, a superuser's, names one. Its
-controller trains on the processor, each trial on `--threads` threads.
+The tables are those of `bench quality`. The benchmark creates a database for the table, on a server of its own unless
+the dsn, a superuser's, names one. Its controller trains on the processor, each trial on `--threads` threads.
 """
 
 import argparse
