@@ -9,13 +9,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from indb_tensile.catalog import notify
 from indb_tensile.catalog.notify import Notification
 from indb_tensile.controller.background_planner import BackgroundPlanner
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.heartbeat import BeatAnswered, Claims, LeaseOver, Outdated
+from indb_tensile.controller.loop_partners import HeartbeatControl, ServiceControl
 from indb_tensile.controller.mailbox import Mailbox
 from indb_tensile.controller.message_facts import fact
 from indb_tensile.controller.progress_watch import ProgressWatch
@@ -31,7 +31,7 @@ from indb_tensile.errors import (
     InvariantError,
     TensileError,
 )
-from indb_tensile.job import Blame, ClaimedJob, WorkerId
+from indb_tensile.job import Blame, ClaimedJob
 from indb_tensile.messages import (
     Adopt,
     Assign,
@@ -93,30 +93,6 @@ Mail = BeatAnswered | LeaseOver | Outdated | Notification | BudgetChange | Answe
 
 _DEVICE_S = 1.0  # between two readings of the device's use
 _LAST_WRITES_S = 10.0  # for the last catalog writes of a controller that stops while the database is away
-
-
-class HeartbeatControl(Protocol):
-    """The methods of the heartbeat that the loop uses."""
-
-    def serve(self, worker: WorkerId, registered_s: float) -> None:
-        """Renew the lease of this worker from now on."""
-        ...
-
-    def nudge(self) -> None:
-        """Send a heartbeat at once."""
-        ...
-
-
-class ServiceControl(Protocol):
-    """The methods of the service process that the loop uses."""
-
-    def serve(self, worker: WorkerId | None) -> None:
-        """Serve this worker from now on; None stops the service."""
-        ...
-
-    def attend(self, now_s: float) -> None:
-        """Notice that the process has ended, and start it if it is due."""
-        ...
 
 
 class Controller:

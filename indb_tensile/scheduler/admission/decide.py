@@ -27,8 +27,8 @@ questions.py has the details; docs/developer/architecture.md has an example, tur
 
 from dataclasses import replace
 
-from indb_tensile.errors import DatabaseError, DeviceMemoryError, InvariantError
-from indb_tensile.job import ORPHANED, Blame
+from indb_tensile.errors import InvariantError
+from indb_tensile.job import Blame
 from indb_tensile.scheduler.admission.admission_orders import (
     CancelJob,
     EndMethod,
@@ -53,7 +53,6 @@ from indb_tensile.scheduler.admission.events import (
     Correction,
     Event,
     Exit,
-    ExitCause,
     Failure,
     Finish,
     Holding,
@@ -73,6 +72,7 @@ from indb_tensile.scheduler.admission.events import (
     Stop,
     Tick,
 )
+from indb_tensile.scheduler.admission.exit_outcome import outcome_of
 from indb_tensile.scheduler.admission.fair_turns import begin_turn, credit, enter
 from indb_tensile.scheduler.admission.measurements import measured, note_change
 from indb_tensile.scheduler.admission.memory_correction import correct_memory, place_again
@@ -101,9 +101,7 @@ from indb_tensile.scheduler.admission.sharing import advance, divide, improve
 from indb_tensile.scheduler.admission.shift_rule import let_shifted_return, look_again
 from indb_tensile.scheduler.admission.trainer_staff import lengthened, staff, tick
 from indb_tensile.scheduler.workload import Workload, least_bytes
-from indb_tensile.sizes import size
 
-_SIGSEGV = 11  # the signal by which strict mode ends a process that touches memory that is away
 _TIMEOUT = "57014"  # query_canceled: the SQLSTATE that statement_timeout raises
 
 
@@ -400,55 +398,10 @@ def _exited(decision: Decision, exit_: Exit) -> None:
         return
     decision.order(ReleaseTrainer(trainer=exit_.trainer))
     if member.outcome is None:
-        member = replace(member, stage=JobStage.ENDING, outcome=_interrupted(exit_), target=None)
+        member = replace(member, stage=JobStage.ENDING, outcome=outcome_of(exit_), target=None)
     _drop(decision, member)
     # After a success the device was divided when the trainer said so. Only jobs that still wait may gain.
     decision.plan_anew(PlanReason.START if isinstance(member.outcome, Succeeded) else PlanReason.END)
-
-
-def _interrupted(exit_: Exit) -> Interrupted:
-    """Return the outcome of the job of a trainer that exited without a reason of its own."""
-    match exit_.ending:
-        case ExitCause.STARVED | ExitCause.PROBABLY_STARVED:
-            return _starved(exit_)
-        case ExitCause.OUTSIDE:
-            reason = f"its trainer was killed by signal {-exit_.code} from outside"
-            return Interrupted(reason=reason, blame=Blame.OTHERS)
-        case ExitCause.STOPPED:
-            return Interrupted(reason="its controller stopped its trainer", blame=Blame.OTHERS)
-        case ExitCause.BABBLED:
-            return Interrupted(reason="its trainer sent a message that its controller cannot read")
-        case ExitCause.BY_ITSELF:
-            reason = f"its trainer ended with {_exit_text(exit_.code)} before the job was done"
-            foreign = exit_.code in (DatabaseError.exit_code, ORPHANED)
-            return Interrupted(reason=reason, blame=Blame.OTHERS if foreign else Blame.JOB)
-
-
-def _starved(exit_: Exit) -> Interrupted:
-    """Return the outcome after the kernel ended the trainer for memory. One more attempt is made, because other
-    processes may have taken the memory.
-    """
-    reason = "the kernel ended its trainer for memory"
-    if exit_.ending is ExitCause.PROBABLY_STARVED:
-        reason = "its trainer got SIGKILL, not from its controller: most probably the kernel ended it for memory"
-    if exit_.peak_bytes:
-        # The peak counts pages that the process shares with others, so it may exceed the memory of the machine.
-        reason += f": it had {size(min(exit_.peak_bytes, exit_.memory_bytes or exit_.peak_bytes))}"
-        reason += f" of {size(exit_.memory_bytes)}" if exit_.memory_bytes else ""
-    fault = Fault(
-        sqlstate=DeviceMemoryError.sqlstate,
-        message=reason,
-        detail="This is memory of the host, not of the device. The job's event reading tells what its rows need.",
-        hint="Leave columns out with exclude, train on a sample of the rows or with a smaller batch_size, let fewer "
-        "jobs run at a time (max_jobs), lower read_limit_bytes, so that such a table is refused before it is read, "
-        "or give the machine or its container more memory.",
-    )
-    return Interrupted(reason=reason, blame=Blame.MEMORY, fault=fault)
-
-
-def _exit_text(code: int) -> str:
-    """Describe an exit code for a reader."""
-    return "a memory fault (SIGSEGV, see the controller's log)" if code == -_SIGSEGV else f"code {code}"
 
 
 def _spare_exited(decision: Decision, trainer: TrainerId) -> None:
