@@ -12,8 +12,8 @@ is the area under the ROC curve times 100, for more than two classes the mean ov
 - `mlp` is scikit-learn's MLP with its defaults, on a network's usual numbers: texts as ones and zeros.
 - `plain` is our network as a plain script trains it: Adam with a rate of 0.001, batches of 128, 50 epochs.
 - `logistic` is scikit-learn's logistic regression on the same numbers, whose penalty is chosen by cross-validation.
-- `own_mlp` is our `mlp` with its defaults, trained in the same way as the default; a network for tables, such as
-  `tabm`, has its own name.
+- `own_mlp`, `own_boosting` and `own_linear` are our architectures `mlp`, `boosting` and `linear` with their defaults,
+  trained in the same way as the default; a network for tables, such as `tabm`, has its own name.
 
 The small tables iris and wine are not part of the list: `--sets iris wine penguins --methods default logistic`.
 
@@ -295,7 +295,8 @@ _COMPARED: dict[str, Callable[[SampleTable, int], tuple[Metrics, int]]] = {
 }
 METHODS = (
     _COMPARED
-    | {"logistic": _logistic, "own_mlp": _network("mlp")}
+    | {"logistic": _logistic}
+    | {f"own_{kind}": _network(kind) for kind in ("mlp", "boosting", "linear")}
     | {kind: _network(kind) for kind in TABLE_ARCHITECTURES}
 )
 

@@ -14,8 +14,10 @@ from indb_tensile.bench.harness.sample_tables import SampleTable
 from indb_tensile.job import JobSpec, Relation
 from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.encoded_parts import Part
+from indb_tensile.learning.estimators import Estimator
 from indb_tensile.learning.hyperparams import learning_rate
 from indb_tensile.learning.model_metrics import evaluate
+from indb_tensile.learning.plateau import Plateau
 from indb_tensile.learning.preparation import Prepared
 
 _EVALUATED_ROWS = 4096
@@ -38,26 +40,38 @@ def specify(
 
 
 def train(prepared: Prepared) -> tuple[int, int]:
-    """Train in place as a job's loop does, and load the best epoch's weights. Returns the epochs and steps taken."""
+    """Train in place as a job's loop does, and load the best epoch's weights. Returns the epochs and steps taken.
+
+    A model of scikit-learn is fitted, and its iterations are returned as both.
+    """
+    if isinstance(prepared.module, Estimator):
+        seed, threads = prepared.settings.seed, torch.get_num_threads()
+        fitted = prepared.module.fit(prepared.train, prepared.valid, prepared.task, seed=seed, threads=threads)
+        return fitted.iterations, fitted.iterations
     module, settings, stop = prepared.module, prepared.settings, prepared.early_stop
     optimizer = torch.optim.AdamW(
         module.parameters(), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
     )
     per_epoch = batch_plan(prepared.train.rows, settings).steps
     best: dict[str, torch.Tensor] = {}
+    plateau = Plateau()
     epoch = 0
     while epoch < settings.epochs and not stop.stopped:
         module.train()
         for step, rows in enumerate(batches(prepared.train, epoch, settings)):
-            rate = learning_rate(settings, epoch * per_epoch + step, settings.epochs * per_epoch)
+            at, total = epoch * per_epoch + step, settings.epochs * per_epoch
+            rate = learning_rate(settings, at, total, plateau.reductions)
             optimizer.param_groups[0]["lr"] = rate
             loss = prepared.loss(module(prepared.train.x[rows]), prepared.train.y[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        if stop.patience is not None:
-            stop = stop.observe(epoch, float(prepared.loss(outputs_of(prepared, prepared.valid), prepared.valid.y)))
-            if stop.best_epoch == epoch:
+        if stop.patience is not None or settings.decay_patience is not None:
+            loss_value = float(prepared.loss(outputs_of(prepared, prepared.valid), prepared.valid.y))
+            if settings.decay_patience is not None:
+                plateau = plateau.observe(loss_value, settings.decay_patience)
+            stop = stop.observe(epoch, loss_value) if stop.patience is not None else stop
+            if stop.patience is not None and stop.best_epoch == epoch:
                 best = {name: value.clone() for name, value in module.state_dict().items()}
         epoch += 1
     if best:
