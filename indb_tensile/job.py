@@ -63,6 +63,7 @@ class Task(StrEnum):
 
     CLASSIFICATION = "classification"
     REGRESSION = "regression"
+    MULTILABEL = "multilabel"  # each row has a set of labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class JobSpec:
     `transform` has the expressions of computed features and the types of the columns that they name; the snapshot has
     their values, and no worker evaluates them. A job that has `predict` trains nothing; its task, target and
     architecture are those of the version that predicts.
+    `targets` has the columns of a target of several; `target` is then their list as JSON, which names the target.
     """
 
     model: str
@@ -168,6 +170,12 @@ class JobSpec:
     part_tables: dict[str, PartTable] = field(default_factory=dict)
     transform: dict[str, Any] | None = None
     predict: PredictInto | None = None
+    targets: tuple[str, ...] = ()
+
+    @property
+    def target_columns(self) -> tuple[str, ...]:
+        """Return the columns to predict."""
+        return self.targets or (self.target,)
 
     @property
     def takes_device(self) -> bool:

@@ -14,8 +14,10 @@ import torch
 from torch import nn
 
 from indb_tensile.errors import RequestError
+from indb_tensile.job import Task
 from indb_tensile.learning.embedded_rows import table_network
 from indb_tensile.learning.layers import Shape, output_shape, stack
+from indb_tensile.learning.member_mean import OutputKind, output_kind_of
 from indb_tensile.request.network_rules import (
     ARCHITECTURES,
     ESTIMATORS,
@@ -28,27 +30,34 @@ from indb_tensile.request.network_rules import (
 from indb_tensile.request.parameter_rules import fill_defaults
 
 
-def build(architecture: dict[str, Any], input_shape: Shape, outputs: int, *, seed: int = 0) -> nn.Module:
+def build(
+    architecture: dict[str, Any], input_shape: Shape, outputs: int, *, seed: int = 0, task: Task | None = None
+) -> nn.Module:
     """Build the network for rows of `input_shape`. Its output has the shape (batch, outputs).
 
-    Equal seeds give equal parameters. Raises RequestError as `build_without_memory` does.
+    `task` is as for `build_without_memory`. Equal seeds give equal parameters. Raises RequestError as that does.
     """
     return _with_fresh_parameters(
-        build_without_memory(architecture, input_shape, outputs).to_empty(device="cpu"), seed
+        build_without_memory(architecture, input_shape, outputs, task=task).to_empty(device="cpu"), seed
     )
 
 
-def build_without_memory(architecture: dict[str, Any], input_shape: Shape, outputs: int) -> nn.Module:
+def build_without_memory(
+    architecture: dict[str, Any], input_shape: Shape, outputs: int, *, task: Task | None = None
+) -> nn.Module:
     """Build the network on the meta device, where tensors have shapes but no memory.
 
-    Raises RequestError with the layer's number and the shapes if the layers do not fit together.
+    `task` says what the outputs are. Without it, one output is a value, and several ones are those of classes. Raises
+    RequestError with the layer's number and the shapes if the layers do not fit together.
     """
     check_architecture(architecture)
     with torch.device("meta"):
         if architecture["type"] in ESTIMATORS:
             module = _estimator(architecture, outputs)
         elif architecture["type"] in TABLE_ARCHITECTURES:
-            module = table_network(architecture["type"], _values(architecture), input_shape, outputs)
+            module = table_network(
+                architecture["type"], _values(architecture), input_shape, outputs, _output_kind(task, outputs)
+            )
         else:
             module = stack(expand(architecture, input_shape), input_shape, outputs)
     own = output_shape(module.eval(), input_shape, "the network")
@@ -63,6 +72,12 @@ def build_without_memory(architecture: dict[str, Any], input_shape: Shape, outpu
         hint = "Make its layers narrower."
         raise RequestError(f"architecture: {parameters} parameters are more than {MOST_PARAMETERS}", hint=hint)
     return module
+
+
+def _output_kind(task: Task | None, outputs: int) -> OutputKind:
+    if task is None:
+        return OutputKind.VALUES if outputs == 1 else OutputKind.CLASSES
+    return output_kind_of(task)
 
 
 def _estimator(architecture: dict[str, Any], outputs: int) -> nn.Module:

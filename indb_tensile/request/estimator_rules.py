@@ -44,6 +44,17 @@ def check_estimator(spec: Json) -> None:
             raise RequestError(f"{argument} means nothing with architecture {kind}", hint=hint)
 
 
+def check_targets_of_estimator(architecture: Mapping[str, Any], task: str, *, several: bool) -> None:
+    """Raise RequestError for a model of scikit-learn that is to predict several values or a set of labels."""
+    if is_estimator(architecture) and (task == "multilabel" or (several and task == "regression")):
+        what = "sets of labels" if task == "multilabel" else "several values"
+        raise RequestError(
+            f"architecture {architecture['type']} cannot predict {what}",
+            detail="A model of scikit-learn predicts one value or one class for each row.",
+            hint="Train a network, such as architecture => 'mlp', or a model for each target.",
+        )
+
+
 def refuse_plan(architecture: Json) -> None:
     """Refuse to explain the plan of a model that has none."""
     if is_estimator(architecture):

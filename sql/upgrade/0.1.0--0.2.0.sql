@@ -172,6 +172,7 @@ create table tensile.awaited_jobs (
 );
 create index awaited_jobs_awaited on tensile.awaited_jobs (awaited_id);
 
+alter type tensile.task add value 'multilabel';
 alter type tensile.job_phase add value 'paused';
 alter type tensile.job_phase add value 'parked';
 alter type tensile.job_phase add value 'predicting';

@@ -40,7 +40,7 @@ def estimate_of(
     )
     described = [Column(name=name, type="", wire=wire) for name, wire in wires.items()]
     options = FeatureOptions.parse(preprocess or {})
-    return estimate_memory(statistics, target="y", described=described, options=options, test_size=0.15)
+    return estimate_memory(statistics, targets=["y"], described=described, options=options, test_size=0.15)
 
 
 def statistics(width_bytes: float = 8, distinct: float = -1, null_share: float = 0) -> ColumnStatistics:

@@ -65,7 +65,7 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         baseline=baseline_input(prepared.train.x, prepared.preprocessor),
     )
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
-    metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor)
+    metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor, each=True)
     names = prepared.preprocessor.target.names
     figures = stored_figures(outputs, targets, names) if prepared.task is Task.CLASSIFICATION else {}
     figures["feature_importance"] = stored_importance(bundle, prepared.held_out, prepared.metric)

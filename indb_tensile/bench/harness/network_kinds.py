@@ -108,19 +108,21 @@ _LOSS_OPTIONS: dict[str, Mapping[str, Any]] = {
 }
 
 
-def _loss_kind(task: Task, name: str) -> NetworkKind:
-    """Return the kind that trains with the loss of this name."""
+def _loss_kind(task: Task, name: str, values: int = 1) -> NetworkKind:
+    """Return the kind that trains with the loss of this name, to predict classes, labels, or this many values."""
     settings = TrainingSettings.parse({"loss": name, **_LOSS_OPTIONS.get(name, {})}, ROWS)
     classified = task is Task.CLASSIFICATION
+    outputs = values if task is Task.REGRESSION else CLASSES
 
     def weighted_targets(rows: int) -> torch.Tensor:
         # Poisson's loss is for values of 0 or more.
-        values = torch.randint(CLASSES, (rows,)) if classified else torch.rand(rows)
-        return pack(values, torch.rand(rows))
+        if task is Task.MULTILABEL:
+            return pack(torch.randint(2, (rows, outputs)), torch.rand(rows))
+        return pack(torch.randint(CLASSES, (rows,)) if classified else torch.rand(rows, outputs), torch.rand(rows))
 
     return NetworkKind(
-        name=name,
-        build=embedded_networks.builders(CLASSES if classified else 1)["tabm"],
+        name=name if values == 1 else f"{name}_of_{values}",
+        build=embedded_networks.builders(outputs)["tabm"],
         x=embedded_networks.encoded_rows,
         y=weighted_targets,
         loss=loss_of(task, settings, weighted=True, members=True),
@@ -217,5 +219,6 @@ _ALL = (
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     *(_loss_kind(Task(task), name) for task, names in LOSSES.items() for name in names),
+    *(_loss_kind(Task.REGRESSION, name, values=3) for name in ("mse", "poisson")),
 )
 KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})
