@@ -17,10 +17,12 @@ from pathlib import Path
 
 from indb_tensile import config, settings_loader
 from indb_tensile._native import Passages
+from indb_tensile.catalog.baseline_files import BaselineFiles
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
-from indb_tensile.config import Settings
+from indb_tensile.config import Settings, baseline_directory
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
+from indb_tensile.controller.baseline_process import BaselineProcess
 from indb_tensile.controller.controller_loop import Controller, Mail
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.device_room import Headroom, RoomLimits
@@ -81,6 +83,7 @@ from .start_patience import sentences, with_patience
 TRAINER = "indb_tensile.worker.trainer"
 SERVICE = "indb_tensile.worker.service"
 LEARNER = "indb_tensile.worker.learner"
+BASELINE = "indb_tensile.worker.baseline"
 
 # Two jobs on one GPU are assumed to slow each other down by half until they have been measured side by side: a guess
 # between no slowdown and turns, so that a first pair is tried.
@@ -137,9 +140,10 @@ def _run(settings: Settings) -> None:
         if isinstance(chosen, Emulated):
             link = _measure_emulated_link(ledger, link, records)
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
-        service, learner = _make_service(settings, forks), _make_learner(settings, forks)
-        for part in (service, learner):
-            stack.callback(part.stop)
+        beside = _ProcessesBeside(
+            _make_service(settings, forks), _make_learner(settings, forks), _make_baseline(settings, forks)
+        )
+        stack.callback(beside.stop)
         planner = _make_planner(settings, link, mailbox)
         stack.callback(planner.close)
         trainers = Trainers(
@@ -158,7 +162,7 @@ def _run(settings: Settings) -> None:
             memory=DeviceMemory(ledger, kind=kind, gauge=gauge, headroom=headroom, regions=shared),
             rounds=RoundPlayers(Passages(ledger.fd)),
             mailbox=mailbox,
-            service=_ServiceAndLearner(service, learner),
+            service=beside,
             poll_s=settings.poll_s,
             answer_s=settings.answer_s,
         )
@@ -195,7 +199,7 @@ def _make_planner(settings: Settings, link: Link, mailbox: Mailbox[Mail]) -> Bac
 
 
 def _fork_server(chosen: Chosen, settings: Settings) -> ForkServer:
-    """Return the server from which trainers, service and learner are forked."""
+    """Return the server from which all other processes are forked."""
     environment = _environment(settings)
     # Without the preloaded allocator, tensors are in the ordinary memory of each trainer, and the ledger only counts
     # them.
@@ -478,10 +482,16 @@ def _make_learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoS
     return LearnerProcess(forks=forks, module=LEARNER)
 
 
-class _ServiceAndLearner:
-    """Passes each call to the service and to the learner."""
+def _make_baseline(settings: Settings, forks: ForkServer) -> BaselineProcess | NoService:
+    if not settings.baseline:
+        return NoService()
+    return BaselineProcess(forks=forks, module=BASELINE, files=BaselineFiles(Path(baseline_directory(settings))))
 
-    def __init__(self, *parts: ServiceProcess | LearnerProcess | NoService) -> None:
+
+class _ProcessesBeside:
+    """Passes each call to the processes beside the controller: the service, the learner and that of baselines."""
+
+    def __init__(self, *parts: ServiceProcess | LearnerProcess | BaselineProcess | NoService) -> None:
         self._parts = parts
 
     def serve(self, worker: WorkerId | None) -> None:
@@ -493,6 +503,11 @@ class _ServiceAndLearner:
         """Start the processes that are due."""
         for part in self._parts:
             part.attend(now_s)
+
+    def stop(self) -> None:
+        """Stop all processes."""
+        for part in self._parts:
+            part.stop()
 
 
 def _worker_command(name: str) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobState
 from indb_tensile.request.job_rules import DEPLOY
+from indb_tensile.request.task_rules import TASKS
 
 TIMED_OUT = 7
 INTERRUPTED = 130
@@ -57,10 +58,11 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
 @json_option
 @click.argument("job_id", type=int)
 def metrics(dsn: str | None, as_json: bool, job_id: int) -> None:
-    """Show the losses and metrics of a job after each epoch, and a chart of both losses."""
+    """Show the losses and metrics of a job after each epoch, a chart of both losses, and the baseline's metric."""
     with open_connection(dsn) as connection:
         _read_job(connection, job_id)
         epochs = _rows(connection, "epochs", {"job": job_id})
+        judged = _rows(connection, "judged", {"job": job_id})
     if as_json:
         show_rows(epochs, as_json=True)
         return
@@ -78,6 +80,17 @@ def metrics(dsn: str | None, as_json: bool, job_id: int) -> None:
         out.print()
     for line in chart:
         out.print(line)
+    for row in judged:
+        if row["baseline"] is not None:
+            out.print()
+            out.print(_beside_baseline(row))
+
+
+def _beside_baseline(judged: Mapping[str, Any]) -> Text:
+    """Return the metric of the version on the held-out rows, and that of gradient boosting on the same rows."""
+    name, own = judged["metric_name"], judged["metric"]
+    shown = "undefined" if own is None else f"{own:.4g}"
+    return Text(f"{name} on the held-out rows: {shown}; of gradient boosting, the baseline: {judged['baseline']:.4g}")
 
 
 def _fitting(names: Sequence[str]) -> Sequence[str]:
@@ -91,8 +104,8 @@ def _fitting(names: Sequence[str]) -> Sequence[str]:
 @json_option
 @click.argument("model")
 @click.argument("relation")
-@click.option("--target", help="the column to predict")
-@click.option("--task", type=click.Choice(["classification", "regression"]), help="what to learn")
+@click.option("--target", help="the column to predict, or several as a JSON list")
+@click.option("--task", type=click.Choice(TASKS), help="what to learn")
 @click.option("--architecture", help="mlp, cnn, auto, or a JSON definition")
 @click.option("--hyperparams", metavar="JSON", help="""an object, such as '{"epochs": 20}'""")
 @click.option("--features", multiple=True, metavar="COLUMN", help="a column to learn from; may be repeated")

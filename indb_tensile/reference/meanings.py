@@ -64,6 +64,8 @@ HYPERPARAMS: dict[str, str] = {
     'has weights by class, such as `{"yes": 5}`. Metrics are not weighted.',
     "weight": "A column of numbers of 0 or more: the weight of each row in the loss. It is no feature. Metrics are "
     "not weighted.",
+    "baseline": "Whether gradient boosting is fitted to the same rows after the publication, and its metrics are "
+    "stored beside those of the version (`tensile_training_info`).",
     "freeze": "The layers whose weights do not change, by their numbers in the network, as in "
     '`["1", "4"]`; an error about an unknown layer lists them. A frozen layer takes part in the forward pass, and '
     "has no gradient and no optimizer state. The running statistics of batch normalisation still change. Of use with "
@@ -332,6 +334,8 @@ SETTINGS: dict[str, str] = {
     "cuda_graphs": "Whether a GPU runs an iteration as one recorded graph if its plan allows that.",
     "mps": "Whether NVIDIA's Multi-Process Service must serve the GPU, so that kernels of several jobs run side by "
     "side. `tensile up --mps` starts its daemon, and `tensile down` ends it.",
+    "baseline": "Whether gradient boosting is fitted to the rows of each published version while a processor is "
+    "idle, for its metrics beside those of the version.",
     "survey_s": "The device's time for measuring operators when a kind of device is used for the first time. 0: "
     "none.",
     "log_level": "The least severity of logged records.",

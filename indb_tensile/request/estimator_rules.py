@@ -8,7 +8,7 @@ from .abbreviation import shown
 from .network_rules import ESTIMATORS
 from .parameter_rules import Json
 
-HYPERPARAMS_OF_ESTIMATORS = ("seed", "class_weight", "weight")
+HYPERPARAMS_OF_ESTIMATORS = ("seed", "class_weight", "weight", "baseline")
 
 
 def is_estimator(architecture: Mapping[str, Any]) -> bool:

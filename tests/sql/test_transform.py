@@ -71,7 +71,8 @@ def echo(request: dict[str, Any]) -> dict[str, Any]:
     """Answer as a model that needs all columns."""
     if request["verb"] == "features":
         names = [*EXPRESSIONS, "a"]
-        return result({"features": [{"name": name, "kind": "number"} for name in names], "kind": "value", "several": False})
+        features = [{"name": name, "kind": "number"} for name in names]
+        return result({"features": features, "kind": "value", "several": False})
     if request["verb"] == "evaluate":
         return result({"metrics": {"rmse": 1.0}} if request["last"] else {"rows": 1})
     if request["kind"] == "table":
