@@ -99,7 +99,8 @@ class Checkpoint:
 class ModelBundle:
     """One version of a model, with everything that a prediction needs.
 
-    `baseline` is the encoded row that predictions are explained against, flat, if it was stored.
+    `baseline` is the encoded row that predictions are explained against, flat, if it was stored. `ensemble` is the
+    number of networks whose mean prediction is the model's.
     """
 
     architecture: dict[str, Any]
@@ -109,6 +110,7 @@ class ModelBundle:
     preprocessor: Preprocessor
     weights: dict[str, Tensor]
     baseline: tuple[float, ...] | None = None
+    ensemble: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return everything except the weights as plain data."""
@@ -120,6 +122,7 @@ class ModelBundle:
             "outputs": self.outputs,
             "task": self.task.value,
             "preprocessor": self.preprocessor.to_json(),
+            "ensemble": self.ensemble,
         }
 
     def to_bytes(self) -> bytes:
@@ -145,6 +148,7 @@ class ModelBundle:
             task=model.task,
             preprocessor=Preprocessor.from_json(model.preprocessor),
             baseline=model.baseline,
+            ensemble=model.ensemble,
             weights=unpack(weights)[0],
         )
 
@@ -153,7 +157,9 @@ class ModelBundle:
 
         Raises DatabaseError if the weights do not fit the network.
         """
-        module = architectures.build(self.architecture, self.input_shape, self.outputs, task=self.task)
+        module = architectures.build(
+            self.architecture, self.input_shape, self.outputs, task=self.task, ensemble=self.ensemble
+        )
         try:
             module.load_state_dict(self.weights)
         except RuntimeError as error:
@@ -353,3 +359,4 @@ class _StoredModel(msgspec.Struct, frozen=True, kw_only=True):
     task: Task
     preprocessor: dict[str, Any]
     baseline: tuple[float, ...] | None = None
+    ensemble: int = 1

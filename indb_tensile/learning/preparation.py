@@ -41,13 +41,12 @@ from indb_tensile.learning.row_storage import RowStorage
 from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weights
 from indb_tensile.learning.splits import Parts, Split
 from indb_tensile.learning.starting_weights import StartingWeights
-from indb_tensile.learning.tabm import TabM
 from indb_tensile.learning.target_columns import with_combined
 from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, link_function_of
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
-from indb_tensile.learning.weighted_losses import loss_of
+from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.early_stop_rules import check_early_stop
-from indb_tensile.request.estimator_rules import check_targets_of_estimator
+from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
 from indb_tensile.request.hyperparam_rules import check_hyperparams, check_schedule, check_weights
 from indb_tensile.request.loss_rules import check_loss
 from indb_tensile.request.network_rules import check_architecture
@@ -232,6 +231,7 @@ def assemble(
     architecture = architectures.with_layout(architecture, preprocessor.layout)
     settings = TrainingSettings.parse(spec.hyperparams, len(train))
     check_targets_of_estimator(architecture, target.task, several=target.outputs > 1)
+    check_ensemble(architecture, spec.hyperparams, starts=start is not None)
     module = _build_module(architecture, preprocessor, settings, room, start)
     _require_batches(module, len(train), settings)
     report = report_data(
@@ -246,7 +246,7 @@ def assemble(
         fit_embeddings(module, encoded[0].x)
     return Prepared(
         module=module,
-        loss=loss_of(spec.task, settings, weighted=checked.weights.used, members=isinstance(module, TabM)),
+        loss=loss_for(module, spec.task, settings, weighted=checked.weights.used),
         train=encoded[0],
         valid=encoded[1],
         test=encoded[2],
@@ -311,10 +311,19 @@ def _build_module(
     """Return the network with its first weights, if it fits in `room`."""
     shape, outputs, frozen = preprocessor.input_shape, preprocessor.target.outputs, settings.freeze or ()
     if room is not None:
-        empty_module = architectures.build_without_memory(architecture, shape, outputs, task=preprocessor.target.task)
+        empty_module = architectures.build_without_memory(
+            architecture, shape, outputs, task=preprocessor.target.task, ensemble=settings.ensemble
+        )
         architectures.freeze(empty_module, frozen)
         Requirements.of(empty_module, settings).check(room)
-    module = architectures.build(architecture, shape, outputs, seed=settings.seed, task=preprocessor.target.task)
+    module = architectures.build(
+        architecture,
+        shape,
+        outputs,
+        seed=settings.seed,
+        task=preprocessor.target.task,
+        ensemble=settings.ensemble,
+    )
     if start is not None:
         start.load_into(module)
     architectures.freeze(module, frozen)

@@ -13,13 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from indb_tensile.job import Task
+from indb_tensile.learning.ensemble import Ensemble, EnsembleLoss
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.tabm import MemberLoss
+from indb_tensile.learning.tabm import MemberLoss, TabM
 from indb_tensile.request.loss_rules import DEFAULT_LOSSES
 
 
+def loss_for(module: nn.Module, task: Task, settings: TrainingSettings, *, weighted: bool) -> nn.Module:
+    """Return the loss that training this network minimises."""
+    if isinstance(module, Ensemble):
+        return EnsembleLoss(loss_of(task, settings, weighted=weighted))
+    return loss_of(task, settings, weighted=weighted, members=isinstance(module, TabM))
+
+
 def loss_of(task: Task, settings: TrainingSettings, *, weighted: bool, members: bool = False) -> nn.Module:
-    """Return the loss that training minimises. With `members` the network is an ensemble of members."""
+    """Return the loss that training minimises. With `members` the network is one of several members, as TabM."""
     if members:
         return MemberLoss(loss_of(task, settings, weighted=weighted))
     name = settings.loss or DEFAULT_LOSSES[task]

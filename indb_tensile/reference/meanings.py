@@ -64,6 +64,9 @@ HYPERPARAMS: dict[str, str] = {
     'has weights by class, such as `{"yes": 5}`. Metrics are not weighted.',
     "weight": "A column of numbers of 0 or more: the weight of each row in the loss. It is no feature. Metrics are "
     "not weighted.",
+    "ensemble": "The number of networks that are trained as one version and predict their mean. They differ in their "
+    "first weights: the first one has those of `seed`, the next one those of `seed` + 1. Memory and time grow with "
+    "the number.",
     "baseline": "Whether gradient boosting is fitted to the same rows after the publication, and its metrics are "
     "stored beside those of the version (`tensile_training_info`).",
     "freeze": "The layers whose weights do not change, by their numbers in the network, as in "

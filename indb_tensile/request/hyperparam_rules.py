@@ -51,6 +51,7 @@ HYPERPARAMS: dict[str, Rule] = {
     "class_weight": {"type": "weights", "values": ["balanced"], "minimum": 0, "maximum": 1e6, "default": None},
     "weight": {"type": "text", "default": None},
     "freeze": {"type": "texts", "length": [1, 500], "default": None},
+    "ensemble": {"type": "integer", "minimum": 1, "maximum": 32, "default": 1},
     "baseline": {"type": "boolean", "default": True},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }

@@ -13,6 +13,7 @@ from ..request.abbreviation import shown
 from ..request.early_stop_rules import EARLY_STOP
 from ..request.estimator_rules import is_estimator, of_networks
 from ..request.loss_rules import fits_task
+from ..request.network_rules import ENSEMBLE_ARCHITECTURES
 from ..request.task_rules import METRICS
 from .spi import Json, Plpy
 from .training_arguments import architecture
@@ -84,7 +85,9 @@ def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Trai
         if reason := misfit(value, table, target, task):
             _notice_misfit(plpy, last, name, value, reason)
             last = last.without(name)
-    return _without_network_options(plpy, request, _without_freeze(plpy, request, last))
+    return _without_network_options(
+        plpy, request, _without_ensemble(plpy, request, _without_freeze(plpy, request, last))
+    )
 
 
 def _without_network_options(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
@@ -110,6 +113,22 @@ def _without_freeze(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
         return last
     _notice_misfit(plpy, last, "freeze", options["freeze"], "init_from is not given")
     return _without_hyperparams(last, ["freeze"])
+
+
+def _without_ensemble(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
+    """Return the run without an ensemble if the new training cannot be one."""
+    options = last.arguments.get("hyperparams") or {}
+    if options.get("ensemble", 1) == 1 or request.get("hyperparams") is not None:
+        return last
+    kind = architecture(request, last.arguments)["type"]
+    if kind not in ENSEMBLE_ARCHITECTURES:
+        why = f"architecture {kind} is not trained as an ensemble"
+    elif request.get("init_from") is not None:
+        why = "init_from is given"
+    else:
+        return last
+    _notice_misfit(plpy, last, "ensemble", options["ensemble"], why)
+    return _without_hyperparams(last, ["ensemble"])
 
 
 def _without_hyperparams(last: LastRun, names: Sequence[str]) -> LastRun:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from ..request.copyable_relation import counting
-from ..request.estimator_rules import check_estimator, check_targets_of_estimator, refuse_plan
+from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator, refuse_plan
 from ..request.hyperparam_rules import check_schedule
 from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
 from ..request.loss_rules import check_loss
@@ -177,6 +177,7 @@ def _resolve_columns(
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
     check_estimator({**spec, "init_from": start})
+    check_ensemble(spec["architecture"], spec["hyperparams"], starts=start is not None)
     check_targets_of_estimator(spec["architecture"], task, several=target.kind in ("array", "integers"))
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])

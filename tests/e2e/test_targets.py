@@ -1,5 +1,8 @@
 """Check with a real controller that models of several values and of sets of labels train and predict in every way."""
 
+import json
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.e2e.conftest import Service
+from tests.e2e.trainings import child_pids, wait_until_training, weights
 
 pytestmark = pytest.mark.postgres
 
@@ -19,7 +23,7 @@ select n as id, sin(n) as a, (array['x', 'y', 'z'])[n % 3 + 1] as b, 10 + 3 * si
          case when n % 3 = 1 then 'a "b"' end, case when n % 3 = 2 then 'c,d' end], null) end as tags,
        case n % 3 when 0 then array['calm', 'loud'] when 1 then array['loud'] else '{}' end::mood[] as moods,
        case n % 3 when 0 then array[10, 2] when 1 then array[10] else '{}' end::int[] as codes,
-       array[sin(n) > 0, n % 3 = 1] as flags, sin(n) > 0 as is_up, n % 3 = 1 as is_b
+       sin(n) > 0 as is_up, n % 3 = 1 as is_b
   from generate_series(1, 400) as n;
 alter table people add primary key (id);
 grant select on people to tensile_reader"""
@@ -32,19 +36,20 @@ MODELS = {
     "tags": ("tags", "mlp", None),
     "moods": ("moods", '{"type": "tabm", "members": 2, "hidden": [16]}', None),
     "codes": ("codes", "mlp", None),
-    "flags": ("flags", "mlp", None),
     "booleans": ('["is_up", "is_b"]', "mlp", "multilabel"),
 }
+ENSEMBLES = ("several", "tags")  # of two networks each
 
 
 @pytest.fixture(scope="module")
 def demo(running: Service) -> Iterator[psycopg.Connection]:
-    options = '{"epochs": 40, "batch_size": 64, "learning_rate": 0.02}'
+    options = {"epochs": 40, "batch_size": 64, "learning_rate": 0.02}
     with running.database.connect("demo") as connection:
         connection.execute(TABLE.encode())
         jobs = []
         for model, (target, architecture, task) in MODELS.items():
-            row = connection.execute(TRAIN.encode(), (model, target, architecture, options, task)).fetchone()
+            own = json.dumps(options | {"ensemble": 2 if model in ENSEMBLES else 1})
+            row = connection.execute(TRAIN.encode(), (model, target, architecture, own, task)).fetchone()
             assert row is not None
             jobs.append(row[0])
         assert running.until_ended(*jobs) == ["succeeded"] * len(jobs), running.value(
@@ -95,7 +100,7 @@ def test_models_of_label_sets_predict_alike_in_every_way(running: Service, demo:
                                   and t.label = tensile_predict_label(%s, p)), min((t.probabilities ->> %s)::float8)
           from tensile_predict_table(%s, 'people', with_probabilities => true) as t
           join people as p on p.id = (t.key ->> 'id')::int"""
-    for model, label in (("tags", 'a "b"'), ("moods", "calm"), ("codes", "10"), ("flags", "2"), ("booleans", "is_b")):
+    for model, label in (("tags", 'a "b"'), ("moods", "calm"), ("codes", "10"), ("booleans", "is_b")):
         same, least = rows(demo, compared, model, model, label, model)[0]
         assert (same, least < 0.2) == (400, True), model
     chances = dict(rows(demo, "select p.* from people, tensile_predict_proba('codes', people) as p where id = 3"))
@@ -134,3 +139,21 @@ def test_views_functions_triggers_splits_and_explanations_know_several_targets(d
         total, difference, named = rows(demo, share, model, label)[0]
         assert (total, named) == (pytest.approx(difference, abs=1e-4), label)
     assert rows(demo, "select count(*) from tensile_feature_importance('tags')") == [(2,)]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["tags", '["height", "weight"]'])
+def test_a_training_for_several_targets_survives_a_kill_bit_for_bit(
+    running: Service, demo: psycopg.Connection, target: str
+) -> None:
+    options = json.dumps({"epochs": 300, "batch_size": 64, "ensemble": 2})
+    first, second = (
+        rows(demo, TRAIN, f"{name} {target}", target, '{"type": "mlp", "hidden": [512, 512]}', options, None)[0][0]
+        for name in ("undisturbed", "killed")
+    )
+    wait_until_training(running, second)
+    for trainer in child_pids(running, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert running.until_ended(first, second) == ["succeeded"] * 2
+    assert weights(running, first) == weights(running, second)
+    assert running.value("select attempt from tensile.jobs where job_id = %s", second) == 2

@@ -105,6 +105,16 @@ def test_a_column_named_like_a_list_is_one_column(people: Connection) -> None:
         ),
         ("""target => 'tags', hyperparams => '{"class_weight": "balanced"}'""", "for classification only", "weight"),
         ("target => 'tags', metric => 'accuracy'", 'unknown metric "accuracy" for multilabel', "f1_micro"),
+        (
+            """target => 'f', architecture => 'tabm', hyperparams => '{"ensemble": 3}'""",
+            '"ensemble" means nothing with architecture tabm',
+            '"members"',
+        ),
+        (
+            """target => 'f', architecture => 'linear', hyperparams => '{"ensemble": 3}'""",
+            '"ensemble" means nothing with architecture linear',
+            "Leave it out",
+        ),
         ("""target => '["height", "x"]'""", '"x" is both target and feature', "Leave it out of features."),
         (
             """target => '["height", "weight"]', hyperparams => '{"weight": "weight"}'""",
@@ -122,3 +132,14 @@ def test_what_cannot_be_predicted_is_refused_with_the_way_out(
     assert hint in (error.hint or "")
     data = "holds arrays" in message
     assert error.sqlstate == ("42703" if "nothing" in arguments else "22000" if data else "22023")
+
+
+def test_several_targets_and_their_task_are_those_of_the_last_run(people: Connection, admin: Connection) -> None:
+    first = spec(people, """target => '["height", "weight"]', metric => 'mae'""", model="again")
+    admin.execute(
+        """update tensile.models as m set last_spec = j.spec, last_job_id = j.job_id
+             from tensile.jobs as j where j.model_name = m.name and m.name = 'again'"""
+    )
+    again = value(people, JOB, value(people, "select tensile_train('again', 'people')"))
+    taken = ("target", "targets", "task", "metric")
+    assert {name: again[name] for name in taken} == {name: first[name] for name in taken}

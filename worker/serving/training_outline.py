@@ -22,8 +22,7 @@ from indb_tensile.learning.memory_estimate import text_numbers
 from indb_tensile.learning.preprocessor import SCALARS
 from indb_tensile.learning.row_weights import WeightOptions
 from indb_tensile.learning.splits import Split
-from indb_tensile.learning.tabm import TabM
-from indb_tensile.learning.weighted_losses import loss_of
+from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.network_rules import check_architecture
 
 from .requests import ColumnSummary, Shares
@@ -51,7 +50,6 @@ class TrainingOutline:
     steps: int
     passes: int
     weighted: bool = False
-    members: bool = False
 
     def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `x` and `y` of a batch, on the meta device."""
@@ -66,7 +64,7 @@ class TrainingOutline:
     @property
     def loss(self) -> nn.Module:
         """The loss that training minimises."""
-        return loss_of(self.task, self.settings, weighted=self.weighted, members=self.members)
+        return loss_for(self.module, self.task, self.settings, weighted=self.weighted)
 
 
 def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shares | None = None) -> TrainingOutline:
@@ -92,7 +90,9 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
     architecture = architectures.with_layout(architecture, _layout(features, options))
     settings = TrainingSettings.parse(spec.hyperparams, train_rows)
     plan = batch_plan(train_rows, settings)
-    module = architectures.build_without_memory(architecture, input_shape, outputs, task=spec.task)
+    module = architectures.build_without_memory(
+        architecture, input_shape, outputs, task=spec.task, ensemble=settings.ensemble
+    )
     architectures.freeze(module, settings.freeze or ())
     return TrainingOutline(
         module=module,
@@ -103,7 +103,6 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
         batches=(plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,),
         steps=plan.steps,
         weighted=WeightOptions.parse(spec.hyperparams).used,
-        members=isinstance(module, TabM),
         passes=math.ceil(rows * _valid_share(split, shares) / plan.full_rows),
     )
 

@@ -63,6 +63,7 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         task=prepared.task,
         preprocessor=prepared.preprocessor,
         weights=weights,
+        ensemble=prepared.settings.ensemble,
         baseline=baseline_input(prepared.train.x, prepared.preprocessor),
     )
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)

@@ -22,6 +22,8 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
 from indb_tensile.job import Task
+from indb_tensile.learning import architectures
+from indb_tensile.learning.ensemble import EnsembleLoss
 from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.tabm import MemberLoss
 from indb_tensile.learning.weighted_losses import loss_of, pack
@@ -130,6 +132,11 @@ def _loss_kind(task: Task, name: str, values: int = 1) -> NetworkKind:
     )
 
 
+def _ensemble() -> nn.Module:
+    declared = {"type": "mlp", "hidden": [48, 48], "batch_norm": True, "dropout": 0.1}
+    return architectures.build(declared, (24,), CLASSES, task=Task.CLASSIFICATION, ensemble=3)
+
+
 def _schedule_kind(schedule: str) -> NetworkKind:
     """Return the kind whose learning rates are those of the schedule of this name."""
     settings = TrainingSettings.parse({"schedule": schedule, "warmup": 0.3, "learning_rate": RATE}, ROWS)
@@ -216,6 +223,14 @@ _ALL = (
             settings=_ADAMW,
         )
         for name, build in embedded_networks.builders(CLASSES).items()
+    ),
+    NetworkKind(
+        name="ensemble",
+        build=_ensemble,
+        x=_normal(24),
+        y=_integers(CLASSES),
+        loss=EnsembleLoss(nn.CrossEntropyLoss()),
+        settings=_SGD,
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     *(_loss_kind(Task(task), name) for task, names in LOSSES.items() for name in names),
