@@ -1,5 +1,7 @@
 """Targets of several values and sets of labels are encoded, trained for, judged and predicted."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,14 @@ from indb_tensile.errors import DataError, RequestError
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning import vector_metrics
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
+from indb_tensile.learning.coded_texts import CodedTexts, TextCodes
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.label_texts import array_element, label_sets
 from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.preparation import Prepared, assemble
+from indb_tensile.learning.row_storage import FileStorage
 from indb_tensile.learning.target_columns import combined
 from indb_tensile.learning.targets import LinkFunction, TargetEncoding, fit_target, labeled
 from indb_tensile.request.task_rules import named_targets, target_names, target_text
@@ -45,7 +49,11 @@ def columns() -> dict[str, ColumnData]:
 
 
 def prepared(target: str, task: Task, targets: tuple[str, ...] = (), **more: Any) -> Prepared:
-    spec = JobSpec(
+    return assemble(make_table(columns()), spec_of(target, task, targets, **more))
+
+
+def spec_of(target: str, task: Task, targets: tuple[str, ...] = (), **more: Any) -> JobSpec:
+    return JobSpec(
         model="m",
         relation=Relation(oid=1, schema="public", name="t"),
         target=target,
@@ -55,7 +63,6 @@ def prepared(target: str, task: Task, targets: tuple[str, ...] = (), **more: Any
         features=("x",),
         **more,
     )
-    return assemble(make_table(columns()), spec)
 
 
 def predictor(made: Prepared) -> ModelPredictor:
@@ -260,3 +267,41 @@ def test_versions_of_other_targets_cannot_be_compared() -> None:
     )
     assert "predicts" in why_incomparable(two, three, {"x"})
     assert TargetEncoding(name="y", task=Task.MULTILABEL, kind=ColumnKind.LABELS, labels=("a",)).outputs == 1
+
+
+def in_file(data: ColumnData, storage: FileStorage) -> ColumnData:
+    """Return the column with its values in a file, as a table that is larger than memory has them."""
+    if data.kind in (ColumnKind.TEXT, ColumnKind.LABELS):
+        codes = TextCodes()
+        stored: Any = CodedTexts(written(codes.encode(data.values), storage), codes.texts())
+    else:
+        stored = written(data.values, storage)
+    return replace(data, values=stored, missing=written(data.missing, storage))
+
+
+def written(values: Any, storage: FileStorage) -> Any:
+    whole = storage.array(len(values), values.shape[1:], values.dtype)
+    whole.write(0, values)
+    return whole.values
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "targets"),
+    [('["a", "b"]', Task.REGRESSION, ("a", "b")), ("v", Task.REGRESSION, ()), ("tags", Task.MULTILABEL, ())],
+)
+def test_a_table_in_a_file_is_prepared_like_one_in_memory(
+    target: str, task: Task, targets: tuple[str, ...], tmp_path: Path
+) -> None:
+    expected = prepared(target, task, targets)
+    storage = FileStorage(tmp_path)
+    table = make_table(columns())
+    table = replace(
+        table, columns={name: in_file(own, storage) for name, own in table.columns.items()}, storage=storage
+    )
+    made = assemble(table, spec_of(target, task, targets), consume=True)
+    assert made.preprocessor.to_json() == expected.preprocessor.to_json()
+    for part, other in ((made.train, expected.train), (made.test, expected.test)):
+        assert part.y.equal(other.y)
+        assert part.x.equal(other.x)
+    assert predictor(made).evaluate_columns(made.held_out) == predictor(expected).evaluate_columns(expected.held_out)
+    assert made.report == expected.report
