@@ -70,6 +70,9 @@ class Settings:
     Planning. `drift_threshold` bounds TENSILE's |s' - s| / s. When a controller first uses a kind of device, it
     spends `survey_s` of the device's time on measuring operators; 0 trains no latency predictor.
 
+    Judging. With `baseline`, gradient boosting is fitted to the rows of a published version while a processor is
+    idle, and its metrics are stored beside those of the version.
+
     Sharing. With `sharing = "completion"` a waiting job starts beside running jobs only if all jobs then end earlier,
     and if no job becomes slower than `max_slowdown` times alone with all the memory. With `any_price` it starts as
     soon as any plan fits, however slow the jobs become; this is for comparison. With `completion`, running jobs leave
@@ -137,6 +140,7 @@ class Settings:
     strict: bool = False
     cuda_graphs: bool = True
     mps: bool = False  # needs a GPU and a running MPS daemon
+    baseline: bool = True
     survey_s: float = 28.0  # measures some 4,000 operators on one core, within a minute
     log_level: str = "info"
     log_bytes: int = 10 * MIB
@@ -282,6 +286,7 @@ _KINDS: dict[str, str] = {
     "strict": "true or false",
     "cuda_graphs": "true or false",
     "mps": "true or false",
+    "baseline": "true or false",
     "survey_s": "a duration",
     "log_level": "a level",
     "log_bytes": "a size",
@@ -323,6 +328,11 @@ _RANGES: dict[str, tuple[float, float]] = {
 _DEVICE = re.compile(r"auto|cpu|emulated|cuda(:\d{1,2})?")
 
 _CHOICES = {"policy": POLICIES, "sharing": SHARING, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
+
+
+def baseline_directory(settings: Settings) -> str:
+    """Return the directory in which trainers leave the rows of baselines."""
+    return f"{settings.state_dir}/baselines"
 
 
 def _descriptor(environ: Mapping[str, str], name: str) -> int:

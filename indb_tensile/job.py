@@ -63,6 +63,7 @@ class Task(StrEnum):
 
     CLASSIFICATION = "classification"
     REGRESSION = "regression"
+    MULTILABEL = "multilabel"  # each row has a set of labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,7 @@ class JobSpec:
     architecture are those of the version that predicts. A job that has `search` is a search, which no worker claims:
     its arguments have the first value of everything that varies, and `search` has the space and the options
     (request/search_rules.py).
+    `targets` has the columns of a target of several; `target` is then their list as JSON, which names the target.
     """
 
     model: str
@@ -171,6 +173,12 @@ class JobSpec:
     transform: dict[str, Any] | None = None
     predict: PredictInto | None = None
     search: dict[str, Any] | None = None
+    targets: tuple[str, ...] = ()
+
+    @property
+    def target_columns(self) -> tuple[str, ...]:
+        """Return the columns to predict."""
+        return self.targets or (self.target,)
 
     @property
     def takes_device(self) -> bool:

@@ -204,20 +204,21 @@ begin
                  ('query', '{string,"null",missing}'), ('init_from', '{object,"null",missing}'),
                  ('column_numbers', '{object,missing}'), ('part_tables', '{object,missing}'),
                  ('transform', '{object,"null",missing}'), ('predict', '{object,missing}'),
-                 ('search', '{object,missing}')) as k (name, types)
+                 ('search', '{object,missing}'), ('targets', '{array,missing}')) as k (name, types)
    where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
    limit 1;
   return case
     when fault is not null then fault
-    when spec ->> 'task' not in ('classification', 'regression')
-      then format('task is "%s", not classification or regression', spec ->> 'task')
+    when spec ->> 'task' not in ('classification', 'regression', 'multilabel')
+      then format('task is "%s", not classification, regression or multilabel', spec ->> 'task')
     when spec ->> 'deploy' not in ('if_better', 'always', 'never')
       then format('deploy is "%s", not if_better, always or never', spec ->> 'deploy')
     when jsonb_typeof(spec #> '{architecture,type}') is distinct from 'string'
       then 'architecture has no "type"'
     when spec @? 'strict $.features[*] ? (@.type() != "string")'
          or spec @? 'strict $.exclude[*] ? (@.type() != "string")'
-      then 'features and exclude are not lists of column names'
+         or spec @? 'strict $.targets[*] ? (@.type() != "string")'
+      then 'features, exclude and targets are not lists of column names'
     when spec @? '$.memory_limit_bytes ? (@ < 1 || @ != @.floor())'
       then format('memory_limit_bytes is %s, not a whole number above 0', spec -> 'memory_limit_bytes')
     when spec @? '$.max_runtime_s ? (@ < 1 || @ > 2147483647 || @ != @.floor())'

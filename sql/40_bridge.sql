@@ -62,7 +62,7 @@ comment on function tensile.bridge(text, jsonb, jsonb[]) is
 -- prepared the reading with tensile.call, which has loaded the package. The function is volatile because PostgreSQL lets
 -- no other function fetch from a cursor.
 create function tensile.prediction_pages(reading bigint)
-  returns table (keys text, numbers text, labels text, probabilities text, error text)
+  returns table (keys text, numbers text, labels text, probabilities text, targets text, error text)
   language plpython3u volatile parallel unsafe rows 100
   set search_path = pg_catalog, pg_temp
 as $$
@@ -72,7 +72,7 @@ yield from GD["tensile_bridge"].prediction_pages(plpy, reading)
 $$;
 comment on function tensile.prediction_pages(bigint) is
   'returns the answers of a reading that tensile_predict_table has prepared, some thousand rows a page: keys, values, '
-  'labels and probabilities as texts of lists, and any error';
+  'labels, probabilities and several targets as texts of lists, and any error';
 
 create function tensile.raise_error(code text, message text, more text, way_out text) returns void
   language plpgsql stable

@@ -294,7 +294,8 @@ comment on function public.tensile_rename_model(text, text) is
 create function public.tensile_training_info(model text)
   returns table (version integer, deployed boolean, task tensile.task, target text, architecture jsonb,
     metric_name text, metric double precision, parameters bigint, weights_bytes bigint, relation text, job bigint,
-    trained_at timestamptz, hyperparams jsonb, features text[], rows bigint, split jsonb, settings jsonb)
+    trained_at timestamptz, hyperparams jsonb, features text[], rows bigint, split jsonb, settings jsonb,
+    baseline double precision, baseline_metrics jsonb)
   language plpgsql stable parallel unsafe rows 10
 as $$
 begin
@@ -309,9 +310,11 @@ begin
            then tensile.relation_title(v.relation_oid, v.relation_schema, v.relation_name) end,
          v.job_id, v.created_at, v.training -> 'hyperparams',
          case when v.training ? 'features' then array(select jsonb_array_elements_text(v.training -> 'features')) end,
-         (v.training ->> 'rows')::bigint, v.training -> 'split', v.training - '{hyperparams,features,rows,split}'::text[]
+         (v.training ->> 'rows')::bigint, v.training -> 'split', v.training - '{hyperparams,features,rows,split}'::text[],
+         (f.figure -> 'metrics' ->> v.metric_name)::double precision, f.figure -> 'metrics'
     from tensile.models as m
     join tensile.model_versions as v on v.model_id = m.model_id
+    left join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'baseline'
    where m.name = tensile_training_info.model and m.dropped_at is null
    order by v.number desc;
 end
@@ -319,7 +322,8 @@ $$;
 comment on function public.tensile_training_info(text) is
   'returns the versions of a model, the newest first, with the data, the hyper-parameters and the settings of each '
   'training: features and rows that it learned from or was judged on, the split, and in settings the preprocessing, '
-  'early stopping and epochs';
+  'early stopping and epochs. baseline is the metric of gradient boosting on the same rows, and baseline_metrics all of '
+  'its metrics; null until they are computed, some time after the publication';
 
 create function public.tensile_training_history(model text, version integer default null)
   returns table (epoch integer, loss double precision, valid_loss double precision, metrics jsonb, published boolean)

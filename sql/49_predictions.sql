@@ -90,7 +90,7 @@ begin
 end
 $$;
 comment on function tensile.prediction(text, anycompatible, integer, text) is
-  'returns one prediction, of kind value, label, proba or vector';
+  'returns one prediction, of kind value, label, labels, proba, vector or values';
 
 create function public.tensile_predict(model text, input anycompatible, version integer default null)
   returns double precision
@@ -114,7 +114,19 @@ begin
 end
 $$;
 comment on function public.tensile_predict_label(text, anycompatible, integer) is
-  'predicts for a row: returns the label as text';
+  'predicts for a row: returns the label as text, for a multi-label model the text of an array of labels';
+
+create function public.tensile_predict_labels(model text, input anycompatible, version integer default null)
+  returns text[]
+  language plpgsql stable parallel unsafe
+as $$
+begin
+  perform public.tensile_require_role('tensile_user');
+  return tensile.texts_of(nullif(tensile.prediction(model, input, version, 'labels'), 'null'));
+end
+$$;
+comment on function public.tensile_predict_labels(text, anycompatible, integer) is
+  'predicts for a row: returns the labels whose probability is 0.5 or more; for a model of classes the only label';
 
 create function public.tensile_predict_proba(model text, input anycompatible, version integer default null)
   returns table (label text, probability double precision)
@@ -149,6 +161,19 @@ $$;
 comment on function public.tensile_predict_vector(text, anycompatible, integer) is
   'predicts for a row: returns the outputs of the model''s network';
 
+create function public.tensile_predict_values(model text, input anycompatible, version integer default null)
+  returns double precision[]
+  language plpgsql stable parallel unsafe
+as $$
+begin
+  perform public.tensile_require_role('tensile_user');
+  return tensile.texts_of(nullif(tensile.prediction(model, input, version, 'values'), 'null'))::double precision[];
+end
+$$;
+comment on function public.tensile_predict_values(text, anycompatible, integer) is
+  'predicts for a row: returns the values of a regression, one for each target column or element of a target that is '
+  'an array';
+
 create function tensile.prediction_part(
   model text, version integer, kind text, form text, first_row bigint, rows jsonb[]
 ) returns jsonb
@@ -167,6 +192,9 @@ create function tensile.texts_of(list jsonb) returns text[]
   language plpgsql immutable parallel safe
 as $$
 begin
+  if list is null then
+    return null;
+  end if;
   return array(select entry.value
                  from jsonb_array_elements_text(list) with ordinality as entry (value, place) order by entry.place);
 end
@@ -243,7 +271,7 @@ end
 $$;
 comment on function tensile.predictions(text, record, anycompatible, integer, bigint, text) is
   'predicts for the rows of the array in the record''s field f1, as texts; `example` is a null of the elements'' type, '
-  '`kind` the kind of answer: value, label or proba';
+  '`kind` the kind of answer: value, label, proba or values';
 
 -- A long array is passed on in slices, because the record that holds an array is a copy of the array.
 create function tensile.batch(model text, inputs anycompatiblearray, version integer, kind text) returns text[]
@@ -295,20 +323,30 @@ comment on function public.tensile_predict_batch_proba(text, anycompatiblearray,
   'predicts for many rows at once, in their order: returns an object with the probability of each label, an empty array '
   'for an empty array, and null for null';
 
+create function public.tensile_predict_batch_values(
+  model text, inputs anycompatiblearray, version integer default null
+) returns jsonb[]
+  language sql stable parallel unsafe
+as $$ select tensile.batch(model, inputs, version, 'values')::jsonb[] $$;
+comment on function public.tensile_predict_batch_values(text, anycompatiblearray, integer) is
+  'predicts for many rows at once, in their order: returns the list of values of each row by a regression, an empty '
+  'array for an empty array, and null for null';
+
 -- PostgreSQL writes this body in place of a call in FROM. So the rows stream: the functions of the select lists return
 -- one page, and then one row, at a time. A function in FROM would be stored as a whole before its first row is used.
 -- `offset 0` keeps PostgreSQL from calling prediction_pages once for each column.
 create function public.tensile_predict_table(
   model text, relation regclass, keys text[] default null, version integer default null,
   with_probabilities boolean default false
-) returns table (key jsonb, value double precision, label text, probabilities jsonb)
+) returns table (key jsonb, value double precision, label text, probabilities jsonb, targets jsonb)
   language sql stable parallel unsafe rows 100000
 begin atomic
   select pg_catalog.jsonb_array_elements(
            coalesce(tensile.page_error((p.page).error), (p.page).keys)::jsonb) as key,
          pg_catalog.unnest((p.page).numbers::double precision[]) as value,
          pg_catalog.unnest((p.page).labels::text[]) as label,
-         pg_catalog.jsonb_array_elements((p.page).probabilities::jsonb) as probabilities
+         pg_catalog.jsonb_array_elements((p.page).probabilities::jsonb) as probabilities,
+         pg_catalog.jsonb_array_elements((p.page).targets::jsonb) as targets
     from (select tensile.prediction_pages((tensile.call('predict_table', pg_catalog.jsonb_build_object(
                    'model', tensile_predict_table.model, 'relation', tensile_predict_table.relation::oid::bigint,
                    'keys', tensile_predict_table.keys, 'version', tensile_predict_table.version,
@@ -320,7 +358,8 @@ end;
 comment on function public.tensile_predict_table(text, regclass, text[], integer, boolean) is
   'predicts for all rows of a relation, which the caller''s session reads: returns each row''s key (the primary key, or '
   'the columns of keys) with the value of a regression or the label, and with_probabilities also each label''s '
-  'probability. In FROM its rows stream';
+  'probability. A model of several targets has their values in targets: an object by column, or the list of an '
+  'array''s elements. In FROM its rows stream';
 
 -- The typed form: the rows themselves, of the relation whose row type the argument has, whose name is that of its
 -- relation. All columns are the key of tensile_predict_table, and the key becomes a row again. PostgreSQL writes this
@@ -328,10 +367,10 @@ comment on function public.tensile_predict_table(text, regclass, text[], integer
 -- form "begin atomic" can have no polymorphic arguments, so all names are qualified.
 create function public.tensile_predict_rows(
   model text, input anyelement, version integer default null, with_probabilities boolean default false
-) returns table ("row" anyelement, value double precision, label text, probabilities jsonb)
+) returns table ("row" anyelement, value double precision, label text, probabilities jsonb, targets jsonb)
   language sql stable parallel unsafe rows 100000
 as $$
-  select pg_catalog.jsonb_populate_record(input, p.key), p.value, p.label, p.probabilities
+  select pg_catalog.jsonb_populate_record(input, p.key), p.value, p.label, p.probabilities, p.targets
     from public.tensile_predict_table(
            model, pg_catalog.pg_typeof(input)::pg_catalog.text::pg_catalog.regclass, array['*'], version,
            with_probabilities) as p
@@ -413,6 +452,15 @@ comment on procedure public.tensile_predict_into_and_wait is
 
 -- A view, a function and a trigger are made by the caller's session, with the caller's rights. So they belong to the
 -- caller, and PostgreSQL checks whether the caller may make them.
+create function tensile.prediction_function(kind text) returns text[]
+  language sql immutable parallel safe
+  return case kind when 'value' then array['tensile_predict', 'double precision']
+                   when 'labels' then array['tensile_predict_labels', 'text[]']
+                   when 'values' then array['tensile_predict_values', 'double precision[]']
+                   else array['tensile_predict_label', 'text'] end;
+comment on function tensile.prediction_function(text) is
+  'returns the function that predicts for a row by a model whose predictions have this kind, and the type of its result';
+
 create function tensile.create_predict_view(model text, relation regclass, view text, callers_schema name)
   returns regclass
   language plpgsql volatile parallel unsafe
@@ -426,7 +474,7 @@ begin
   described := tensile.call('describe_prediction', jsonb_build_object(
     'model', create_predict_view.model, 'relation', create_predict_view.relation::oid::bigint));
   parts := tensile.view_parts(view, callers_schema, 'view');
-  predicted := 'predicted_' || (described ->> 'target');
+  predicted := 'predicted_' || case when (described -> 'several')::boolean then 'targets' else described ->> 'target' end;
   if described -> 'columns' ? predicted then
     raise exception 'relation % has a column "%", which the view adds', described ->> 'relation', predicted
       using errcode = 'duplicate_column', hint = 'Name a view of the relation without that column.';
@@ -434,8 +482,7 @@ begin
   execute format(
     'create view %I.%I as select t.*, public.%I(%L, t.*) as %I from %s as t',
     parts[1], parts[2],
-    case when (described -> 'numeric')::boolean then 'tensile_predict' else 'tensile_predict_label' end,
-    model, predicted, described ->> 'relation');
+    (tensile.prediction_function(described ->> 'kind'))[1], model, predicted, described ->> 'relation');
   return format('%I.%I', parts[1], parts[2])::regclass;
 end
 $$;
@@ -447,7 +494,7 @@ create function public.tensile_create_predict_view(model text, relation regclass
   return tensile.create_predict_view(model, relation, view, pg_catalog.current_schema());
 comment on function public.tensile_create_predict_view(text, regclass, text) is
   'creates a view with all columns of a relation and the model''s prediction for each row, in a column named predicted_ '
-  'and the target';
+  'and the target, for several target columns predicted_targets';
 
 create function tensile.create_predict_function(model text, relation regclass, function_name text, callers_schema name)
   returns regprocedure
@@ -488,12 +535,13 @@ begin
     'create function %I.%I(%s) returns %s language sql stable parallel unsafe'
     ' return public.%I(%L, (select tensile.row_json(r) from (select %s) as r))',
     parts[1], parts[2], parameters,
-    case when (described -> 'numeric')::boolean then 'double precision' else 'text' end,
-    case when (described -> 'numeric')::boolean then 'tensile_predict' else 'tensile_predict_label' end,
+    (tensile.prediction_function(described ->> 'kind'))[2], (tensile.prediction_function(described ->> 'kind'))[1],
     model, fields);
   signature := format('%I.%I(%s)', parts[1], parts[2], types)::regprocedure;
   execute format('comment on function %s is %L', signature,
-                 format('predicts "%s" by the model "%s"', described ->> 'target', model));
+                 format('predicts %s by the model "%s"',
+                        case when (described -> 'several')::boolean then described ->> 'target'
+                             else format('"%s"', described ->> 'target') end, model));
   return signature;
 end
 $$;
@@ -524,13 +572,13 @@ begin
     raise exception 'relation % has no column "%"', described ->> 'relation', column_name
       using errcode = 'undefined_column', detail = 'It is named in column_name.',
             hint = format('Add it: alter table %s add column %I %s;', described ->> 'relation', column_name,
-                          case when (described -> 'numeric')::boolean then 'double precision' else 'text' end);
+                          (tensile.prediction_function(described ->> 'kind'))[2]);
   end if;
   execute format(
     'create trigger %I before insert or update on %s for each row'
     ' execute function tensile.predict_column(%L, %L, %L)',
     left('tensile_predict_' || column_name, 63), described ->> 'relation', model, column_name,
-    case when (described -> 'numeric')::boolean then 'value' else 'label' end);
+    described ->> 'kind');
 end
 $$;
 comment on function public.tensile_create_predict_trigger(text, regclass, name) is
@@ -542,16 +590,15 @@ as $$
 declare
   predicted jsonb;
 begin
-  if tg_argv[2] = 'label' then
-    predicted := to_jsonb(public.tensile_predict_label(tg_argv[0], new));
-  else
-    predicted := to_jsonb(public.tensile_predict(tg_argv[0], new));
-  end if;
+  predicted := case tg_argv[2] when 'label' then to_jsonb(public.tensile_predict_label(tg_argv[0], new))
+                               when 'labels' then to_jsonb(public.tensile_predict_labels(tg_argv[0], new))
+                               when 'values' then to_jsonb(public.tensile_predict_values(tg_argv[0], new))
+                               else to_jsonb(public.tensile_predict(tg_argv[0], new)) end;
   return jsonb_populate_record(new, jsonb_build_object(tg_argv[1], predicted));
 end
 $$;
 comment on function tensile.predict_column() is
-  'trigger of tensile_create_predict_trigger; its arguments are the model, the column, and value or label';
+  'trigger of tensile_create_predict_trigger; its arguments are the model, the column, and the kind of predictions';
 
 -- Evaluation ---------------------------------------------------------------------------------------------------
 

@@ -596,7 +596,7 @@ begin
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'follow_job', 'prediction', 'prediction_part',
                              'predictions', 'batch', 'create_predict_view', 'create_predict_function',
-                             'predict_column', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size',
+                             'predict_column', 'prediction_function', 'row_form', 'row_bytes', 'row_json', 'key_text', 'check_row_size',
                              'texts_of', 'evaluation', 'repeat_job', 'repeat_training', 'split_parts', 'checks',
                              'raise_no_job', 'raise_no_change',
                              'predict_into', 'view_parts', 'figure_rows', 'attributions',
@@ -620,6 +620,7 @@ begin
     select p.oid::regprocedure from pg_catalog.pg_proc as p
      where p.pronamespace = 'public'::regnamespace and p.proname like 'tensile\_%'
            and p.proname not in ('tensile_predict_batch', 'tensile_predict_batch_label', 'tensile_predict_batch_proba',
+                                 'tensile_predict_batch_values',
                                  'tensile_version')
         or p.pronamespace = 'tensile'::regnamespace
            and p.proname in ('training_request', 'train', 'create_predict_view', 'create_predict_function', 'evaluation',

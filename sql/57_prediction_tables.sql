@@ -85,7 +85,8 @@ begin
       using errcode = 'invalid_parameter_value', hint = 'tensile_predict_into(...) says which columns can be keys.';
   end if;
   target := format('tensile_data.%I', tensile.prediction_table(mine));
-  execute format('create table %s (%s value double precision, label text, probabilities jsonb)', target, definitions);
+  execute format('create table %s (%s value double precision, label text, probabilities jsonb, '
+                 'targets jsonb)', target, definitions);
   for number in 1 .. coalesce(cardinality(keys), 0) loop
     execute format('comment on column %s.key_%s is %L', target, number, keys[number]);
   end loop;
@@ -96,7 +97,7 @@ end
 $$;
 comment on function tensile.make_prediction_table(bigint) is
   'creates the empty table for a prediction that this transaction has enqueued, which the job''s owner may read and the '
-  'worker fill; returns its name. Its columns are key_1, key_2, …, value, label and probabilities';
+  'worker fill; returns its name. Its columns are key_1, key_2, …, value, label, probabilities and targets';
 
 -- A view on the table may have views of other roles on it, and PostgreSQL lets a role create a view on a table that the
 -- role may not read. So "cascade" drops what users made from our table.

@@ -257,9 +257,11 @@ select m.name as model, coalesce(r.rolname, m.owner_name) as owner, count(v.vers
        max(v.metric_name) filter (where v.deployed) as metric_name,
        max(v.metric) filter (where v.deployed) as metric,
        max(v.parameters) filter (where v.deployed) as parameters,
-       m.created_at, max(v.created_at) as trained_at
+       m.created_at, max(v.created_at) as trained_at,
+       max((f.figure -> 'metrics' ->> v.metric_name)::double precision) filter (where v.deployed) as baseline
   from tensile.models as m
   left join tensile.model_versions as v on v.model_id = m.model_id
+  left join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'baseline'
   left join pg_catalog.pg_roles as r on r.oid = m.owner_oid and m.installation = (select tensile.installation())
  where m.dropped_at is null
  group by m.model_id, r.rolname
@@ -465,6 +467,8 @@ comment on column tensile.model_list.owner is 'owner of the model';
 comment on column tensile.model_list.versions is 'number of versions';
 comment on column tensile.model_list.deployed is 'number of the version that predicts';
 comment on column tensile.model_list.task is 'classification or regression';
+comment on column tensile.model_list.baseline is
+  'metric of gradient boosting on the rows of the deployed version; null if it is not computed';
 comment on column tensile.model_list.target is 'column that the model predicts';
 comment on column tensile.model_list.metric_name is 'name of the metric of the deployed version';
 comment on column tensile.model_list.metric is 'value of that metric on the held-out rows';

@@ -1,9 +1,12 @@
-"""The processes that run beside a controller: the service, the learner of latencies, and the steward of searches."""
+"""The processes that run beside a controller: the service, learner, steward, and the one that fits baselines."""
 
 import logging
+from pathlib import Path
 
 from indb_tensile import config
-from indb_tensile.config import Settings
+from indb_tensile.catalog.baseline_files import BaselineFiles
+from indb_tensile.config import Settings, baseline_directory
+from indb_tensile.controller.baseline_process import BaselineProcess
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.learner_process import LearnerProcess
 from indb_tensile.controller.service_process import NoService, ServiceProcess
@@ -13,6 +16,7 @@ from indb_tensile.job import WorkerId
 
 SERVICE = "indb_tensile.worker.service"
 LEARNER = "indb_tensile.worker.learner"
+BASELINE = "indb_tensile.worker.baseline"
 STEWARD = "indb_tensile.worker.search_steward"
 
 log = logging.getLogger("controller")
@@ -23,7 +27,12 @@ class Companions:
 
     def __init__(self, settings: Settings, forks: ForkServer) -> None:
         self.steward = StewardProcess(forks=forks, module=STEWARD)
-        self._parts = (_make_service(settings, forks), _make_learner(settings, forks), self.steward)
+        self._parts = (
+            _make_service(settings, forks),
+            _make_learner(settings, forks),
+            _make_baseline(settings, forks),
+            self.steward,
+        )
 
     def serve(self, worker: WorkerId | None) -> None:
         """Let each process serve this worker from now on."""
@@ -55,3 +64,9 @@ def _make_learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoS
     if not settings.survey_s or settings.device not in (CPU, EMULATED):
         return NoService()
     return LearnerProcess(forks=forks, module=LEARNER)
+
+
+def _make_baseline(settings: Settings, forks: ForkServer) -> BaselineProcess | NoService:
+    if not settings.baseline:
+        return NoService()
+    return BaselineProcess(forks=forks, module=BASELINE, files=BaselineFiles(Path(baseline_directory(settings))))

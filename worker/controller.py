@@ -192,7 +192,7 @@ def _make_planner(settings: Settings, link: Link, mailbox: Mailbox[Mail]) -> Bac
 
 
 def _fork_server(chosen: Chosen, settings: Settings) -> ForkServer:
-    """Return the server from which trainers, service and learner are forked."""
+    """Return the server from which all other processes are forked."""
     environment = _environment(settings)
     # Without the preloaded allocator, tensors are in the ordinary memory of each trainer, and the ledger only counts
     # them.

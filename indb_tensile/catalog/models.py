@@ -317,5 +317,10 @@ def _insert_version(
     return ModelVersionId(row[0])
 
 
+def add_figure(connection: Connection, version: ModelVersionId, name: str, figure: Mapping[str, Any]) -> None:
+    """Store a figure of a published version, unless the version was dropped or has this figure."""
+    connection.execute(query("add_figure"), {"version": version, "name": name, "figure": Jsonb(dict(figure))})
+
+
 def _digest(weights: bytes) -> str:
     return hashlib.sha256(weights).hexdigest()

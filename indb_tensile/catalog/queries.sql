@@ -369,6 +369,12 @@ insert into tensile.version_bundles (version_id, bundle) values (%(version)s, %(
 -- insert_figure --
 insert into tensile.version_figures (version_id, name, figure) values (%(version)s, %(name)s, %(figure)s)
 
+-- add_figure --
+-- The version may have been dropped since.
+insert into tensile.version_figures (version_id, name, figure)
+select v.version_id, %(name)s, %(figure)s from tensile.model_versions as v where v.version_id = %(version)s
+on conflict (version_id, name) do nothing
+
 -- insert_version_chunk --
 insert into tensile.artifacts (version_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)b)
 

@@ -56,10 +56,11 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
 @json_option
 @click.argument("job_id", type=int)
 def metrics(dsn: str | None, as_json: bool, job_id: int) -> None:
-    """Show the losses and metrics of a job after each epoch, and a chart of both losses."""
+    """Show the losses and metrics of a job after each epoch, a chart of both losses, and the baseline's metric."""
     with open_connection(dsn) as connection:
         _read_job(connection, job_id)
         epochs = _rows(connection, "epochs", {"job": job_id})
+        judged = _rows(connection, "judged", {"job": job_id})
     if as_json:
         show_rows(epochs, as_json=True)
         return
@@ -77,6 +78,17 @@ def metrics(dsn: str | None, as_json: bool, job_id: int) -> None:
         out.print()
     for line in chart:
         out.print(line)
+    for row in judged:
+        if row["baseline"] is not None:
+            out.print()
+            out.print(_beside_baseline(row))
+
+
+def _beside_baseline(judged: Mapping[str, Any]) -> Text:
+    """Return the metric of the version on the held-out rows, and that of gradient boosting on the same rows."""
+    name, own = judged["metric_name"], judged["metric"]
+    shown = "undefined" if own is None else f"{own:.4g}"
+    return Text(f"{name} on the held-out rows: {shown}; of gradient boosting, the baseline: {judged['baseline']:.4g}")
 
 
 def _fitting(names: Sequence[str]) -> Sequence[str]:

@@ -159,6 +159,13 @@ select m.epoch, max(m.value) filter (where m.name = 'loss') as loss,
  group by m.epoch
  order by m.epoch;
 
+-- judged --
+-- The metric of a job's version beside that of its baseline; no row before the version is published.
+select v.metric_name, v.metric, (f.figure -> 'metrics' ->> v.metric_name)::double precision as baseline
+  from tensile.model_versions as v
+  left join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'baseline'
+ where v.job_id = %(job)s;
+
 -- unended_jobs --
 select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
 

@@ -9,10 +9,11 @@ from psycopg.types.json import Jsonb
 
 from indb_tensile.cli.shared_options import Decorator, parse_json
 from indb_tensile.request.job_rules import DEPLOY
+from indb_tensile.request.task_rules import TASKS
 
 _OPTIONS: tuple[Decorator, ...] = (
-    click.option("--target", help="the column to predict"),
-    click.option("--task", type=click.Choice(["classification", "regression"]), help="what to learn"),
+    click.option("--target", help="the column to predict, or several as a JSON list"),
+    click.option("--task", type=click.Choice(TASKS), help="what to learn"),
     click.option("--architecture", help="mlp, cnn, auto, or a JSON definition"),
     click.option("--hyperparams", metavar="JSON", help="""an object, such as '{"epochs": 20}'"""),
     click.option("--features", multiple=True, metavar="COLUMN", help="a column to learn from; may be repeated"),

@@ -14,8 +14,11 @@ import torch
 from torch import nn
 
 from indb_tensile.errors import RequestError
+from indb_tensile.job import Task
 from indb_tensile.learning.embedded_rows import table_network
+from indb_tensile.learning.ensemble import Ensemble
 from indb_tensile.learning.layers import Shape, output_shape, stack
+from indb_tensile.learning.member_mean import OutputKind, output_kind_of
 from indb_tensile.request.network_rules import (
     ARCHITECTURES,
     ESTIMATORS,
@@ -28,29 +31,49 @@ from indb_tensile.request.network_rules import (
 from indb_tensile.request.parameter_rules import fill_defaults
 
 
-def build(architecture: dict[str, Any], input_shape: Shape, outputs: int, *, seed: int = 0) -> nn.Module:
+def build(
+    architecture: dict[str, Any],
+    input_shape: Shape,
+    outputs: int,
+    *,
+    seed: int = 0,
+    task: Task | None = None,
+    ensemble: int = 1,
+) -> nn.Module:
     """Build the network for rows of `input_shape`. Its output has the shape (batch, outputs).
 
-    Equal seeds give equal parameters. Raises RequestError as `build_without_memory` does.
+    `task` and `ensemble` are as for `build_without_memory`. Equal seeds give equal parameters; the members of an
+    ensemble have those of `seed` and of the seeds that follow. Raises RequestError as `build_without_memory` does.
     """
-    return _with_fresh_parameters(
-        build_without_memory(architecture, input_shape, outputs).to_empty(device="cpu"), seed
-    )
+    module = build_without_memory(architecture, input_shape, outputs, task=task, ensemble=ensemble)
+    module.to_empty(device="cpu")
+    members = module.members if isinstance(module, Ensemble) else [module]
+    for place, member in enumerate(members):
+        _with_fresh_parameters(member, seed + place)
+    return module
 
 
-def build_without_memory(architecture: dict[str, Any], input_shape: Shape, outputs: int) -> nn.Module:
+def build_without_memory(
+    architecture: dict[str, Any],
+    input_shape: Shape,
+    outputs: int,
+    *,
+    task: Task | None = None,
+    ensemble: int = 1,
+) -> nn.Module:
     """Build the network on the meta device, where tensors have shapes but no memory.
 
-    Raises RequestError with the layer's number and the shapes if the layers do not fit together.
+    `task` says what the outputs are. Without it, one output is a value, and several ones are those of classes.
+    `ensemble` is the number of networks that predict together. Raises RequestError with the layer's number and the
+    shapes if the layers do not fit together.
     """
     check_architecture(architecture)
+    kind = _output_kind(task, outputs)
     with torch.device("meta"):
-        if architecture["type"] in ESTIMATORS:
-            module = _estimator(architecture, outputs)
-        elif architecture["type"] in TABLE_ARCHITECTURES:
-            module = table_network(architecture["type"], _values(architecture), input_shape, outputs)
+        if ensemble > 1:
+            module: nn.Module = Ensemble(lambda: _network(architecture, input_shape, outputs, kind), ensemble, kind)
         else:
-            module = stack(expand(architecture, input_shape), input_shape, outputs)
+            module = _network(architecture, input_shape, outputs, kind)
     own = output_shape(module.eval(), input_shape, "the network")
     module.train()
     if own != (outputs,):
@@ -63,6 +86,20 @@ def build_without_memory(architecture: dict[str, Any], input_shape: Shape, outpu
         hint = "Make its layers narrower."
         raise RequestError(f"architecture: {parameters} parameters are more than {MOST_PARAMETERS}", hint=hint)
     return module
+
+
+def _network(architecture: dict[str, Any], input_shape: Shape, outputs: int, kind: OutputKind) -> nn.Module:
+    if architecture["type"] in ESTIMATORS:
+        return _estimator(architecture, outputs)
+    if architecture["type"] in TABLE_ARCHITECTURES:
+        return table_network(architecture["type"], _values(architecture), input_shape, outputs, kind)
+    return stack(expand(architecture, input_shape), input_shape, outputs)
+
+
+def _output_kind(task: Task | None, outputs: int) -> OutputKind:
+    if task is None:
+        return OutputKind.VALUES if outputs == 1 else OutputKind.CLASSES
+    return output_kind_of(task)
 
 
 def _estimator(architecture: dict[str, Any], outputs: int) -> nn.Module:

@@ -17,7 +17,8 @@ from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Columns
-from indb_tensile.learning.model_metrics import evaluate, probabilities
+from indb_tensile.learning.label_texts import label_sets
+from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import row_blocks
 from indb_tensile.learning.rowimages import RowImages
@@ -98,7 +99,8 @@ class Checkpoint:
 class ModelBundle:
     """One version of a model, with everything that a prediction needs.
 
-    `baseline` is the encoded row that predictions are explained against, flat, if it was stored.
+    `baseline` is the encoded row that predictions are explained against, flat, if it was stored. `ensemble` is the
+    number of networks whose mean prediction is the model's.
     """
 
     architecture: dict[str, Any]
@@ -108,6 +110,7 @@ class ModelBundle:
     preprocessor: Preprocessor
     weights: dict[str, Tensor]
     baseline: tuple[float, ...] | None = None
+    ensemble: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return everything except the weights as plain data."""
@@ -119,6 +122,7 @@ class ModelBundle:
             "outputs": self.outputs,
             "task": self.task.value,
             "preprocessor": self.preprocessor.to_json(),
+            "ensemble": self.ensemble,
         }
 
     def to_bytes(self) -> bytes:
@@ -144,6 +148,7 @@ class ModelBundle:
             task=model.task,
             preprocessor=Preprocessor.from_json(model.preprocessor),
             baseline=model.baseline,
+            ensemble=model.ensemble,
             weights=unpack(weights)[0],
         )
 
@@ -152,7 +157,9 @@ class ModelBundle:
 
         Raises DatabaseError if the weights do not fit the network.
         """
-        module = architectures.build(self.architecture, self.input_shape, self.outputs)
+        module = architectures.build(
+            self.architecture, self.input_shape, self.outputs, task=self.task, ensemble=self.ensemble
+        )
         try:
             module.load_state_dict(self.weights)
         except RuntimeError as error:
@@ -165,14 +172,17 @@ class Prediction:
     """The prediction for one row.
 
     `value` is the number that `tensile_predict` returns: the regression value, or the label as a number (None for
-    text labels). `label` is the label as text (None for regression). `probabilities` follow the order of the labels.
-    `vector` is the output of the network itself.
+    text labels and several values). `values` are those of a regression, one or several. `label` is the label as text
+    (None for regression), for sets of labels the text of an array, and `labels` has one label or those of the set.
+    `probabilities` follow the order of the model's labels. `vector` is the output of the network itself.
     """
 
     value: float | None
     label: str | None
     probabilities: tuple[float, ...]
     vector: tuple[float, ...]
+    values: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 class ModelPredictor:
@@ -225,7 +235,8 @@ class ModelPredictor:
         if not rows:
             raise RequestError("there are no rows to evaluate on")
         targets = self.preprocessor.targets_of(rows)
-        return evaluate(self.task, self.outputs(self.preprocessor.transform_rows(rows)), targets, self.preprocessor)
+        outputs = self.outputs(self.preprocessor.transform_rows(rows))
+        return evaluate(self.task, outputs, targets, self.preprocessor, each=True)
 
     def evaluate_columns(self, columns: Columns) -> dict[str, float]:
         """Compute the metrics on rows of a table that includes the target.
@@ -264,10 +275,28 @@ class ModelPredictor:
         target = self.preprocessor.target
         vectors = outputs.tolist()
         if self.task is Task.REGRESSION:
-            values = target.restore(outputs).tolist()
+            values = target.restore(outputs).reshape(len(outputs), -1).tolist()
             return [
-                Prediction(value=value, label=None, probabilities=(), vector=tuple(vector))
-                for value, vector in zip(values, vectors, strict=True)
+                Prediction(
+                    value=None if target.values else own[0],
+                    label=None,
+                    probabilities=(),
+                    vector=tuple(vector),
+                    values=tuple(own),
+                )
+                for own, vector in zip(values, vectors, strict=True)
+            ]
+        if self.task is Task.MULTILABEL:
+            chances, texts = label_probabilities(outputs).tolist(), label_sets(target.names, outputs)
+            return [
+                Prediction(
+                    value=None,
+                    label=label,
+                    probabilities=tuple(own),
+                    vector=tuple(vector),
+                    labels=tuple(name for name, output in zip(target.names, vector, strict=True) if output >= 0),
+                )
+                for label, own, vector in zip(texts, chances, vectors, strict=True)
             ]
         class_probabilities, best_classes = probabilities(outputs).tolist(), outputs.argmax(axis=1).tolist()
         return [
@@ -276,6 +305,7 @@ class ModelPredictor:
                 label=target.names[class_number],
                 probabilities=tuple(row_probabilities),
                 vector=tuple(vector),
+                labels=(target.names[class_number],),
             )
             for class_number, row_probabilities, vector in zip(
                 best_classes, class_probabilities, vectors, strict=True
@@ -329,3 +359,4 @@ class _StoredModel(msgspec.Struct, frozen=True, kw_only=True):
     task: Task
     preprocessor: dict[str, Any]
     baseline: tuple[float, ...] | None = None
+    ensemble: int = 1

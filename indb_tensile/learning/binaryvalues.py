@@ -208,6 +208,10 @@ def _unsigned(raw: bytes) -> str:
     return str(int.from_bytes(raw, "big"))
 
 
+def _signed(raw: bytes) -> str:
+    return str(int.from_bytes(raw, "big", signed=True))
+
+
 def _log_position(raw: bytes) -> str:
     high, low = struct.unpack(">II", raw)
     return f"{high:X}/{low:X}"
@@ -234,6 +238,7 @@ TEXT_FORMS: dict[str, Callable[[bytes], str]] = {
     "time": _time,
     "timetz": _time_with_zone,
     "interval": _interval,
+    "integer": _signed,
     "oid": _unsigned,
     "xid8": _unsigned,
     "pg_lsn": _log_position,

@@ -223,7 +223,8 @@ class TableData:
     @property
     def identity(self) -> tuple[str, ...]:
         """Return the columns that `row_hash` is computed from: the primary key, or else all columns read."""
-        return self.key or tuple(sorted(self.columns))
+        own = {column.name for column in self.described}
+        return self.key or tuple(sorted(name for name in self.columns if name in own))
 
     @property
     def timed(self) -> tuple[str, ...]:

@@ -32,10 +32,13 @@ def _target_difference(old: TargetEncoding, new: TargetEncoding) -> str:
         return f'that version predicts "{old.name}", this one "{new.name}"'
     if old.task is not new.task:
         return f'that version predicts "{old.name}" by {old.task}, this one by {new.task}'
-    if old.task is Task.CLASSIFICATION and old.labels != new.labels:
+    if len(old.values) != len(new.values):
+        return f"that version predicts {old.outputs} values and this one {new.outputs}"
+    if old.labels != new.labels:
         ours, theirs = set(new.labels), set(old.labels)
+        noun = "classes" if old.task is Task.CLASSIFICATION else "labels"
         return (
-            f"that version knows {len(theirs)} classes and this one {len(ours)}, of which "
+            f"that version knows {len(theirs)} {noun} and this one {len(ours)}, of which "
             f"{len(ours & theirs)} are the same"
         )
     return ""

@@ -67,6 +67,15 @@ def of_column(base: str | None, *, enumerated: bool, server_version: int) -> Cop
     return wires_by_version.get(base or "") or _WIRES.get(base or "")
 
 
+def of_labels(wire: CopyEncoding) -> CopyEncoding:
+    """Return the encoding of an array whose elements are labels: that of an array of integers changes."""
+    return _INTEGER_LABELS if wire in _INTEGER_ARRAYS else wire
+
+
+_INTEGER_ARRAYS = [_WIRES[name] for name in ("_int2", "_int4", "_int8")]
+_INTEGER_LABELS = CopyEncoding(kind=ColumnKind.LABELS, item="", form="integer")
+
+
 def of_key(base: str | None, *, sent_as_text: bool) -> CopyEncoding | None:
     """Return the encoding of a column of the primary key, or None if the column cannot be read.
 

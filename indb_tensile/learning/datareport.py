@@ -110,11 +110,13 @@ def report_result(
     warning: str | None = None
     if _no_better(metric, values[metric], constant, len(test)):
         classifies = preprocessor.target.task is Task.CLASSIFICATION
-        answer = "the most frequent class" if metric == "accuracy" else "the shares of the classes"
+        predicts_values = preprocessor.target.task is Task.REGRESSION
+        shares = "the shares of the classes" if classifies else "the shares of the labels"
+        answer = "the most frequent class" if metric == "accuracy" else shares
         warning = (
             f"{metric} {values[metric]:.4g} is no better than always answering "
-            f"{answer if classifies else 'the mean'} of the training rows ({constant:.4g}): the model has learned "
-            "nothing that helps to predict the test rows"
+            f"{'the mean' if predicts_values else answer} of the training rows ({constant:.4g}): the model has "
+            "learned nothing that helps to predict the test rows"
         )
     value = f"{constant:.4g}"
     return (fact, Fact(section="result", subject=metric, fact="of a constant answer", value=value, warning=warning))
@@ -260,43 +262,64 @@ def _target_facts(subject: ReportInput) -> Iterator[Fact]:
     target, data = subject.preprocessor.target, subject.target
     yield Fact(section="target", subject=target.name, fact="task", value=target.task.value)
     if target.task is Task.REGRESSION:
-        for part in PARTS:
-            values = ColumnRows(data, getattr(subject.parts, part))
-            if len(values):
-                figures = "mean {:.4g}, standard deviation {:.4g}".format(*_mean_and_deviation(values))
-                yield Fact(section="target", subject=target.name, fact=f"{_PART_NAMES[part]} values", value=figures)
+        yield from _quantity_facts(subject)
         return
     counts = {part: _class_counts(target, ColumnRows(data, getattr(subject.parts, part))) for part in PARTS}
     total = sum(counts.values(), np.zeros(target.outputs, np.int64))
+    exclusive = target.task is Task.CLASSIFICATION
     most_frequent = int(np.argmax(total))
     for class_number in np.argsort(-total, kind="stable").tolist()[:_MOST_CLASSES]:
         rows_by_part = {part: int(counts[part][class_number]) for part in PARTS}
         warning = _class_warning(rows_by_part)
-        if class_number == most_frequent and total[class_number] > _DOMINANT * total.sum():
+        if exclusive and class_number == most_frequent and total[class_number] > _DOMINANT * total.sum():
             warning = (
                 f"always answering this class gives accuracy {total[class_number] / total.sum():.3g}: use "
                 "metric => 'balanced_accuracy'"
             )
         value = ", ".join(f"{part} {rows}" for part, rows in rows_by_part.items())
         label = target.names[class_number][:_LONGEST_LABEL]
-        yield Fact(section="target", subject=label, fact="rows of the class", value=value, warning=warning)
+        fact = "rows of the class" if exclusive else "rows with the label"
+        yield Fact(section="target", subject=label, fact=fact, value=value, warning=warning)
     if target.outputs > _MOST_CLASSES:
         others = str(target.outputs - _MOST_CLASSES)
-        yield Fact(section="target", subject=target.name, fact="classes that are not listed", value=others)
+        fact = "classes that are not listed" if exclusive else "labels that are not listed"
+        yield Fact(section="target", subject=target.name, fact=fact, value=others)
 
 
-def _mean_and_deviation(values: ColumnRows) -> tuple[float, float]:
-    if len(values) <= FIT_BLOCK_NUMBERS:
-        numbers = values.data.take(values.rows).numbers()
-        return float(numbers.mean()), float(numbers.std())
-    mean, scale = moments((block.numbers()[:, None] for block in values.blocks(FIT_BLOCK_NUMBERS)), ["target"])
-    return float(mean[0]), float(scale[0])
+def _quantity_facts(subject: ReportInput) -> Iterator[Fact]:
+    """Describe the values of a regression: mean and deviation of each part, for each of the first values."""
+    target, data = subject.preprocessor.target, subject.target
+    names = target.values or (target.name,)
+    for part in PARTS:
+        values = ColumnRows(data, getattr(subject.parts, part))
+        if len(values):
+            means, deviations = _means_and_deviations(values, len(names))
+            for name, mean, deviation in list(zip(names, means, deviations, strict=True))[:_MOST_CLASSES]:
+                figures = f"mean {mean:.4g}, standard deviation {deviation:.4g}"
+                yield Fact(section="target", subject=name, fact=f"{_PART_NAMES[part]} values", value=figures)
+    if len(names) > _MOST_CLASSES:
+        others = str(len(names) - _MOST_CLASSES)
+        yield Fact(section="target", subject=target.name, fact="values that are not listed", value=others)
+
+
+def _means_and_deviations(values: ColumnRows, width: int) -> tuple[list[float], list[float]]:
+    if len(values) * width <= FIT_BLOCK_NUMBERS:
+        numbers = values.data.take(values.rows).numbers().reshape(len(values), width)
+        return numbers.mean(axis=0).tolist(), numbers.std(axis=0).tolist()
+    blocks = (block.numbers().reshape(-1, width) for block in values.blocks(FIT_BLOCK_NUMBERS))
+    means, scales = moments(blocks, ["target"] * width)
+    return means.tolist(), scales.tolist()
 
 
 def _class_counts(target: TargetEncoding, values: ColumnRows) -> npt.NDArray[np.int64]:
+    """Return the rows of each class or label."""
     counts = np.zeros(target.outputs, np.int64)
     for block in values.blocks(FIT_BLOCK_NUMBERS):
-        counts += np.bincount(target.encode(block), minlength=target.outputs)
+        encoded = target.encode(block)
+        if target.task is Task.MULTILABEL:
+            counts += encoded.astype(np.int64).sum(axis=0)
+        else:
+            counts += np.bincount(encoded, minlength=target.outputs)
     return counts
 
 
@@ -328,7 +351,9 @@ def _column_facts(subject: ReportInput) -> Iterator[Fact]:
             yield Fact(section="columns", subject=own, fact="encoding", value=encodings[own])
         yield from _value_facts(name, columns[name], train, texts.get(name))
     unused = [
-        column.name for column in subject.table.described if column.name not in (*recipe.features, recipe.target.name)
+        column.name
+        for column in subject.table.described
+        if column.name not in (*recipe.features, *recipe.target.source_columns)
     ]
     if unused:
         yield Fact(section="columns", fact="left out of the features", value=", ".join(unused[:_MOST_CLASSES]))
@@ -439,12 +464,16 @@ def _finding_texts(kind: str, target: str) -> tuple[str, str, str]:
 def _constant_answer(preprocessor: Preprocessor, train: Any, test: Any) -> dict[str, float]:
     """Return the metrics of a model that gives every row the same answer.
 
-    The answer is the mean of the training targets, or the class shares of the training rows.
+    The answer is the mean of the training targets, or the shares of the classes or labels in the training rows.
     """
     target = preprocessor.target
     if target.task is Task.REGRESSION:
-        output = target.constant_output(float(train.mean()))
-        return evaluate(target.task, np.full((len(test), 1), output, np.float64), test, preprocessor)
+        means = train.mean(axis=0) if target.values else float(train.mean())
+        outputs = np.tile(target.constant_output(means), (len(test), 1))
+        return evaluate(target.task, outputs, test, preprocessor)
+    if target.task is Task.MULTILABEL:
+        share = train.mean(axis=0, dtype=np.float64).clip(1e-9, 1 - 1e-9)
+        return evaluate(target.task, np.tile(np.log(share / (1 - share)), (len(test), 1)), test, preprocessor)
     counts = np.bincount(train, minlength=target.outputs)
     shares = np.log((counts + 1e-9) / counts.sum())
     return evaluate(target.task, np.tile(shares, (len(test), 1)), test, preprocessor)

@@ -7,6 +7,7 @@ from torch import nn
 
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.layers import ACTIVATION_MODULES, Shape
+from indb_tensile.learning.member_mean import OutputKind
 from indb_tensile.learning.row_embeddings import EmbeddingOptions, RowEmbedding, RowLayout, TokenEmbedding
 from indb_tensile.learning.table_networks import CrossNetwork, FeatureTransformer, ResidualNetwork, WideAndDeep
 from indb_tensile.learning.tabm import TabM
@@ -14,7 +15,7 @@ from indb_tensile.learning.tabm import TabM
 _Values = Mapping[str, Any]
 
 
-def table_network(kind: str, values: _Values, input_shape: Shape, outputs: int) -> nn.Module:
+def table_network(kind: str, values: _Values, input_shape: Shape, outputs: int, output_kind: OutputKind) -> nn.Module:
     """Build the network of this kind for flat rows. Works on any device.
 
     Raises RequestError if `numbers` and `categories` are more than the numbers of a row.
@@ -26,7 +27,10 @@ def table_network(kind: str, values: _Values, input_shape: Shape, outputs: int) 
         frequencies=values["frequencies"],
         frequency_scale=values["frequency_scale"],
     )
-    return _BUILDERS[kind](values, _layout(kind, values, input_shape), options, outputs)
+    layout = _layout(kind, values, input_shape)
+    if kind == "tabm":
+        return _tabm(values, layout, options, outputs, output_kind)
+    return _BUILDERS[kind](values, layout, options, outputs)
 
 
 def _layout(kind: str, values: _Values, input_shape: Shape) -> RowLayout:
@@ -43,12 +47,15 @@ def _layout(kind: str, values: _Values, input_shape: Shape) -> RowLayout:
     return RowLayout(numbers=numbers, others=width - numbers - len(categories), categories=categories)
 
 
-def _tabm(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
+def _tabm(
+    values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int, output_kind: OutputKind
+) -> nn.Module:
     return TabM(
         RowEmbedding(layout, options),
         values["members"],
         values["hidden"],
         outputs,
+        output_kind=output_kind,
         activation=ACTIVATION_MODULES[values["activation"]],
         dropout=values["dropout"],
     )
@@ -94,7 +101,6 @@ def _wide_and_deep(values: _Values, layout: RowLayout, options: EmbeddingOptions
 
 
 _BUILDERS: dict[str, Callable[[_Values, RowLayout, EmbeddingOptions, int], nn.Module]] = {
-    "tabm": _tabm,
     "residual_mlp": _residual,
     "ft_transformer": _transformer,
     "dcn": _crosses,

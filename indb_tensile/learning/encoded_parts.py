@@ -23,7 +23,8 @@ class Part:
     """Rows of one part on the host.
 
     `x` is float32 (rows, *input_shape). `y` is what the loss takes: the targets, or targets and weights
-    (weighted_losses.py). `targets` are int64 class numbers (rows,) or float32 values (rows, 1). All are in `storage`.
+    (weighted_losses.py). `targets` are int64 class numbers (rows,), or float32 values or memberships (rows, outputs).
+    All are in `storage`.
     """
 
     x: Tensor
@@ -84,7 +85,8 @@ def _encode_target(rows: ColumnRows, target: TargetEncoding, storage: RowStorage
 
 def _packed(targets: Tensor, weights: Weights, storage: RowStorage) -> Tensor:
     """Return targets and weights as one tensor, in `storage`."""
-    whole = storage.array(len(targets), (2,), np.float32)
+    width = 2 if targets.dim() == 1 else targets.shape[1] + 1
+    whole = storage.array(len(targets), (width,), np.float32)
     for start, end in row_blocks(len(targets)):
         whole.write(start, pack(targets[start:end], torch.from_numpy(weights[start:end])).numpy())
     return torch.from_numpy(whole.values)

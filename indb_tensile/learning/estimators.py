@@ -195,7 +195,7 @@ def require_memory(kind: str, parts: tuple[Part, ...], free_bytes: int) -> None:
 def _numbers_of(part: Part) -> tuple[Array, Array, Array | None]:
     """Return rows, targets and weights of a part for scikit-learn."""
     weighted = part.y.shape != part.targets.shape
-    weights = part.y[:, 1].numpy().astype(np.float64) if weighted else None
+    weights = part.y[:, -1].numpy().astype(np.float64) if weighted else None
     return part.x.flatten(1).numpy(), part.targets.reshape(-1).numpy(), weights
 
 

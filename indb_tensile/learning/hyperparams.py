@@ -30,6 +30,8 @@ class TrainingSettings:
     None means the whole batch at once. `precision` applies to matrix products and convolutions
     (executor/run/precision.py); parameters, gradients and optimizer state are always float32. `class_weight` and
     `weight` are read by row_weights.py, the loss and its options by losses.py; without a loss it is the task's.
+    `ensemble` is the number of networks that predict together (ensemble.py). `baseline` says whether the version gets
+    a baseline (boosted_baseline.py).
     """
 
     epochs: int
@@ -60,6 +62,8 @@ class TrainingSettings:
     class_weight: str | dict[str, float] | None
     weight: str | None
     freeze: tuple[str, ...] | None
+    ensemble: int
+    baseline: bool
     seed: int
 
     @classmethod

@@ -45,20 +45,44 @@ class Finding:
 def findings(columns: Columns, features: Sequence[str], target: str, task: Task, known: Rows) -> tuple[Finding, ...]:
     """Return the suspicious properties of the features, in the order of the features.
 
-    Only the rows at the positions `known` are checked. Arrays and documents are not checked.
+    Only the rows at the positions `known` are checked. Arrays and documents are not checked. Of a target that is an
+    array, each of the first elements is a target of its own; sets of labels are not checked.
     """
     results = []
     known = at_most(known)
     sample = _sample(known)
-    sampled_target = columns[target].take(sample)
+    sampled_targets = _elements(columns[target].take(sample))
     for name in features:
         if columns[name].kind in _UNCHECKED:
             continue
-        kinds = _suspicions(columns[name].take(sample), sampled_target, task)
+        kinds = _suspicions_of_all(columns[name].take(sample), sampled_targets, task)
         if kinds and len(sample) < len(known):
-            kinds = _suspicions(columns[name].take(known), columns[target].take(known), task)
+            kinds = _suspicions_of_all(columns[name].take(known), _elements(columns[target].take(known)), task)
         results += [Finding(column=name, kind=kind) for kind in kinds]
     return tuple(results)
+
+
+_MOST_ELEMENTS = 8  # of a target that is an array
+
+
+def _elements(target: ColumnData) -> list[ColumnData]:
+    """Return the targets that features are compared with."""
+    if target.kind is ColumnKind.LABELS:
+        return []
+    if target.kind is not ColumnKind.ARRAY:
+        return [target]
+    kind = ColumnKind.BOOLEAN if target.values.dtype == np.bool_ else ColumnKind.FLOAT
+    flat = target.values.reshape(len(target.missing), -1)
+    return [
+        ColumnData(kind=kind, values=flat[:, place], missing=target.missing)
+        for place in range(min(flat.shape[1], _MOST_ELEMENTS))
+    ]
+
+
+def _suspicions_of_all(data: ColumnData, targets: Sequence[ColumnData], task: Task) -> list[str]:
+    """Return the kinds of findings about one column and any of the targets."""
+    kinds = [kind for target in targets for kind in _suspicions(data, target, task)]
+    return list(dict.fromkeys(kinds))
 
 
 def _sample(known: Rows) -> Rows:

@@ -27,6 +27,7 @@ _MIB = 1024 * 1024
 # Per row: the hash, the position among the rows with a target, the position in the part, and temporary memory.
 _ROW_BYTES = 8 + 8 + 8 + 8
 _TARGET_BYTES = 8
+_LABELS = 32  # of a target that is a set of labels: statistics count different sets, not labels
 # Upper bound of the memory for blocks that are decoded or encoded and of memory that the C library does not return.
 _WORK_BYTES = 64 * _MIB
 # Most numbers that a timestamp is encoded as: epoch, sine and cosine of month, weekday and hour, and an indicator.
@@ -200,9 +201,14 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    statistics: Statistics, *, target: str, described: Sequence[Column], options: FeatureOptions, test_size: float
+    statistics: Statistics,
+    *,
+    targets: Sequence[str],
+    described: Sequence[Column],
+    options: FeatureOptions,
+    test_size: float,
 ) -> MemoryEstimate:
-    """Estimate the memory for the columns of `statistics.wires` in a training with this target.
+    """Estimate the memory for the columns of `statistics.wires` in a training with these columns as its target.
 
     Key columns that are not features are read but not stored. An array column counts as zero while its shape is
     unknown, that is, while neither statistics nor a value give the shape; it is counted after its first array has
@@ -211,20 +217,31 @@ def estimate_memory(
     if statistics.test_rows is not None:
         test_size = min(1.0, statistics.test_rows / max(1, statistics.rows))
     rows, keys = statistics.rows, {column.name for column in described if column.primary_key}
-    stored_names = [name for name in statistics.wires if name not in keys or name == target]
+    stored_names = [name for name in statistics.wires if name not in keys or name in targets]
     columns = {name: _column_bytes(statistics, name) for name in stored_names}
     texts = sum(columns[name] for name in stored_names if statistics.wires[name].kind in _OBJECTS)
-    width = sum(_encoded_numbers(statistics, name, options) for name in stored_names if name != target)
-    columns_bytes, train_rows = sum(columns.values()), round(rows * (1 - test_size))
+    width = sum(_encoded_numbers(statistics, name, options) for name in stored_names if name not in targets)
+    outputs = sum(_target_numbers(statistics, name) for name in targets)
+    combined_bytes = 8 * rows * len(targets) if len(targets) > 1 else 0  # target_columns.py
+    columns_bytes, train_rows = sum(columns.values()) + combined_bytes, round(rows * (1 - test_size))
     return MemoryEstimate(
         statistics=statistics,
         columns_bytes=columns_bytes,
-        kept_bytes=texts + columns.get(target, 0),
+        kept_bytes=texts + sum(columns.get(name, 0) for name in targets) + combined_bytes,
         texts_bytes=sum(_different_texts_bytes(statistics, n) for n in stored_names),
-        encoded_bytes=rows * (4 * width + _TARGET_BYTES),
+        encoded_bytes=rows * (4 * (width + outputs - 1) + _TARGET_BYTES),
         held_out_bytes=round(test_size * columns_bytes),
         fit_bytes=max((_fit_bytes(statistics, name, train_rows) for name in stored_names), default=0),
     )
+
+
+def _target_numbers(statistics: Statistics, name: str) -> int:
+    """Return how many numbers an encoded target has of this column: those of an array, or one for each label."""
+    if name not in statistics.wires:
+        return 1
+    if statistics.wires[name].kind is ColumnKind.LABELS:
+        return _LABELS
+    return max(1, _elements(statistics, name))
 
 
 def _fit_bytes(statistics: Statistics, name: str, train_rows: int) -> int:
@@ -291,8 +308,11 @@ def _encoded_numbers(statistics: Statistics, name: str, options: FeatureOptions)
 _TEXT = ColumnKind.TEXT
 
 
-def text_numbers(options: FeatureOptions, name: str, distinct: int | None, classes: int = 2) -> int:
-    """Return how many numbers a text column becomes. `distinct` is the number of its texts, or None."""
+def text_numbers(options: FeatureOptions, name: str, distinct: int | None, means: int = 1) -> int:
+    """Return how many numbers a text column becomes.
+
+    `distinct` is the number of its texts, or None, and `means` that of the means of the target for a text.
+    """
     categories = options.most_categories(name)
     match options.encoding(name):
         case "onehot":  # two more: one for all other texts, and one for missing values
@@ -300,7 +320,7 @@ def text_numbers(options: FeatureOptions, name: str, distinct: int | None, class
         case "hash":
             return 1 + categories
         case "target":
-            return 1 if classes == 2 else classes
+            return means
         case feature_options.EMBEDDED:
             return 1
         case _:

@@ -41,11 +41,12 @@ from indb_tensile.learning.row_storage import RowStorage
 from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weights
 from indb_tensile.learning.splits import Parts, Split
 from indb_tensile.learning.starting_weights import StartingWeights
-from indb_tensile.learning.tabm import TabM
+from indb_tensile.learning.target_columns import with_combined
 from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, link_function_of
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
-from indb_tensile.learning.weighted_losses import loss_of
+from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.early_stop_rules import check_early_stop
+from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
 from indb_tensile.request.hyperparam_rules import check_hyperparams, check_schedule, check_weights
 from indb_tensile.request.loss_rules import check_loss
 from indb_tensile.request.network_rules import check_architecture
@@ -127,7 +128,7 @@ def prepare(
     def check_estimate(described: tuple[Column, ...], statistics: Statistics) -> bool:
         estimate = estimate_memory(
             statistics,
-            target=spec.target,
+            targets=spec.target_columns,
             described=described,
             options=checked.options,
             test_size=test_size,
@@ -139,9 +140,9 @@ def prepare(
 
     def choose(described: tuple[Column, ...]) -> tuple[str, ...]:
         require_same_numbers(spec.column_numbers, described, f"{spec.relation.schema}.{spec.relation.name}")
-        features = choose_features(described, spec.target, spec.features, left_out(spec), checked.options)
+        features = _features(described, spec, checked.options)
         others = _other_columns(checked, [column.name for column in described])
-        return (*features, spec.target, *others)
+        return (*features, *spec.target_columns, *others)
 
     table = read(
         connection,
@@ -150,6 +151,7 @@ def prepare(
         owner_oid=owner_oid,
         key=checked.split.key if snapshot is None else snapshot.key,
         part_tables=spec.part_tables if snapshot is None else {},
+        label_columns=spec.target_columns if spec.task is Task.MULTILABEL else (),
         limits=limits,
         on_statistics=check_estimate,
     )
@@ -186,7 +188,7 @@ def _without_later_columns(spec: JobSpec, withheld: tuple[str | None, ...]) -> J
     if not spec.column_numbers:
         return spec
     numbered = sorted((number, name) for name, number in spec.column_numbers.items())
-    features = spec.features or tuple(name for _, name in numbered if name not in (spec.target, *withheld))
+    features = spec.features or tuple(name for _, name in numbered if name not in (*spec.target_columns, *withheld))
     return replace(spec, features=features, exclude=())
 
 
@@ -204,7 +206,8 @@ def assemble(
     HostMemoryError for a network that does not fit in `room`, before the network is allocated.
     """
     checked = _CheckedOptions.of(spec)
-    features = choose_features(table.described, spec.target, spec.features, left_out(spec), checked.options)
+    features = _features(table.described, spec, checked.options)
+    table = with_combined(table, spec.target, spec.targets, spec.task)
     known = labeled(spec.target, table.columns[spec.target], table.storage)
     _require_rows(table, known)
     columns = _with_paths(table, features, checked.options)
@@ -212,7 +215,8 @@ def assemble(
     parts = divide_rows(table, known, checked.split)
     train, valid, test = row_numbers(table, known, parts)
     link = link_function_of(spec.hyperparams.get("loss"))
-    target = fit_target(spec.target, spec.task, _labels(table, spec.target, known), parts.train, link)
+    labels = _labels(table, spec.target, known)
+    target = fit_target(spec.target, spec.task, labels, parts.train, link, spec.targets)
     if start is not None:
         target = start.keep_target(target)
         features = start.in_order(features)
@@ -226,6 +230,8 @@ def assemble(
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
     architecture = architectures.with_layout(architecture, preprocessor.layout)
     settings = TrainingSettings.parse(spec.hyperparams, len(train))
+    check_targets_of_estimator(architecture, target.task, several=target.outputs > 1)
+    check_ensemble(architecture, spec.hyperparams, starts=start is not None)
     module = _build_module(architecture, preprocessor, settings, room, start)
     _require_batches(module, len(train), settings)
     report = report_data(
@@ -240,7 +246,7 @@ def assemble(
         fit_embeddings(module, encoded[0].x)
     return Prepared(
         module=module,
-        loss=loss_of(spec.task, settings, weighted=checked.weights.used, members=isinstance(module, TabM)),
+        loss=loss_for(module, spec.task, settings, weighted=checked.weights.used),
         train=encoded[0],
         valid=encoded[1],
         test=encoded[2],
@@ -261,6 +267,12 @@ def assemble(
         init_from=None if start is None else start.to_json(),
         auto_reason=_auto_reason(spec, architecture, len(train)),
     )
+
+
+def _features(described: Sequence[Column], spec: JobSpec, options: FeatureOptions) -> tuple[str, ...]:
+    """Return the columns to learn from. No column of the target is one."""
+    target, *others = spec.target_columns
+    return choose_features(described, target, spec.features, (*left_out(spec), *others), options)
 
 
 def _labels(table: TableData, target: str, known: Rows) -> ColumnData:
@@ -299,10 +311,19 @@ def _build_module(
     """Return the network with its first weights, if it fits in `room`."""
     shape, outputs, frozen = preprocessor.input_shape, preprocessor.target.outputs, settings.freeze or ()
     if room is not None:
-        empty_module = architectures.build_without_memory(architecture, shape, outputs)
+        empty_module = architectures.build_without_memory(
+            architecture, shape, outputs, task=preprocessor.target.task, ensemble=settings.ensemble
+        )
         architectures.freeze(empty_module, frozen)
         Requirements.of(empty_module, settings).check(room)
-    module = architectures.build(architecture, shape, outputs, seed=settings.seed)
+    module = architectures.build(
+        architecture,
+        shape,
+        outputs,
+        seed=settings.seed,
+        task=preprocessor.target.task,
+        ensemble=settings.ensemble,
+    )
     if start is not None:
         start.load_into(module)
     architectures.freeze(module, frozen)
@@ -335,8 +356,8 @@ def left_out(spec: JobSpec) -> tuple[str, ...]:
     target or a feature.
     """
     split = Split.parse(spec.split)
-    check_split_use(spec.split, spec.target, spec.features)
-    check_weights(spec.hyperparams, spec.task, spec.target, spec.features)
+    check_split_use(spec.split, spec.target_columns, spec.features)
+    check_weights(spec.hyperparams, spec.task, spec.target_columns, spec.features)
     if spec.features is not None:
         return spec.exclude
     withheld = (split.withheld, spec.hyperparams.get("weight"))

@@ -40,8 +40,9 @@ from indb_tensile.request.feature_rules import check_features
 Tensor32 = npt.NDArray[np.float32]
 
 # The version of the stored form; a reader refuses newer ones. In format 1 times have no `parts`. Format 3 adds sets
-# of labels, documents, intervals, scalings, and texts that are not one-hot. Format 4 adds `codes`.
-FORMAT = 4
+# of labels, documents, intervals, scalings, and texts that are not one-hot. Format 4 adds `codes`, format 5 adds
+# targets of several values or labels.
+FORMAT = 5
 NUMBERS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN)
 SCALARS = (*NUMBERS, ColumnKind.DURATION)
 TIMES = (ColumnKind.DATE, ColumnKind.TIME, ColumnKind.CLOCK)
@@ -266,9 +267,7 @@ class Preprocessor:
     def targets_of(self, rows: Sequence[Mapping[str, Any]]) -> npt.NDArray[Any]:
         """Return the encoded targets of rows from SQL, for an evaluation."""
         name = self.target.name
-        if any(name not in row for row in rows):
-            raise MissingError(f'a row has no target column "{name}"')
-        data = column_of(name, self.target.kind, [row[name] for row in rows])
+        data = self.target.column_of_rows(rows)
         if data.missing.any():
             raise DataError(f'target "{name}" is NULL in row {int(np.argmax(data.missing)) + 1}')
         if data.absent().any():
@@ -363,7 +362,7 @@ def choose_features(
     else:
         out = {target, *exclude}
         chosen = tuple(c.name for c in described if c.name not in out and not c.primary_key and not c.identity)
-    check_features(target, chosen, "the table", names)
+    check_features([target], chosen, "the table", names)
     if options is not None:
         options.check({column.name: column for column in described if column.name in chosen}, names)
     return chosen

@@ -191,14 +191,14 @@ def _text_order(name: str, data: ColumnRows, most: int, fill: str | None, facts:
 
 
 def _goal(target: TargetEncoding, rows: ColumnRows) -> Goal:
-    columns = target.outputs if target.outputs > 2 else 1
+    columns = 1 if target.task is Task.CLASSIFICATION and target.outputs == 2 else target.outputs
     return Goal(columns, lambda step: (_goal_numbers(target, block) for block in rows.blocks(step)))
 
 
 def _goal_numbers(target: TargetEncoding, goal: ColumnData) -> Matrix:
-    """Return what the means of a category are computed from: values, or the membership in classes."""
+    """Return what the means of a category are computed from: values, or memberships in classes or in label sets."""
     encoded = target.encode(goal)
-    if target.task is Task.REGRESSION:
+    if target.task is not Task.CLASSIFICATION:
         return encoded.astype(np.float64)
     members = np.eye(target.outputs)[encoded]
     return members[:, 1:] if target.outputs == 2 else members  # of two classes, the second says all

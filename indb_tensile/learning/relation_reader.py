@@ -13,7 +13,7 @@ the same batches.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from psycopg import sql
 
 from indb_tensile.errors import DataError, MissingError, PrivilegeError, RequestError
 from indb_tensile.job import PartTable, Relation
+from indb_tensile.learning import copy_encodings
 from indb_tensile.learning.background_feed import BackgroundFeed
 from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
 from indb_tensile.learning.columnstore import ColumnStore
@@ -64,6 +65,7 @@ def read(
     owner_oid: int | None = None,
     key: Sequence[str] | None = None,
     part_tables: Mapping[str, PartTable] = MappingProxyType({}),
+    label_columns: Collection[str] = (),
     limits: ReadLimits | None = None,
     on_statistics: _StatisticsCallback = lambda _columns, _statistics: True,
 ) -> TableData:
@@ -73,17 +75,19 @@ def read(
     close it afterwards, because its settings are changed. If `owner_oid` is given, that role must also be able to
     read the columns. `key` names the columns that identify rows in a copy without a primary key; None means the
     relation's primary key. `part_tables` are the tables of parts of the split; their rows follow those of the
-    relation, and they must have the chosen columns with the same types. `on_statistics` is called with the tables'
-    statistics before they are read, again when the first arrays have given their shapes, and again if there are more
-    rows than the statistics said; it may raise an exception. If it returns False, the columns go to
-    `limits.overflow`. If a relation is changed while it is read, the read is repeated and `choose` and
-    `on_statistics` are called again. Raises MissingError, PrivilegeError, DataError, RequestError and UnreadableError
-    for faults that the user can correct, TableBusyError if another session locks a table for longer than the limit,
+    relation, and they must have the chosen columns with the same types. Arrays of integers in `label_columns` are
+    read as sets of labels. `on_statistics` is called with the tables' statistics before they are read, again when the
+    first arrays have given their shapes, and again if there are more rows than the statistics said; it may raise an
+    exception. If it returns False, the columns go to `limits.overflow`. If a relation is changed while it is read,
+    the read is repeated and `choose` and `on_statistics` are called again. Raises MissingError, PrivilegeError,
+    DataError, RequestError and UnreadableError for faults that the user can correct, TableBusyError if another
+    session locks a table for longer than the limit,
     and DatabaseError for other faults.
     """
     limits = limits or ReadLimits()
 
     def copied(relations: tuple[DescribedRelation, ...]) -> TableData:
+        relations = tuple(_with_labels(each, label_columns) for each in relations)
         described, *others = relations
         chosen = tuple(dict.fromkeys(choose(described.columns)))
         require_wires(described, chosen)
@@ -100,6 +104,15 @@ def read(
 
     relations = (relation, *(table.relation for table in part_tables.values()))
     return with_locked_relations(connection, relations, limits, copied, key)
+
+
+def _with_labels(described: DescribedRelation, names: Collection[str]) -> DescribedRelation:
+    """Return the relation with the encodings of columns that are sets of labels."""
+    if not names:
+        return described
+    wires = {name: copy_encodings.of_labels(wire) for name, wire in described.wires.items() if name in names}
+    columns = tuple(replace(each, wire=wires.get(each.name, each.wire)) for each in described.columns)
+    return replace(described, columns=columns, wires=described.wires | wires)
 
 
 def describe(connection: Connection, relation: Relation) -> tuple[Column, ...]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from indb_tensile.job import Task
 from indb_tensile.learning.model_metrics import class_means, finite_outputs, probability_metrics
 from indb_tensile.learning.preprocessor import Preprocessor
+from indb_tensile.learning.vector_metrics import label_metrics, mean_figures, value_figures
 from indb_tensile.request.task_rules import METRICS
 
 Array = npt.NDArray[Any]
@@ -24,9 +25,14 @@ def single_metric(metric: str, task: Task, outputs: Array, targets: Array, prepr
     """Return the metric of a task as `evaluate` does, but NaN if the rows do not define it."""
     if not len(targets) or metric not in METRICS[task]:
         return float("nan")
+    if task is Task.MULTILABEL:
+        return label_metrics(outputs, targets).get(metric, float("nan"))
     if task is Task.REGRESSION:
         target = preprocessor.target
-        return _NUMBERS[metric](target.restore(outputs), target.restore(targets))
+        if target.values:
+            figures = value_figures(target.restore(outputs), target.decode(targets))
+            return mean_figures({metric: figures[metric]}).get(metric, float("nan"))
+        return _NUMBERS[metric](target.restore(outputs), target.decode(targets))
     outputs = finite_outputs(outputs)
     if metric == "accuracy":
         return float(np.mean(outputs.argmax(axis=1) == targets))

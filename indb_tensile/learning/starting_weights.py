@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from indb_tensile.errors import RequestError
-from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelBundle
 from indb_tensile.learning.encoders import Arrays, Numbers, Times
 from indb_tensile.learning.preprocessor import Encoder, Preprocessor, Recipe
@@ -76,9 +75,11 @@ class StartingWeights:
             )
         if own.kind is not fitted.kind or own.link is not fitted.link:
             return fitted
-        if own.task is Task.CLASSIFICATION and not set(fitted.labels) <= set(own.labels):
+        if not set(fitted.labels) <= set(own.labels) or len(fitted.values) != len(own.values):
             return fitted
-        return replace(own, name=fitted.name)
+        if fitted.elements != own.elements:  # of columns with other names, or in another order
+            return fitted
+        return replace(own, name=fitted.name, columns=fitted.columns)
 
     def keep_encoders(self, fitted: Preprocessor, options: Mapping[str, Any]) -> Preprocessor:
         """Return the preprocessor with the encoders of this version for all columns that both have.
@@ -115,6 +116,11 @@ class StartingWeights:
         Layers are compared in their order and not by their names, because a dropout layer shifts the names. Raises
         RequestError that names the first layer that does not fit, with both shapes.
         """
+        if self.bundle.ensemble > 1:
+            raise RequestError(
+                f"init_from: {self.title} is an ensemble of {self.bundle.ensemble} networks",
+                hint="Name a version of one network, or leave init_from out.",
+            )
         own = module.state_dict()
         stored = self.bundle.weights
         places = _in_order(stored, self.bundle)
@@ -169,7 +175,7 @@ def _same_clock(old: Times, parts: Sequence[Times]) -> bool:
 
 def _same_goal(old: Recipe, new: Recipe) -> bool:
     """Return whether means of the target have the same unit, or the same classes, in both."""
-    return replace(old.target, name=new.target.name) == new.target
+    return replace(old.target, name=new.target.name, columns=new.target.columns) == new.target
 
 
 def _with_other_options(old: Recipe, new: Recipe, options: Mapping[str, Any]) -> set[str]:

@@ -4,22 +4,18 @@ Gorishniy, Kotelnikov and Babenko, "TabM: Advancing Tabular Deep Learning with P
 2025). The authors' package `tabm` is not used, for the reason that `row_embeddings.py` gives.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from indb_tensile.learning.member_mean import OutputKind, member_mean
 from indb_tensile.learning.row_embeddings import RowEmbedding
 
 
 class TabM(nn.Module):
-    """Returns the outputs of all members while training, and otherwise their mean prediction.
-
-    The mean of probabilities is returned as logarithms, so that their softmax is the mean again. A network with one
-    output predicts a value, whose mean needs no probabilities.
-    """
+    """Returns the outputs of all members while training, and otherwise their mean prediction (member_mean.py)."""
 
     def __init__(
         self,
@@ -28,12 +24,14 @@ class TabM(nn.Module):
         hidden: Sequence[int],
         outputs: int,
         *,
+        output_kind: OutputKind,
         activation: Callable[[], nn.Module],
         dropout: float,
     ) -> None:
         super().__init__()
         self.embedding = embedding
         self.members = members
+        self.output_kind = output_kind
         widths = (embedding.outputs, *hidden)
         layers: list[nn.Module] = []
         for place, (inputs, units) in enumerate(zip(widths[:-1], hidden, strict=True)):
@@ -48,11 +46,7 @@ class TabM(nn.Module):
         embedded = self.embedding(x)
         own = embedded.unsqueeze(1).expand(-1, self.members, -1)
         outputs = cast(Tensor, self.heads(self.hidden(own)))
-        if self.training:
-            return outputs
-        if outputs.shape[-1] == 1:
-            return outputs.mean(dim=1)
-        return outputs.log_softmax(dim=-1).logsumexp(dim=1) - math.log(self.members)
+        return outputs if self.training else member_mean(outputs, self.output_kind)
 
 
 class SharedLinear(nn.Module):

@@ -1,6 +1,7 @@
-"""The column to predict: converts labels to class numbers and values to standardised values, and back."""
+"""The target: labels become class numbers, sets of labels memberships, values standardised values, and back."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -12,8 +13,11 @@ import numpy.typing as npt
 from indb_tensile.errors import DataError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows
+from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, LARGEST, moments
 from indb_tensile.learning.row_storage import MEMORY, RowStorage, positions_where, row_blocks
+from indb_tensile.learning.target_columns import combined, require_columns
+from indb_tensile.learning.target_vectors import finite_rows, fit_labels, fit_values, negative_rows
 from indb_tensile.request.task_rules import check_target
 
 Label = bool | int | float | str
@@ -38,6 +42,10 @@ class TargetEncoding:
     `labels` (sorted) are for classification, `mean` and `scale` for regression. With the link `log`, for counts, the
     mean is 0 and the scale is the mean of the training rows: a predicted value is the scale times exp(output), so an
     output of 0 is the mean, whatever the unit of the target.
+
+    A regression that predicts several values has `means` and `scales` instead, and the names of the values in
+    `values`: columns, or the positions in an array. `columns` are the columns that were combined
+    (target_columns.py); it is empty for a target of one column. A multi-label task has a membership for each label.
     """
 
     name: str
@@ -47,11 +55,25 @@ class TargetEncoding:
     mean: float = 0.0
     scale: float = 1.0
     link: LinkFunction = LinkFunction.STANDARD
+    values: tuple[str, ...] = ()
+    means: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> int:
-        """Return the number of outputs of the network: one per class, or one."""
-        return len(self.labels) if self.task is Task.CLASSIFICATION else 1
+        """Return the number of outputs of the network: one per class, label or value."""
+        return max(len(self.values), 1) if self.task is Task.REGRESSION else len(self.labels)
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """Return the columns of the table that the target is made from."""
+        return self.columns or (self.name,)
+
+    @property
+    def elements(self) -> tuple[str, ...]:
+        """Return the names of the array's elements, for a target that is an array of one shape; else nothing."""
+        return self.values or (self.names if self.kind is ColumnKind.ARRAY else ())
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -60,44 +82,90 @@ class TargetEncoding:
 
     @cached_property
     def numbers(self) -> tuple[float, ...] | None:
-        """Return the labels as numbers (true is 1), or None for text labels."""
-        return None if self.kind is ColumnKind.TEXT else tuple(float(label) for label in self.labels)
+        """Return the labels as numbers (true is 1), or None for text labels and for sets of labels."""
+        texts = self.kind is ColumnKind.TEXT or self.task is Task.MULTILABEL
+        return None if texts else tuple(float(label) for label in self.labels)
 
     def encode(self, data: ColumnData) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-        """Return class numbers (rows,) or standardised values (rows, 1).
+        """Return class numbers (rows,), standardised values (rows, values), or memberships 0 and 1 (rows, labels).
 
         Raises DataError for a label that the model was not trained on.
         """
         numeric = (ColumnKind.INTEGER, ColumnKind.FLOAT)
         if data.kind is not self.kind and not (data.kind in numeric and self.kind in numeric):
             raise DataError(f'target "{self.name}" is of kind {data.kind}, the model was trained on {self.kind}')
+        if self.elements and len(data.missing) and data.shape != (len(self.elements),):
+            shown = f"of shape {list(data.shape)}, the model was trained on {len(self.elements)} elements"
+            raise DataError(f'target "{self.name}" is {shown}')
+        if self.values:
+            return ((data.numbers().reshape(-1, self.outputs) - self._means) / self._scales).astype(np.float32)
         if self.task is Task.REGRESSION:
             return ((data.numbers() - self.mean) / self.scale).astype(np.float32)[:, None]
+        if self.task is Task.MULTILABEL:
+            return self._memberships(data)
         codes = self._codes(data)
         if (codes < 0).any():
             row = int(np.argmax(codes < 0))
-            known = ", ".join(self.names[:20])
-            label = label_text(data.values.tolist()[row])
-            raise DataError(
-                f'target "{self.name}", row {row + 1}: the model does not know the label {label}',
-                detail=f"It was trained on: {known}.",
-            )
+            raise self._unknown_label(row, label_text(data.values.tolist()[row]))
         return codes
 
+    def column_of_rows(self, rows: Sequence[Mapping[str, Any]]) -> ColumnData:
+        """Return the target of rows from SQL, which are objects. Raises MissingError if a row has none."""
+        require_columns(rows, self.source_columns)
+        if not self.columns:
+            return column_of(self.name, self.kind, [row[self.name] for row in rows])
+        kind = ColumnKind.BOOLEAN if self.task is Task.MULTILABEL else ColumnKind.FLOAT
+        parts = {name: column_of(name, kind, [row[name] for row in rows]) for name in self.columns}
+        return combined(parts, self.columns, self.task)
+
     def restore(self, outputs: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Convert regression outputs (rows, 1) to the target's own unit (rows,)."""
+        """Convert regression outputs to the target's own unit: (rows, 1) to (rows,), or several values a row."""
         if self.link is LinkFunction.STANDARD:
             return self.decode(outputs)
         with np.errstate(over="ignore"):  # of a network that diverged
+            if self.values:
+                return np.exp(outputs.astype(np.float64)) * self._scales
             return np.exp(outputs.reshape(-1).astype(np.float64)) * self.scale
 
     def decode(self, encoded: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Convert encoded values (rows, 1) of a regression to the target's own unit (rows,)."""
+        """Convert encoded values of a regression to the target's own unit, in the shapes of `restore`."""
+        if self.values:
+            return encoded.astype(np.float64) * self._scales + self._means
         return encoded.reshape(-1).astype(np.float64) * self.scale + self.mean
 
-    def constant_output(self, encoded_mean: float) -> float:
-        """Return the output of a regression that predicts the value whose encoded form is `encoded_mean`."""
-        return encoded_mean if self.link is LinkFunction.STANDARD else float(np.log(encoded_mean))
+    def constant_output(self, encoded_mean: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the outputs of a regression that predicts the values whose encoded form is `encoded_mean`."""
+        mean = np.asarray(encoded_mean, np.float64)
+        if self.link is LinkFunction.STANDARD:
+            return mean
+        return np.log(np.maximum(mean, np.finfo(np.float64).tiny))  # a value may be 0 in all training rows
+
+    @cached_property
+    def _means(self) -> npt.NDArray[np.float64]:
+        return np.array(self.means)
+
+    @cached_property
+    def _scales(self) -> npt.NDArray[np.float64]:
+        return np.array(self.scales)
+
+    def _memberships(self, data: ColumnData) -> npt.NDArray[np.float32]:
+        """Return 1 for each label of a row, else 0."""
+        if self.kind is ColumnKind.ARRAY:
+            return data.values.reshape(len(data.missing), -1).astype(np.float32)
+        whole = np.zeros((len(data.missing), len(self.labels)), np.float32)
+        for row, (labels, is_missing) in enumerate(zip(data.values, data.missing, strict=True)):
+            for label in () if is_missing else labels:
+                place = self._class_number(label)
+                if place < 0:
+                    raise self._unknown_label(row, label)
+                whole[row, place] = 1.0
+        return whole
+
+    def _unknown_label(self, row: int, label: str) -> DataError:
+        return DataError(
+            f'target "{self.name}", row {row + 1}: the model does not know the label {label}',
+            detail=f"It was trained on: {', '.join(self.names[:20])}.",
+        )
 
     def _codes(self, data: ColumnData) -> npt.NDArray[np.int64]:
         """Return the class number of each row, -1 for unknown labels."""
@@ -142,23 +210,54 @@ def labeled(name: str, data: ColumnData, storage: RowStorage = MEMORY) -> Rows:
     if data.missing.all():
         hint = "Fill it, or name another column with target => '...'."
         raise DataError(f'target "{name}" is NULL in all {len(data.missing)} rows', hint=hint)
-    if data.kind is ColumnKind.FLOAT:
-        _require_finite(name, ~data.missing & ~np.isfinite(data.values))
+    if data.kind in (ColumnKind.FLOAT, ColumnKind.ARRAY):
+        _require_finite(name, ~data.missing & ~finite_rows(data))
     return positions_where(~data.missing, storage)
 
 
 def fit_target(
-    name: str, task: Task, data: ColumnData, train: Rows, link: LinkFunction = LinkFunction.STANDARD
+    name: str,
+    task: Task,
+    data: ColumnData,
+    train: Rows,
+    link: LinkFunction = LinkFunction.STANDARD,
+    columns: tuple[str, ...] = (),
 ) -> TargetEncoding:
     """Fit the target's encoding. `data` contains the labelled rows, `train` the positions of training rows.
 
-    Labels are collected from all labelled rows. Raises DataError if the training rows have one value only, and for
-    negative values if the link is `log`; RequestError if the type does not suit the task.
+    `columns` are the columns that were combined to this one. Labels are collected from all labelled rows. Raises
+    DataError if the training rows have one value only, and for negative values if the link is `log`; RequestError if
+    the type does not suit the task.
     """
-    check_target(task, f'"{name}"', data.kind, f"is of kind {data.kind}")
+    check_target(task, f'"{name}"', _kind_for_task(data), f"is of kind {data.kind}")
+    if link is LinkFunction.LOG:
+        _require_counts(name, data)
+    if task is Task.MULTILABEL:
+        labels = fit_labels(name, data, train, columns)
+        return TargetEncoding(name=name, task=task, kind=data.kind, labels=labels, columns=columns)
+    if data.kind is ColumnKind.ARRAY:
+        means, scales = fit_values(name, data, train, columns)
+        if link is LinkFunction.LOG:
+            means, scales = (0.0,) * len(means), tuple(mean or 1.0 for mean in means)
+        values = columns or tuple(str(place) for place in range(1, len(means) + 1))
+        return TargetEncoding(
+            name=name,
+            task=task,
+            kind=data.kind,
+            link=link,
+            values=values,
+            means=means,
+            scales=scales,
+            columns=columns,
+        )
     if task is Task.REGRESSION:
         return _fit_value(name, data, train, link)
     return _fit_classes(name, data, train)
+
+
+def _kind_for_task(data: ColumnData) -> str:
+    """Return the kind by which a task accepts the target: an array of booleans is one of flags."""
+    return "flags" if data.kind is ColumnKind.ARRAY and data.values.dtype == np.bool_ else data.kind.value
 
 
 def _fit_classes(name: str, data: ColumnData, train: Rows) -> TargetEncoding:
@@ -194,8 +293,6 @@ def _distinct(data: ColumnData) -> tuple[list[Label], list[int]]:
 
 
 def _fit_value(name: str, data: ColumnData, train: Rows, link: LinkFunction) -> TargetEncoding:
-    if link is LinkFunction.LOG:
-        _require_counts(name, data)
     learned = ColumnRows(data, train)
     bounds = [(block.values.min(), block.values.max()) for block in learned.blocks(FIT_BLOCK_NUMBERS)]
     low, high = float(min(least for least, _ in bounds)), float(max(most for _, most in bounds))
@@ -222,8 +319,7 @@ def _value_moments(learned: ColumnRows) -> tuple[float, float]:
 
 def _require_counts(name: str, data: ColumnData) -> None:
     """Refuse negative values, in any part of the split."""
-    every = row_blocks(len(data.values))
-    negative = sum(int((data.values[start:end] < 0).sum()) for start, end in every)
+    negative = negative_rows(data)
     if negative:
         raise DataError(
             f'target "{name}" is negative in {negative} of {len(data.values)} rows, and loss poisson predicts counts',

@@ -1,8 +1,8 @@
 """The losses of trainings, by name, for rows that count the same or have weights.
 
-The target of a weighted row comes with the weight of the row, as one tensor of two columns. The loss of a batch is
-the sum of the weighted losses by the number of rows, not by the sum of their weights. So a row counts the same in
-every batch, and a batch that is computed in parts has the gradients of the whole batch.
+The target of a weighted row comes with the weight of the row, as one tensor whose last column is the weight. The
+loss of a batch is the sum of the weighted losses by the number of rows, not by the sum of their weights. So a row
+counts the same in every batch, and a batch that is computed in parts has the gradients of the whole batch.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from indb_tensile.job import Task
+from indb_tensile.learning.ensemble import Ensemble, EnsembleLoss
 from indb_tensile.learning.hyperparams import TrainingSettings
-from indb_tensile.learning.tabm import MemberLoss
+from indb_tensile.learning.tabm import MemberLoss, TabM
 from indb_tensile.request.loss_rules import DEFAULT_LOSSES
 
 
+def loss_for(module: nn.Module, task: Task, settings: TrainingSettings, *, weighted: bool) -> nn.Module:
+    """Return the loss that training this network minimises."""
+    if isinstance(module, Ensemble):
+        return EnsembleLoss(loss_of(task, settings, weighted=weighted))
+    return loss_of(task, settings, weighted=weighted, members=isinstance(module, TabM))
+
+
 def loss_of(task: Task, settings: TrainingSettings, *, weighted: bool, members: bool = False) -> nn.Module:
-    """Return the loss that training minimises. With `members` the network is an ensemble of members."""
+    """Return the loss that training minimises. With `members` the network is one of several members, as TabM."""
     if members:
         return MemberLoss(loss_of(task, settings, weighted=weighted))
     name = settings.loss or DEFAULT_LOSSES[task]
@@ -43,16 +51,17 @@ class WeightedSquares(nn.Module):
     """The squared error of values."""
 
     def forward(self, outputs: Tensor, packed: Tensor) -> Tensor:
-        """Return the mean for outputs (rows, 1)."""
-        errors = outputs - packed[:, :1]
-        return (errors * errors * packed[:, 1:]).mean()
+        """Return the mean for outputs (rows, values)."""
+        values = outputs.shape[1]
+        errors = outputs - packed[:, :values]
+        return (errors * errors * packed[:, values:]).mean()
 
 
 class MeanLoss(nn.Module):
     """The mean of a loss of rows.
 
     `rows` maps float32 outputs and targets to the loss of each row: outputs (rows, classes) and class numbers (rows,)
-    to (rows,), or outputs and values (rows, 1) to (rows, 1).
+    to (rows,), or outputs and values (rows, values) to (rows, values), likewise for labels.
     """
 
     def __init__(self, rows: nn.Module, *, classes: bool, weighted: bool) -> None:
@@ -68,7 +77,8 @@ class MeanLoss(nn.Module):
             return cast(Tensor, self.rows(outputs, targets)).mean()
         if self.classes:
             return cast(Tensor, self.rows(outputs, targets[:, 0].long()) * targets[:, 1]).mean()
-        return cast(Tensor, self.rows(outputs, targets[:, :1]) * targets[:, 1:]).mean()
+        values = outputs.shape[1]
+        return cast(Tensor, self.rows(outputs, targets[:, :values]) * targets[:, values:]).mean()
 
 
 class SmoothedCrossEntropy(nn.Module):
@@ -135,15 +145,24 @@ class Quantile(nn.Module):
         return torch.maximum(self.quantile * errors, (self.quantile - 1) * errors)
 
 
+class BinaryCrossEntropy(nn.Module):
+    """The cross entropy of each label by itself, for outputs that are the logarithms of the labels' odds."""
+
+    def forward(self, outputs: Tensor, memberships: Tensor) -> Tensor:
+        """Return the loss of each label of each row."""
+        return functional.binary_cross_entropy_with_logits(outputs, memberships, reduction="none")
+
+
 def pack(targets: Tensor, weights: Tensor) -> Tensor:
-    """Return targets and weights as float32 (rows, 2). A class number is exact up to 2**24."""
-    return torch.stack([targets.reshape(-1).float(), weights.float()], dim=1)
+    """Return targets and weights as float32 (rows, values + 1). A class number is exact up to 2**24."""
+    return torch.cat([targets.reshape(len(targets), -1).float(), weights.float()[:, None]], dim=1)
 
 
 _LEAST_DOUBT = 1e-7  # about the distance from 1 to the next smaller float32
 _ROW_LOSSES: dict[str, Callable[[TrainingSettings], nn.Module]] = {
     "cross_entropy": lambda settings: SmoothedCrossEntropy(settings.label_smoothing or 0.0),
     "focal": lambda settings: Focal(cast(float, settings.gamma)),
+    "binary_cross_entropy": lambda _: BinaryCrossEntropy(),
     "mae": lambda _: Absolute(),
     "huber": lambda _: Huber(),
     "poisson": lambda _: Poisson(),

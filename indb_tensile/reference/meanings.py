@@ -49,7 +49,8 @@ HYPERPARAMS: dict[str, str] = {
     "statistics of batch normalisation, are published without averaging. The method is that of "
     "`torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`. The average needs as much memory as the "
     "weights. Null: no average; 0.999 suits trainings of thousands of steps.",
-    "loss": "What training minimises. Null: `cross_entropy` for classification, `mse` for regression. For "
+    "loss": "What training minimises. Null: `cross_entropy` for classification, `mse` for regression, "
+    "`binary_cross_entropy` of each label for multilabel, which has no other. For "
     "classification also `focal`, in which a row counts less the more probable its class is already. For regression: "
     "`mse` is the squared error and predicts a mean; `mae` is the absolute error and predicts a median; `huber` is "
     "squared up to an error of one standard deviation of the target, and linear beyond; `quantile` predicts a "
@@ -63,6 +64,11 @@ HYPERPARAMS: dict[str, str] = {
     'has weights by class, such as `{"yes": 5}`. Metrics are not weighted.',
     "weight": "A column of numbers of 0 or more: the weight of each row in the loss. It is no feature. Metrics are "
     "not weighted.",
+    "ensemble": "The number of networks that are trained as one version and predict their mean. They differ in their "
+    "first weights: the first one has those of `seed`, the next one those of `seed` + 1. Memory and time grow with "
+    "the number.",
+    "baseline": "Whether gradient boosting is fitted to the same rows after the publication, and its metrics are "
+    "stored beside those of the version (`tensile_training_info`).",
     "freeze": "The layers whose weights do not change, by their numbers in the network, as in "
     '`["1", "4"]`; an error about an unknown layer lists them. A frozen layer takes part in the forward pass, and '
     "has no gradient and no optimizer state. The running statistics of batch normalisation still change. Of use with "
@@ -232,10 +238,11 @@ METRICS: dict[str, str] = {
     "Higher is better.",
     "recall_macro": "The share of the rows of a class that are predicted as the class, averaged over the classes, "
     "including those that are predicted and do not occur. Higher is better.",
-    "f1_macro": "The F1 score, averaged over the classes. Higher is better.",
-    "log_loss": "The mean negative logarithm of the probability given to the right label. Lower is better.",
+    "f1_macro": "The F1 score, averaged over the classes or labels. Higher is better.",
+    "log_loss": "The mean negative logarithm of the probability given to the right label, for multilabel to what is "
+    "right about each label. Lower is better.",
     "roc_auc": "The area under the receiver operating characteristic; for more than two classes, the mean of the "
-    "areas of each class against the rest. Higher is better.",
+    "areas of each class or label against the rest. Higher is better.",
     "brier": "The Brier score: the mean squared distance of the probabilities from 1 for the right label and 0 for "
     "the others; of two labels, only one is counted. Lower is better.",
     "calibration_error": "The expected calibration error: the mean distance between the probability of the predicted "
@@ -246,6 +253,12 @@ METRICS: dict[str, str] = {
     "mape": "The mean absolute error relative to the target, as a share: 0.1 is 10 %. Not defined if a target is "
     "zero. Lower is better.",
     "median_absolute_error": "The median absolute error, in the target's unit. Lower is better.",
+    "f1_micro": "The F1 score of all labels of all rows together. A label is predicted from a probability of 0.5 on. "
+    "Higher is better.",
+    "precision_micro": "The share of the predicted labels that the rows have. Higher is better.",
+    "recall_micro": "The share of the rows' labels that are predicted. Higher is better.",
+    "subset_accuracy": "The share of rows whose predicted set of labels is the row's own. Higher is better.",
+    "hamming_loss": "The share of wrong decisions about a label of a row. Lower is better.",
 }
 
 DEPLOY: dict[str, str] = {
@@ -324,6 +337,8 @@ SETTINGS: dict[str, str] = {
     "cuda_graphs": "Whether a GPU runs an iteration as one recorded graph if its plan allows that.",
     "mps": "Whether NVIDIA's Multi-Process Service must serve the GPU, so that kernels of several jobs run side by "
     "side. `tensile up --mps` starts its daemon, and `tensile down` ends it.",
+    "baseline": "Whether gradient boosting is fitted to the rows of each published version while a processor is "
+    "idle, for its metrics beside those of the version.",
     "survey_s": "The device's time for measuring operators when a kind of device is used for the first time. 0: "
     "none.",
     "log_level": "The least severity of logged records.",

@@ -6,7 +6,7 @@ from typing import Any
 from ..errors import RequestError
 from .abbreviation import shown
 from .hyperparam_rules import HYPERPARAMS_OF_ESTIMATORS
-from .network_rules import ESTIMATORS
+from .network_rules import ENSEMBLE_ARCHITECTURES, ESTIMATORS
 from .parameter_rules import Json
 
 
@@ -41,6 +41,39 @@ def check_estimator(spec: Json) -> None:
         if spec.get(name) is not None:
             argument = "memory_limit" if name == "memory_limit_bytes" else name
             raise RequestError(f"{argument} means nothing with architecture {kind}", hint=hint)
+
+
+def check_ensemble(architecture: Mapping[str, Any], hyperparams: Json, *, starts: bool = False) -> None:
+    """Raise RequestError for an ensemble of a model that has no members, or that `starts` from other weights."""
+    kind = architecture["type"]
+    if hyperparams.get("ensemble", 1) == 1:
+        return
+    if kind not in ENSEMBLE_ARCHITECTURES:
+        remedy = (
+            'Give the number of its members: {"type": "tabm", "members": 32}' if kind == "tabm" else "Leave it out"
+        )
+        raise RequestError(
+            f'hyperparams: "ensemble" means nothing with architecture {kind}',
+            detail=f"These may be trained as an ensemble: {', '.join(ENSEMBLE_ARCHITECTURES)}.",
+            hint=f"{remedy}, or train another architecture.",
+        )
+    if starts:
+        raise RequestError(
+            'hyperparams: "ensemble" cannot be combined with init_from',
+            detail="The members of an ensemble differ in their first weights, and would all start from the same.",
+            hint="Leave one of the two out.",
+        )
+
+
+def check_targets_of_estimator(architecture: Mapping[str, Any], task: str, *, several: bool) -> None:
+    """Raise RequestError for a model of scikit-learn that is to predict several values or a set of labels."""
+    if is_estimator(architecture) and (task == "multilabel" or (several and task == "regression")):
+        what = "sets of labels" if task == "multilabel" else "several values"
+        raise RequestError(
+            f"architecture {architecture['type']} cannot predict {what}",
+            detail="A model of scikit-learn predicts one value or one class for each row.",
+            hint="Train a network, such as architecture => 'mlp', or a model for each target.",
+        )
 
 
 def refuse_plan(architecture: Json) -> None:

@@ -51,6 +51,8 @@ HYPERPARAMS: dict[str, Rule] = {
     "class_weight": {"type": "weights", "values": ["balanced"], "minimum": 0, "maximum": 1e6, "default": None},
     "weight": {"type": "text", "default": None},
     "freeze": {"type": "texts", "length": [1, 500], "default": None},
+    "ensemble": {"type": "integer", "minimum": 1, "maximum": 32, "default": 1},
+    "baseline": {"type": "boolean", "default": True},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }
 HYPERPARAMS_OF_ESTIMATORS = (
@@ -103,14 +105,14 @@ def check_schedule(hyperparams: Json, split: Json) -> None:
         raise RequestError("schedule plateau needs validation rows, and the split's valid_size is 0", hint=hint)
 
 
-def check_weights(hyperparams: Json, task: str, target: str, features: Sequence[str] | None) -> None:
+def check_weights(hyperparams: Json, task: str, targets: Sequence[str], features: Sequence[str] | None) -> None:
     """Raise RequestError for class weights without classes, and for a weight that is the target or a feature."""
-    if task == "regression" and "class_weight" in hyperparams:
+    if task != "classification" and "class_weight" in hyperparams:
         hint = 'Leave it out, or name a column of weights: "weight".'
         raise RequestError('hyperparams: "class_weight" is for classification only', hint=hint)
     column = hyperparams.get("weight")
-    if column is not None and column in (target, *(features or ())):
-        role = "the target" if column == target else "a feature"
+    if column is not None and column in (*targets, *(features or ())):
+        role = "the target" if column in targets else "a feature"
         hint = "Name a column of weights, which is not learned from."
         raise RequestError(f'hyperparams: the weight "{column}" is also {role}', hint=hint)
 

@@ -6,6 +6,7 @@ from .parameter_rules import Json
 LOSSES: dict[str, tuple[str, ...]] = {
     "classification": ("cross_entropy", "focal"),
     "regression": ("mse", "mae", "huber", "poisson", "quantile"),
+    "multilabel": ("binary_cross_entropy",),
 }
 DEFAULT_LOSSES = {task: names[0] for task, names in LOSSES.items()}
 # The loss that each of these hyper-parameters belongs to, and its value if the request leaves it out.

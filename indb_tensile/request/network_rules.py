@@ -112,6 +112,8 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
     },
 }
 ESTIMATORS = ("boosting", "linear")  # of scikit-learn, fitted on the processor: they take no device memory
+# Networks that are no ensemble of several members already.
+ENSEMBLE_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if kind not in ("tabm", *ESTIMATORS))
 TABLE_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "number_embedding" in rules)
 _UNITS: Rule = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
 _KERNEL: Rule = {"type": "integer", "minimum": 1, "maximum": 63}

@@ -114,16 +114,17 @@ def check_split_column(option: str, column: str, kind: str, description: str) ->
         raise RequestError(message, hint=SPLIT_COLUMN_HINTS[option])
 
 
-def check_split_use(split: Json, target: str, features: Sequence[str] | None) -> None:
-    """Raise RequestError if the deciding column is the target, or says which rows test and is also a feature.
+def check_split_use(split: Json, targets: Sequence[str], features: Sequence[str] | None) -> None:
+    """Raise RequestError if the deciding column is a target, or says which rows test and is also a feature.
 
     `features` are the features that the request names, or None.
     """
-    if target in split.get("key", ()):
-        hint = "Name columns whose values do not change."
-        raise RequestError(f'split: "key" names the target "{target}"', hint=hint)
+    for target in targets:
+        if target in split.get("key", ()):
+            hint = "Name columns whose values do not change."
+            raise RequestError(f'split: "key" names the target "{target}"', hint=hint)
     column = deciding_column(split)
-    if column is not None and column == target and "stratify" not in split:
+    if column is not None and column in targets and "stratify" not in split:
         raise RequestError(f'split: column "{column}" is the target', hint="Name another column.")
     if features is not None and split.get("column") in features:
         message = f'"{split["column"]}" says which rows test, and is also a feature'

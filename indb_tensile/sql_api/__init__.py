@@ -54,7 +54,7 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
 def prediction_pages(plpy: Plpy, reading: int) -> Iterator[tuple[str | None, ...]]:
     """Yield the pages of a reading that the verb `predict_table` has prepared.
 
-    Each has keys, values, labels, probabilities and an error, as texts for SQL (relation_predictions.py).
+    Each has keys, values, labels, probabilities, targets and an error, as texts for SQL (relation_predictions.py).
     """
     pages = importlib.import_module(".relation_predictions", __package__).pages(plpy, reading)
     while True:
@@ -72,7 +72,7 @@ def prediction_pages(plpy: Plpy, reading: int) -> Iterator[tuple[str | None, ...
 
 
 def _error_page(error: dict[str, str]) -> tuple[str | None, ...]:
-    return None, None, None, None, json.dumps(error)
+    return None, None, None, None, None, json.dumps(error)
 
 
 def _result(plpy: Plpy, verb: str, request: Json) -> Json:

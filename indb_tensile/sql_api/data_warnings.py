@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..request.split_rules import SPLIT, deciding_option
+from ..request.task_rules import target_columns
 from .feature_columns import used_columns
 from .spi import Json, Plpy, literal
 from .training_table import Table, TableColumn
@@ -23,6 +24,7 @@ EQUAL, ORDERING, DETERMINING, MISSING_WITH = "equal", "ordering", "determining",
 
 _VALUES = 40_000  # values that are fetched, which takes some hundredths of a second
 _MOST_ROWS = 10_000
+_MOST_TARGETS = 8
 _FEWEST_ROWS = 20
 _LOG_ACCIDENT = math.log(1e-6)
 _NEARLY_ALL = 0.95
@@ -46,14 +48,19 @@ def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
     features = [column for column in used_columns(table, spec) if column.kind in _SQL_VALUES]
     in_order = deciding_option(spec["split"]) in ("by", "column") or "test" in spec["split"]
     time_columns = [] if in_order else [column for column in table.columns if column.kind in ("date", "time")]
-    target = table.column(spec["target"], "target")
-    columns = list(dict.fromkeys([*features, *time_columns, target]))
-    if columns == [target] or target.kind not in _SQL_VALUES:
+    targets = [table.column(name, "target") for name in target_columns(spec)[:_MOST_TARGETS]]
+    targets = [target for target in targets if target.kind in _SQL_VALUES]
+    columns = list(dict.fromkeys([*features, *time_columns, *targets]))
+    if columns == targets or not targets:
         return
     values, limit = _first_rows(plpy, table, columns)
-    rows = len(values[target.name])
+    rows = len(values[targets[0].name])
     checked_rows = f"the first {rows} rows" if rows == limit else f"{rows} rows"
-    kinds = _suspicions_by_feature(features, target, values, spec["task"])
+    kinds: dict[str, set[str]] = {column.name: set() for column in features}
+    for target in targets:
+        for name, own in _suspicions_by_feature(features, target, values, spec["task"]).items():
+            kinds[name] |= own
+    shown = f'"{targets[0].name}"' if len(targets) == 1 else spec["target"]
     keys = [name for name, findings in kinds.items() if {KEY, COUNTER} & findings]
     if keys and spec["features"] is None:
         plpy.notice(
@@ -63,7 +70,7 @@ def warn_about_features(plpy: Plpy, table: Table, spec: Json) -> None:
     leaks = [name for name, findings in kinds.items() if findings - {KEY, COUNTER}]
     if leaks:
         plpy.notice(
-            f'features that reveal target "{target.name}" in {checked_rows}: {", ".join(leaks)} (leave them out '
+            f"features that reveal target {shown} in {checked_rows}: {', '.join(leaks)} (leave them out "
             f"with exclude => {_array(leaks)}, unless their values are available at prediction time)"
         )
     _notice_order(plpy, spec, [column for column in time_columns if orders_rows(column, values[column.name])])

@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterator
 
 from ..request.request_fields import read_integer, read_model_name, read_text
+from ..request.task_rules import named_targets
 from . import service_connection
+from .feature_columns import all_known
 from .predictions import storable
 from .refusals import DATA, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
 from .row_features import with_features
@@ -40,9 +42,9 @@ def evaluate_relation(plpy: Plpy, model: str, version: Row, oid: int, path: str 
 
     `figure` are the fields of the request that say what to compute; without any, it is the metrics.
     """
-    source, column = _source(plpy, oid, model, version["target"])
+    source, known = _source(plpy, oid, model, version["target"])
     evaluation = next(_numbers)
-    parts = _with_features(plpy, version, _parts(plpy, source, column, path))
+    parts = _with_features(plpy, version, _parts(plpy, source, known, path))
     rows = next(parts, None)
     if rows is None:
         raise RefusalError(
@@ -85,18 +87,20 @@ def _held_out(version: Row, model: str) -> Json:
 
 
 def _source(plpy: Plpy, oid: int, model: str, target: str) -> tuple[str, str]:
-    """Return the relation's name and the target column's name, quoted."""
+    """Return the relation's name, quoted, and the condition that a row's target is known."""
     relations = fetch(plpy, RELATION_NAME, oid)
     if not relations:
         raise no_table(oid)
     source, names = relations[0]["name"], relations[0]["columns"]
-    if target not in names:
+    targets = named_targets(target, names)
+    absent = [name for name in targets if name not in names]
+    if absent:
         raise RefusalError(
             MISSING_COLUMN,
-            f'{source} has no column "{target}", which model "{model}" predicts',
+            f'{source} has no column "{absent[0]}", which model "{model}" predicts',
             hint=f"Evaluate on a relation that has it. The columns of {source} are {', '.join(names) or 'none'}.",
         )
-    return source, plpy.quote_ident(target)
+    return source, all_known(plpy, targets, "t.")
 
 
 def _with_features(plpy: Plpy, version: Row, parts: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
@@ -107,9 +111,9 @@ def _with_features(plpy: Plpy, version: Row, parts: Iterator[list[bytes]]) -> It
         first += len(part)
 
 
-def _parts(plpy: Plpy, source: str, column: str, path: str | None) -> Iterator[list[bytes]]:
+def _parts(plpy: Plpy, source: str, known: str, path: str | None) -> Iterator[list[bytes]]:
     """Yield the rows whose target is known, each as JSON, in parts that fit into one request."""
-    statement = ROWS.format(source=source, column=column)
+    statement = ROWS.format(source=source, known=known)
     part: list[bytes] = []
     size_bytes = rows = 0
     next_rows = _FIRST_ROWS
@@ -169,7 +173,7 @@ select case when s.bytes operator(pg_catalog.<=) {MOST_ROW_BYTES} then tensile.r
   cross join lateral (
     select case when pg_catalog.pg_column_size(t.*) operator(pg_catalog.<) {_SMALL_ROW_BYTES} then 0
                 else tensile.row_bytes(t.*) end as bytes offset 0) as s
- where t.{{column}} is not null"""
+ where {{known}}"""
 RELATION_NAME = """
 select pg_catalog.format('%I.%I', n.nspname, c.relname) as name,
        array(select a.attname::pg_catalog.text from pg_catalog.pg_attribute as a

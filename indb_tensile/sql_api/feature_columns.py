@@ -9,6 +9,7 @@ from ..request.column_types import unusable_reason
 from ..request.feature_rules import check_features
 from ..request.request_fields import read_names
 from ..request.split_rules import withheld_column
+from ..request.task_rules import target_columns
 from .spi import Json, Plpy, literal
 from .training_table import Table, TableColumn, refuse_unusable
 
@@ -16,7 +17,7 @@ _ROWS = 10_000  # rows in which the values of uuids are counted
 
 
 def choose_features(
-    plpy: Plpy, request: Json, before: Json, table: Table, target: TableColumn, documents: Collection[str]
+    plpy: Plpy, request: Json, before: Json, table: Table, targets: Sequence[str], documents: Collection[str]
 ) -> tuple[list[str] | None, list[str]]:
     """Return `features` and `exclude` of the specification.
 
@@ -27,14 +28,14 @@ def choose_features(
     for name in exclude:
         table.column(name, "exclude")
     if features is None:
-        exclude = exclude + _exclude_keys(plpy, table, target, exclude)
-        exclude = exclude + _exclude_unique(plpy, table, _all_but(table, target.name, exclude))
-        used = _all_but(table, target.name, exclude)
+        exclude = exclude + _exclude_keys(plpy, table, targets, exclude)
+        exclude = exclude + _exclude_unique(plpy, table, _all_but(table, (*targets, *exclude)))
+        used = _all_but(table, (*targets, *exclude))
         unique: Collection[str] = ()
     else:
         used = [table.column(name, "features") for name in features if name not in exclude]
         unique = _unique_uuids(plpy, table, used)
-    check_features(target.name, [column.name for column in used], str(table), table.column_names)
+    check_features(targets, [column.name for column in used], str(table), table.column_names)
     refuse_unusable(table, _reasons(used, documents, unique))
     return features if features is None else [column.name for column in used], exclude
 
@@ -47,7 +48,13 @@ def used_columns(table: Table, spec: Json) -> list[TableColumn]:
     if spec["features"] is not None:
         return [column for column in table.columns if column.name in spec["features"]]
     withheld = (withheld_column(spec["split"]), spec["hyperparams"].get("weight"))
-    return _all_but(table, spec["target"], [*spec["exclude"], *(name for name in withheld if name is not None)])
+    others = [name for name in withheld if name is not None]
+    return _all_but(table, (*target_columns(spec), *spec["exclude"], *others))
+
+
+def all_known(plpy: Plpy, names: Sequence[str], alias: str = "") -> str:
+    """Return the SQL condition that none of these columns is NULL."""
+    return " and ".join(f"{alias}{plpy.quote_ident(name)} is not null" for name in names)
 
 
 def _requested_or_inherited(request: Json, before: Json, table: Table) -> tuple[list[str] | None, list[str]]:
@@ -65,8 +72,8 @@ def _requested_or_inherited(request: Json, before: Json, table: Table) -> tuple[
     return features, exclude
 
 
-def _all_but(table: Table, target: str, exclude: Sequence[str]) -> list[TableColumn]:
-    return [column for column in table.columns if column.name != target and column.name not in exclude]
+def _all_but(table: Table, others: Collection[str]) -> list[TableColumn]:
+    return [column for column in table.columns if column.name not in others]
 
 
 def _reasons(used: Sequence[TableColumn], documents: Collection[str], unique: Collection[str]) -> dict[str, str]:
@@ -106,9 +113,9 @@ def _unique_uuids(plpy: Plpy, table: Table, candidates: Sequence[TableColumn]) -
     return [column.name for place, column in enumerate(uuids) if 1 < row[f"known{place}"] == row[f"values{place}"]]
 
 
-def _exclude_keys(plpy: Plpy, table: Table, target: TableColumn, exclude: Sequence[str]) -> list[str]:
+def _exclude_keys(plpy: Plpy, table: Table, targets: Sequence[str], exclude: Sequence[str]) -> list[str]:
     """Return the key columns, which are excluded, and notify the client of them."""
-    keys = [column.name for column in _all_but(table, target.name, exclude) if column.key]
+    keys = [column.name for column in _all_but(table, (*targets, *exclude)) if column.key]
     if keys:
         plpy.notice(
             f"left out of the features, as keys only identify rows: {', '.join(keys)} "

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from ..errors import RequestError
 from ..request.expression_tokens import ExpressionFault
+from ..request.task_rules import target_columns
 from ..request.transform_rules import read_expression, read_transform
 from .expression_functions import refused_functions
 from .inherited_arguments import LastRun
@@ -75,8 +76,9 @@ def refuse_roles(table: Table, transform: Json | None, spec: Json, deciding: str
 
     These are read from relations where nothing is computed, by tensile_evaluate and tensile_split.
     """
-    roles = {"target": spec["target"], "hyperparams: weight": spec["hyperparams"].get("weight"), "split": deciding}
-    for role, name in roles.items():
+    roles: list[tuple[str, str | None]] = [("target", name) for name in target_columns(spec)]
+    roles += [("hyperparams: weight", spec["hyperparams"].get("weight")), ("split", deciding)]
+    for role, name in roles:
         if transform is not None and name in transform["expressions"]:
             raise RequestError(
                 f'{role} is "{name}", which transform computes',

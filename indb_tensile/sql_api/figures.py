@@ -29,9 +29,10 @@ def figure(plpy: Plpy, request: Json) -> Json:
     version = find_version(plpy, name, read_integer(request, "version"))
     oid = read_integer(request, "relation")
     options = _options(request, kind, version, stored=oid is None)
-    if version["task"] == "regression" and kind in CLASS_FIGURES:
+    if version["task"] != "classification" and kind in CLASS_FIGURES:
+        what = "sets of labels" if version["task"] == "multilabel" else "a number"
         raise RequestError(
-            f'model "{name}" predicts "{version["target"]}", a number, and has no {kind.replace("_", " ")}',
+            f'model "{name}" predicts "{version["target"]}", {what}, and has no {kind.replace("_", " ")}',
             hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
         )
     if oid is not None:

@@ -8,9 +8,11 @@ operator in them is qualified.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..request.preprocess_rules import PATH_KINDS, path_steps
+from ..request.task_rules import target_columns
 from .feature_columns import used_columns
 from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row, fetch, literal
@@ -25,27 +27,44 @@ def check_rows(plpy: Plpy, table: Table, spec: Json) -> None:
 
     Only the first rows are checked.
     """
-    target = table.column(spec["target"], "target")
+    targets = [table.column(name, "target") for name in target_columns(spec)]
     arrays = [column for column in used_columns(table, spec) if column.kind == "array"]
+    if _is_vector(targets[0], spec):
+        arrays = [*targets, *arrays]
     limit = _ARRAY_ROWS if arrays else _ROWS
-    summary = _summarize(plpy, table, target, arrays, limit)
+    summary = _summarize(plpy, table, targets, arrays, limit)
     if not summary["rows"]:
         hint = "Insert rows, commit, and call tensile_train again."
         if table.query is not None:
             hint = "Change the query's conditions, or insert rows into the tables that it reads."
         raise RefusalError(DATA, f"{table} has no rows", hint=hint)
     is_complete = summary["rows"] < limit  # otherwise the table has further rows
-    subject = f'target "{target.name}" of {table}'
+    subject = f'target "{targets[0].name}" of {table}' if len(targets) == 1 else f"target {spec['target']} of {table}"
     if is_complete and not summary["known"]:
         hint = "Fill it, or name another column with target => '...'."
         raise RefusalError(DATA, f"{subject} is NULL in all {summary['rows']} rows", hint=hint)
     if summary["infinite"]:
         hint = "Delete these rows, or set their target to NULL to leave them out."
         raise RefusalError(DATA, f"{subject} is not finite in {summary['infinite']} of its first rows", hint=hint)
-    if is_complete and summary["value"] == summary["last_value"]:
+    if is_complete and summary["value"] is not None and summary["value"] == summary["last_value"]:
         _refuse_one_value(subject, spec["task"], summary)
     for place, column in enumerate(arrays):
-        _check_shape(table, column, summary[f"least_{place}"], summary[f"most_{place}"])
+        _check_shape(table, column, summary[f"least_{place}"], summary[f"most_{place}"], is_target=column in targets)
+
+
+def _is_vector(target: TableColumn, spec: Json) -> bool:
+    """Return whether the target is an array of one shape; the arrays of integers of label sets differ."""
+    return target.kind == "array" and (spec["task"] == "regression" or target.base == "_bool")
+
+
+def count_shapes(plpy: Plpy, table: Table, target: TableColumn) -> int:
+    """Return the number of different shapes of the arrays in the first rows."""
+    column, source = plpy.quote_ident(target.name), table.source
+    statement = (
+        f"select pg_catalog.count(distinct v) as shapes from (select pg_catalog.array_dims({column}) as v "
+        f"from {source} where {column} is not null limit {_ARRAY_ROWS}) as sample"
+    )
+    return int(next(iter(plpy.execute(statement)))["shapes"])
 
 
 def count_values(plpy: Plpy, table: Table, target: TableColumn) -> int:
@@ -64,7 +83,10 @@ def read_statistics(plpy: Plpy, table: Table, spec: Json) -> tuple[list[Json], i
     The service needs both to build the network.
     """
     source = table.source
-    used = [*_with_paths(used_columns(table, spec), spec), table.column(spec["target"], "target")]
+    targets = [table.column(name, "target") for name in target_columns(spec)]
+    if targets[0].kind == "array" and not _is_vector(targets[0], spec):
+        targets = [replace(targets[0], kind="labels")]
+    used = [*_with_paths(used_columns(table, spec), spec), *targets]
     expressions = ["(select pg_catalog.count(*) from sample) as sampled"]
     for place, column in enumerate(used):
         name = _path_expression(plpy, column) if column.base == _PATH else plpy.quote_ident(column.name)
@@ -141,32 +163,43 @@ def _statistic(column: TableColumn, value: Any) -> Json:
     return statistic | {"ndims": len(shape), "shape": shape}
 
 
-def _summarize(plpy: Plpy, table: Table, target: TableColumn, arrays: Sequence[TableColumn], limit: int) -> Row:
+def _summarize(
+    plpy: Plpy, table: Table, targets: Sequence[TableColumn], arrays: Sequence[TableColumn], limit: int
+) -> Row:
     """Compute counts and extremes of the first rows in one statement."""
     source = table.source
     shapes_of = [_elements(column, plpy.quote_ident(column.name)) for column in arrays]
-    columns = [plpy.quote_ident(target.name), *shapes_of]
-    aliases = ", ".join(f"{column} as c{place}" for place, column in enumerate(columns))
+    named = [f"{plpy.quote_ident(column.name)} as c{place}" for place, column in enumerate(targets)]
+    shaped = [f"{column} as a{place}" for place, column in enumerate(shapes_of)]
+    known = " and ".join(f"c{place} is not null" for place in range(len(targets)))
     special_values = ("NaN", "Infinity", "-Infinity")
-    infinite = " or ".join(f"c0 operator(pg_catalog.=) '{special_value}'" for special_value in special_values)
+    infinite = " or ".join(
+        f"c{place} operator(pg_catalog.=) '{special_value}'"
+        for place, target in enumerate(targets)
+        for special_value in special_values
+        if target.kind == "float"
+    )
     shapes = "".join(
-        f", pg_catalog.min(pg_catalog.array_dims(c{place + 1})) as least_{place}"
-        f", pg_catalog.max(pg_catalog.array_dims(c{place + 1})) as most_{place}"
+        f", pg_catalog.min(pg_catalog.array_dims(a{place})) as least_{place}"
+        f", pg_catalog.max(pg_catalog.array_dims(a{place})) as most_{place}"
         for place in range(len(arrays))
     )
-    least, most = _extremes(target)
-    statement = f"""select pg_catalog.count(*) as rows, pg_catalog.count(c0) as known,
+    least, most = _extremes(targets)
+    statement = f"""select pg_catalog.count(*) as rows, pg_catalog.count(*) filter (where {known}) as known,
         {least} as value, {most} as last_value,
-        pg_catalog.count(*) filter (where {infinite if target.kind == "float" else "false"}) as infinite{shapes}
-        from (select {aliases} from {source} limit {limit}) as sample"""
+        pg_catalog.count(*) filter (where {infinite or "false"}) as infinite{shapes}
+        from (select {", ".join([*named, *shaped])} from {source} limit {limit}) as sample"""
     return next(iter(plpy.execute(statement)))
 
 
-def _extremes(target: TableColumn) -> tuple[str, str]:
-    """Return the expressions for the least and the greatest value of c0 as text.
+def _extremes(targets: Sequence[TableColumn]) -> tuple[str, str]:
+    """Return the expressions for the least and the greatest value of c0 as text; null for several values a row.
 
     Numbers are compared as numbers and converted afterwards, because their text may lose digits.
     """
+    target = targets[0]
+    if len(targets) > 1 or target.kind in ("array", "labels"):
+        return "null", "null"
     if target.kind in ("integer", "float"):
         return "tensile.key_text(pg_catalog.min(c0))", "tensile.key_text(pg_catalog.max(c0))"
     text = 'c0::pg_catalog.text collate pg_catalog."C"'
@@ -182,14 +215,20 @@ def _refuse_one_value(subject: str, task: str, summary: Row) -> None:
     raise RefusalError(DATA, f"{subject} is {summary['value']} in every row", hint=hint)
 
 
-def _check_shape(table: Table, column: TableColumn, least: str | None, most: str | None) -> None:
-    """Refuse an array feature whose arrays differ in shape or do not start at subscript 1."""
+def _check_shape(table: Table, column: TableColumn, least: str | None, most: str | None, *, is_target: bool) -> None:
+    """Refuse arrays that differ in shape or do not start at subscript 1, and a target of more than one dimension."""
     if least is None or most is None:  # the first rows contain no array with elements
         return
-    subject = f'feature "{column.name}" of {table}'
-    advice = f"Leave it out with exclude => array[{literal(column.name)}], or make the arrays alike."
+    subject = f'{"target" if is_target else "feature"} "{column.name}" of {table}'
+    leave_out = "Name another target" if is_target else f"Leave it out with exclude => array[{literal(column.name)}]"
+    advice = f"{leave_out}, or make the arrays alike."
     if least != most:
         detail = f"Among the first rows are {least} and {most}."
+        if is_target and column.base in ("_int2", "_int4", "_int8"):
+            advice += " Arrays of any length are sets of labels: task => 'multilabel'."
         raise RefusalError(DATA, f"{subject} holds arrays of different shapes", detail=detail, hint=advice)
     if any(bound != "1" for bound in re.findall(r"\[(-?\d+):", least)):
         raise RefusalError(DATA, f"{subject} holds arrays whose lower bound is not 1: {least}", hint=advice)
+    if is_target and least.count("[") > 1:
+        hint = "Name a column whose arrays have one dimension."
+        raise RefusalError(DATA, f"{subject} holds arrays of {least.count('[')} dimensions", hint=hint)

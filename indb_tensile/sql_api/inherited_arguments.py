@@ -13,10 +13,12 @@ from ..request.abbreviation import shown
 from ..request.early_stop_rules import EARLY_STOP
 from ..request.estimator_rules import is_estimator, of_networks
 from ..request.loss_rules import fits_task
+from ..request.network_rules import ENSEMBLE_ARCHITECTURES
 from ..request.task_rules import METRICS
 from .spi import Json, Plpy
 from .training_arguments import architecture
-from .training_table import Table, TableColumn
+from .training_table import Table
+from .training_target import TrainingTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ def read_last_run(spec: str | None, job: int | None, target_kind: str | None, de
     return LastRun(arguments=_well_formed(spec), ran=True, job=job, target_kind=target_kind)
 
 
-def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: TableColumn) -> LastRun:
+def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: TrainingTarget) -> LastRun:
     """Return the run without its task if the task does not fit the target.
 
     The task does not fit if it was the task of another target, or if the target's type was of another kind.
@@ -62,14 +64,14 @@ def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: TableColumn) 
     if previous_target != target.name:
         return last.without("task")
     kinds = (last.target_kind,) if last.target_kind else _KINDS_OF_TASK[task]
-    if target.kind in kinds:
+    if target.kind in kinds or (last.target_kind in _SEVERAL and target.kind in _SEVERAL_OF_TASK.get(task, ())):
         return last
     previous_kind = f" and had values of kind {last.target_kind} then" if last.target_kind else ""
     _notice_misfit(plpy, last, "task", task, f'target "{target.name}" has type {target.type}{previous_kind}')
     return last.without("task")
 
 
-def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: TableColumn, task: str) -> LastRun:
+def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: TrainingTarget, task: str) -> LastRun:
     """Return the run without the arguments that do not fit this relation, target and task.
 
     A NOTICE names each of them.
@@ -83,7 +85,9 @@ def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Tabl
         if reason := misfit(value, table, target, task):
             _notice_misfit(plpy, last, name, value, reason)
             last = last.without(name)
-    return _without_network_options(plpy, request, _without_freeze(plpy, request, last))
+    return _without_network_options(
+        plpy, request, _without_ensemble(plpy, request, _without_freeze(plpy, request, last))
+    )
 
 
 def _without_network_options(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
@@ -109,6 +113,22 @@ def _without_freeze(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
         return last
     _notice_misfit(plpy, last, "freeze", options["freeze"], "init_from is not given")
     return _without_hyperparams(last, ["freeze"])
+
+
+def _without_ensemble(plpy: Plpy, request: Json, last: LastRun) -> LastRun:
+    """Return the run without an ensemble if the new training cannot be one."""
+    options = last.arguments.get("hyperparams") or {}
+    if options.get("ensemble", 1) == 1 or request.get("hyperparams") is not None:
+        return last
+    kind = architecture(request, last.arguments)["type"]
+    if kind not in ENSEMBLE_ARCHITECTURES:
+        why = f"architecture {kind} is not trained as an ensemble"
+    elif request.get("init_from") is not None:
+        why = "init_from is given"
+    else:
+        return last
+    _notice_misfit(plpy, last, "ensemble", options["ensemble"], why)
+    return _without_hyperparams(last, ["ensemble"])
 
 
 def _without_hyperparams(last: LastRun, names: Sequence[str]) -> LastRun:
@@ -159,38 +179,39 @@ def _short_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if len(json.dumps(value)) <= _LONGEST_NOTICED else shown(value)
 
 
-def _misfit_columns(names: Any, table: Table, target: TableColumn, task: str) -> str:
+def _misfit_columns(names: Any, table: Table, target: TrainingTarget, task: str) -> str:
     """Return why the inherited columns do not fit, or an empty text if they do."""
     known = {column.name for column in table.columns}
     absent = [name for name in names if name not in known]
     if absent:
         return f"{table} has no column {_listed(absent)}"
-    return f'"{target.name}" is the target now' if target.name in names else ""
+    targets = [name for name in target.names if name in names]
+    return f"{_listed(targets)} is the target now" if targets else ""
 
 
-def _misfit_preprocess(options: Any, table: Table, target: TableColumn, task: str) -> str:
+def _misfit_preprocess(options: Any, table: Table, target: TrainingTarget, task: str) -> str:
     paths = options.get("paths")
     derived = {f"{column}.{path}" for column, own in paths.items() for path in own} if _is_paths(paths) else set()
     names = [name for part in options.values() if isinstance(part, dict) for name in part if name not in derived]
     return _misfit_columns(names, table, target, task)
 
 
-def _misfit_hyperparams(options: Any, table: Table, target: TableColumn, task: str) -> str:
-    if task == "regression" and options.get("class_weight") is not None:
-        return "regression has no classes to weigh"
+def _misfit_hyperparams(options: Any, table: Table, target: TrainingTarget, task: str) -> str:
+    if task != "classification" and options.get("class_weight") is not None:
+        return f"{task} has no classes to weigh"
     if not fits_task(options, task):
         return f"{task} has no such loss"
     weight = options.get("weight")
     return _misfit_columns([weight], table, target, task) if isinstance(weight, str) else ""
 
 
-def _misfit_metric(metric: Any, table: Table, target: TableColumn, task: str) -> str:
+def _misfit_metric(metric: Any, table: Table, target: TrainingTarget, task: str) -> str:
     return "" if metric in METRICS[task] else f"{task} has no such metric"
 
 
-def _misfit_early_stop(options: Any, table: Table, target: TableColumn, task: str) -> str:
+def _misfit_early_stop(options: Any, table: Table, target: TrainingTarget, task: str) -> str:
     metric = options.get("metric", EARLY_STOP["metric"]["default"])
-    other_task = next((name for name in METRICS if name != task and metric in METRICS[name]), None)
+    other_task = metric not in METRICS[task] and any(metric in names for names in METRICS.values())
     # A metric that no task has is refused later, like one of the request.
     return f"{task} has no such metric" if other_task else ""
 
@@ -242,13 +263,19 @@ _VALIDATORS: dict[str, Callable[[Any], bool]] = {
     "metric": _is_text,
     "early_stop": _is_object,
 }
-_MISFITS: dict[str, Callable[[Any, Table, TableColumn, str], str]] = {
+_MISFITS: dict[str, Callable[[Any, Table, TrainingTarget, str], str]] = {
     "hyperparams": _misfit_hyperparams,
     "features": _misfit_columns,
     "preprocess": _misfit_preprocess,
     "metric": _misfit_metric,
     "early_stop": _misfit_early_stop,
 }
-_KINDS_OF_TASK = {"classification": ("integer", "boolean", "text"), "regression": ("integer", "float")}
+_KINDS_OF_TASK = {
+    "classification": ("integer", "boolean", "text"),
+    "regression": ("integer", "float", "array"),
+    "multilabel": ("labels", "flags"),
+}
+_SEVERAL = ("array", "labels")  # the kinds of a stored target of several values
+_SEVERAL_OF_TASK = {"regression": ("array", "integers"), "multilabel": ("labels", "flags", "integers")}
 _DEFAULTS = (None, {"type": "auto"})
 _LONGEST_NOTICED = 300

@@ -22,7 +22,7 @@ from .training_request import insert_job, job_of_key
 from .training_table import Table, find_table, reasons_against, require_grants
 from .version_lookup import find_version
 
-_ANSWERS = ("value", "label", "probabilities")
+_ANSWERS = ("value", "label", "probabilities", "targets")
 _SCALARS = ("integer", "float", "boolean", "text", "date", "time", "clock", "duration")
 _MOST_KEYS = 100
 DUPLICATE_TABLE = "42P07"

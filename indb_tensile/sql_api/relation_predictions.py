@@ -30,7 +30,7 @@ _MOST_FETCHED = 4096  # rows of one fetch, and of one request to the service
 _MOST_PREPARED = 16  # readings that are prepared and not begun: a statement may have several
 _MOST_BEGUN = 64  # readings of one transaction that are begun and not ended, as those of statements that failed
 
-Page = tuple[str | None, ...]  # keys, values, labels, probabilities and an error, as texts for SQL
+Page = tuple[str | None, ...]  # keys, values, labels, probabilities, targets and an error, as texts for SQL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
 
 
 def describe_prediction(plpy: Plpy, request: Json) -> Json:
-    """Return the target of a model, whether its labels are numbers, and the columns that its rows need.
+    """Return the target of a model, the kind of its predictions, and the columns that its rows need.
 
     Refuses a relation that lacks a needed column.
     """
@@ -130,7 +130,8 @@ def describe_prediction(plpy: Plpy, request: Json) -> Json:
     described = describe_version(plpy, name, version, source, columns)
     return {
         "target": version["target"],
-        "numeric": described["numeric"],
+        "several": described["several"],
+        "kind": described["kind"],
         "needed": raw_columns(version, [feature["name"] for feature in described["features"]]),
         "columns": {column: row["type"] for column, row in columns.items()},
         "relation": source,
@@ -182,7 +183,7 @@ def _answered(
         if following is not None:
             _send(plpy, reading, following, line)
         keys = answer["keys"] if part.keys is None else f"[{','.join(part.keys)}]"
-        yield keys, answer["values"], answer["labels"], answer["probabilities"], None
+        yield keys, answer["values"], answer["labels"], answer["probabilities"], answer["targets"], None
         part = following
     return True
 

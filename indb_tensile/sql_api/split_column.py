@@ -12,7 +12,8 @@ from ..request.split_rules import (
     deciding_option,
     require_order,
 )
-from .feature_columns import used_columns
+from ..request.task_rules import target_columns
+from .feature_columns import all_known, used_columns
 from .refusals import DATA, RefusalError
 from .spi import Json, Plpy, Row
 from .training_table import Table, TableColumn
@@ -28,7 +29,7 @@ def choose_split_column(plpy: Plpy, request: Json, table: Table, spec: Json) -> 
     split: Json = spec["split"]
     if "last" in split and "by" not in split:
         split = split | {"by": _only_time_column(plpy, table, spec)}
-    check_split_use(split, spec["target"], spec["features"])
+    check_split_use(split, target_columns(spec), spec["features"])
     option = deciding_option(split)
     if option is None:
         return split
@@ -85,7 +86,9 @@ def read_shares(plpy: Plpy, table: Table, spec: Json) -> Json | None:
 def _only_time_column(plpy: Plpy, table: Table, spec: Json) -> str:
     """Return the table's only date or timestamp column. Refuses the request if there are several or none."""
     names = [
-        column.name for column in table.columns if column.kind in ("date", "time") and column.name != spec["target"]
+        column.name
+        for column in table.columns
+        if column.kind in ("date", "time") and column.name not in target_columns(spec)
     ]
     if len(names) != 1:
         detail = f"{table} has the dates and timestamps {', '.join(names)}." if names else f"{table} has no date."
@@ -113,7 +116,7 @@ def _check_features(plpy: Plpy, request: Json, table: Table, spec: Json, option:
     if spec["features"] is not None:
         return
     check_features(
-        spec["target"], [column.name for column in used_columns(table, spec)], str(table), table.column_names
+        target_columns(spec), [column.name for column in used_columns(table, spec)], str(table), table.column_names
     )
     if name not in (read_names(request, "exclude") or ()) and option in ("by", "group"):
         plpy.notice(
@@ -128,7 +131,7 @@ def _count_parts(plpy: Plpy, table: Table, spec: Json, name: str) -> Row:
     For a date, timestamp or number only the unknown values matter.
     """
     source, column = table.source, plpy.quote_ident(name)
-    target = plpy.quote_ident(spec["target"])
+    known = all_known(plpy, target_columns(spec))
     counts = ", ".join(
         f"pg_catalog.count(*) filter (where part_name {test}) as {part}"
         for part, test in (
@@ -141,5 +144,5 @@ def _count_parts(plpy: Plpy, table: Table, spec: Json, name: str) -> Row:
     )
     statement = f"""select pg_catalog.count(*) as rows, {counts} from (
         select {column}::pg_catalog.text collate pg_catalog."C" as part_name from {source}
-         where {target} is not null limit {_ROWS}) as sample"""
+         where {known} limit {_ROWS}) as sample"""
     return next(iter(plpy.execute(statement)))

@@ -16,7 +16,9 @@ from ..errors import RequestError
 from ..request.copyable_relation import COLUMNS
 from ..request.request_fields import read_integer, read_model_name, read_text
 from ..request.split_rules import deciding_column
+from ..request.task_rules import named_targets
 from ..request.time_texts import parse_interval, parse_time_of_day
+from .feature_columns import all_known
 from .refusals import DENIED, MISSING_COLUMN, MISSING_TABLE, NOT_READY, RefusalError
 from .row_features import stored_transform
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, qualified
@@ -27,6 +29,7 @@ from .version_lookup import find_version
 _PAGE_ROWS = 2000
 _MOST_OPEN = 4  # more than one, because a view that is read may itself call tensile_split
 _INTEGERS = ("int2", "int4", "int8")
+_INTEGER_ARRAYS = ("_int2", "_int4", "_int8")
 _SINGLE = ("_float4", "_int2")  # arrays that a training stores in single precision
 _TEXTS = ("text", "varchar", "bpchar", "char", "name")
 _LABELS = ("_text", "_varchar", "_bpchar", "_name", "_uuid", "_enum")
@@ -74,7 +77,10 @@ class _Reading:
         computed = frozenset((stored_transform(version) or {}).get("expressions", ()))
         self._readings = [
             _TableReading(
-                plpy, _Divided(name, rule, version["target"], part_of_table.get(each), computed), each, path
+                plpy,
+                _Divided(name, rule, version["target"], version["task"], part_of_table.get(each), computed),
+                each,
+                path,
             )
             for each in oids
         ]
@@ -96,6 +102,7 @@ class _Divided:
     model: str
     rule: Json
     target: str
+    task: str
     part: str | None
     computed: frozenset[str]  # the names of computed features
 
@@ -106,14 +113,15 @@ class _TableReading:
     def __init__(self, plpy: Plpy, divided: _Divided, oid: int, path: str | None) -> None:
         self._path = path
         self._whole_part = divided.part
-        rule, target = divided.rule, divided.target
+        rule = divided.rule
         table = find_table(plpy, {"relation": oid})
         columns = {row["name"]: row for row in fetch(plpy, COLUMNS, table.oid)}
+        targets = named_targets(divided.target, columns)
         decisive = deciding_column(rule)
         identity = rule["identity"]
         if divided.part is not None:  # the table of a part need not have the training relation's key
             identity = [column for column in identity if column in columns]
-        names = [*identity, target, *([] if decisive is None else [decisive])]
+        names = [*identity, *targets, *([] if decisive is None else [decisive])]
         _refuse_computed(divided, names)
         missing = [column for column in names if column not in columns]
         if missing:
@@ -123,13 +131,14 @@ class _TableReading:
                 hint="Name the relation that it was trained on, or one with the same columns.",
             )
         timed = rule.get("timed", ())
-        self._forms = [_hash_form(columns[column], timed=column in timed) for column in identity]
+        sets = targets if divided.task == "multilabel" else ()
+        self._forms = [_hash_form(columns[name], timed=name in timed, as_set=name in sets) for name in identity]
         self._decisive = "" if decisive is None else _hash_form(columns[decisive])
         self._member = Membership(rule, _WORD_FORMS.get(self._decisive, self._decisive))
         values = dict(zip(identity, self._forms, strict=True))
         if decisive is not None:
             values.setdefault(decisive, self._decisive)
-        statement = _statement(plpy, values, identity, target, decisive)
+        statement = _statement(plpy, values, identity, targets, decisive)
         with callers_path(plpy, self._path):
             self._cursor: Cursor = plpy.cursor(f"{statement} from {qualified(plpy, table.schema, table.name)} as t")
 
@@ -207,10 +216,11 @@ def _missing_part_table(stored: Json) -> RefusalError:
     return RefusalError(MISSING_TABLE, message, hint="Name one relation: tensile_split('model', 'table').")
 
 
-def _hash_form(described: Row, *, timed: bool = False) -> str:
+def _hash_form(described: Row, *, timed: bool = False, as_set: bool = False) -> str:
     """Return the form that the row hash uses for a column's values, as in learning/copy_encodings.py.
 
-    With `timed` the seconds of an interval or time of day are used, and not its text.
+    With `timed` the seconds of an interval or time of day are used, and not its text. With `as_set` an array of
+    integers is a set of labels.
     """
     base = described["base"]
     if base in _INTEGERS:
@@ -225,7 +235,7 @@ def _hash_form(described: Row, *, timed: bool = False) -> str:
         return "interval" if base == "interval" else "clock"
     if base in VECTORS:
         return "vector"
-    if base in _LABELS:
+    if base in _LABELS or (as_set and base in _INTEGER_ARRAYS):
         return "labels"
     if base == "_bool":
         return "bool[]"
@@ -243,13 +253,13 @@ def _hash_value(value: Any, form: str) -> Any:
 
 
 def _statement(
-    plpy: Plpy, forms: Mapping[str, str], identity: Sequence[str], target: str, decisive: str | None
+    plpy: Plpy, forms: Mapping[str, str], identity: Sequence[str], targets: Sequence[str], decisive: str | None
 ) -> str:
     """Return a query for the identity, the dividing column, whether the target is known, and the key as JSON.
 
     `forms` has the form of each column that is hashed or divides.
     """
-    quoted = {name: f"t.{plpy.quote_ident(name)}" for name in (*identity, target, *([decisive] if decisive else []))}
+    quoted = {name: f"t.{plpy.quote_ident(name)}" for name in (*identity, *([decisive] if decisive else []))}
     values = {name: _HASH_EXPRESSIONS[form].format(quoted[name]) for name, form in forms.items()}
     own = [f"{values[name]} as c{place}" for place, name in enumerate(identity)]
     decides = "null" if decisive is None else values[decisive]
@@ -258,7 +268,7 @@ def _statement(
     chosen = [
         *own,
         f"{decides} as decisive",
-        f"{quoted[target]} is not null as takes_part",
+        f"{all_known(plpy, targets, 't.')} as takes_part",
         f"{key}::pg_catalog.text as key",
     ]
     return f"select {', '.join(chosen)}"

@@ -8,6 +8,8 @@ from ..errors import RequestError
 from ..request.copyable_relation import FAMILY
 from ..request.part_tables import SAME_COLUMNS_HINT, differing_columns
 from ..request.split_rules import TABLE_OPTIONS
+from ..request.task_rules import target_columns
+from .feature_columns import all_known
 from .refusals import DATA, MISSING_TABLE, RefusalError, database_error_fields
 from .spi import Json, Plpy, callers_path, fetch
 from .training_table import Table, find_table
@@ -52,10 +54,11 @@ def require_same_columns(tables: PartTables, table: Table, used: Sequence[str]) 
             raise RefusalError(DATA, message, detail=f"The training reads {table}.", hint=SAME_COLUMNS_HINT)
 
 
-def require_targets(plpy: Plpy, tables: PartTables, target: str) -> None:
+def require_targets(plpy: Plpy, tables: PartTables, spec: Json) -> None:
     """Refuse a table without a row whose target is known."""
+    target = spec["target"]
     for part, own in tables.items():
-        statement = f"select 1 as one from {own.source} where {plpy.quote_ident(target)} is not null limit 1"
+        statement = f"select 1 as one from {own.source} where {all_known(plpy, target_columns(spec))} limit 1"
         if not list(plpy.execute(statement)):
             raise RefusalError(
                 DATA,
@@ -64,18 +67,12 @@ def require_targets(plpy: Plpy, tables: PartTables, target: str) -> None:
             )
 
 
-def count_rows(plpy: Plpy, tables: PartTables, target: str) -> dict[str, int]:
+def count_rows(plpy: Plpy, tables: PartTables, spec: Json) -> dict[str, int]:
     """Return the number of rows of each table whose target is known."""
-    return {
-        part: int(
-            next(
-                iter(
-                    plpy.execute(f"select pg_catalog.count({plpy.quote_ident(target)}) as rows from {own.source}"),
-                )
-            )["rows"]
-        )
-        for part, own in tables.items()
-    }
+    known = all_known(plpy, target_columns(spec))
+    statement = f"select pg_catalog.count(*) as rows from {{}} where {known}"
+    counts = {part: next(iter(plpy.execute(statement.format(own.source)))) for part, own in tables.items()}
+    return {part: int(row["rows"]) for part, row in counts.items()}
 
 
 def _find_oid(plpy: Plpy, request: Json, part: str, name: str) -> int:

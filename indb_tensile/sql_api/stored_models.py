@@ -2,7 +2,7 @@
 
 import json
 
-from ..request.estimator_rules import check_estimator
+from ..request.estimator_rules import check_ensemble, check_estimator
 from ..request.request_fields import read_model_name
 from . import training_arguments
 from .inherited_arguments import LastRun, read_last_run
@@ -21,6 +21,7 @@ def create_model(plpy: Plpy, request: Json) -> Json:
         "hyperparams": training_arguments.hyperparams(request, {}),
     }
     check_estimator(definition)
+    check_ensemble(definition["architecture"], definition["hyperparams"])
     values = (name, json.dumps(definition))
     created = fetch(plpy, DEFINE_RESERVED, *values) or fetch(plpy, CREATE_MODEL, *values)
     if not created:

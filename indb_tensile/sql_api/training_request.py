@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable, Sequence
 
 from ..request.copyable_relation import counting
-from ..request.estimator_rules import check_estimator, refuse_plan
+from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator, refuse_plan
 from ..request.hyperparam_rules import check_schedule
 from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
 from ..request.loss_rules import check_loss
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
+from ..request.task_rules import target_columns
 from . import service_connection, training_arguments
 from .data_warnings import warn_about_features
 from .feature_columns import choose_features, used_columns
@@ -106,7 +107,7 @@ def explain(plpy: Plpy, request: Json) -> Json:
         columns, rows = read_statistics(plpy, table, spec)
         shares = read_shares(plpy, table, spec)
         if part_tables:
-            counted = count_rows(plpy, part_tables, spec["target"])
+            counted = count_rows(plpy, part_tables, spec)
             shares = {part: counted.get(part, 0) / max(rows, 1) for part in TABLE_OPTIONS}
     drop_view(plpy, table)
     device = fetch(plpy, DEVICE_ROOM)[0]
@@ -151,7 +152,7 @@ def _resolve_columns(
     table = with_split_key(plpy, request, before, table)
     documents = training_arguments.documents(request, before)
     with callers_path(plpy, _search_path(request)):
-        features, exclude = choose_features(plpy, request, before, table, target, documents)
+        features, exclude = choose_features(plpy, request, before, table, target.names, documents)
     spec = {
         "model": name,
         "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
@@ -169,6 +170,8 @@ def _resolve_columns(
         "max_runtime_s": check_max_runtime(request.get("max_runtime_s")),
         "deploy": read_choice(request, "deploy", DEPLOY, "if_better"),
     }
+    if len(target.columns) > 1:
+        spec["targets"] = target.names
     if table.query is not None:
         spec["query"] = table.query
     if transform is not None:
@@ -181,6 +184,8 @@ def _resolve_columns(
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
     check_estimator({**spec, "init_from": start})
+    check_ensemble(spec["architecture"], spec["hyperparams"], starts=start is not None)
+    check_targets_of_estimator(spec["architecture"], task, several=target.kind in ("array", "integers"))
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])
         spec["init_from"] = start.to_spec()
@@ -191,7 +196,7 @@ def _resolve_columns(
     with callers_path(plpy, _search_path(request)):
         check_rows(plpy, table, spec)
         check_split_values(plpy, table, spec)
-        require_targets(plpy, part_tables, spec["target"])
+        require_targets(plpy, part_tables, spec)
     return spec, table, part_tables
 
 
@@ -237,7 +242,7 @@ def _search_path(request: Json) -> str | None:
 
 
 def _used_names(table: Table, spec: Json) -> list[str]:
-    others = (spec["target"], deciding_column(spec["split"]), spec["hyperparams"].get("weight"))
+    others = (*target_columns(spec), deciding_column(spec["split"]), spec["hyperparams"].get("weight"))
     names = [*(column.name for column in used_columns(table, spec)), *(name for name in others if name is not None)]
     return list(dict.fromkeys(names))
 

@@ -33,12 +33,12 @@ begin
          'materialize_snapshot boolean default false)',
          'setof jsonb', texts,
          'To go on from a model that was trained here: tensile_train(..., init_from => ''its name'').'),
-        ('predict_joint(project_name text, features real[])', 'real[]', 'A model has one target.',
-         'Train a project for each target, and call pgml.predict for each.'),
+        ('predict_joint(project_name text, features real[])', 'real[]', 'A project has one target.',
+         'Train a model of several targets with tensile_train, and call tensile_predict_values.'),
         ('train_joint(project_name text, task text default null, relation_name text default null, '
          'y_column_name text[] default null, algorithm text default ''linear'', hyperparams jsonb default ''{}'')',
-         'setof jsonb', 'A model has one target.',
-         'Train a project for each target with pgml.train.'),
+         'setof jsonb', 'A project has one target.',
+         'Train a model of several: tensile_train(..., target => ''["a", "b"]'').'),
         ('decompose(project_name text, vector real[])', 'real[]', 'Trainings predict a target from features.',
          'Train a network and read its outputs: tensile_predict_vector.'),
         ('snapshot(relation_name text, y_column_name text, test_size real default 0.25, '

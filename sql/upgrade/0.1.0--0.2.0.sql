@@ -205,6 +205,7 @@ create table tensile.trial_results (
   constraint trial_results_count_from_zero check (rung >= 0)
 );
 
+alter type tensile.task add value 'multilabel';
 alter type tensile.job_phase add value 'paused';
 alter type tensile.job_phase add value 'parked';
 alter type tensile.job_phase add value 'predicting';

@@ -30,7 +30,18 @@ def test_a_convolutional_network_is_exact_under_our_plans() -> None:
     assert max(row["swaps"] for row in rows) > 0
 
 
-FEW = ("complex", "accumulated", "embeddings", "tabm", "focal", "poisson", "huber", "plateau")
+FEW = (
+    "complex",
+    "accumulated",
+    "embeddings",
+    "tabm",
+    "focal",
+    "poisson",
+    "huber",
+    "plateau",
+    "binary_cross_entropy",
+    "ensemble",
+)
 
 
 def _require_exact(name: str) -> None:

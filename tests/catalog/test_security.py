@@ -205,7 +205,7 @@ def test_users_may_call_only_known_security_definer_functions(database: Database
     ("change", "fault"),
     [
         ({"deploy": "now"}, 'deploy is "now", not if_better, always or never'),
-        ({"task": "poetry"}, 'task is "poetry", not classification or regression'),
+        ({"task": "poetry"}, 'task is "poetry", not classification, regression or multilabel'),
         ({"memory_limit_bytes": -1}, "memory_limit_bytes is -1, not a whole number above 0"),
         ({"memory_limit_bytes": "1"}, '"memory_limit_bytes" is string, not number'),
         ({"max_runtime_s": 0}, "max_runtime_s is 0, not a whole number from 1 to 2147483647"),
@@ -215,7 +215,7 @@ def test_users_may_call_only_known_security_definer_functions(database: Database
         ({"hyperparams": {"epochs": 10**30}}, "it holds a number beyond 64 bits"),
         ({"preprocess": {"a": [[[1e300]]]}}, "it holds a number beyond 64 bits"),
         ({"architecture": {"hidden": [1]}}, 'architecture has no "type"'),
-        ({"features": ["a", 1]}, "features and exclude are not lists of column names"),
+        ({"features": ["a", 1]}, "features, exclude and targets are not lists of column names"),
         ({"target": None}, '"target" is null, not string'),
     ],
 )

@@ -130,6 +130,9 @@ def test_metrics_shows_every_epoch_and_a_chart_of_both_losses(
         ["2", "1", "2", "0.25"],
     ]
     assert lines[-1].split() == ["•", "loss", "○", "valid_loss"]
+    version = models.publish_version(worker, claimed, publication())
+    models.add_figure(worker, version, "baseline", {"metrics": {publication().metric_name: 0.25}})
+    assert demo("metrics", str(job)).out.splitlines()[-1].endswith("of gradient boosting, the baseline: 0.25")
     assert demo("metrics", "999").code == 2
 
 

@@ -177,6 +177,7 @@ def _service_in(directory: Path, database: Database) -> Iterator[Service]:
         "TENSILE_SPARE_TRAINERS": "1",
         "TENSILE_CHECKPOINT_S": "0",
         "TENSILE_SURVEY_S": "0",
+        "TENSILE_BASELINE": "false",
     }
     service = Service(database=database, directory=directory, settings=settings)
     try:

@@ -156,8 +156,9 @@ def test_averaged_weights_survive_a_kill_bit_for_bit(service: Service, demo: psy
     [
         {"schedule": "plateau", "decay": 0.5, "decay_patience": 0, "warmup": 0.1, "label_smoothing": 0.1},
         {"schedule": "one_cycle", "loss": "focal", "optimizer": "lion", "weight_decay_of": "weights"},
+        {"schedule": "cosine", "ensemble": 3, "optimizer": "sgd"},
     ],
-    ids=["plateau", "one_cycle"],
+    ids=["plateau", "one_cycle", "ensemble"],
 )
 def test_schedule_and_loss_survive_a_kill_bit_for_bit(
     service: Service, demo: psycopg.Connection, options: dict[str, Any]

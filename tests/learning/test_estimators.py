@@ -69,7 +69,7 @@ def bundle(made: Prepared) -> ModelBundle:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("task", list(Task))
+@pytest.mark.parametrize("task", [Task.CLASSIFICATION, Task.REGRESSION])
 def test_a_stored_model_predicts_as_the_fitted_one(kind: str, task: Task) -> None:
     made = prepared(kind, task)
     model = fit(made)

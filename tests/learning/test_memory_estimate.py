@@ -34,13 +34,14 @@ def estimate_of(
     columns: dict[str, ColumnStatistics] | None = None,
     shapes: dict[str, tuple[int, ...]] | None = None,
     preprocess: dict[str, Any] | None = None,
+    targets: Sequence[str] = ("y",),
 ) -> MemoryEstimate:
     statistics = Statistics(
         rows=rows, analyzed=True, stored_bytes=rows * 100, columns=columns or {}, wires=wires, shapes=shapes or {}
     )
     described = [Column(name=name, type="", wire=wire) for name, wire in wires.items()]
     options = FeatureOptions.parse(preprocess or {})
-    return estimate_memory(statistics, target="y", described=described, options=options, test_size=0.15)
+    return estimate_memory(statistics, targets=targets, described=described, options=options, test_size=0.15)
 
 
 def statistics(width_bytes: float = 8, distinct: float = -1, null_share: float = 0) -> ColumnStatistics:
@@ -199,3 +200,12 @@ def test_a_table_that_cannot_fit_is_refused_before_a_row_is_read(database: Datab
         MemoryLimitError, match=r"table public\.t need about [\d.]+ MB of memory, more than the 1\.0 MB"
     ):
         _prepared(database, create, "y", RowMemoryLimits(limit_bytes=MIB, host_bytes=1 << 40, free_bytes=1 << 40))
+
+
+def test_a_target_of_several_values_takes_memory_for_each() -> None:
+    one = estimate_of({"x": FLOAT, "y": FLOAT}, rows=1000)
+    array = estimate_of({"x": FLOAT, "y": REALS}, rows=1000, shapes={"y": (5,)})
+    two = estimate_of({"x": FLOAT, "y": FLOAT, "z": FLOAT}, rows=1000, targets=("y", "z"))
+    assert array.encoded_bytes - one.encoded_bytes == 4 * 4 * 1000
+    assert two.encoded_bytes - one.encoded_bytes == 4 * 1000
+    assert two.columns_bytes - one.columns_bytes == 8 * 1000 + 2 * 8 * 1000  # the second one, and both combined

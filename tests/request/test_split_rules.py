@@ -53,11 +53,11 @@ def test_a_column_must_be_of_a_kind_that_can_decide() -> None:
 
 
 def test_the_deciding_column_is_neither_target_nor_a_feature_that_says_which_rows_test() -> None:
-    check_split_use({"last": 0.2, "by": "at"}, "y", ["x", "at"])
-    check_split_use({}, "y", ["y"])
+    check_split_use({"last": 0.2, "by": "at"}, ["y"], ["x", "at"])
+    check_split_use({}, ["y"], ["y"])
     with pytest.raises(RequestError, match='split: column "y" is the target'):
-        check_split_use({"column": "y"}, "y", None)
+        check_split_use({"column": "y"}, ["y"], None)
     with pytest.raises(RequestError, match='split: "key" names the target "y"'):
-        check_split_use({"key": ["id", "y"]}, "y", None)
+        check_split_use({"key": ["id", "y"]}, ["y"], None)
     with pytest.raises(RequestError, match='"part" says which rows test, and is also a feature'):
-        check_split_use({"column": "part"}, "y", ["x", "part"])
+        check_split_use({"column": "part"}, ["y"], ["x", "part"])

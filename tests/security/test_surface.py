@@ -37,6 +37,7 @@ SHARED = PUBLIC | {
     "tensile.texts_of(jsonb)": "reads the caller's own argument",
     "tensile.owners_at_limit(integer,oid)": "counts the jobs that the caller sees",
     "tensile.page_error(text)": "raises an error of the caller's own making",
+    "tensile.prediction_function(text)": "names functions",
     "tensile.prediction_pages(bigint)": "an error, unless the caller has prepared the reading",
     "tensile.previous_version(bigint)": "reads the deployments that the caller sees",
     "tensile.queue_positions(bigint[])": "the number of jobs before a job, without names",

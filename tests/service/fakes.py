@@ -74,13 +74,16 @@ class Echo(Unevaluated):
         return list(rows) if kind == "value" else [f"{kind} {row}" for row in rows]
 
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
-        return {"values": str(entries), "labels": None, "probabilities": None}
+        return {"values": str(entries), "labels": None, "probabilities": None, "targets": None}
 
     def features(self) -> Sequence[tuple[str, str]]:
         return [("a", "number")]
 
-    def predicts_numbers(self) -> bool:
-        return True
+    def own_kind(self) -> str:
+        return "value"
+
+    def several(self) -> bool:
+        return False
 
     def figure(self, figure: Any, options: Any, outputs: Any, targets: Any) -> Sequence[Sequence[Any]]:
         return [[figure, options.label, len(outputs)]]

@@ -46,8 +46,11 @@ class SumModel(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return []
 
-    def predicts_numbers(self) -> bool:
-        return True
+    def own_kind(self) -> str:
+        return "value"
+
+    def several(self) -> bool:
+        return False
 
     def permuted_columns(self, x: Any, repeats: int, seed: int) -> Iterator[tuple[str, list[EncodedRows]]]:
         for place in range(COLUMNS):

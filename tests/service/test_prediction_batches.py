@@ -32,8 +32,11 @@ class FailingModel(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return ()
 
-    def predicts_numbers(self) -> bool:
-        return True
+    def own_kind(self) -> str:
+        return "value"
+
+    def several(self) -> bool:
+        return False
 
 
 class ShortModel(Unevaluated):
@@ -46,8 +49,11 @@ class ShortModel(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return ()
 
-    def predicts_numbers(self) -> bool:
-        return True
+    def own_kind(self) -> str:
+        return "value"
+
+    def several(self) -> bool:
+        return False
 
 
 async def occupy_thread(batches: Batches, model: Echo) -> asyncio.Task[list[Any]]:
@@ -208,8 +214,11 @@ class TimedModel(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return ()
 
-    def predicts_numbers(self) -> bool:
-        return True
+    def own_kind(self) -> str:
+        return "value"
+
+    def several(self) -> bool:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -316,8 +325,11 @@ class ThreadNamingModel(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return ()
 
-    def predicts_numbers(self) -> bool:
-        return True
+    def own_kind(self) -> str:
+        return "value"
+
+    def several(self) -> bool:
+        return False
 
 
 async def wait_until_idle(batches: Batches) -> None:

@@ -94,7 +94,7 @@ def test_labels_and_probabilities_are_those_of_the_single_functions(demo: Connec
 
     assert [row[:3] for row in answered] == [row[:3] for row in expected]
     assert [row[3] for row in answered] == [pytest.approx(row[3], rel=1e-5) for row in expected]
-    assert [label for _, _, label, _ in answered[:2]] == [row[2] for row in expected[:2]]
+    assert [row[2] for row in answered[:2]] == [row[2] for row in expected[:2]]
     assert rows(demo, "select probabilities from tensile_predict_table('flowers', 'flowers') limit 1") == [(None,)]
 
 

@@ -330,10 +330,12 @@ def test_caller_that_only_names_arguments_predicts_by_a_typed_function(
 def described(request: dict[str, Any], features: Sequence[str]) -> dict[str, Any]:
     """Answer as a regression with these features, whose predictions are those of `echo`."""
     if request["verb"] == "features":
-        return result({"features": [{"name": name, "kind": "float"} for name in features], "numeric": True})
+        return result(
+            {"features": [{"name": name, "kind": "float"} for name in features], "kind": "value", "several": False}
+        )
     if request.get("kind") == "table":
         values = ",".join(str(place + 0.5) for place, _ in enumerate(request["rows"]))
-        return result({"values": f"{{{values}}}", "labels": None, "probabilities": None})
+        return result({"values": f"{{{values}}}", "labels": None, "probabilities": None, "targets": None})
     return echo(request)
 
 

@@ -178,7 +178,7 @@ def test_no_prediction_is_parallel_safe_or_immutable(admin: Connection) -> None:
     ).fetchall()
 
     assert {(volatile, parallel) for _, volatile, parallel in functions} == {("s", "u")}
-    assert len(functions) == 9
+    assert len(functions) == 12
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 "22023",
                 'hyperparams: "loss" is "hubert"',
                 None,
-                '"loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, quantile.',
+                '"loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, quantile, '
+                "binary_cross_entropy.",
             ),
         ),
         (
@@ -131,7 +132,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
         ),
         (
             "target => 'species', task => 'guessing'",
-            Refused("22023", 'unknown task "guessing"', None, "Known: classification, regression."),
+            Refused("22023", 'unknown task "guessing"', None, "Known: classification, regression, multilabel."),
         ),
         (
             "target => 'species', features => array['species']",

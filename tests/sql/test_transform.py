@@ -71,12 +71,15 @@ def echo(request: dict[str, Any]) -> dict[str, Any]:
     """Answer as a model that needs all columns."""
     if request["verb"] == "features":
         names = [*EXPRESSIONS, "a"]
-        return result({"features": [{"name": name, "kind": "number"} for name in names], "numeric": True})
+        features = [{"name": name, "kind": "number"} for name in names]
+        return result({"features": features, "kind": "value", "several": False})
     if request["verb"] == "evaluate":
         return result({"metrics": {"rmse": 1.0}} if request["last"] else {"rows": 1})
     if request["kind"] == "table":
         rows = len(request["rows"])
-        return result({"values": f"{{{','.join('1' * rows)}}}", "labels": None, "probabilities": None})
+        return result(
+            {"values": f"{{{','.join('1' * rows)}}}", "labels": None, "probabilities": None, "targets": None}
+        )
     return result({"values": [1.0] * len(request["rows"])})
 
 

@@ -157,3 +157,17 @@ def test_notice_names_an_argument_that_does_not_fit_the_relation(last: Any, noti
     train_spec(plpy, LABEL)
 
     assert notice in plpy.notices
+
+
+@pytest.mark.parametrize(
+    ("explicit", "why"),
+    [
+        ({"architecture": "tabm"}, "architecture tabm is not trained as an ensemble"),
+        ({"architecture": "linear"}, "architecture linear is not trained as an ensemble"),
+    ],
+)
+def test_an_ensemble_is_not_inherited_by_a_model_that_cannot_be_one(explicit: dict[str, Any], why: str) -> None:
+    plpy = plpy_with_last_run('{"hyperparams": {"ensemble": 3, "seed": 4}}')
+
+    assert train_spec(plpy, LABEL | explicit)["hyperparams"] == {"seed": 4}
+    assert f"ensemble 3 of job 5 is not taken over, as {why}" in plpy.notices

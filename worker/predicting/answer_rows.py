@@ -13,8 +13,9 @@ from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.copybinary import SIGNATURE
 from indb_tensile.learning.copyrows import Run, Segment
-from indb_tensile.learning.model_metrics import probabilities
-from indb_tensile.learning.probability_texts import probability_texts
+from indb_tensile.learning.label_texts import label_sets
+from indb_tensile.learning.model_metrics import label_probabilities, probabilities
+from indb_tensile.learning.probability_texts import probability_texts, value_texts
 
 HEADER = SIGNATURE + bytes(8)
 TRAILER = b"\xff\xff"
@@ -34,7 +35,7 @@ class AnswerRows:
     def __init__(self, predictor: ModelPredictor, *, with_probabilities: bool) -> None:
         self._target = predictor.preprocessor.target
         self._task = predictor.task
-        self._with_probabilities = with_probabilities and predictor.task is Task.CLASSIFICATION
+        self._with_probabilities = with_probabilities and predictor.task is not Task.REGRESSION
         if predictor.task is Task.CLASSIFICATION:
             self._classes = _classes(self._target.names, self._target.numbers)
 
@@ -42,11 +43,19 @@ class AnswerRows:
     def columns(self) -> tuple[str, ...]:
         """Return the columns of the answer that are written. The others are NULL."""
         if self._task is Task.REGRESSION:
-            return ("value",)
-        return ("value", "label", "probabilities") if self._with_probabilities else ("value", "label")
+            return ("targets",) if self._target.values else ("value",)
+        own = ("label",) if self._task is Task.MULTILABEL else ("value", "label")
+        return (*own, "probabilities") if self._with_probabilities else own
 
     def encode(self, outputs: npt.NDArray[np.float32]) -> list[Cells]:
         """Return the fields of the answers for the network's outputs; a cell may hold several fields."""
+        if self._target.values:
+            return [[_sized_json(text) for text in value_texts(self._target, self._target.restore(outputs))]]
+        if self._task is Task.MULTILABEL:
+            sets: list[Cells] = [[_sized(text.encode()) for text in label_sets(self._target.names, outputs)]]
+            return (
+                [*sets, self._probability_cells(label_probabilities(outputs))] if self._with_probabilities else sets
+            )
         if self._task is Task.REGRESSION:
             numbers = np.empty(len(outputs), _NUMBER)
             numbers["length"], numbers["value"] = 8, self._target.restore(outputs)
@@ -56,8 +65,10 @@ class AnswerRows:
         best = classes[places] if isinstance(classes, np.ndarray) else [classes[place] for place in places.tolist()]
         if not self._with_probabilities:
             return [best]
-        texts = probability_texts(self._target.names, probabilities(outputs))
-        return [best, [_sized(_JSONB_VERSION + text.encode()) for text in texts]]
+        return [best, self._probability_cells(probabilities(outputs))]
+
+    def _probability_cells(self, chances: npt.NDArray[np.float64]) -> list[bytes]:
+        return [_sized_json(text) for text in probability_texts(self._target.names, chances)]
 
 
 def key_cells(segment: Segment, field: int) -> Cells:
@@ -110,6 +121,10 @@ def _classes(names: Sequence[str], numbers: Sequence[float] | None) -> Cells:
 
 def _number(value: float) -> bytes:
     return np.array([(8, value)], _NUMBER).tobytes()
+
+
+def _sized_json(text: str) -> bytes:
+    return _sized(_JSONB_VERSION + text.encode())
 
 
 def _sized(value: bytes) -> bytes:

@@ -16,10 +16,11 @@ from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor, Prediction
 from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
 from indb_tensile.learning.encoded_rows import EncodedRows
-from indb_tensile.learning.model_metrics import evaluate, probabilities
+from indb_tensile.learning.label_texts import label_sets
+from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
 from indb_tensile.learning.permutation_importance import permuted_columns
 from indb_tensile.learning.preprocessor import NUMBERS
-from indb_tensile.learning.probability_texts import probability_texts
+from indb_tensile.learning.probability_texts import probability_texts, value_texts
 from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
 from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.abbreviation import shown
@@ -105,9 +106,17 @@ class Answers:
         kinds = self._predictor.preprocessor.feature_kinds
         return [(name, "number" if kind in NUMBERS else kind.value) for name, kind in kinds.items()]
 
-    def predicts_numbers(self) -> bool:
-        """Return whether a prediction is a number, and not a text label."""
-        return not isinstance(self._forms[PredictionKind.VALUE], RequestError)
+    def own_kind(self) -> str:
+        """Return the kind of prediction that suits the model: value, label, labels or values."""
+        if self._predictor.task is Task.MULTILABEL:
+            return "labels"
+        if self._predictor.preprocessor.target.values:
+            return "values"
+        return "label" if isinstance(self._forms[PredictionKind.VALUE], RequestError) else "value"
+
+    def several(self) -> bool:
+        """Return whether the target consists of several columns."""
+        return bool(self._predictor.preprocessor.target.columns)
 
     def table_answer(self, entries: Sequence[Any], kind: str) -> dict[str, str | None]:
         """Return the answers for rows of a table, from what `predict_rows` has returned for them.
@@ -115,29 +124,37 @@ class Answers:
         They are the texts of arrays, which PostgreSQL reads faster than JSON; the probabilities are a list of JSON
         objects. An array is null if the model has no such answers.
         """
-        if self._predictor.task is Task.REGRESSION:
-            return {"values": f"{{{_numbers_text(entries)[1:-1]}}}", "labels": None, "probabilities": None}
         target = self._predictor.preprocessor.target
+        nothing = {"values": None, "labels": None, "probabilities": None, "targets": None}
+        if target.values:
+            return nothing | {"targets": f"[{','.join(entries)}]"}
+        if self._predictor.task is Task.REGRESSION:
+            return nothing | {"values": f"{{{_numbers_text(entries)[1:-1]}}}"}
         with_probabilities = kind == PredictionKind.TABLE_PROBA
         places = [place for place, _ in entries] if with_probabilities else entries
+        chances = f"[{','.join([own for _, own in entries])}]" if with_probabilities else None
+        if self._predictor.task is Task.MULTILABEL:
+            return nothing | {"labels": f"{{{','.join(map(_quoted, places))}}}", "probabilities": chances}
         labels = [_quoted(name) for name in target.names]
         numbers = None if target.numbers is None else list(map(repr, target.numbers))
         return {
             "values": None if numbers is None else f"{{{','.join([numbers[place] for place in places])}}}",
             "labels": f"{{{','.join([labels[place] for place in places])}}}",
-            "probabilities": f"[{','.join([chances for _, chances in entries])}]" if with_probabilities else None,
+            "probabilities": chances,
+            "targets": None,
         }
 
     def metrics(self, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> dict[str, float]:
         """Return the metrics of scored rows."""
-        return evaluate(self._predictor.task, outputs, targets, self._predictor.preprocessor)
+        return evaluate(self._predictor.task, outputs, targets, self._predictor.preprocessor, each=True)
 
     def check_figure(self, figure: Figure, options: FigureOptions) -> None:
         """Raise RequestError for a figure that the model does not have."""
         target = self._predictor.preprocessor.target
-        if figure in CLASS_FIGURES and self._predictor.task is Task.REGRESSION:
+        if figure in CLASS_FIGURES and self._predictor.task is not Task.CLASSIFICATION:
+            what = "sets of labels" if self._predictor.task is Task.MULTILABEL else "a number"
             raise RequestError(
-                f'the model predicts "{target.name}", a number, and has no {figure.replace("_", " ")}',
+                f'the model predicts "{target.name}", {what}, and has no {figure.replace("_", " ")}',
                 hint="Ask for its metrics with tensile_evaluate(...).",
             )
         if figure is Figure.FEATURE_IMPORTANCE:
@@ -145,10 +162,12 @@ class Answers:
         self._check_label(options.label)
 
     def _check_label(self, label: str | None) -> None:
-        names = self._predictor.preprocessor.target.names
+        target = self._predictor.preprocessor.target
+        names = target.values or target.names
         if label is not None and label not in names:
+            noun = "values" if target.values else "labels"
             known = (
-                f"Its labels are {', '.join(names[:_NAMED_LABELS])}."
+                f"Its {noun} are {', '.join(names[:_NAMED_LABELS])}."
                 if names
                 else "It predicts a number: leave label out."
             )
@@ -170,15 +189,22 @@ class Answers:
                 raise InvariantError(f"{other} is not a figure of scored rows")
 
     def _table_entries(self, rows: Sequence[Any], *, with_probabilities: bool) -> list[Any]:
-        """Return the value of a regression for each row, or the place of its label, and probabilities as JSON."""
+        """Return the value of a regression for each row, or the place of its label, and probabilities as JSON.
+
+        Several values are the text of their JSON, and sets of labels the text of an array.
+        """
         outputs = self._predictor.outputs(self._predictor.transform(rows))
         target = self._predictor.preprocessor.target
+        if target.values:
+            return value_texts(target, target.restore(outputs))
         if self._predictor.task is Task.REGRESSION:
             return list(target.restore(outputs).tolist())
-        places: list[int] = outputs.argmax(axis=1).tolist()
+        several = self._predictor.task is Task.MULTILABEL
+        places: list[Any] = label_sets(target.names, outputs) if several else outputs.argmax(axis=1).tolist()
         if not with_probabilities:
             return places
-        return list(zip(places, probability_texts(target.names, probabilities(outputs)), strict=True))
+        chances = label_probabilities(outputs) if several else probabilities(outputs)
+        return list(zip(places, probability_texts(target.names, chances), strict=True))
 
     def permuted_columns(
         self, x: npt.NDArray[np.float32], repeats: int, seed: int
@@ -216,11 +242,16 @@ class Answers:
         baseline and for the row. The largest share is first.
         """
         target = self._predictor.preprocessor.target
-        if self._predictor.task is Task.REGRESSION:
+        if target.values:
+            place = 0 if label is None else target.values.index(label)
+            label, values = target.values[place], target.restore(outputs)[:, place]
+        elif self._predictor.task is Task.REGRESSION:
             values = target.restore(outputs)
         else:
+            several = self._predictor.task is Task.MULTILABEL
             place = int(outputs[-1].argmax()) if label is None else target.names.index(label)
-            label, values = target.names[place], probabilities(outputs)[:, place]
+            chances = label_probabilities(outputs) if several else probabilities(outputs)
+            label, values = target.names[place], chances[:, place]
         ranked = sorted(game.attributions(values), key=lambda each: (-abs(each.value), each.feature))
         ends = [label, float(values[0]), float(values[-1])]
         return [[each.feature, each.value, each.error, *ends] for each in ranked]
@@ -275,16 +306,30 @@ def _forms(predictor: ModelPredictor) -> dict[PredictionKind, _Form | RequestErr
     forms: dict[PredictionKind, _Form | RequestError] = {
         PredictionKind.VALUE: lambda p: p.value,
         PredictionKind.LABEL: lambda p: p.label,
+        PredictionKind.LABELS: lambda p: list(p.labels),
         PredictionKind.PROBA: lambda p: dict(zip(labels, p.probabilities, strict=True)),
         PredictionKind.VECTOR: lambda p: list(p.vector),
+        PredictionKind.VALUES: lambda p: list(p.values),
     }
     if predictor.task is Task.REGRESSION:
-        hint = "Ask for its value with tensile_predict(...)."
-        forms[PredictionKind.LABEL] = RequestError(
-            f'the model predicts "{target}", a number, and has no labels', hint=hint
-        )
+        values = predictor.preprocessor.target.values
+        hint = f"Ask for its value with tensile_predict{'_values' if values else ''}(...)."
+        for kind in (PredictionKind.LABEL, PredictionKind.LABELS):
+            forms[kind] = RequestError(f"the model predicts {_shown(predictor)}, and has no labels", hint=hint)
         forms[PredictionKind.PROBA] = RequestError(
-            f'the model predicts "{target}", a number, and has no probabilities', hint=hint
+            f"the model predicts {_shown(predictor)}, and has no probabilities", hint=hint
+        )
+        if values:
+            hint = "Ask for them with tensile_predict_values(...)."
+            forms[PredictionKind.VALUE] = RequestError(f"the model predicts {_shown(predictor)}", hint=hint)
+        return forms
+    forms[PredictionKind.VALUES] = RequestError(
+        f'the model predicts "{target}", a label and no values', hint="Ask for it with tensile_predict_label(...)."
+    )
+    if predictor.task is Task.MULTILABEL:
+        hint = "Ask for them with tensile_predict_labels(...)."
+        forms[PredictionKind.VALUE] = RequestError(
+            f'the model predicts "{target}", a set of labels and not a number', hint=hint
         )
     elif predictor.preprocessor.target.numbers is None:
         hint = "Ask for it with tensile_predict_label(...)."
@@ -292,3 +337,10 @@ def _forms(predictor: ModelPredictor) -> dict[PredictionKind, _Form | RequestErr
             f'the model predicts "{target}", a text label and not a number', hint=hint
         )
     return forms
+
+
+def _shown(predictor: ModelPredictor) -> str:
+    """Name the target of a regression and what it consists of."""
+    target = predictor.preprocessor.target
+    name = target.name if target.columns else f'"{target.name}"'
+    return f"{name}, {f'{len(target.values)} values' if target.values else 'a number'}"

@@ -89,7 +89,7 @@ class RequestDispatcher:
             case Features():
                 model = await self._residents.get(request.version)
                 features = [{"name": name, "kind": kind} for name, kind in model.features()]
-                return success({"features": features, "numeric": model.predicts_numbers()})
+                return success({"features": features, "kind": model.own_kind(), "several": model.several()})
             case Evaluate():
                 model = await self._residents.get(request.version)
                 owner = self._residents.owner(request.version)

@@ -56,8 +56,12 @@ class Model(Protocol):
         """Return the names of the columns that a row needs, and their kinds."""
         ...
 
-    def predicts_numbers(self) -> bool:
-        """Return whether a prediction is a number, and not a text label."""
+    def own_kind(self) -> str:
+        """Return the kind of prediction that suits the model: value, label, labels or values."""
+        ...
+
+    def several(self) -> bool:
+        """Return whether the target consists of several columns."""
         ...
 
     def metrics(self, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> dict[str, float]:

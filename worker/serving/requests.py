@@ -23,8 +23,10 @@ class PredictionKind(StrEnum):
 
     VALUE = "value"  # a number: the regression's value, or a numeric or boolean label
     LABEL = "label"  # the label as text
+    LABELS = "labels"  # the labels as a list: the predicted set, or the only label
     PROBA = "proba"  # every label with its probability
     VECTOR = "vector"  # the network's outputs
+    VALUES = "values"  # the values of a regression, one or several
     TABLE = "table"  # value and label together, as PostgreSQL's text of arrays
     TABLE_PROBA = "table_proba"  # the same, with the probabilities of all labels as JSON
 

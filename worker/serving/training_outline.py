@@ -22,8 +22,7 @@ from indb_tensile.learning.memory_estimate import text_numbers
 from indb_tensile.learning.preprocessor import SCALARS
 from indb_tensile.learning.row_weights import WeightOptions
 from indb_tensile.learning.splits import Split
-from indb_tensile.learning.tabm import TabM
-from indb_tensile.learning.weighted_losses import loss_of
+from indb_tensile.learning.weighted_losses import loss_for
 from indb_tensile.request.network_rules import check_architecture
 
 from .requests import ColumnSummary, Shares
@@ -51,21 +50,21 @@ class TrainingOutline:
     steps: int
     passes: int
     weighted: bool = False
-    members: bool = False
 
     def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `x` and `y` of a batch, on the meta device."""
         x = torch.empty((rows, *self.input_shape), device="meta")
+        values = 1 if self.task is Task.CLASSIFICATION else self.outputs
         if self.weighted:
-            return x, torch.empty((rows, 2), device="meta")
+            return x, torch.empty((rows, values + 1), device="meta")
         if self.task is Task.CLASSIFICATION:
             return x, torch.empty(rows, dtype=torch.int64, device="meta")
-        return x, torch.empty((rows, 1), device="meta")
+        return x, torch.empty((rows, values), device="meta")
 
     @property
     def loss(self) -> nn.Module:
         """The loss that training minimises."""
-        return loss_of(self.task, self.settings, weighted=self.weighted, members=self.members)
+        return loss_for(self.module, self.task, self.settings, weighted=self.weighted)
 
 
 def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shares | None = None) -> TrainingOutline:
@@ -77,10 +76,11 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
     check_architecture(spec.architecture)
     split = Split.parse(spec.split)
     by_name = {column.name: column for column in columns}
-    if spec.target not in by_name:
-        raise MissingError(f'there are no statistics of the target "{spec.target}"')
-    features = [column for column in columns if column.name != spec.target]
-    outputs = 1 if spec.task is Task.REGRESSION else max(2, by_name[spec.target].distinct or 0)
+    for name in spec.target_columns:
+        if name not in by_name:
+            raise MissingError(f'there are no statistics of the target "{name}"')
+    features = [column for column in columns if column.name not in spec.target_columns]
+    outputs = _outputs(spec.task, [by_name[name] for name in spec.target_columns])
     train_rows = _expected_rows(rows, split, shares)
     architecture = _resolve_architecture(spec, features, train_rows)
     options = FeatureOptions.parse(spec.preprocess)
@@ -90,7 +90,9 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
     architecture = architectures.with_layout(architecture, _layout(features, options))
     settings = TrainingSettings.parse(spec.hyperparams, train_rows)
     plan = batch_plan(train_rows, settings)
-    module = architectures.build_without_memory(architecture, input_shape, outputs)
+    module = architectures.build_without_memory(
+        architecture, input_shape, outputs, task=spec.task, ensemble=settings.ensemble
+    )
     architectures.freeze(module, settings.freeze or ())
     return TrainingOutline(
         module=module,
@@ -101,20 +103,30 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
         batches=(plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,),
         steps=plan.steps,
         weighted=WeightOptions.parse(spec.hyperparams).used,
-        members=isinstance(module, TabM),
         passes=math.ceil(rows * _valid_share(split, shares) / plan.full_rows),
     )
 
 
-def width(column: ColumnSummary, options: FeatureOptions, outputs: int = 1) -> int:
+def _outputs(task: Task, targets: list[ColumnSummary]) -> int:
+    """Return the number of outputs: of the values of a regression, or of the classes or labels."""
+    if task is Task.CLASSIFICATION:
+        return max(2, targets[0].distinct or 0)
+    if len(targets) > 1:
+        return len(targets)
+    if targets[0].kind == ColumnKind.ARRAY:
+        return max(1, math.prod(targets[0].shape))
+    return max(1, targets[0].distinct or 0) if task is Task.MULTILABEL else 1
+
+
+def width(column: ColumnSummary, options: FeatureOptions, means: int = 1) -> int:
     """Return how many input numbers a column becomes, as `learning/preprocessor_fitting.py` encodes it.
 
-    `outputs` is the number of the network's outputs: of the classes, or one.
+    `means` is the number of means of the target for a text that is encoded by them.
     """
     indicator = int(options.missing_rule(column.name, ColumnKind(column.kind)) == "indicator")
     match column.kind:
         case ColumnKind.TEXT:
-            return text_numbers(options, column.name, column.distinct or 0, max(2, outputs))
+            return text_numbers(options, column.name, column.distinct or 0, means)
         case ColumnKind.LABELS:
             return min(column.distinct or 0, options.most_categories(column.name)) + 2
         case ColumnKind.DATE | ColumnKind.TIME | ColumnKind.CLOCK:
@@ -156,7 +168,8 @@ def _input_shape(spec: JobSpec, features: list[ColumnSummary], options: FeatureO
                 hint="Fill it, or leave it out with exclude.",
             )
     arrays, alone = _array_shapes(features)
-    flat = sum(width(column, options, outputs) for column in features)
+    means = 1 if spec.task is Task.CLASSIFICATION and outputs == 2 else outputs
+    flat = sum(width(column, options, means) for column in features)
     shape = architectures.natural_shape(spec.architecture, arrays, alone)
     if shape is None:
         return (flat,)

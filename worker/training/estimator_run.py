@@ -19,6 +19,7 @@ from indb_tensile.learning.preparation import Prepared
 from indb_tensile.messages import Assign, TrainerLink
 
 from . import niceness
+from .baseline_rows import leave_rows
 from .patient_session import PatientSession
 from .progress_signs import ProgressSigns
 from .progress_writer import ProgressWriter
@@ -59,7 +60,7 @@ class EstimatorRun:
             writer.settle()
             weights = prepared.module.state_dict()
             trained = Trained(weights=weights, epochs=fitted.iterations, best_epoch=fitted.iterations)
-            publish(session, self._job, prepared, trained)
+            leave_rows(self._settings, prepared, publish(session, self._job, prepared, trained))
 
     def _fit(self, prepared: Prepared) -> Fitted:
         niceness.train()

@@ -14,6 +14,7 @@ from indb_tensile.errors import MissingError, OvertakenError, TensileError
 from indb_tensile.job import ClaimedJob, ModelVersionId, Task
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.baseline_input import baseline_input
+from indb_tensile.learning.boosted_baseline import why_no_baseline
 from indb_tensile.learning.class_figures import stored_figures
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.datareport import report_result
@@ -62,12 +63,15 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         task=prepared.task,
         preprocessor=prepared.preprocessor,
         weights=weights,
+        ensemble=prepared.settings.ensemble,
         baseline=baseline_input(prepared.train.x, prepared.preprocessor),
     )
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
-    metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor)
+    metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor, each=True)
     names = prepared.preprocessor.target.names
     figures = stored_figures(outputs, targets, names) if prepared.task is Task.CLASSIFICATION else {}
+    if reason := why_no_baseline(prepared):
+        figures["baseline"] = {"reason": reason}
     figures["feature_importance"] = stored_importance(bundle, prepared.held_out, prepared.metric)
     return Judgement(bundle=bundle, metrics=metrics, figures=figures)
 
@@ -127,17 +131,18 @@ def _numbers(prepared: Prepared) -> int:
     return parameters_of(prepared.module)
 
 
-def publish(session: Session, job: ClaimedJob, prepared: Prepared, trained: Trained) -> None:
-    """Publish the version. If another one was deployed since the comparison, compare with that and try again."""
+def publish(session: Session, job: ClaimedJob, prepared: Prepared, trained: Trained) -> ModelVersionId:
+    """Publish the version, and return its id.
+
+    If another version was deployed since the comparison, compare with that and try again.
+    """
     judgement = judge(prepared, trained.weights)
     while True:
         version = publication(job, prepared, trained, compare(session, job, prepared, judgement))
         try:
-            session.run(partial(models.publish_version, claimed=job, publication=version))
+            return session.run(partial(models.publish_version, claimed=job, publication=version))
         except OvertakenError as overtaken:
             log.info("job %s: %s", job.job, overtaken)
-        else:
-            return
 
 
 def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Prepared) -> tuple[float | None, str]:

@@ -25,6 +25,7 @@ from indb_tensile.messages import Adopt, Assign, Calibrate, Calibrated, Captured
 from ..capture_files import CaptureFiles
 from ..captured_steps import CapturedSteps, optimizer_settings
 from . import niceness
+from .baseline_rows import leave_rows
 from .checkpointing import Checkpointing
 from .controller_orders import answer_adopted
 from .epochs import EpochLoop, work_of
@@ -86,7 +87,7 @@ class TrainingRun:
                 trained = self._train(session, progress_writer, prepared, steps, first, opened)
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
-            publish(session, self._job, prepared, trained)
+            leave_rows(self._settings, prepared, publish(session, self._job, prepared, trained))
 
     def _open(self) -> AbstractContextManager[OpenDevice]:
         """Open the device. This comes first, because on a GPU nothing may have used CUDA before."""

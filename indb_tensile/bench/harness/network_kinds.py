@@ -22,6 +22,8 @@ from indb_tensile.executor.capture.optimizer import OptimizerSettings
 from indb_tensile.executor.capture.passes import WHOLE, Passes
 from indb_tensile.executor.capture.trace import Loss
 from indb_tensile.job import Task
+from indb_tensile.learning import architectures
+from indb_tensile.learning.ensemble import EnsembleLoss
 from indb_tensile.learning.hyperparams import TrainingSettings, learning_rate
 from indb_tensile.learning.tabm import MemberLoss
 from indb_tensile.learning.weighted_losses import loss_of, pack
@@ -108,24 +110,31 @@ _LOSS_OPTIONS: dict[str, Mapping[str, Any]] = {
 }
 
 
-def _loss_kind(task: Task, name: str) -> NetworkKind:
-    """Return the kind that trains with the loss of this name."""
+def _loss_kind(task: Task, name: str, values: int = 1) -> NetworkKind:
+    """Return the kind that trains with the loss of this name, to predict classes, labels, or this many values."""
     settings = TrainingSettings.parse({"loss": name, **_LOSS_OPTIONS.get(name, {})}, ROWS)
     classified = task is Task.CLASSIFICATION
+    outputs = values if task is Task.REGRESSION else CLASSES
 
     def weighted_targets(rows: int) -> torch.Tensor:
         # Poisson's loss is for values of 0 or more.
-        values = torch.randint(CLASSES, (rows,)) if classified else torch.rand(rows)
-        return pack(values, torch.rand(rows))
+        if task is Task.MULTILABEL:
+            return pack(torch.randint(2, (rows, outputs)), torch.rand(rows))
+        return pack(torch.randint(CLASSES, (rows,)) if classified else torch.rand(rows, outputs), torch.rand(rows))
 
     return NetworkKind(
-        name=name,
-        build=embedded_networks.builders(CLASSES if classified else 1)["tabm"],
+        name=name if values == 1 else f"{name}_of_{values}",
+        build=embedded_networks.builders(outputs)["tabm"],
         x=embedded_networks.encoded_rows,
         y=weighted_targets,
         loss=loss_of(task, settings, weighted=True, members=True),
         settings=_LION if name == "huber" else _ADAM,
     )
+
+
+def _ensemble() -> nn.Module:
+    declared = {"type": "mlp", "hidden": [48, 48], "batch_norm": True, "dropout": 0.1}
+    return architectures.build(declared, (24,), CLASSES, task=Task.CLASSIFICATION, ensemble=3)
 
 
 def _schedule_kind(schedule: str) -> NetworkKind:
@@ -215,7 +224,16 @@ _ALL = (
         )
         for name, build in embedded_networks.builders(CLASSES).items()
     ),
+    NetworkKind(
+        name="ensemble",
+        build=_ensemble,
+        x=_normal(24),
+        y=_integers(CLASSES),
+        loss=EnsembleLoss(nn.CrossEntropyLoss()),
+        settings=_SGD,
+    ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     *(_loss_kind(Task(task), name) for task, names in LOSSES.items() for name in names),
+    *(_loss_kind(Task.REGRESSION, name, values=3) for name in ("mse", "poisson")),
 )
 KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -344,4 +344,5 @@ model_list = _view(
     Column("parameters", BigInteger),
     Column("created_at", TIME),
     Column("trained_at", TIME),
+    Column("baseline", Double),
 )

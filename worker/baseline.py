@@ -1,0 +1,63 @@
+"""The process that computes baselines: fits gradient boosting to the rows that trainers have left, and ends.
+
+It runs on one thread and only when a processor is idle. Its figure is stored beside those of the version, which is
+published long before. Exit codes are those of the controller.
+"""
+
+import logging
+import os
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import torch
+
+from indb_tensile import settings_loader
+from indb_tensile.catalog import models
+from indb_tensile.catalog.baseline_files import BaselineFiles
+from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
+from indb_tensile.config import baseline_directory
+from indb_tensile.controller.parent_death import die_with_parent
+from indb_tensile.errors import TensileError
+from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure
+from indb_tensile.log import start_log
+
+log = logging.getLogger("baseline")
+
+
+def main() -> int:
+    """Compute every baseline whose rows wait. Returns the exit code."""
+    settings = settings_loader.load(os.environ)
+    start_log("baseline", settings.log_level.upper())
+    try:
+        die_with_parent()
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        torch.set_num_threads(1)
+        with Session(
+            settings.dsn, application_name="tensile baseline", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
+        ) as session:
+            compute(session, BaselineFiles(Path(baseline_directory(settings))))
+    except (TensileError, psycopg.Error, OSError) as error:
+        log.error("no baseline was computed: %s", error)  # noqa: TRY400 - no traceback needed
+        return error.exit_code if isinstance(error, TensileError) else 1
+    return 0
+
+
+def compute(session: Session, files: BaselineFiles) -> int:
+    """Compute and store the baselines that wait, also those that come meanwhile. Returns how many there were."""
+    files.clear_unfinished()
+    computed = 0
+    while waiting := files.waiting():
+        for version in waiting:
+            stored = files.take(version)
+            if stored is None:
+                continue
+            figure = baseline_figure(BaselineRows.from_bytes(stored))
+            session.run(partial(models.add_figure, version=version, name="baseline", figure=figure))
+            computed += 1
+            log.info("baseline of version_id %s: %s", version, figure)
+    return computed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

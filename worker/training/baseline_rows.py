@@ -1,0 +1,25 @@
+"""Leaves the rows of a published version for the process that computes its baseline."""
+
+import logging
+from pathlib import Path
+
+from indb_tensile.catalog.baseline_files import BaselineFiles
+from indb_tensile.config import Settings, baseline_directory
+from indb_tensile.job import ModelVersionId
+from indb_tensile.learning.boosted_baseline import BaselineRows, why_no_baseline
+from indb_tensile.learning.preparation import Prepared
+
+log = logging.getLogger("trainer")
+
+
+def leave_rows(settings: Settings, prepared: Prepared, version: ModelVersionId) -> None:
+    """Leave the rows of a version that is to have a baseline. The job has succeeded, so no fault is the job's."""
+    if not settings.baseline or why_no_baseline(prepared):
+        return
+    try:
+        left = BaselineFiles(Path(baseline_directory(settings))).put(version, BaselineRows.of(prepared).to_bytes())
+    except OSError as error:
+        log.warning("version_id %s has no baseline: its rows cannot be stored: %s", version, error)
+        return
+    if not left:
+        log.warning("version_id %s has no baseline: too many others wait to be computed", version)
