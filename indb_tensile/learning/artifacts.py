@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ from indb_tensile.errors import DatabaseError, RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Columns
+from indb_tensile.learning.ensemble import FIRST_MEMBER
 from indb_tensile.learning.label_texts import label_sets
 from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
 from indb_tensile.learning.preprocessor import Preprocessor
@@ -151,6 +152,14 @@ class ModelBundle:
             ensemble=model.ensemble,
             weights=unpack(weights)[0],
         )
+
+    def first_member(self) -> "ModelBundle":
+        """Return the first network of an ensemble as a version of its own; any other version as it is."""
+        if self.ensemble == 1:
+            return self
+        own = {name: tensor for name, tensor in self.weights.items() if name.startswith(FIRST_MEMBER)}
+        weights = {name.removeprefix(FIRST_MEMBER): tensor for name, tensor in own.items()}
+        return replace(self, ensemble=1, weights=weights)
 
     def module(self) -> nn.Module:
         """Build the network, load its weights and put it into evaluation mode.

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from indb_tensile.learning.member_mean import OutputKind, member_mean
 from indb_tensile.learning.tabm import MemberLoss
 
+FIRST_MEMBER = "members.0."  # the names of its parameters begin with this
+
 
 class Ensemble(nn.Module):
     """Returns the outputs of all members while training, and otherwise their mean prediction (member_mean.py)."""

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from indb_tensile.job import JobSpec
 from indb_tensile.learning import training_length
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS, ONLY_WITH, check_hyperparams
 from indb_tensile.request.loss_rules import LOSS_OPTIONS
@@ -77,6 +78,8 @@ class TrainingSettings:
             values["batch_size"] = training_length.batch_size(rows)
         if values["epochs"] is None:
             values["epochs"] = training_length.epochs(math.ceil(rows / values["batch_size"]))
+        if values["ensemble"] is None:
+            values["ensemble"] = 1
         for name, value in _defaults(values).items():
             if values[name] is None:
                 values[name] = value
@@ -92,6 +95,21 @@ class TrainingSettings:
         own = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         unused = {name for name, (switch, allowed) in ONLY_WITH.items() if own[switch] not in (None, *allowed)}
         return {name: value for name, value in own.items() if value is not None and name not in unused}
+
+
+def settings_of(
+    spec: JobSpec, architecture: Mapping[str, Any], rows: int, *, starts: bool = False
+) -> TrainingSettings:
+    """Return the settings of a job on `rows` training rows, with the network that its `architecture` stands for.
+
+    If the package chooses the network and the length of the training, it also chooses the size of an ensemble of
+    `mlp`, unless the training `starts` from other weights.
+    """
+    settings = TrainingSettings.parse(spec.hyperparams, rows)
+    requested = spec.architecture["type"] != "auto" or {"epochs", "ensemble", "freeze"} & spec.hyperparams.keys()
+    if starts or requested or architecture["type"] != "mlp":
+        return settings
+    return replace(settings, ensemble=training_length.members(rows))
 
 
 def _defaults(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part, encode_parts
 from indb_tensile.learning.feature_options import FeatureOptions
-from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.model_metrics import default_metric
@@ -229,7 +229,7 @@ def assemble(
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
     architecture = architectures.with_layout(architecture, preprocessor.layout)
-    settings = TrainingSettings.parse(spec.hyperparams, len(train))
+    settings = settings_of(spec, architecture, len(train), starts=start is not None)
     check_targets_of_estimator(architecture, target.task, several=target.outputs > 1)
     check_ensemble(architecture, spec.hyperparams, starts=start is not None)
     module = _build_module(architecture, preprocessor, settings, room, start)
@@ -263,7 +263,7 @@ def assemble(
         unlabeled_rows=table.rows - len(known),
         membership=membership,
         report=report,
-        chosen=_chosen_by_default(spec),
+        chosen=_chosen(spec, settings),
         init_from=None if start is None else start.to_json(),
         auto_reason=_auto_reason(spec, architecture, len(train)),
     )
@@ -388,6 +388,12 @@ class _CheckedOptions:
             weights=WeightOptions.parse(spec.hyperparams),
             metric=default_metric(spec.task) if spec.metric is None else check_metric(spec.task, spec.metric),
         )
+
+
+def _chosen(spec: JobSpec, settings: TrainingSettings) -> tuple[str, ...]:
+    """Return the names of the settings that were not requested but chosen for the number of rows."""
+    ensemble = settings.ensemble > 1 and "ensemble" not in spec.hyperparams
+    return _chosen_by_default(spec) + (("ensemble",) if ensemble else ())
 
 
 def _chosen_by_default(spec: JobSpec) -> tuple[str, ...]:

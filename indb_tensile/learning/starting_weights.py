@@ -116,11 +116,6 @@ class StartingWeights:
         Layers are compared in their order and not by their names, because a dropout layer shifts the names. Raises
         RequestError that names the first layer that does not fit, with both shapes.
         """
-        if self.bundle.ensemble > 1:
-            raise RequestError(
-                f"init_from: {self.title} is an ensemble of {self.bundle.ensemble} networks",
-                hint="Name a version of one network, or leave init_from out.",
-            )
         own = module.state_dict()
         stored = self.bundle.weights
         places = _in_order(stored, self.bundle)

@@ -1,4 +1,4 @@
-"""Default batch size, number of epochs and patience, as functions of the number of training rows.
+"""Default batch size, epochs, patience and size of an ensemble, as functions of the number of training rows.
 
 The number of optimizer steps decides how well a network is trained: 40 epochs of 105 rows are 80 steps, 40 epochs of
 229,000 rows are 143,000 steps. So the batch size grows with the rows, and the number of epochs follows from a target
@@ -18,6 +18,10 @@ _LEAST_PATIENCE = 5
 # Of the schedule plateau: a quarter of the patience, so the rate falls several times before training stops early.
 _DECAY_PATIENCE_SHARE = 0.05
 _LEAST_DECAY_PATIENCE = 1
+_MEMBERS = 5  # of a default ensemble; Lakshminarayanan and others find little gain beyond five (see ensemble.py)
+# Training rows below which the default is an ensemble. On small tables networks of different seeds differ by several
+# points, and five of them still train within seconds.
+_ENSEMBLE_ROWS = 1_000
 FEWEST_VALID_ROWS = 3  # four rows limit the overfitting of a table of thirty rows; fewer than three are too noisy
 
 
@@ -31,6 +35,11 @@ def epochs(steps_an_epoch: int) -> int:
     """Return the number of epochs that make `_STEPS` optimizer steps, clamped to the bounds above."""
     target = math.ceil(_STEPS / max(steps_an_epoch, 1))
     return min(max(target, _FEWEST_EPOCHS), _MOST_EPOCHS)
+
+
+def members(rows: int) -> int:
+    """Return the number of networks that `auto` trains together for `rows` training rows."""
+    return _MEMBERS if rows < _ENSEMBLE_ROWS else 1
 
 
 def patience(epochs: int) -> int:

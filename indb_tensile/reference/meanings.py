@@ -66,7 +66,8 @@ HYPERPARAMS: dict[str, str] = {
     "not weighted.",
     "ensemble": "The number of networks that are trained as one version and predict their mean. They differ in their "
     "first weights: the first one has those of `seed`, the next one those of `seed` + 1. Memory and time grow with "
-    "the number.",
+    "the number. Null: 5 for fewer than 1,000 training rows, if the architecture is `auto` and `epochs` is left out "
+    "too, else 1.",
     "baseline": "Whether gradient boosting is fitted to the same rows after the publication, and its metrics are "
     "stored beside those of the version (`tensile_training_info`).",
     "freeze": "The layers whose weights do not change, by their numbers in the network, as in "

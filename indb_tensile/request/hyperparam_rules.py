@@ -1,8 +1,8 @@
 """The hyper-parameters of a training: names, ranges, defaults, and which of them go together.
 
-A default of None is computed by the worker: epochs and batch_size from the number of rows, decay_patience from the
-epochs (learning/training_length.py), the loss from the task, and the others from the optimizer, the schedule or the
-loss (learning/hyperparams.py).
+A default of None is computed by the worker: epochs, batch_size and ensemble from the number of rows, decay_patience
+from the epochs (learning/training_length.py), the loss from the task, and the others from the optimizer, the schedule
+or the loss (learning/hyperparams.py).
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ HYPERPARAMS: dict[str, Rule] = {
     "class_weight": {"type": "weights", "values": ["balanced"], "minimum": 0, "maximum": 1e6, "default": None},
     "weight": {"type": "text", "default": None},
     "freeze": {"type": "texts", "length": [1, 500], "default": None},
-    "ensemble": {"type": "integer", "minimum": 1, "maximum": 32, "default": 1},
+    "ensemble": {"type": "integer", "minimum": 1, "maximum": 32, "default": None},
     "baseline": {"type": "boolean", "default": True},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
 }

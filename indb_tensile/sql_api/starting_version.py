@@ -77,11 +77,6 @@ class StartingVersion:
                 detail=f'The version predicts "{self.found["target"]}", and the new training "{spec["target"]}".',
                 hint="Name a version of the same task, or leave init_from out.",
             )
-        if self.found["ensemble"] not in (None, "1"):
-            raise RequestError(
-                f"init_from: {self._title} is an ensemble of {self.found['ensemble']} networks",
-                hint="Name a version of one network, or leave init_from out.",
-            )
         misfit = weights_misfit(spec["architecture"], json.loads(self.found["architecture"]))
         if misfit:
             raise RequestError(
@@ -172,7 +167,7 @@ select m.model_id, m.name, current_user::text as me,
                   and p.installation = tensile.installation()
                   and (p.grantee_oid = 0 or pg_has_role(p.grantee_oid, 'usage'))) as granted,
        v.number, v.task::text as task, v.target, v.architecture::text as architecture,
-       (v.training -> 'features')::text as features, v.training #>> '{hyperparams,ensemble}' as ensemble
+       (v.training -> 'features')::text as features
   from tensile.models as m
   left join tensile.model_versions as v
     on v.model_id = m.model_id and case when $2::int4 is null then v.deployed else v.number = $2 end

@@ -56,6 +56,7 @@ def bundle(prepared: Prepared) -> ModelBundle:
         task=prepared.task,
         preprocessor=prepared.preprocessor,
         weights=dict(prepared.module.state_dict()),
+        ensemble=prepared.settings.ensemble,
     )
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from indb_tensile.bench.harness.sample_tables import make_table
 from indb_tensile.errors import RequestError
@@ -13,6 +12,7 @@ from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.ensemble import Ensemble, EnsembleLoss
+from indb_tensile.learning.hyperparams import settings_of
 from indb_tensile.learning.member_mean import OutputKind, member_mean
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.starting_weights import StartingWeights
@@ -110,10 +110,45 @@ def test_other_models_are_refused_as_ensembles(kind: str) -> None:
     assert "mlp" in caught.value.detail
 
 
-def test_a_training_starts_from_one_network_only() -> None:
-    start = StartingWeights(model="m", version=1, bundle=bundle_of(prepared("a", Task.REGRESSION)))
-    with pytest.raises(RequestError, match='version 1 of model "m" is an ensemble of 3 networks'):
-        start.load_into(nn.Linear(1, 1))
+def test_a_training_starts_from_the_first_network_of_an_ensemble() -> None:
+    whole = bundle_of(prepared("a", Task.REGRESSION))
+    first = whole.first_member()
+    assert first.first_member() is first
+    assert {f"members.0.{name}" for name in first.weights} < set(whole.weights)
+    module = first.module()
+    for parameter in module.parameters():
+        parameter.data.zero_()
+    StartingWeights(model="m", version=1, bundle=first).load_into(module)
+    assert all(torch.equal(tensor, first.weights[name]) for name, tensor in module.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("hyperparams", "architecture", "rows", "members"),
+    [
+        ({}, "auto", 999, 5),
+        ({}, "auto", 1000, 1),
+        ({"seed": 3, "learning_rate": 0.1}, "auto", 50, 5),
+        ({"epochs": 3}, "auto", 50, 1),
+        ({"ensemble": 1}, "auto", 50, 1),
+        ({"ensemble": 2, "epochs": 3}, "auto", 5000, 2),
+        ({}, "mlp", 50, 1),
+    ],
+)
+def test_small_tables_get_an_ensemble_if_everything_is_left_to_the_package(
+    hyperparams: dict[str, Any], architecture: str, rows: int, members: int
+) -> None:
+    spec = JobSpec(
+        model="m",
+        relation=Relation(oid=1, schema="public", name="t"),
+        target="y",
+        task=Task.REGRESSION,
+        architecture={"type": architecture},
+        hyperparams=hyperparams,
+    )
+    requested = hyperparams.get("ensemble", 1)
+    assert settings_of(spec, {"type": "mlp"}, rows).ensemble == members
+    assert settings_of(spec, {"type": "cnn"}, rows).ensemble == requested
+    assert settings_of(spec, {"type": "mlp"}, rows, starts=True).ensemble == requested
 
 
 def test_the_mean_of_probabilities_is_one_again_however_large_the_outputs() -> None:

@@ -78,9 +78,11 @@ IRIS = sample("iris")
 def test_training_stops_early_unless_epochs_are_given_or_few_rows_validate(
     options: dict[str, Any], stops: bool, chosen: tuple[str, ...]
 ) -> None:
-    prepared = assemble(IRIS, spec("target", **options))
+    prepared = assemble(IRIS, spec("target", architecture={"type": "mlp"}, **options))
     assert (prepared.early_stop.patience is not None, prepared.chosen) == (stops, chosen)
     assert prepared.settings == TrainingSettings.parse(options.get("hyperparams", {}), prepared.train.rows)
+    automatic = assemble(IRIS, spec("target", **options))
+    assert automatic.chosen == chosen + (("ensemble",) if "epochs" in chosen else ())
 
 
 def test_early_stopping_without_validation_rows_is_refused() -> None:
@@ -94,7 +96,7 @@ def test_early_stopping_without_validation_rows_is_refused() -> None:
 
 
 def test_a_regression_has_one_output_and_a_column_of_targets() -> None:
-    prepared = assemble(sample("diabetes"), spec("target", Task.REGRESSION))
+    prepared = assemble(sample("diabetes"), spec("target", Task.REGRESSION, architecture={"type": "mlp"}))
     assert prepared.train.y.shape == (prepared.train.rows, 1)
     assert prepared.train.y.dtype == torch.float32
     assert float(prepared.train.y.mean()) == pytest.approx(0, abs=1e-6)

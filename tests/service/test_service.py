@@ -83,8 +83,8 @@ def test_batch_gets_the_predictions_of_its_rows(database: Database, service: Ser
         batch = scalar(
             connection, "select tensile_predict_batch('houses', array_agg(t order by id)) from houses as t"
         )
-    assert [value for (value,) in single_rows] == pytest.approx(expected)
-    assert batch == pytest.approx(expected)
+    assert [value for (value,) in single_rows] == pytest.approx(expected, rel=1e-5)
+    assert batch == pytest.approx(expected, rel=1e-5)  # a batch of another size has other last bits
 
 
 def test_text_label_is_predicted_with_probabilities_and_outputs(
@@ -397,7 +397,7 @@ def test_64_concurrent_clients_get_the_predictions_of_their_own_rows(
     with ThreadPoolExecutor(64) as pool:
         result = list(pool.map(ask, range(64)))
     for number, values in enumerate(result):
-        assert values == pytest.approx([expected[(number + turn) % 60] for turn in range(5)])
+        assert values == pytest.approx([expected[(number + turn) % 60] for turn in range(5)], rel=1e-5)
     with open_service.client() as client:
         state = client.ask("ping")["result"]
     assert (state["requests"], state["rows"], state["models"]) == (320, 320, [houses.version])

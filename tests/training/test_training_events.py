@@ -50,7 +50,12 @@ def test_the_settings_are_described_in_one_sentence(options: dict[str, Any], sen
     prepared = assemble(IRIS, spec("target", **options))
     sentence = sentence.format(rows=prepared.train.rows)
     network = '{"hidden": [32], "dropout": 0.2}'
-    assert in_words(prepared) == f"mlp {network}, as fewer than 2000 rows train; {sentence}"
+    together = "an ensemble of 5, " if "epochs" not in options.get("hyperparams", {}) else ""
+    of_auto = together + sentence
+    if together:
+        of_auto = of_auto.replace("(batch_size and epochs chosen", "(batch_size, epochs and ensemble chosen")
+        of_auto = of_auto.replace("(epochs chosen", "(epochs and ensemble chosen")
+    assert in_words(prepared) == f"mlp {network}, as fewer than 2000 rows train; {of_auto}"
     named = assemble(IRIS, spec("target", architecture={"type": "mlp", "hidden": [4]}, **options))
     assert in_words(named) == sentence
 
@@ -61,7 +66,7 @@ def test_the_chosen_settings_are_recorded_and_repeat_the_training_as_a_request()
     tell_settings(record, prepared)
     ((kind, detail),) = record.events
     assert (kind, detail["train_rows"], detail["chosen"]) == (
-        "settings", prepared.train.rows, ["batch_size", "epochs", "early_stop"],
+        "settings", prepared.train.rows, ["batch_size", "epochs", "early_stop", "ensemble"],
     )  # fmt: skip
     facts = training_facts(prepared)
     again = assemble(IRIS, spec("target", hyperparams=facts["hyperparams"], early_stop=facts["early_stop"]))

@@ -17,7 +17,7 @@ from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.encoders import TIME_PARTS
 from indb_tensile.learning.feature_options import EMBEDDED, FeatureOptions
-from indb_tensile.learning.hyperparams import TrainingSettings
+from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.memory_estimate import text_numbers
 from indb_tensile.learning.preprocessor import SCALARS
 from indb_tensile.learning.row_weights import WeightOptions
@@ -88,7 +88,7 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
         options = options.embedding()
     input_shape = _input_shape(spec, features, options, outputs)
     architecture = architectures.with_layout(architecture, _layout(features, options))
-    settings = TrainingSettings.parse(spec.hyperparams, train_rows)
+    settings = settings_of(spec, architecture, train_rows, starts=spec.init_from is not None)
     plan = batch_plan(train_rows, settings)
     module = architectures.build_without_memory(
         architecture, input_shape, outputs, task=spec.task, ensemble=settings.ensemble

@@ -78,7 +78,7 @@ class RowReading:
         if wish is None:
             return None
         stored = session.run(lambda c: models.load_init_version(c, self._job, wish))
-        bundle = ModelBundle.load(stored.bundle, stored.weights)
+        bundle = ModelBundle.load(stored.bundle, stored.weights).first_member()
         return StartingWeights(model=stored.model, version=stored.number, bundle=bundle)
 
     def _read_once(

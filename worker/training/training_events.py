@@ -83,7 +83,8 @@ def in_words(prepared: Prepared) -> str:
     settings, chosen = prepared.settings, prepared.chosen
     stop = prepared.early_stop
     most = "at most " if stop.patience is not None else ""
-    by_rows = " and ".join(name for name in chosen if name != "early_stop")
+    *names, last = [name for name in chosen if name != "early_stop"] or [""]
+    by_rows = f"{', '.join(names)} and {last}" if names else last
     why = f" ({by_rows} chosen for {prepared.train.rows} training rows)" if by_rows else ""
     if stop.patience is not None:
         ending = f"; training stops after {stop.patience} epochs without a better validation {stop.metric}"
@@ -95,7 +96,8 @@ def in_words(prepared: Prepared) -> str:
     if prepared.auto_reason:
         kind = prepared.architecture["type"]
         network = f"{kind} {json.dumps(without_type(prepared.architecture))}, as {prepared.auto_reason}; "
-    return f"{network}batch_size {settings.batch_size}, {most}{settings.epochs} epochs{why}{ending}"
+    together = f"an ensemble of {settings.ensemble}, " if settings.ensemble > 1 else ""
+    return f"{network}{together}batch_size {settings.batch_size}, {most}{settings.epochs} epochs{why}{ending}"
 
 
 def warning_about(facts: TextFacts) -> str | None:
