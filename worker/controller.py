@@ -20,7 +20,7 @@ from indb_tensile._native import Passages
 from indb_tensile.catalog.baseline_files import BaselineFiles
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.pooling import refuse_pooled_sessions
-from indb_tensile.config import Settings, baseline_directory
+from indb_tensile.config import Settings
 from indb_tensile.controller.background_planner import BackgroundPlanner, ImprovementCancellation
 from indb_tensile.controller.baseline_process import BaselineProcess
 from indb_tensile.controller.controller_loop import Controller, Mail
@@ -141,7 +141,7 @@ def _run(settings: Settings) -> None:
             link = _measure_emulated_link(ledger, link, records)
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
         beside = _ProcessesBeside(
-            _make_service(settings, forks), _make_learner(settings, forks), _make_baseline(settings, forks)
+            _make_service(settings, forks), _make_learner(settings, forks), _make_baseline(settings, forks, records)
         )
         stack.callback(beside.stop)
         planner = _make_planner(settings, link, mailbox)
@@ -482,10 +482,11 @@ def _make_learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoS
     return LearnerProcess(forks=forks, module=LEARNER)
 
 
-def _make_baseline(settings: Settings, forks: ForkServer) -> BaselineProcess | NoService:
+def _make_baseline(settings: Settings, forks: ForkServer, records: CatalogRecords) -> BaselineProcess | NoService:
     if not settings.baseline:
         return NoService()
-    return BaselineProcess(forks=forks, module=BASELINE, files=BaselineFiles(Path(baseline_directory(settings))))
+    files = BaselineFiles.of(Path(settings.state_dir), records.installation())
+    return BaselineProcess(forks=forks, module=BASELINE, files=files)
 
 
 class _ProcessesBeside:

@@ -188,6 +188,12 @@ def test_a_list_that_names_no_columns_is_refused(target: str) -> None:
     assert caught.value.hint
 
 
+def test_a_specification_whose_target_is_not_the_list_of_its_targets_is_refused() -> None:
+    for target, targets in (("x", ("a", "b")), ('["a"]', ("a",)), ('["a", "b"]', ("b", "a"))):
+        with pytest.raises(RequestError, match="the specification has the targets"):
+            prepared(target, Task.REGRESSION, targets)
+
+
 def test_metrics_of_values_are_those_of_scikit_learn_and_their_means() -> None:
     predicted, actual = DRAWN.normal(size=(2, 50, 3))
     actual[:, 2] = 4.0
