@@ -81,7 +81,8 @@ COMMANDS = {
         "Show one job: its state, progress and memory, its error, and the report on the data of its table.",
     ),
     "metrics": LazyCommand(
-        "job_commands:metrics", "Show the losses and metrics of a job after each epoch, and a chart of both losses."
+        "job_commands:metrics",
+        "Show the losses and metrics of a job after each epoch, a chart of both losses, and the baseline's metric.",
     ),
     "train": LazyCommand(
         "job_commands:train", "Enqueue a training of MODEL on the table RELATION and print the job's number."
