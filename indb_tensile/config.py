@@ -330,11 +330,6 @@ _DEVICE = re.compile(r"auto|cpu|emulated|cuda(:\d{1,2})?")
 _CHOICES = {"policy": POLICIES, "sharing": SHARING, "checkpoint_store": CHECKPOINT_STORES, "log_level": LOG_LEVELS}
 
 
-def baseline_directory(settings: Settings) -> str:
-    """Return the directory in which trainers leave the rows of baselines."""
-    return f"{settings.state_dir}/baselines"
-
-
 def _descriptor(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
     if not text.isdecimal():

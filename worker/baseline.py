@@ -13,10 +13,9 @@ import psycopg
 import torch
 
 from indb_tensile import settings_loader
-from indb_tensile.catalog import models
+from indb_tensile.catalog import models, stored_checkpoints
 from indb_tensile.catalog.baseline_files import BaselineFiles
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
-from indb_tensile.config import baseline_directory
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.errors import TensileError
 from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure
@@ -36,7 +35,8 @@ def main() -> int:
         with Session(
             settings.dsn, application_name="tensile baseline", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
         ) as session:
-            compute(session, BaselineFiles(Path(baseline_directory(settings))))
+            installation = session.run(stored_checkpoints.installation)
+            compute(session, BaselineFiles.of(Path(settings.state_dir), installation))
     except (TensileError, psycopg.Error, OSError) as error:
         log.error("no baseline was computed: %s", error)  # noqa: TRY400 - no traceback needed
         return error.exit_code if isinstance(error, TensileError) else 1

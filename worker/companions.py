@@ -5,10 +5,11 @@ from pathlib import Path
 
 from indb_tensile import config
 from indb_tensile.catalog.baseline_files import BaselineFiles
-from indb_tensile.config import Settings, baseline_directory
+from indb_tensile.config import Settings
 from indb_tensile.controller.baseline_process import BaselineProcess
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.learner_process import LearnerProcess
+from indb_tensile.controller.records import CatalogRecords
 from indb_tensile.controller.service_process import NoService, ServiceProcess
 from indb_tensile.controller.steward_process import StewardProcess
 from indb_tensile.device.backend import CPU, EMULATED
@@ -25,12 +26,12 @@ log = logging.getLogger("controller")
 class Companions:
     """Starts and stops these processes together."""
 
-    def __init__(self, settings: Settings, forks: ForkServer) -> None:
+    def __init__(self, settings: Settings, forks: ForkServer, records: CatalogRecords) -> None:
         self.steward = StewardProcess(forks=forks, module=STEWARD)
         self._parts = (
             _make_service(settings, forks),
             _make_learner(settings, forks),
-            _make_baseline(settings, forks),
+            _make_baseline(settings, forks, records),
             self.steward,
         )
 
@@ -66,7 +67,8 @@ def _make_learner(settings: Settings, forks: ForkServer) -> LearnerProcess | NoS
     return LearnerProcess(forks=forks, module=LEARNER)
 
 
-def _make_baseline(settings: Settings, forks: ForkServer) -> BaselineProcess | NoService:
+def _make_baseline(settings: Settings, forks: ForkServer, records: CatalogRecords) -> BaselineProcess | NoService:
     if not settings.baseline:
         return NoService()
-    return BaselineProcess(forks=forks, module=BASELINE, files=BaselineFiles(Path(baseline_directory(settings))))
+    files = BaselineFiles.of(Path(settings.state_dir), records.installation())
+    return BaselineProcess(forks=forks, module=BASELINE, files=files)

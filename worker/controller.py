@@ -133,7 +133,7 @@ def _run(settings: Settings) -> None:
         if isinstance(chosen, Emulated):
             link = _measure_emulated_link(ledger, link, records)
         forks = stack.enter_context(closing(_fork_server(chosen, settings)))
-        companions = Companions(settings, forks)
+        companions = Companions(settings, forks, records)
         stack.callback(companions.stop)
         planner = _make_planner(settings, link, mailbox)
         stack.callback(planner.close)

@@ -8,6 +8,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from indb_tensile.job import ModelVersionId
 
@@ -17,9 +18,14 @@ _SUFFIX = ".rows"
 
 @dataclass(frozen=True, slots=True)
 class BaselineFiles:
-    """The directory of the files, which need not exist yet."""
+    """The directory of the files of one installation, which need not exist yet."""
 
     directory: Path
+
+    @classmethod
+    def of(cls, state_directory: Path, installation: UUID) -> "BaselineFiles":
+        """Return the files of an installation below the state directory of a controller."""
+        return cls(state_directory / "baselines" / str(installation))
 
     def put(self, version: ModelVersionId, rows: bytes) -> bool:
         """Leave the rows of a version's baseline. Returns false if too many wait. Raises OSError."""

@@ -255,6 +255,9 @@ select (tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, '
 -- predict_label --
 select tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'label') #>> '{}';
 
+-- predict_values --
+select tensile.prediction(%(model)s::text, %(row)s::jsonb, %(version)s::int4, 'values');
+
 -- plans --
 select p.generation, p.reason, p.policy, p.vanilla_peak_bytes, p.liveness_peak_bytes, p.floor_bytes,
        p.predicted_peak_bytes, p.measured_peak_bytes, p.swaps, p.swapped_bytes, p.recomputed,

@@ -9,11 +9,21 @@ worker.
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 import msgspec
 import psycopg
 
-from indb_tensile.catalog import device_contention, device_links, device_speed, install, jobs, outlooks, plans
+from indb_tensile.catalog import (
+    device_contention,
+    device_links,
+    device_speed,
+    install,
+    jobs,
+    outlooks,
+    plans,
+    stored_checkpoints,
+)
 from indb_tensile.catalog.connection import (
     LOOP_LOCK_TIMEOUT_MS,
     Connection,
@@ -222,6 +232,10 @@ class CatalogRecords:
     def pace(self, machine: str) -> StepTimes | None:
         """Return how much slower this kind of device is than a machine, or None if that was never measured."""
         return self._run(lambda c: device_speed.load_pace(c, self._device_kind, machine))
+
+    def installation(self) -> UUID:
+        """Return the id of the database."""
+        return self._run(stored_checkpoints.installation)
 
     def contention(self) -> tuple[MeasuredContention, ...]:
         """Return how much jobs slow each other down on this kind of device; nothing if that was never measured."""

@@ -51,7 +51,7 @@ from indb_tensile.request.hyperparam_rules import check_hyperparams, check_sched
 from indb_tensile.request.loss_rules import check_loss
 from indb_tensile.request.network_rules import check_architecture
 from indb_tensile.request.split_rules import check_split_use
-from indb_tensile.request.task_rules import check_metric
+from indb_tensile.request.task_rules import check_metric, check_named_targets
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
 
@@ -376,6 +376,7 @@ class _CheckedOptions:
     @classmethod
     def of(cls, spec: JobSpec) -> "_CheckedOptions":
         """Check every option of the specification."""
+        check_named_targets(spec.target, spec.targets)
         check_architecture(spec.architecture)
         check_loss(check_hyperparams(spec.hyperparams), spec.task)
         split = Split.parse(spec.split)

@@ -102,6 +102,15 @@ def target_names(target: str) -> list[str]:
     return [str(name) for name in names]
 
 
+def check_named_targets(target: str, columns: Sequence[str]) -> None:
+    """Raise RequestError for a stored specification whose target does not name its several columns."""
+    if columns and (len(columns) < 2 or target != target_text(columns) or target_names(target) != list(columns)):
+        raise RequestError(
+            f"the specification has the targets {shown(list(columns))}, and its target is {shown(target)}",
+            hint="Enqueue jobs with tensile_train, which writes both.",
+        )
+
+
 def named_targets(target: str, columns: Collection[str]) -> list[str]:
     """Return the columns that a target names, as `target_names`; a column of exactly this name comes first."""
     return [target] if target in columns else target_names(target)

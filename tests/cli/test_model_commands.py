@@ -60,7 +60,7 @@ def test_prediction_is_the_services_answer(demo: Tensile, database: Database) ->
 
     def answer(request: dict[str, object]) -> dict[str, object]:
         requests.append(request)
-        return {"ok": True, "result": {"values": [4.5]}}
+        return {"ok": True, "result": {"values": [{"value": 4.5, "values": [4.5, 1.0]}[str(request["kind"])]]}}
 
     with database.connect() as admin:
         (installation,) = admin.execute("select tensile.installation()::text").fetchone() or ("",)
@@ -76,11 +76,12 @@ def test_prediction_is_the_services_answer(demo: Tensile, database: Database) ->
                    values ('here', 1, 'none', '0', %s, 3600)""",
                 (service.name,),
             )
-        done = demo("predict", "m", '{"a": 1}', "--json")
+        done, several = (demo("predict", "m", '{"a": 1}', "--json", *form) for form in ((), ("--values",)))
     finally:
         service.close()
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out) == {"prediction": 4.5}
+    assert json.loads(several.out) == {"prediction": [4.5, 1.0]}
     assert '"a": 1' in json.dumps(requests)
 
 

@@ -83,9 +83,10 @@ def test_answers_are_those_of_predict_table(
     assert service.until_ended(job) == ["succeeded"], service.log.read_text()
 
     order = "order by key::text, value, label"
-    stored = rows(demo, f"select key, value, label, probabilities from answers {order}")
+    answers = "select key, value, label, probabilities"
+    stored = rows(demo, f"{answers} from answers {order}")
     options = options.replace(", snapshot => true", "")
-    called = rows(demo, f"select * from tensile_predict_table('{model}', '{relation}'{options}) {order}")
+    called = rows(demo, f"{answers} from tensile_predict_table('{model}', '{relation}'{options}) {order}")
 
     assert [(key, label) for key, _, label, _ in stored] == [(key, label) for key, _, label, _ in called]
     assert [row[1] for row in stored] == [row[1] and pytest.approx(row[1], rel=1e-5, abs=1e-5) for row in called]
@@ -216,10 +217,12 @@ def test_a_training_is_described_by_one_row(service: Service, demo: Connection) 
         "relation": "public.into_rows",
         "job": service.value("select min(job_id) from tensile.jobs where model_name = 'into_label'"),
         "hyperparams": {
+            "baseline": True,
             "batch_size": 16,
             "betas": [0.9, 0.999],
             "epochs": 1,
             "eps": 1e-08,
+            "ensemble": 1,
             "learning_rate": 0.002,
             "optimizer": "adamw",
             "precision": "torch",
@@ -242,6 +245,8 @@ def test_a_training_is_described_by_one_row(service: Service, demo: Connection) 
             "preprocess": {},
             "rows_without_target": 0,
         },
+        "baseline": None,
+        "baseline_metrics": None,
     }
 
 

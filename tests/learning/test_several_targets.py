@@ -23,6 +23,7 @@ from indb_tensile.learning.label_texts import array_element, label_sets
 from indb_tensile.learning.model_metrics import evaluate
 from indb_tensile.learning.preparation import Prepared, assemble
 from indb_tensile.learning.row_storage import FileStorage
+from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.target_columns import combined
 from indb_tensile.learning.targets import LinkFunction, TargetEncoding, fit_target, labeled
 from indb_tensile.request.task_rules import named_targets, target_names, target_text
@@ -187,6 +188,12 @@ def test_a_list_that_names_no_columns_is_refused(target: str) -> None:
     assert caught.value.hint
 
 
+def test_a_specification_whose_target_is_not_the_list_of_its_targets_is_refused() -> None:
+    for target, targets in (("x", ("a", "b")), ('["a"]', ("a",)), ('["a", "b"]', ("b", "a"))):
+        with pytest.raises(RequestError, match="the specification has the targets"):
+            prepared(target, Task.REGRESSION, targets)
+
+
 def test_metrics_of_values_are_those_of_scikit_learn_and_their_means() -> None:
     predicted, actual = DRAWN.normal(size=(2, 50, 3))
     actual[:, 2] = 4.0
@@ -305,3 +312,24 @@ def test_a_table_in_a_file_is_prepared_like_one_in_memory(
         assert part.x.equal(other.x)
     assert predictor(made).evaluate_columns(made.held_out) == predictor(expected).evaluate_columns(expected.held_out)
     assert made.report == expected.report
+
+
+@pytest.mark.parametrize(("target", "task"), [("v", Task.REGRESSION), ("tags", Task.MULTILABEL)])
+def test_a_target_keeps_the_scales_or_labels_of_the_version_that_a_training_starts_from(
+    target: str, task: Task
+) -> None:
+    made = prepared(target, task)
+    bundle = ModelBundle(
+        architecture=made.architecture,
+        input_shape=made.input_shape,
+        outputs=made.outputs,
+        task=made.task,
+        preprocessor=made.preprocessor,
+        weights=dict(made.module.state_dict()),
+    )
+    start = StartingWeights(model="m", version=1, bundle=bundle)
+    own = made.preprocessor.target
+    fitted = replace(own, name="new", means=tuple(0.0 for _ in own.means), labels=own.labels[:1])
+    assert start.keep_target(fitted) == replace(own, name="new")
+    longer = replace(fitted, values=(*own.values, "4"), labels=(*own.labels, "new"))
+    assert start.keep_target(longer) == longer

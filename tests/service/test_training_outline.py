@@ -150,3 +150,31 @@ def test_training_that_is_impossible_is_refused(
 ) -> None:
     with pytest.raises(error, match=fault):
         outline(spec, columns, rows)
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "outputs"),
+    [
+        (Task.REGRESSION, [ColumnSummary(name=name, kind="float", distinct=9) for name in ("y", "z")], 2),
+        (Task.REGRESSION, [ColumnSummary(name="y", kind="array", ndims=1, shape=(5,))], 5),
+        (Task.MULTILABEL, [ColumnSummary(name="y", kind="labels", distinct=4)], 4),
+        (Task.MULTILABEL, [ColumnSummary(name="y", kind="array", ndims=1, shape=(3,))], 3),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_target_of_several_has_an_output_for_each(
+    task: Task, targets: list[ColumnSummary], outputs: int, weighted: bool
+) -> None:
+    names = tuple(column.name for column in targets)
+    spec = replace(
+        SPEC,
+        target=str(list(names)) if len(names) > 1 else names[0],
+        targets=names if len(names) > 1 else (),
+        task=task,
+        hyperparams={"batch_size": 32, "ensemble": 2} | ({"weight": "w"} if weighted else {}),
+    )
+    training = outline(spec, [ColumnSummary(name="x", kind="float", distinct=900), *targets], rows=1000)
+    x, y = training.batch(32)
+    assert (training.outputs, tuple(y.shape)) == (outputs, (32, outputs + weighted))
+    assert training.module.train()(x).shape == (32, 2, outputs)
+    assert training.loss(training.module(x), y).shape == ()

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import Connection, Refused, refused, value
+from .conftest import Connection, Refused, Serve, refused, value
+from .fakes import result
 
 pytestmark = [pytest.mark.postgres, pytest.mark.shares_database]
 
@@ -143,3 +144,17 @@ def test_several_targets_and_their_task_are_those_of_the_last_run(people: Connec
     again = value(people, JOB, value(people, "select tensile_train('again', 'people')"))
     taken = ("target", "targets", "task", "metric")
     assert {name: again[name] for name in taken} == {name: first[name] for name in taken}
+
+
+def test_statistics_of_the_target_are_those_of_its_values_or_labels(people: Connection, serve: Serve) -> None:
+    service = serve(lambda _: result({"rows": []}))
+    for target, columns in (
+        ('["height", "weight"]', [("height", "float", 60, []), ("weight", "integer", 7, [])]),
+        ("v", [("v", "array", None, [2])]),
+        ("flags", [("flags", "array", None, [2])]),
+        ("codes", [("codes", "labels", 40, [])]),
+        ("hues", [("hues", "labels", 1, [])]),
+    ):
+        people.execute(f"select * from tensile_explain('e', 'people', target => '{target}'{FEATURES})".encode())
+        sent = service.requests[-1]["columns"][1:]
+        assert [(own["name"], own["kind"], own["distinct"], own["shape"]) for own in sent] == columns

@@ -3,8 +3,13 @@
 import logging
 from pathlib import Path
 
+import psycopg
+
+from indb_tensile.catalog import stored_checkpoints
 from indb_tensile.catalog.baseline_files import BaselineFiles
-from indb_tensile.config import Settings, baseline_directory
+from indb_tensile.catalog.connection import Session
+from indb_tensile.config import Settings
+from indb_tensile.errors import TensileError
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.boosted_baseline import BaselineRows, why_no_baseline
 from indb_tensile.learning.preparation import Prepared
@@ -12,13 +17,15 @@ from indb_tensile.learning.preparation import Prepared
 log = logging.getLogger("trainer")
 
 
-def leave_rows(settings: Settings, prepared: Prepared, version: ModelVersionId) -> None:
+def leave_rows(session: Session, settings: Settings, prepared: Prepared, version: ModelVersionId) -> None:
     """Leave the rows of a version that is to have a baseline. The job has succeeded, so no fault is the job's."""
     if not settings.baseline or why_no_baseline(prepared):
         return
     try:
-        left = BaselineFiles(Path(baseline_directory(settings))).put(version, BaselineRows.of(prepared).to_bytes())
-    except OSError as error:
+        installation = session.run(stored_checkpoints.installation)
+        files = BaselineFiles.of(Path(settings.state_dir), installation)
+        left = files.put(version, BaselineRows.of(prepared).to_bytes())
+    except (OSError, psycopg.Error, TensileError) as error:
         log.warning("version_id %s has no baseline: its rows cannot be stored: %s", version, error)
         return
     if not left:

@@ -60,7 +60,8 @@ class EstimatorRun:
             writer.settle()
             weights = prepared.module.state_dict()
             trained = Trained(weights=weights, epochs=fitted.iterations, best_epoch=fitted.iterations)
-            leave_rows(self._settings, prepared, publish(session, self._job, prepared, trained))
+            version = publish(session, self._job, prepared, trained)
+            leave_rows(session, self._settings, prepared, version)
 
     def _fit(self, prepared: Prepared) -> Fitted:
         niceness.train()

@@ -87,7 +87,8 @@ class TrainingRun:
                 trained = self._train(session, progress_writer, prepared, steps, first, opened)
             progress_writer.enter(Phase.PUBLISHING)
             progress_writer.settle()
-            leave_rows(self._settings, prepared, publish(session, self._job, prepared, trained))
+            version = publish(session, self._job, prepared, trained)
+            leave_rows(session, self._settings, prepared, version)
 
     def _open(self) -> AbstractContextManager[OpenDevice]:
         """Open the device. This comes first, because on a GPU nothing may have used CUDA before."""
