@@ -221,6 +221,13 @@ begin
       then 'features, exclude and targets are not lists of column names'
     when spec @? '$.memory_limit_bytes ? (@ < 1 || @ != @.floor())'
       then format('memory_limit_bytes is %s, not a whole number above 0', spec -> 'memory_limit_bytes')
+    when spec ? 'search' and not coalesce(
+           spec @? 'strict $.search ? (@.type() == "object" && @.space.type() == "object")'
+           and spec @? 'strict $.search.trials ? (@.type() == "number" && @ >= 1 && @ <= 1000 && @ == @.floor())'
+           and (spec #> '{search,max_duration_s}' is null or spec @? 'strict $.search.max_duration_s ? (@ == null)'
+                or spec @? 'strict $.search.max_duration_s ? (@.type() == "number" && @ >= 1 && @ <= 2147483647)'),
+           false)
+      then 'search is not an object with the space, the number of trials and the time of a search'
     when spec @? '$.max_runtime_s ? (@ < 1 || @ > 2147483647 || @ != @.floor())'
       then format('max_runtime_s is %s, not a whole number from 1 to 2147483647', spec -> 'max_runtime_s')
   end;

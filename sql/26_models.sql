@@ -69,7 +69,8 @@ begin
     perform from tensile.models as m where m.model_id = old.model_id for update;
     select j.job_id into busy from tensile.jobs as j
      where j.model_name = old.name and j.owner_oid = old.owner_oid and j.installation = old.installation
-       and j.state in ('queued', 'starting', 'running') and not j.spec ? 'predict' limit 1;
+       and j.state in ('queued', 'starting', 'running') and not j.spec ? 'predict'
+     order by j.job_id limit 1;  -- a search before its trials
     if found then
       raise exception 'model "%" is being trained by job %', old.name, busy
         using errcode = 'object_in_use',

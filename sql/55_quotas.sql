@@ -126,6 +126,7 @@ begin
     continue when enqueued.newest - oldest < enqueued.jobs_queued;
     select count(*) into waiting
       from (select from tensile.jobs as j where j.owner_oid = enqueued.owner_oid and j.state = 'queued'
+               and not (j.awaits_jobs and j.search_id <> j.job_id and j.search_id is not null)
              limit enqueued.jobs_queued + 1) as counted;
     if waiting > enqueued.jobs_queued then
       raise exception 'role "%" may have at most % jobs in the queue, and this statement would exceed that',
@@ -255,7 +256,10 @@ as $$
                                 where d.job_id = j.job_id and d.worker_id = j.worker_id)), 0) as bytes
             from tensile.jobs as j where j.state in ('starting', 'running') group by j.owner_oid
           union all
-          select j.owner_oid, 0, count(*), 0 from tensile.jobs as j where j.state = 'queued' group by j.owner_oid) as u
+          -- Trials that wait for their search are not in the queue.
+          select j.owner_oid, 0, count(*), 0 from tensile.jobs as j
+           where j.state = 'queued' and not (j.awaits_jobs and j.search_id <> j.job_id and j.search_id is not null)
+           group by j.owner_oid) as u
    group by u.owner_oid
 $$;
 comment on function tensile.quota_use() is

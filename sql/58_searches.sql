@@ -99,17 +99,16 @@ create trigger jobs_trial_changed after update of state, pause_requested on tens
 
 -- What the steward does --------------------------------------------------------------------------------------------
 --
--- Each of these functions skips a row that another session has locked and then returns null or false: the owner of a
--- search can lock its rows, and must not delay the searches of others.
+-- The owner of a search can lock its rows, and must not delay the searches of others. So these functions skip the rows
+-- of searches, trials and models that another session has locked, and then return null or false. Triggers may still
+-- wait for a row, for which the steward has a short lock_timeout; it looks at such a search again later.
 
 create function tensile.active_searches()
-  returns table (search_id bigint, spec jsonb, closing boolean)
+  returns table (search_id bigint, spec jsonb, running_s double precision)
   language sql stable
   set search_path = pg_catalog, pg_temp
 as $$
-  select j.job_id, j.spec,
-         coalesce(j.started_at + make_interval(secs => least((j.spec #>> '{search,max_duration_s}')::double precision, 1e9))
-                  < now(), false)
+  select j.job_id, j.spec, coalesce(extract(epoch from now() - j.started_at), 0)::double precision
     from tensile.jobs as j
    where j.awaits_jobs and j.state = 'queued' and j.search_id = j.job_id and not j.pause_requested
      and j.installation = (select tensile.installation())
@@ -118,7 +117,7 @@ as $$
    order by j.job_id
 $$;
 comment on function tensile.active_searches() is
-  'returns the searches that are neither paused nor wait for other jobs; closing: their time is over';
+  'returns the searches that are neither paused nor wait for other jobs, with the seconds since their first trial';
 
 create function tensile.add_trial(
   search bigint, number integer, picks jsonb, parameters jsonb, rungs double precision[], spec jsonb
@@ -127,6 +126,8 @@ create function tensile.add_trial(
   set search_path = pg_catalog, pg_temp
 as $$
 declare
+  varied constant text[] := array['architecture', 'hyperparams', 'preprocess', 'early_stop', 'memory_limit_bytes',
+                                  'deploy'];
   parent tensile.jobs;
   added bigint;
 begin
@@ -142,11 +143,24 @@ begin
   elsif not tensile.may_train(parent.owner_oid) then
     raise exception '%', tensile.why_not_trained(parent.owner_oid, parent.owner_name)
       using errcode = 'insufficient_privilege';
+  elsif add_trial.spec - varied is distinct from parent.spec - 'search' - varied
+        or add_trial.spec ->> 'deploy' is distinct from 'never' then
+    raise exception 'trial % differs from search % in more than the arguments that vary', add_trial.number, search
+      using errcode = 'invalid_parameter_value';
+  end if;
+  -- The trigger that reserves the model's name would wait for a lock on the model.
+  perform from tensile.models as m
+    where m.name = parent.model_name and m.dropped_at is null for key share skip locked;
+  if not found then
+    return null;
   end if;
   insert into tensile.jobs (model_name, owner_oid, owner_name, relation_oid, relation_schema, relation_name, spec,
                             priority, installation, search_id)
   values (parent.model_name, parent.owner_oid, parent.owner_name, parent.relation_oid, parent.relation_schema,
-          parent.relation_name, add_trial.spec - 'search', parent.priority, parent.installation, search)
+          parent.relation_name, add_trial.spec,
+          -- An administrator may have raised the priority of the search above what its owner may give.
+          least(parent.priority, (select q.highest_priority from tensile.quota_of(parent.owner_oid) as q)),
+          parent.installation, search)
   returning job_id into added;
   insert into tensile.trials (search_id, number, job_id, picks, parameters, rungs)
   values (search, add_trial.number, added, add_trial.picks, add_trial.parameters, add_trial.rungs);
@@ -198,6 +212,27 @@ $$;
 comment on function tensile.hold_trials(bigint, integer[]) is
   'tells trials that have just reached a rung to wait there, so that their trainers end at once; returns how many';
 
+create function tensile.prune_unstarted(search bigint, reason text) returns bigint
+  language plpgsql volatile security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+declare
+  ended bigint[];
+begin
+  ended := array(
+    select j.job_id from tensile.jobs as j
+     where j.search_id = search and j.job_id <> search and j.state = 'queued' and j.started_at is null
+       for no key update skip locked);
+  update tensile.trials as t set pruned = true where t.search_id = search and t.job_id = any (ended);
+  update tensile.jobs as j
+     set state = 'cancelled', awaits_jobs = false, waits_for = null, finished_at = now(), error_message = reason
+   where j.job_id = any (ended);
+  return cardinality(ended);
+end
+$$;
+comment on function tensile.prune_unstarted(bigint, text) is
+  'ends the trials of a search that no worker has claimed yet, for this reason, and returns how many';
+
 create function tensile.prune_trials(search bigint, numbers integer[], reason text) returns bigint
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
@@ -230,7 +265,7 @@ as $$
 declare
   parent tensile.jobs;
   chosen record;
-  deployed bigint;
+  predicting bigint;  -- the version that is deployed
 begin
   select j.* into parent from tensile.jobs as j
    where j.job_id = search and j.search_id = search and j.state = 'queued' for no key update skip locked;
@@ -246,20 +281,26 @@ begin
   if not found then
     return false;
   end if;
-  select v.version_id into deployed from tensile.model_versions as v where v.model_id = chosen.model_id and v.deployed;
-  if obstacle is null and deployed is distinct from incumbent then
+  select v.version_id into predicting from tensile.model_versions as v where v.model_id = chosen.model_id and v.deployed;
+  if obstacle is null and predicting is distinct from incumbent then
     return false;
   end if;
-  if obstacle is null then
-    update tensile.model_versions as v set deployed = false where v.model_id = chosen.model_id and v.deployed;
+  perform from tensile.model_versions as v
+    where v.version_id in (end_search.version, predicting) for no key update nowait;
+  if predicting is distinct from end_search.version then  -- its owner may have deployed it already
+    if obstacle is null then
+      update tensile.model_versions as v set deployed = false where v.model_id = chosen.model_id and v.deployed;
+    end if;
+    update tensile.model_versions as v
+       set deployed = obstacle is null, not_deployed = obstacle,
+           deployed_why = case when obstacle is null then reason end
+     where v.version_id = end_search.version;
   end if;
-  update tensile.model_versions as v
-     set deployed = obstacle is null, not_deployed = obstacle, deployed_why = case when obstacle is null then reason end
-   where v.version_id = end_search.version;
   update tensile.models as m
      set last_spec = chosen.spec || jsonb_build_object('deploy', parent.spec -> 'deploy'), last_job_id = chosen.job_id,
          last_started_at = chosen.started_at
-   where m.model_id = chosen.model_id;
+   where m.model_id = chosen.model_id
+     and (m.last_started_at is null or (m.last_started_at, m.last_job_id) < (chosen.started_at, chosen.job_id));
   update tensile.jobs as j
      set state = 'succeeded', awaits_jobs = false, waits_for = null, finished_at = now(),
          version_id = end_search.version, error_sqlstate = null, error_message = null, error_detail = null,
@@ -395,11 +436,11 @@ create view tensile.stat_searches with (security_invoker) as
 select j.job_id as search_id, j.model_name as model, coalesce(r.rolname, j.owner_name) as owner,
        tensile.relation_title(j.relation_oid, j.relation_schema, j.relation_name) as relation,
        case when j.state = 'queued' and j.started_at is not null then 'running' else j.state end as state,
-       (j.spec #>> '{search,trials}')::integer as trials, c.begun, c.active, c.waiting, c.trained, c.pruned, c.failed,
+       (jsonb_path_query_first(j.spec, '$.search.trials ? (@ >= 1 && @ <= 1000)') #>> '{}')::numeric::integer as trials, c.begun, c.active, c.waiting, c.trained, c.pruned, c.failed,
        b.trial as best_trial, b.metric_name, b.metric as best_metric, c.epochs as epochs_trained,
        v.number as version, j.enqueued_at, j.started_at, j.finished_at,
        coalesce(j.finished_at, now()) - j.started_at as duration, j.pause_requested and j.finished_at is null as paused,
-       j.error_message
+       j.error_message, nullif(j.waits_for, '') as waits_for
   from tensile.jobs as j
  cross join lateral (
     select count(*) as begun,
@@ -412,8 +453,11 @@ select j.job_id as search_id, j.model_name as model, coalesce(r.rolname, j.owner
       from tensile.stat_trials as t where t.search_id = j.job_id) as c
   left join lateral (
     select t.number as trial, o.metric_name, o.metric
-      from tensile.trials as t join tensile.trial_results as o on o.job_id = t.job_id
+      from tensile.trials as t
+      join tensile.trial_results as o on o.job_id = t.job_id
+      join tensile.jobs as k on k.job_id = t.job_id
      where t.search_id = j.job_id and o.metric not in ('nan', 'infinity', '-infinity')
+       and (k.state not in ('failed', 'cancelled') or t.pruned) and (j.version_id is null or k.version_id = j.version_id)
      order by o.rung desc, case when o.higher_is_better then -o.metric else o.metric end, o.valid_loss, t.number
      limit 1) as b on true
   left join tensile.model_versions as v on v.version_id = j.version_id
@@ -443,6 +487,8 @@ comment on column tensile.stat_searches.finished_at is 'time when the search end
 comment on column tensile.stat_searches.duration is 'time from the first trial to the end, or to now';
 comment on column tensile.stat_searches.paused is 'true if the search is paused: see tensile_pause';
 comment on column tensile.stat_searches.error_message is 'why the search failed';
+comment on column tensile.stat_searches.waits_for is
+  'what keeps the search from beginning its next trial, such as a quota of its owner; null if nothing does';
 
 create function public.tensile_trial_info(search bigint)
   returns table (trial integer, state text, metric_name text, metric double precision, epoch integer, rung integer,
@@ -494,10 +540,10 @@ grant insert on tensile.trial_results to tensile_worker;
 revoke execute on function tensile.hold_search(), tensile.hold_trial(), tensile.follow_search(), tensile.notify_search(),
   tensile.active_searches(), tensile.add_trial(bigint, integer, jsonb, jsonb, double precision[], jsonb),
   tensile.allow_rung(bigint, integer, integer), tensile.hold_trials(bigint, integer[]),
-  tensile.prune_trials(bigint, integer[], text), tensile.end_search(bigint, bigint, bigint, text, text),
+  tensile.prune_unstarted(bigint, text), tensile.prune_trials(bigint, integer[], text), tensile.end_search(bigint, bigint, bigint, text, text),
   tensile.fail_search(bigint, text, text, text, text) from public;
 grant execute on function tensile.active_searches(),
   tensile.add_trial(bigint, integer, jsonb, jsonb, double precision[], jsonb),
   tensile.allow_rung(bigint, integer, integer), tensile.hold_trials(bigint, integer[]),
-  tensile.prune_trials(bigint, integer[], text), tensile.end_search(bigint, bigint, bigint, text, text),
+  tensile.prune_unstarted(bigint, text), tensile.prune_trials(bigint, integer[], text), tensile.end_search(bigint, bigint, bigint, text, text),
   tensile.fail_search(bigint, text, text, text, text) to tensile_worker;

@@ -70,6 +70,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         service_directory="/run/tensile",
         state_dir="/var/lib/tensile",
         survey_s=3.0,
+        baseline=False,
         log_level="debug",
         log_bytes=1 << 20,
         log_files=2,

@@ -17,18 +17,20 @@ import psycopg
 
 from indb_tensile import settings_loader
 from indb_tensile.catalog import searches
-from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, Session, is_outage
+from indb_tensile.catalog.connection import Session, is_outage, may_pass
 from indb_tensile.catalog.fault_origin import server_message
 from indb_tensile.catalog.notify import Listener
 from indb_tensile.catalog.searches import ActiveSearch
 from indb_tensile.controller.parent_death import die_with_parent
-from indb_tensile.errors import DatabaseError, TensileError
+from indb_tensile.errors import TensileError
 from indb_tensile.job import JobId
 from indb_tensile.log import start_log
 
 from .searching.search_step import SearchStep
 
 IDLE_S = 20.0  # without a search, after which the process ends
+_LOCK_TIMEOUT_MS = 100  # a search whose owner has locked a row is looked at again later, and delays no other
+_MOST_FAULTS = 3  # steps of a search in a row that may fail by a fault of ours before the search fails
 _POLL_S = 2.0  # between two looks without a notification
 _PAUSE_S = 0.02  # after a notification: results that come together are decided together
 
@@ -42,9 +44,7 @@ def main() -> int:
     try:
         die_with_parent()
         with (
-            Session(
-                settings.dsn, application_name="tensile steward", lock_timeout_ms=WORK_LOCK_TIMEOUT_MS
-            ) as session,
+            Session(settings.dsn, application_name="tensile steward", lock_timeout_ms=_LOCK_TIMEOUT_MS) as session,
             closing(Listener(settings.dsn, application_name="tensile steward (listening)")) as listener,
         ):
             SearchSteward(session).run(listener.wait)
@@ -60,7 +60,7 @@ class SearchSteward:
     def __init__(self, session: Session, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._clock_s = clock_s
-        self._failing: set[JobId] = set()  # searches of which the last step failed
+        self._faults: dict[JobId, int] = {}  # by search: steps in a row that failed by a fault of ours
 
     def run(self, wait: Callable[[float], object]) -> None:
         """Attend until there has been no search for a while. `wait` returns early if something has changed."""
@@ -76,36 +76,41 @@ class SearchSteward:
         active = self._session.run(searches.active_searches)
         for search in active:
             self._step(search)
-        self._failing &= {search.search for search in active}
+        self._faults = {search.search: self._faults.get(search.search, 0) for search in active}
         return len(active)
 
     def _step(self, search: ActiveSearch) -> None:
         """Take one step in a search. A search whose step fails delays no other."""
+        number = search.search
         try:
-            self._session.run(SearchStep(search).take)
-        except (psycopg.Error, DatabaseError) as error:
+            self._session.run(SearchStep(search).take, wait_for_locks=False)
+        except TensileError as error:
             if is_outage(error):
                 raise
-            self._report(search.search, server_message(error))
-        except TensileError as error:
-            self._session.run(partial(_fail, search=search.search, error=error))
-        except Exception:
-            if search.search not in self._failing:
-                log.exception("search %s is looked at again later", search.search)
-            self._failing.add(search.search)
+            self._end(number, error)
+        except psycopg.Error as error:
+            if is_outage(error):
+                raise
+            if may_pass(error):
+                log.info("search %s is looked at again later: %s", number, server_message(error))
+            else:
+                self._end(number, TensileError(f"search {number} cannot go on: {server_message(error)}"))
+        except Exception as error:
+            log.exception("search %s", number)
+            self._faults[number] = self._faults.get(number, 0) + 1
+            if self._faults[number] >= _MOST_FAULTS:
+                self._end(number, TensileError(f"search {number} cannot go on: {type(error).__name__}: {error}"))
         else:
-            self._failing.discard(search.search)
+            self._faults.pop(number, None)
 
-    def _report(self, search: JobId, reason: str) -> None:
-        """Log the first of several failures in a row."""
-        if search not in self._failing:
-            log.warning("search %s is looked at again later: %s", search, reason)
-        self._failing.add(search)
-
-
-def _fail(connection: Connection, search: JobId, error: TensileError) -> None:
-    log.info("search %s fails: %s", search, error)
-    searches.fail_search(connection, search, error)
+    def _end(self, search: JobId, error: TensileError) -> None:
+        log.info("search %s fails: %s", search, error)
+        try:
+            self._session.run(partial(searches.fail_search, search=search, error=error), wait_for_locks=False)
+        except psycopg.Error as obstacle:
+            if is_outage(obstacle):
+                raise
+            log.info("search %s is ended later: %s", search, server_message(obstacle))
 
 
 if __name__ == "__main__":

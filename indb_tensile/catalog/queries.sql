@@ -803,7 +803,7 @@ select t.allowed_rung, coalesce(t.held_rung, -1)
  where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
 
 -- active_searches --
-select search_id, spec, closing from tensile.active_searches()
+select search_id, spec, running_s from tensile.active_searches()
 
 -- trials --
 select t.number, t.job_id, t.picks, t.allowed_rung, coalesce(t.held_rung, -1), j.state::text, j.version_id, t.pruned,
@@ -822,6 +822,13 @@ select tensile.add_trial(%(search)s, %(number)s, %(picks)s, %(parameters)s, %(ru
 
 -- allow_rung --
 select tensile.allow_rung(%(search)s, %(number)s, %(rung)s)
+
+-- prune_unstarted --
+select tensile.prune_unstarted(%(search)s, %(reason)s)
+
+-- search_waits --
+update tensile.jobs set waits_for = %(reason)s
+ where job_id = %(search)s and state = 'queued' and waits_for is distinct from %(reason)s
 
 -- hold_trials --
 select tensile.hold_trials(%(search)s, %(numbers)s)

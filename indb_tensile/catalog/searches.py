@@ -47,12 +47,12 @@ class RungReport:
 class ActiveSearch:
     """A search that has not ended. `spec` is its specification, which its owner may have written.
 
-    `closing`: its time is over, so no further trial begins.
+    `running_s` are the seconds since its first trial.
     """
 
     search: JobId
     spec: Mapping[str, Any]
-    closing: bool
+    running_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,9 @@ def has_searches(connection: Connection) -> bool:
 def active_searches(connection: Connection) -> tuple[ActiveSearch, ...]:
     """Return the searches that have not ended, are not paused, and do not wait for other jobs."""
     rows = connection.execute(query("active_searches"))
-    return tuple(ActiveSearch(search=JobId(search), spec=spec, closing=closing) for search, spec, closing in rows)
+    return tuple(
+        ActiveSearch(search=JobId(search), spec=spec, running_s=running_s) for search, spec, running_s in rows
+    )
 
 
 def trials_of(connection: Connection, search: JobId) -> tuple[StoredTrial, ...]:
@@ -227,6 +229,16 @@ def hold_trials(connection: Connection, search: JobId, numbers: Sequence[int]) -
     connection.execute(query("hold_trials"), {"search": search, "numbers": list(numbers)})
 
 
+def prune_unstarted(connection: Connection, search: JobId, reason: str) -> int:
+    """End the trials that no worker has claimed yet. Returns how many."""
+    return int(_value(connection, "prune_unstarted", {"search": search, "reason": reason}))
+
+
+def set_waits_for(connection: Connection, search: JobId, reason: str | None) -> None:
+    """Write what keeps the search from beginning a trial, in words; None if nothing does."""
+    connection.execute(query("search_waits"), {"search": search, "reason": reason})
+
+
 def prune_trials(connection: Connection, search: JobId, numbers: Sequence[int], reason: str) -> int:
     """End these trials, which wait at a rung. Returns how many; those whose jobs are locked stay."""
     values = {"search": search, "numbers": list(numbers), "reason": reason}
@@ -262,7 +274,10 @@ def end_search(connection: Connection, search: JobId, version: int, deploy: str)
 
 
 def why_best_not_deployed(deploy: str, best: BestVersion) -> str | None:
-    """Return why the version of the best trial does not replace the deployed one, or None if it does."""
+    """Return why the version of the best trial does not replace the deployed one, or None if it does.
+
+    If it is deployed already, the answer has no effect.
+    """
     if deploy == "if_better" and best.deployed not in (None, best.compared) and best.deployed_metric is None:
         return f"it was not compared with version {best.deployed_number}, which was deployed while the search ran"
     return models.why_not_deployed(deploy, best, best.deployed_number)

@@ -10,6 +10,7 @@ A dimension has a name, which is the path to it without the word `hyperparams`: 
 `architecture.hidden`, and `architecture[1].dropout` within the second choice of the architecture.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +25,11 @@ SEARCHED = ("architecture", "hyperparams", "preprocess")  # the arguments that m
 SAMPLERS = ("tpe", "random", "grid")
 MOST_TRIALS = 1000
 MOST_PARALLEL = 64
+# Bounds of the time that the steward takes for a draw, and a session to check all values.
 MOST_DIMENSIONS = 100
-MOST_CHOICES = 1000  # of one dimension
+MOST_CHOICES = 1000  # of all dimensions together
+MOST_SPACE_BYTES = 32768
+_MOST_STEPS = 1_000_000  # within a range
 SEARCH_OPTIONS: dict[str, Rule] = {
     "trials": {"type": "integer", "minimum": 1, "maximum": MOST_TRIALS, "default": None},
     "parallel": {"type": "integer", "minimum": 1, "maximum": MOST_PARALLEL, "default": 4},
@@ -56,6 +60,7 @@ DEFAULT_ARCHITECTURE: Json = {
     ]
 }
 
+_ARCHITECTURE = "architecture"
 _DIMENSION_KEYS = {"choices": {"choices"}, "range": {"range", "log", "step"}}
 _RANGE_HINT = 'Give two numbers, the smaller one first: {"range": [0.0001, 0.1], "log": true}.'
 
@@ -90,15 +95,24 @@ class Dimension:
             hint = 'Give "choices", or a range with a "step" and without "log"; or another sampler: tpe, random.'
             raise RequestError(f"the values of {self.name} are not countable", detail=detail, hint=hint)
         count = int((self.high - self.low) / step + 1e-9) + 1
-        if count > MOST_CHOICES:
+        if count > MOST_TRIALS:
             raise RequestError(
-                f"{self.name} has {count} values, more than {MOST_CHOICES}", hint='Give a larger "step".'
+                f"{self.name} has {count} values, more than {MOST_TRIALS}", hint='Give a larger "step".'
             )
         return [self.value(self.low + place * step) for place in range(count)]
 
     def value(self, number: float) -> Any:
         """Return a number of the range as the argument has it."""
         return round(number) if self.integer else float(number)
+
+
+def adapted(arguments: Json, space: Json) -> Json:
+    """Return the arguments of a trial. If the architecture varies, those of networks are left out of other trials."""
+    architecture = arguments["architecture"]
+    if architecture.get("type") not in ESTIMATORS or not _varies(space.get("architecture")):
+        return arguments
+    hyperparams = {name: own for name, own in arguments["hyperparams"].items() if name in HYPERPARAMS_OF_ESTIMATORS}
+    return arguments | {"hyperparams": hyperparams, "early_stop": None, "memory_limit_bytes": None}
 
 
 Pick = Callable[[Dimension], Any]  # returns the place of a choice, or a number of the range
@@ -114,7 +128,7 @@ def resolve(space: Json, pick: Pick) -> Json:
     stated = space.get("hyperparams") or {}
     hyperparams = resolved.get("hyperparams")
     if hyperparams and not _varies(stated):
-        varying = {name for name, value in stated.items() if _varies(value)}
+        varying = {name for name, value in stated.items() if _varies(value, name)}
         if _varies(space.get("architecture")):
             varying.add(_ARCHITECTURE)
         kind = (resolved.get("architecture") or {}).get("type")
@@ -130,7 +144,10 @@ def dimensions(space: Json) -> list[Dimension]:
 
 
 def first_picks(dimension: Dimension) -> Any:
-    """Pick the first choice, or the smallest number."""
+    """Pick the first choice, or the smallest number; of architectures the first network, if there is one."""
+    if dimension.name == _ARCHITECTURE and dimension.choices is not None:
+        kinds = [choice.get("type") if isinstance(choice, dict) else None for choice in dimension.choices]
+        return next((place for place, kind in enumerate(kinds) if kind not in ESTIMATORS), 0)
     return 0 if dimension.choices is not None else dimension.value(dimension.low)
 
 
@@ -151,23 +168,39 @@ def variants(space: Json) -> Iterator[Json]:
 
 
 def grid(space: Json) -> Iterator[dict[str, Any]]:
-    """Yield the picks of every combination of values, by the names of the dimensions that exist in it."""
-    return _grid_of(list(space.items()))
+    """Yield the picks of every combination of values, by the names of the dimensions that exist in it.
+
+    Combinations that differ only in arguments without effect are one: the first of them is yielded.
+    """
+    seen = set()
+    for picks in _grid_of(list(space.items())):
+        arguments = json.dumps(resolve(space, pick_from(picks)), sort_keys=True)
+        if arguments not in seen:
+            seen.add(arguments)
+            yield picks
 
 
 def check_space(space: Json) -> Json:
-    """Return the space. Raises RequestError for a dimension that is not well formed, and for too many dimensions."""
+    """Return the space. Raises RequestError for a dimension that is not well formed, and for too large a space."""
+    size_bytes = len(json.dumps(space))
+    if size_bytes > MOST_SPACE_BYTES:
+        message = f"the arguments that a search varies have {size_bytes} bytes, more than {MOST_SPACE_BYTES}"
+        raise RequestError(message, hint="Give fewer choices.")
     found = dimensions(space)
     if len(found) > MOST_DIMENSIONS:
         message = f"the search has {len(found)} arguments that vary, more than {MOST_DIMENSIONS}"
         raise RequestError(message, hint="Fix the value of some of them.")
+    choices = sum(len(dimension.choices or ()) for dimension in found)
+    if choices > MOST_CHOICES:
+        message = f"the search has {choices} choices, more than {MOST_CHOICES}"
+        raise RequestError(message, hint="Give fewer choices, or ranges of numbers.")
     return space
 
 
 def check_search(options: Json, space: Json) -> Json:
     """Return the options of a search with their defaults. Raises RequestError for a wrong one.
 
-    `options` has the keys of SEARCH_OPTIONS, and `prune`, which is a name or a JSON object.
+    `options` has the keys of SEARCH_OPTIONS, and `prune`, a name or a JSON object. The space has been checked.
     """
     own = {name: value for name, value in options.items() if name != "prune"}
     checked = {name: rule["default"] for name, rule in SEARCH_OPTIONS.items()}
@@ -208,21 +241,32 @@ def rung_shares(prune: Json) -> tuple[float, ...]:
     return tuple(float(prune["factor"]) ** -place for place in range(prune["rungs"] - 1, -1, -1))
 
 
-def _varies(value: Any) -> bool:
-    return isinstance(value, dict) and any(
-        key in value and isinstance(value[key], list) and value.keys() <= keys
-        for key, keys in _DIMENSION_KEYS.items()
+def _varies(value: Any, name: str = "") -> bool:
+    """Return whether a JSON object is a dimension.
+
+    Where names of columns or classes are keys, only an object of the right form is one.
+    """
+    if not isinstance(value, dict) or not value.keys() & _DIMENSION_KEYS.keys():
+        return False
+    return not (name.startswith("preprocess") or "class_weight" in name) or any(
+        isinstance(value.get(key), list) and value.keys() <= keys for key, keys in _DIMENSION_KEYS.items()
     )
 
 
 def _read(value: Json, name: str) -> Dimension:
     """Return the dimension of a JSON object. Raises RequestError for one that is not well formed."""
-    if "choices" in value:
-        choices = value["choices"]
-        if not 1 <= len(choices) <= MOST_CHOICES:
-            hint = f"Give 1 to {MOST_CHOICES} values."
-            raise RequestError(f"{_title(name)}: there are {len(choices)} choices", hint=hint)
-        return Dimension(name=_title(name), choices=tuple(choices))
+    kind = "choices" if "choices" in value else "range"
+    excess = sorted(value.keys() - _DIMENSION_KEYS[kind])
+    if excess:
+        known = ", ".join(sorted(_DIMENSION_KEYS[kind]))
+        raise RequestError(f'{_title(name)}: "{excess[0]}" is no key beside "{kind}"', hint=f"Known keys: {known}.")
+    if not isinstance(value[kind], list):
+        hint = _RANGE_HINT if kind == "range" else 'Give a list: {"choices": [64, 128]}.'
+        raise RequestError(f'{_title(name)}: "{kind}" is {shown(value[kind])}, not a list', hint=hint)
+    if kind == "choices":
+        if not value["choices"]:
+            raise RequestError(f"{_title(name)}: the list of choices is empty", hint="Give one value or more.")
+        return Dimension(name=_title(name), choices=tuple(value["choices"]))
     ends, step, log = value["range"], value.get("step"), value.get("log", False)
     if len(ends) != 2 or not all(_is_number(end) for end in ends) or ends[0] >= ends[1]:
         raise RequestError(f"{_title(name)}: the range is {shown(ends)}", hint=_RANGE_HINT)
@@ -234,6 +278,9 @@ def _read(value: Json, name: str) -> Dimension:
     if step is not None and (not _is_number(step) or step <= 0 or log):
         reason = "means nothing on a logarithmic scale" if log else f"is {shown(step)}"
         raise RequestError(f'{_title(name)}: "step" {reason}', hint='Give a number above 0, without "log".')
+    if step is not None and not (ends[1] - ends[0]) / _MOST_STEPS <= step <= ends[1] - ends[0]:
+        hint = f"Give a step that is at most the length of the range, and at least a {_MOST_STEPS:,}th of it."
+        raise RequestError(f'{_title(name)}: "step" is {shown(step)}, and the range is {shown(ends)}', hint=hint)
     whole = all(isinstance(number, int) for number in (*ends, step or 1)) and not _takes_fractions(name)
     return Dimension(name=_title(name), low=ends[0], high=ends[1], log=log, step=step, integer=whole)
 
@@ -262,7 +309,7 @@ def _children(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _replaced(value: Any, name: str, pick: Pick) -> Any:
-    if _varies(value):
+    if _varies(value, name):
         dimension = _read(value, name)
         picked = pick(dimension)
         if dimension.choices is None:
@@ -276,7 +323,7 @@ def _replaced(value: Any, name: str, pick: Pick) -> Any:
 
 
 def _dimensions(value: Any, name: str) -> Iterator[Dimension]:
-    if _varies(value):
+    if _varies(value, name):
         dimension = _read(value, name)
         yield dimension
         for place, choice in enumerate(dimension.choices or ()):
@@ -290,7 +337,7 @@ def _with_path(space: Json) -> Iterator[tuple[dict[str, Any], Dimension]]:
     """Yield every dimension with the choices of other dimensions under which it exists."""
 
     def walk(value: Any, name: str, above: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Dimension]]:
-        if _varies(value):
+        if _varies(value, name):
             dimension = _read(value, name)
             yield above, dimension
             for place, choice in enumerate(dimension.choices or ()):
@@ -305,14 +352,15 @@ def _with_path(space: Json) -> Iterator[tuple[dict[str, Any], Dimension]]:
 
 def _grid_of(items: list[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the combinations of the dimensions within these values, the last ones varying fastest."""
-    if not items:
+    waiting = list(reversed(items))
+    while waiting and not _varies(waiting[-1][1], waiting[-1][0]):
+        name, value = waiting.pop()
+        waiting.extend(reversed(list(_children(value, name))))
+    if not waiting:
         yield {}
         return
-    (name, value), *others = items
-    if not _varies(value):
-        yield from _grid_of([*_children(value, name), *others])
-        return
-    dimension = _read(value, name)
+    name, value = waiting.pop()
+    others, dimension = list(reversed(waiting)), _read(value, name)
     for pick in dimension.picks:
         within = [] if dimension.choices is None else [(f"{name}[{pick}]", dimension.choices[pick])]
         for combination in _grid_of([*within, *others]):
@@ -328,6 +376,3 @@ def _is_idle(name: str, hyperparams: Json, kind: Any, varying: set[str]) -> bool
     switch, allowed = ONLY_WITH[name]
     has_effect = hyperparams.get(switch, HYPERPARAMS[switch]["default"]) in (None, *allowed)
     return bool(varying & {name, switch}) and not has_effect
-
-
-_ARCHITECTURE = "architecture"

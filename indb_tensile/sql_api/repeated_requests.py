@@ -32,6 +32,8 @@ def retry(plpy: Plpy, request: Json) -> Json:
     job = jobs[0]
     _require_repeatable(job)
     spec = _stored(job["spec"], f"job {number}")
+    if job["search_deploy"] is not None:  # a trial; the repetition belongs to no search
+        spec["deploy"] = job["search_deploy"]
     again: Json = {"priority": job["priority"], "retry_of": number}
     if job["depends_on"]:
         again["depends_on"] = [int(row["job_id"]) for row in fetch(plpy, NEWEST_REPETITIONS, number)]
@@ -170,6 +172,8 @@ def _stored(text: str, title: str) -> Json:
 
 JOB = """
 select j.job_id, j.model_name, j.state::text as state, j.priority, j.depends_on, j.spec::text as spec,
+       (select s.spec ->> 'deploy' from tensile.jobs as s
+         where s.job_id = j.search_id and s.job_id <> j.job_id) as search_deploy,
        j.owner_oid = tensile.current_role_oid() and j.installation = tensile.installation() as own,
        (select min(r.job_id) from tensile.jobs as r
          where r.retry_of = j.job_id and r.owner_oid = j.owner_oid and r.installation = j.installation

@@ -9,7 +9,7 @@ import json
 
 from ..errors import RequestError
 from ..request.abbreviation import shown
-from ..request.estimator_rules import check_estimator
+from ..request.estimator_rules import check_ensemble, check_estimator, check_targets_of_estimator
 from ..request.hyperparam_rules import check_hyperparams, check_schedule
 from ..request.loss_rules import check_loss
 from ..request.network_rules import check_architecture, read_architecture
@@ -19,6 +19,7 @@ from ..request.search_rules import (
     DEFAULT_ARCHITECTURE,
     DEFAULT_HYPERPARAMS,
     SEARCHED,
+    adapted,
     check_search,
     check_space,
     dimensions,
@@ -28,7 +29,7 @@ from ..request.search_rules import (
 )
 from .feature_columns import used_columns
 from .inherited_arguments import LastRun
-from .spi import Json, Plpy
+from .spi import Json, Plpy, fetch
 from .training_request import enqueue
 from .training_table import Table
 
@@ -47,7 +48,8 @@ def search(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
     def complete(spec: Json, table: Table) -> None:
         _require_validation(spec)
         for variant in variants(space):
-            _check_variant(variant, spec, table)
+            _check_variant(variant, spec, space, table)
+        _pin_start(plpy, spec)
         spec["search"] = options | {"space": space}
 
     return enqueue(plpy, request | arguments, last, complete)
@@ -55,7 +57,10 @@ def search(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
 
 def request_of(stored: Json) -> Json:
     """Return the part of a request from which a stored search came."""
-    space: Json = stored["space"]
+    space = stored.get("space") if isinstance(stored, dict) else None
+    if not isinstance(space, dict):
+        hint = "Start a search with tensile_search(...), which writes a complete one."
+        raise RequestError("the stored specification of the search is not complete", hint=hint)
     arguments: Json = {name: space[name] for name in SEARCHED if name in space}
     if "architecture" in arguments:
         arguments["architecture"] = _as_text(arguments["architecture"])
@@ -69,8 +74,17 @@ def _space(request: Json) -> Json:
     space = {name: request[name] for name in SEARCHED if request.get(name) is not None}
     architecture = read_text(request, "architecture")
     if architecture is not None:
-        space["architecture"] = read_architecture(architecture)
+        space["architecture"] = _with_names(read_architecture(architecture))
     return space
+
+
+def _with_names(architecture: Json) -> Json:
+    """Return the architecture in which a choice that is a name is an object, as `read_architecture` reads a name."""
+    choices = architecture.get("choices")
+    if not isinstance(choices, list):
+        return architecture
+    named = [{"type": choice} if isinstance(choice, str) else choice for choice in choices]
+    return architecture | {"choices": named}
 
 
 def _default_space(plpy: Plpy, space: Json) -> Json:
@@ -111,6 +125,15 @@ def _as_text(architecture: Json) -> str:
     return json.dumps(architecture)
 
 
+def _pin_start(plpy: Plpy, spec: Json) -> None:
+    """Let all trials start from the version that is deployed now, if the request names a model without a version."""
+    start = spec.get("init_from")
+    if start is not None and start.get("version") is None:
+        deployed = fetch(plpy, DEPLOYED, start["model_id"])
+        if deployed:
+            start["version"] = deployed[0]["number"]
+
+
 def _require_validation(spec: Json) -> None:
     """Raise RequestError if no rows are left to compare trials on."""
     if spec["split"].get("valid_size") == 0:
@@ -121,13 +144,23 @@ def _require_validation(spec: Json) -> None:
         )
 
 
-def _check_variant(variant: Json, spec: Json, table: Table) -> None:
+def _check_variant(variant: Json, spec: Json, space: Json, table: Table) -> None:
     """Raise RequestError for arguments that a training would refuse."""
-    architecture = check_architecture(variant.get("architecture") or spec["architecture"])
-    hyperparams = check_hyperparams(variant.get("hyperparams") or spec["hyperparams"])
+    for name, value in variant.items():
+        if not isinstance(value, dict):
+            hint = "Give JSON objects as its choices; an empty one stands for the defaults."
+            raise RequestError(f"{name} is {shown(value)} in one of the choices, not a JSON object", hint=hint)
+    arguments = adapted({**spec, **variant}, space)
+    architecture = check_architecture(arguments["architecture"])
+    hyperparams = check_hyperparams(arguments["hyperparams"])
     check_loss(hyperparams, spec["task"])
     check_schedule(hyperparams, spec["split"])
-    check_estimator({**spec, "architecture": architecture, "hyperparams": hyperparams})
+    check_ensemble(architecture, hyperparams, starts=spec.get("init_from") is not None)
+    check_targets_of_estimator(architecture, spec["task"], several=bool(spec.get("targets")))
+    check_estimator({**arguments, "architecture": architecture, "hyperparams": hyperparams})
     if "preprocess" in variant:
         columns = {column.name: (column.type, column.kind) for column in used_columns(table, spec)}
         check_preprocess_columns(check_preprocess(variant["preprocess"]), columns, str(table), table.column_names)
+
+
+DEPLOYED = "select v.number from tensile.model_versions as v where v.model_id = $1::int8 and v.deployed"

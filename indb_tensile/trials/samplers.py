@@ -25,6 +25,7 @@ from indb_tensile.trials.trial_order import Stage, StageResult, TrialNumber
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
+_MOST_STUDIED = 300  # trials before this one from which TPE learns: the time of a draw grows with them
 Picks = dict[str, Any]  # by the name of a dimension: the place of a choice, or a number of a range
 
 
@@ -44,7 +45,7 @@ class TrialSampler:
             return next(islice(grid(dict(self.space)), number - 1, None))
         study = optuna.create_study(direction="maximize", sampler=self._sampler(number))
         known = self._distributions()
-        for trial, picks in sorted(picked.items()):
+        for trial, picks in sorted(picked.items())[-_MOST_STUDIED:]:
             study.add_trial(_frozen(trial, picks, known, results))
         asked = study.ask()
         picks = {}

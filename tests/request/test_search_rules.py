@@ -13,6 +13,7 @@ from indb_tensile.request.search_rules import (
     DEFAULT_ARCHITECTURE,
     DEFAULT_HYPERPARAMS,
     Dimension,
+    adapted,
     check_pruning,
     check_search,
     check_space,
@@ -56,7 +57,8 @@ def test_picks_are_put_in_place_and_hyperparams_without_effect_are_left_out() ->
         "architecture": {"type": "mlp", "hidden": [16, 4], "dropout": 0.25},
         "hyperparams": {"learning_rate": 0.1, "batch_size": 16, "epochs": 3},
     }
-    assert resolve(SPACE, first_picks) == {"architecture": {"type": "linear"}, "hyperparams": {}}
+    assert resolve(SPACE, pick_from({"architecture": 0})) == {"architecture": {"type": "linear"}, "hyperparams": {}}
+    assert resolve(SPACE, first_picks)["architecture"] == {"type": "mlp", "hidden": [8, 4], "dropout": 0.0}
     optimizers = {"optimizer": {"choices": ["adam", "sgd"]}, "momentum": 0.9, "betas": [0.9, 0.99]}
     resolved = [resolve({"hyperparams": optimizers}, pick_from({"optimizer": place})) for place in (0, 1)]
     assert [list(own["hyperparams"]) for own in resolved] == [["optimizer", "betas"], ["optimizer", "momentum"]]
@@ -75,10 +77,10 @@ def test_a_grid_has_a_point_for_each_combination_also_of_choices_within_choices(
         "hyperparams": {"batch_size": {"range": [16, 48], "step": 16}},
     }
     points = list(grid(space))
-    assert len(points) == 3 * 3
+    assert len(points) == 1 + 2 * 3  # the linear model takes no batch size
     assert points[0] == {"architecture": 0, "batch_size": 16}
     assert points[-1] == {"architecture": 1, "architecture[1].hidden": 1, "batch_size": 48}
-    assert check_search({"sampler": "grid"}, space)["trials"] == 9
+    assert check_search({"sampler": "grid"}, space)["trials"] == 7
     assert check_search({"sampler": "grid", "trials": 4}, space)["trials"] == 4
 
 
@@ -110,7 +112,12 @@ def test_the_default_space_is_one_that_a_training_takes() -> None:
         ({"range": [1, 2], "log": "yes"}, 'learning_rate: "log" is "yes"'),
         ({"range": [1, 2], "step": 0}, 'learning_rate: "step" is 0'),
         ({"range": [1, 2], "step": 1, "log": True}, 'learning_rate: "step" means nothing on a logarithmic scale'),
-        ({"choices": []}, "learning_rate: there are 0 choices"),
+        ({"range": [1, 2], "step": 3}, 'learning_rate: "step" is 3, and the range is [1, 2]'),
+        ({"range": [0, 1], "step": 1e-300}, 'learning_rate: "step" is 1e-300, and the range is [0, 1]'),
+        ({"range": [1, 2], "logs": True}, 'learning_rate: "logs" is no key beside "range"'),
+        ({"range": [1, 2], "choices": [1]}, 'learning_rate: "range" is no key beside "choices"'),
+        ({"choices": 0.1}, 'learning_rate: "choices" is 0.1, not a list'),
+        ({"choices": []}, "learning_rate: the list of choices is empty"),
     ],
 )
 def test_a_dimension_that_is_not_well_formed_is_refused(space: dict[str, Any], message: str) -> None:
@@ -148,6 +155,41 @@ def test_a_large_grid_and_too_many_dimensions_are_refused() -> None:
         check_search({"sampler": "grid"}, {"hyperparams": names})
     with pytest.raises(RequestError, match="101 arguments that vary"):
         check_space({"hyperparams": names})
+    with pytest.raises(RequestError, match="1001 choices, more than 1000"):
+        check_space({"hyperparams": {"seed": {"choices": list(range(1001))}}})
+    with pytest.raises(RequestError, match="bytes, more than 32768"):
+        check_space({"preprocess": {"missing": dict.fromkeys(map(str, range(5000)), "mean")}})
+
+
+def test_a_grid_has_no_two_points_with_the_same_arguments_and_any_number_of_fixed_ones() -> None:
+    optimizers = {"optimizer": {"choices": ["adam", "sgd"]}, "momentum": {"choices": [0.5, 0.9]}}
+    fixed = {"missing": dict.fromkeys(map(str, range(1500)), "mean")}
+    points = list(grid({"hyperparams": optimizers, "preprocess": fixed}))
+    assert points == [
+        {"optimizer": 0, "momentum": 0},
+        {"optimizer": 1, "momentum": 0},
+        {"optimizer": 1, "momentum": 1},
+    ]
+
+
+def test_names_of_columns_and_classes_are_no_dimensions() -> None:
+    space = {
+        "preprocess": {"missing": {"range": "mean", "choices": "median"}},
+        "hyperparams": {"class_weight": {"range": 2.0, "choices": 1}},
+    }
+    assert dimensions(space) == []
+
+
+def test_arguments_of_networks_are_left_out_of_other_trials_if_the_architecture_varies() -> None:
+    inherited = {"hyperparams": {"epochs": 3, "seed": 4}, "early_stop": {"patience": 3}, "memory_limit_bytes": 9}
+    network, linear = ({"architecture": {"type": kind}} | inherited for kind in ("mlp", "linear"))
+    assert adapted(network, SPACE) == network
+    assert adapted(linear, SPACE) == linear | {
+        "hyperparams": {"seed": 4},
+        "early_stop": None,
+        "memory_limit_bytes": None,
+    }
+    assert adapted(linear, {"hyperparams": {}}) == linear
 
 
 values = st.recursive(
@@ -177,4 +219,6 @@ def test_resolved_arguments_have_no_dimension_and_grid_points_name_those_that_ex
     assert len(names) == len(set(names))
     assert picked.keys() <= set(names)
     if len(names) <= 4:
-        assert picked in list(grid(space))
+        points = list(grid(space))
+        assert resolved in [resolve(space, pick_from(point)) for point in points]
+        assert len(points) == len({json.dumps(resolve(space, pick_from(point)), sort_keys=True) for point in points})

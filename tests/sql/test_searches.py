@@ -247,11 +247,25 @@ def test_a_search_ends_soon_after_its_time_is_over(alice: Connection, worker: Co
     step(worker, number)
     trials = [claim(worker, me) for _ in range(2)]
     worker.execute("update tensile.jobs set started_at = now() - interval '1 hour' where job_id = %s", (number,))
-    for metric, claimed in zip((0.5, 0.9), trials, strict=True):
-        report(worker, claimed, 0, metric)
-        hand_back(worker, claimed)
+    report(worker, trials[0], 0, 0.5)
+    hand_back(worker, trials[0])
     step(worker, number)
-    assert states(alice, number) == [(1, "waiting", 1), (2, "queued", 1)]
+    assert states(alice, number) == [(1, "waiting", 1), (2, "starting", None)]
+    report(worker, trials[1], 0, 0.9)
+    hand_back(worker, trials[1])
+    step(worker, number)
+    assert states(alice, number) == [(1, "waiting", 1), (2, "queued", 1)]  # one trial is trained to its end
+
+
+def test_trials_that_no_worker_has_begun_are_given_up_when_the_time_is_over(
+    alice: Connection, worker: Connection
+) -> None:
+    number = search(alice, more="trials => 3, parallel => 3, max_duration => '1 s'")
+    step(worker, number)
+    worker.execute("update tensile.jobs set started_at = now() - interval '1 hour' where job_id = %s", (number,))
+    SearchSteward(cast(Session, OneSession(worker))).attend()
+    assert {state for _, state, _ in states(alice, number)} == {"pruned"}
+    assert value(alice, "select state::text from tensile.stat_searches") == "failed"
 
 
 def test_a_search_waits_for_the_jobs_that_it_depends_on(alice: Connection, worker: Connection) -> None:
@@ -282,6 +296,7 @@ def test_a_search_waits_for_the_jobs_that_it_depends_on(alice: Connection, worke
         ("search_seed => -1", 'search: "search_seed" is -1'),
         ("max_duration => '0 s'", 'search: "max_duration_s" is 0'),
         ("sampler => 'grid'", "the values of learning_rate are not countable"),
+        ('architecture => \'{"choices": [{"type": "mlp"}, null]}\'', "architecture is null"),
         ("split => '{\"valid_size\": 0}'", "a search compares its trials on validation rows"),
         ('architecture => \'{"choices": [{"type": "mlp"}, {"type": "no"}]}\'', 'unknown architecture "no"'),
         (
@@ -313,26 +328,148 @@ def test_every_choice_of_a_hyper_parameter_is_checked(alice: Connection) -> None
     assert refused(alice, "select tensile_trial_info(999999)").sqlstate == "42704"
 
 
-def test_a_forged_search_fails_and_harms_nobody(alice: Connection, worker: Connection) -> None:
+def test_a_forged_search_is_refused_or_fails_and_harms_nobody(alice: Connection, worker: Connection) -> None:
     good = search(alice)
     spec = value(alice, "select spec from tensile.jobs where job_id = %s", good)
-    forged: list[Any] = [
-        {},
-        {"space": {"spec": 1}},
-        {"space": {}, "trials": "x"},
-        {"space": {"hyperparams": []}, "trials": 1},
-    ]
-    for own in forged:
-        alice.execute(
-            """insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
+    forge = """insert into tensile.jobs (model_name, relation_oid, relation_schema, relation_name, spec)
                select model_name, relation_oid, relation_schema, relation_name, %s
-                 from tensile.jobs where job_id = %s""",
-            (Jsonb(spec | {"search": own}), good),
-        )
+                 from tensile.jobs where job_id = %s"""
+    refusals: list[Any] = [
+        {}, {"space": {}}, {"space": {}, "trials": "x"}, {"space": {}, "trials": 0}, {"space": {}, "trials": 1.5},
+        {"space": [], "trials": 3}, {"space": {}, "trials": 99999999999}, 7,
+        *({"space": {}, "trials": 3, "max_duration_s": own} for own in ("abc", "-Infinity", 0)),
+    ]  # fmt: skip
+    for own in refusals:
+        assert refused(alice, forge, Jsonb(spec | {"search": own}), good).sqlstate == "22023", own
+    accepted: list[Any] = [
+        {"space": {"spec": 1}, "trials": 3},
+        {"space": {"hyperparams": "abc"}, "trials": 3},
+        {"space": {"hyperparams": {"seed": {"choices": list(range(3000))}}}, "trials": 3, "sampler": "grid"},
+        {"space": {"hyperparams": {"seed": {"range": [0, 1], "step": 1e-320}}}, "trials": 3, "sampler": "grid"},
+        {"space": {"architecture": {"choices": [{"type": "mlp"}, None]}}, "trials": 3, "search_seed": -1},
+    ]
+    for own in accepted:
+        alice.execute(forge.encode(), (Jsonb(spec | {"search": own}), good))
     SearchSteward(cast(Session, OneSession(worker))).attend()
     rows = alice.execute("select state::text from tensile.jobs where search_id = job_id order by job_id").fetchall()
-    assert [row[0] for row in rows[:4]] == ["queued", "failed", "failed", "failed"]
+    assert [row[0] for row in rows] == ["queued", *["failed"] * len(accepted)]
     assert len(states(alice, good)) == 2
+    assert value(alice, "select count(*) from tensile.stat_searches") == len(accepted) + 1
+    forged = value(alice, "select max(job_id) from tensile.jobs where search_id = job_id")
+    assert refused(alice, "select tensile_retry(%s)", forged).sqlstate != "XX000"
+
+
+def test_a_worker_cannot_add_a_trial_that_is_another_training(alice: Connection, worker: Connection) -> None:
+    number = search(alice)
+    spec = value(alice, "select spec from tensile.jobs where job_id = %s", number)
+    for change in ({"relation": spec["relation"] | {"oid": 1}}, {"deploy": "always"}, {"query": "select 1"}):
+        own = {name: part for name, part in spec.items() if name != "search"} | {"deploy": "never"} | change
+        statement = "select tensile.add_trial(%s, 1, '{}', '{}', '{1}', %s)"
+        assert refused(worker, statement, number, Jsonb(own)).sqlstate == "22023"
+
+
+def test_a_version_that_its_owner_has_deployed_stays_deployed(alice: Connection, worker: Connection) -> None:
+    me = register(worker)
+    number = search(alice, more="trials => 1, prune => 'none'")
+    step(worker, number)
+    claimed = claim(worker, me)
+    report(worker, claimed, 0, 0.9, complete=True)
+    publish_version(worker, claimed, publication())
+    alice.execute("select tensile_deploy('m', 1)")
+    step(worker, number)
+    assert value(alice, "select state::text from tensile.stat_searches") == "succeeded"
+    assert value(alice, "select deployed from tensile.model_versions") is True
+    assert value(alice, "select count(*) from tensile.deployment_history") == 1
+
+
+def test_locks_on_a_model_and_its_versions_delay_one_search_only(
+    database: Database, alice: Connection, worker: Connection
+) -> None:
+    me = register(worker)
+    first, second = search(alice, "first", "trials => 1, prune => 'none'"), search(alice, "second")
+    worker.execute("set lock_timeout = '100ms'")
+    steward = SearchSteward(cast(Session, OneSession(worker)))
+    with database.connect("alice") as other, other.transaction():
+        other.execute("select from tensile.models where name = 'first' for update")
+        steward.attend()
+        assert (states(alice, first), len(states(alice, second))) == ([], 2)
+    steward.attend()
+    claimed = next(own for own in (claim(worker, me) for _ in range(5)) if own.spec.model == "first")
+    report(worker, claimed, 0, 0.9, complete=True)
+    publish_version(worker, claimed, publication())
+    with database.connect("alice") as other, other.transaction():
+        other.execute("select from tensile.model_versions for update")
+        steward.attend()
+        assert value(alice, "select state::text from tensile.jobs where job_id = %s", first) == "queued"
+    steward.attend()
+    assert value(alice, "select state::text from tensile.jobs where job_id = %s", first) == "succeeded"
+
+
+def test_trials_that_wait_for_their_search_do_not_count_as_queued(
+    database: Database, alice: Connection, worker: Connection
+) -> None:
+    me = register(worker)
+    with database.connect("postgres") as admin:
+        admin.execute("select tensile_set_quota('alice', jobs_queued => 4)")
+    number = search(alice, more="trials => 9, parallel => 3")
+    step(worker, number)
+    for metric in (0.5, 0.6, 0.7):
+        claimed = claim(worker, me)
+        report(worker, claimed, 0, metric)
+        hand_back(worker, claimed)
+    step(worker, number)
+    assert [state for _, state, _ in states(alice, number)] == ["waiting", "waiting", "queued", "queued", "queued"]
+    assert value(alice, "select jobs_queued from tensile.stat_quotas where role = 'alice'") == 4
+
+
+def test_a_refusal_by_a_quota_is_shown_with_the_search(
+    database: Database, alice: Connection, worker: Connection
+) -> None:
+    number = search(alice)
+    with database.connect("postgres") as admin:
+        admin.execute("select tensile_set_quota('alice', jobs_queued => 1)")
+        step(worker, number)
+        waits = "select waits_for from tensile.stat_searches where search_id = %s"
+        assert value(alice, waits, number).startswith('trial 1: role "alice" may have at most 1 jobs in the queue')
+        admin.execute("select tensile_set_quota('alice', highest_priority => 5)")
+        admin.execute("select tensile_set_priority(%s, 9)", (number,))
+    step(worker, number)
+    assert value(alice, waits, number) is None
+    assert value(alice, "select priority from tensile.jobs where search_id <> job_id limit 1") == 5
+
+
+def test_the_best_trial_is_one_that_was_published(alice: Connection, worker: Connection) -> None:
+    me = register(worker)
+    number = search(alice, more="trials => 2, prune => 'none'")
+    step(worker, number)
+    first, second = claim(worker, me), claim(worker, me)
+    report(worker, first, 0, 0.99, complete=True)
+    jobs.fail(worker, first.job, first.claim, RequestError("the disk is gone"))
+    report(worker, second, 0, 0.5, complete=True)
+    publish_version(worker, second, publication())
+    step(worker, number)
+    best = "select state::text, best_trial, best_metric from tensile.stat_searches"
+    assert alice.execute(best.encode()).fetchall() == [("succeeded", 2, 0.5)]
+
+
+def test_inherited_arguments_of_networks_fit_any_order_of_architectures(
+    alice: Connection, worker: Connection
+) -> None:
+    me = register(worker)
+    alice.execute(
+        """select tensile_train('m', 'iris', 'species', hyperparams => '{"epochs": 5, "optimizer": "sgd"}',
+                                early_stop => '{"patience": 2}')"""
+    )
+    publish_version(worker, claim(worker, me), publication())
+    for kinds in ('["boosting", "mlp"]', '["mlp", "boosting"]'):
+        statement = "select tensile_search('m', 'iris', sampler => 'grid', architecture => %s)"
+        number = value(alice, statement, f'{{"choices": {kinds}}}')
+        step(worker, number)
+        specs = "select spec from tensile.jobs where search_id = %s and job_id <> search_id"
+        found = {spec["architecture"]["type"]: spec for (spec,) in alice.execute(specs.encode(), (number,))}
+        assert found["mlp"]["hyperparams"] == {"epochs": 5, "optimizer": "sgd"}
+        assert found["mlp"]["early_stop"]["patience"] == 2
+        assert (found["boosting"]["hyperparams"], found["boosting"]["early_stop"]) == ({}, None)
 
 
 class OneSession:
@@ -341,5 +478,5 @@ class OneSession:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def run(self, action: Any) -> Any:
+    def run(self, action: Any, *, wait_for_locks: bool = True) -> Any:
         return action(self._connection)

@@ -15,6 +15,7 @@ from indb_tensile.job import JobState
 from indb_tensile.request.search_rules import (
     SEARCHED,
     Dimension,
+    adapted,
     check_search,
     check_space,
     dimensions,
@@ -27,9 +28,11 @@ from indb_tensile.trials.trial_order import Decided, Stage, StageResult, TrialNu
 
 log = logging.getLogger("steward")
 
+_WRITTEN = "Start searches with tensile_search, which writes it."
 _ENDED_WELL = JobState.SUCCEEDED
 _ACTIVE = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
 _ENDED_ILL = (JobState.FAILED, JobState.CANCELLED)
+_TOO_LATE = "the time of the search was over before the trial began"
 _PRUNED = "other trials of the search were better at the rung that it had reached"
 
 
@@ -38,11 +41,12 @@ class SearchStep:
 
     def __init__(self, search: ActiveSearch) -> None:
         self._search = search.search
-        self._closing = search.closing
         self._spec = dict(search.spec)
         options, space = _checked(self._spec)
         self._space = space
         self._deploy = str(self._spec.get("deploy", "if_better"))
+        most_s = options["max_duration_s"]
+        self._closing = most_s is not None and search.running_s >= most_s
         self._rungs = rung_shares(options["prune"])
         self._rules = TrialRules(
             trials=options["trials"],
@@ -55,6 +59,8 @@ class SearchStep:
 
     def take(self, connection: Connection) -> None:
         """Read the results, decide, and write the decisions. Safe to repeat."""
+        if self._closing:
+            searches.prune_unstarted(connection, self._search, _TOO_LATE)
         trials = {trial.number: trial for trial in searches.trials_of(connection, self._search)}
         picked: dict[TrialNumber, dict[str, Any]] = {number: dict(trial.picks) for number, trial in trials.items()}
 
@@ -86,6 +92,7 @@ class SearchStep:
         decided: Decided,
     ) -> None:
         """Let the begun stages be trained. What a lock or a quota prevents is done in a later step."""
+        refused = None
         for number, rung in decided.stages:
             trial = trials.get(number)
             try:
@@ -96,11 +103,12 @@ class SearchStep:
                 ):
                     searches.allow_rung(connection, self._search, number, rung)
             except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.ConfigurationLimitExceeded) as refusal:
-                log.info("search %s: trial %s is begun later: %s", self._search, number, refusal.diag.message_primary)
-                return
+                refused = f"trial {number}: {refusal.diag.message_primary}"
+                break
             except psycopg.errors.InsufficientPrivilege as refusal:
                 message = refusal.diag.message_primary or str(refusal)
                 raise PrivilegeError(message, hint=refusal.diag.message_hint or "") from refusal
+        searches.set_waits_for(connection, self._search, refused)
 
     def _hold(self, connection: Connection, trials: Mapping[TrialNumber, StoredTrial], decided: Decided) -> None:
         """Tell the trials that have just reached a rung, and do not go on now, to wait."""
@@ -149,11 +157,13 @@ class SearchStep:
         arguments = resolve(self._space, pick_from(picks))
         spec = {name: value for name, value in self._spec.items() if name != "search"}
         spec |= {name: arguments[name] for name in SEARCHED if name in arguments} | {"deploy": "never"}
+        spec = adapted(spec, self._space)
         known = {dimension.name: dimension for dimension in dimensions(self._space)}
+        idle = (self._space.get("hyperparams") or {}).keys() - (arguments.get("hyperparams") or {}).keys()
         return NewTrial(
             number=number,
             picks=picks,
-            parameters={name: shown_value(known[name], pick) for name, pick in picks.items()},
+            parameters={name: shown_value(known[name], pick) for name, pick in picks.items() if name not in idle},
             rungs=self._rungs,
             spec=spec,
         )
@@ -174,12 +184,11 @@ def _checked(spec: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     stored = spec.get("search")
     space = stored.get("space") if isinstance(stored, dict) else None
     if not isinstance(stored, dict) or not isinstance(space, dict) or not space.keys() <= set(SEARCHED):
-        raise RequestError(
-            "the specification of the search is not complete",
-            hint="Start searches with tensile_search, which writes it.",
-        )
-    options = {name: value for name, value in stored.items() if name != "space"}
-    return check_search(options, space), check_space(space)
+        raise RequestError("the specification of the search is not complete", hint=_WRITTEN)
+    if not all(isinstance(value, dict) for value in space.values()):
+        raise RequestError("the space of the search has an argument that is no JSON object", hint=_WRITTEN)
+    check_space(space)
+    return check_search({name: value for name, value in stored.items() if name != "space"}, space), space
 
 
 def _result(trials: Mapping[TrialNumber, StoredTrial], stage: Stage) -> StageResult | None:
@@ -195,7 +204,7 @@ def _result(trials: Mapping[TrialNumber, StoredTrial], stage: Stage) -> StageRes
     stored = trial.results.get(rung)
     if stored is None or stored.complete:
         ended = next((result for result in trial.results.values() if result.complete), None)
-        if trial.state in _ENDED_ILL and not trial.pruned:
+        if trial.state in _ENDED_ILL:
             return StageResult(score=None, complete=True)
         if ended is None or trial.state is not _ENDED_WELL or trial.version is None:
             return None

@@ -187,7 +187,8 @@ class EpochLoop:
             figures |= {"valid_loss": valid_loss, **metrics}
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
             self._observe(watched)
-            if self.early_stop.patience is None or self.early_stop.best_epoch == self.epochs_done:
+            # Until an epoch is the best one, as with a metric that is not defined, the last one would be published.
+            if self.early_stop.patience is None or self.early_stop.best_epoch in (-1, self.epochs_done):
                 self._published = EpochFigures(metric=metrics.get(self.prepared.metric), valid_loss=valid_loss)
             if (patience := self.prepared.settings.decay_patience) is not None:
                 self.plateau = self.plateau.observe(valid_loss, patience)

@@ -186,6 +186,7 @@ stat_searches = _view(
     Column("duration", INTERVAL),
     Column("paused", Boolean),
     Column("error_message", Text),
+    Column("waits_for", Text),
 )
 
 stat_queue = _view(
