@@ -86,13 +86,18 @@ def expand(architecture: dict[str, Any], input_shape: Shape) -> list[dict[str, A
             return expand(default(input_shape, rows=0), input_shape)
 
 
-def resolve(architecture: dict[str, Any], arrays: tuple[Shape, ...], *, alone: bool, rows: int) -> dict[str, Any]:
+def resolve(
+    architecture: dict[str, Any], arrays: tuple[Shape, ...], *, alone: bool, rows: int, texts: bool = False
+) -> dict[str, Any]:
     """Return the architecture, or the one that `auto` stands for, before the rows are encoded.
 
-    `arrays` and `alone` are those of `natural_shape`, and `rows` is the number of training rows.
+    `arrays` and `alone` are those of `natural_shape`, `rows` is the number of training rows, and `texts` says whether
+    a column is read as tokens.
     """
     if architecture["type"] != "auto":
         return dict(architecture)
+    if texts:
+        return {"type": "wide_and_deep", "text_encoder": "pooling"}
     return default(natural_shape(architecture, arrays, alone) or (), rows)
 
 
@@ -135,8 +140,10 @@ def default(input_shape: Shape, rows: int) -> dict[str, Any]:
     return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
 
 
-def why_default(is_image: bool, rows: int) -> str:
-    """Return why `auto` stands for the network that `default` returns, for a sentence."""
+def why_default(is_image: bool, rows: int, *, texts: bool = False) -> str:
+    """Return why `auto` stands for the network that `resolve` returns, for a sentence."""
+    if texts:
+        return "a column is read as tokens"
     if is_image:
         return "the only feature is an image"
     if rows < _FEW_ROWS:

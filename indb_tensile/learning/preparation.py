@@ -51,6 +51,7 @@ from indb_tensile.request.loss_rules import check_loss
 from indb_tensile.request.network_rules import check_architecture
 from indb_tensile.request.split_rules import check_split_use
 from indb_tensile.request.task_rules import check_metric
+from indb_tensile.request.token_rules import check_tokens, names_tokens
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
 
@@ -273,14 +274,16 @@ def _resolve_architecture(spec: JobSpec, columns: Columns, features: tuple[str, 
     """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
     _require_known_shapes(features, [columns[name] for name in features])
     arrays, alone = _array_shapes(columns, features)
-    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows)
+    texts = names_tokens(spec.preprocess)
+    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows, texts=texts)
 
 
 def _auto_reason(spec: JobSpec, architecture: Mapping[str, Any], rows: int) -> str:
     """Return why `auto` stands for this network; empty if the request names one."""
     if spec.architecture["type"] != "auto":
         return ""
-    return architectures.why_default(architecture["type"] == "cnn", rows)
+    texts = names_tokens(spec.preprocess)
+    return architectures.why_default(architecture["type"] == "cnn", rows, texts=texts)
 
 
 def _with_paths(table: TableData, features: Sequence[str], options: FeatureOptions) -> Columns:
@@ -356,6 +359,7 @@ class _CheckedOptions:
     def of(cls, spec: JobSpec) -> "_CheckedOptions":
         """Check every option of the specification."""
         check_architecture(spec.architecture)
+        check_tokens(spec.architecture, spec.preprocess)
         check_loss(check_hyperparams(spec.hyperparams), spec.task)
         split = Split.parse(spec.split)
         check_schedule(spec.hyperparams, spec.split)

@@ -10,6 +10,7 @@ from ..request.job_rules import DEPLOY, check_depends_on, check_max_runtime
 from ..request.loss_rules import check_loss
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
+from ..request.token_rules import check_tokens
 from . import service_connection, training_arguments
 from .data_warnings import warn_about_features
 from .feature_columns import choose_features, used_columns
@@ -174,6 +175,7 @@ def _resolve_columns(
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
     spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
     check_estimator({**spec, "init_from": start})
+    check_tokens(spec["architecture"], spec["preprocess"])
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])
         spec["init_from"] = start.to_spec()
