@@ -114,10 +114,11 @@ ARCHITECTURE: dict[str, str] = {
     "bins": "Number of pieces of a piecewise embedding.",
     "frequencies": "Number of frequencies of a periodic embedding.",
     "frequency_scale": "Standard deviation of the first frequencies of a periodic embedding.",
-    "text_encoder": "How the tokens of a text become one vector: `pooling` is the mean of their learned vectors, "
+    "text_encoder": "How the tokens of a text become one vector: `pooling` is the sum of their learned vectors, "
     "`convolution` the largest values of a convolution over them, `transformer` their mean after blocks of "
     "attention.",
     "text_width": "Length of the vector of each token and of each text.",
+    "text_dropout": "The share of the numbers of a text's vector that each training step leaves out.",
     "text_kernel": "How many neighbouring tokens the convolution sees together.",
     "text_heads": "Attention heads of the text's transformer; must divide `text_width`.",
     "text_blocks": "Blocks of attention of the text's transformer.",

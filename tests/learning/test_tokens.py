@@ -136,6 +136,13 @@ def test_auto_reads_several_texts_beside_numbers() -> None:
     assert told["body", "read"].endswith("of the texts as a whole")
 
 
+def test_texts_alone_get_a_linear_model() -> None:
+    job = prepared({"type": "auto"}, features=("body", "title"))
+    assert (job.architecture["type"], job.architecture["hidden"]) == ("wide_and_deep", [])
+    assert job.architecture["text_dropout"] == 0.7
+    assert job.auto_reason == "all columns are read as tokens"
+
+
 @pytest.mark.parametrize("encoder", TEXT_ENCODERS)
 def test_a_network_learns_from_texts(encoder: str) -> None:
     job = prepared({"type": "wide_and_deep", "text_encoder": encoder, "text_width": 16}, hyperparams={"epochs": 12})

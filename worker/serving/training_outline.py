@@ -25,7 +25,6 @@ from indb_tensile.learning.splits import Split
 from indb_tensile.learning.tabm import TabM
 from indb_tensile.learning.weighted_losses import loss_of
 from indb_tensile.request.network_rules import check_architecture
-from indb_tensile.request.token_rules import names_tokens
 
 from .requests import ColumnSummary, Shares
 
@@ -83,8 +82,8 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
     features = [column for column in columns if column.name != spec.target]
     outputs = 1 if spec.task is Task.REGRESSION else max(2, by_name[spec.target].distinct or 0)
     train_rows = _expected_rows(rows, split, shares)
-    architecture = _resolve_architecture(spec, features, train_rows)
     options = FeatureOptions.parse(spec.preprocess)
+    architecture = _resolve_architecture(spec, features, train_rows, options)
     if architectures.embeds(architecture):
         options = options.embedding()
     input_shape = _input_shape(spec, features, options, outputs)
@@ -126,9 +125,13 @@ def width(column: ColumnSummary, options: FeatureOptions, outputs: int = 1) -> i
             return 1 + indicator
 
 
-def _resolve_architecture(spec: JobSpec, features: list[ColumnSummary], train_rows: int) -> dict[str, Any]:
+def _resolve_architecture(
+    spec: JobSpec, features: list[ColumnSummary], train_rows: int, options: FeatureOptions
+) -> dict[str, Any]:
     arrays, alone = _array_shapes(features)
-    texts = names_tokens(spec.preprocess)
+    texts = architectures.Texts.among(
+        [options.encoding(column.name) if column.kind == ColumnKind.TEXT else None for column in features]
+    )
     return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows, texts=texts)
 
 
