@@ -1,5 +1,7 @@
 """Check with a real controller that a model reads texts as tokens, and predicts by every function alike."""
 
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.e2e.conftest import Service
+from tests.e2e.trainings import child_pids, weights
 
 pytestmark = pytest.mark.postgres
 
@@ -17,7 +20,7 @@ select n as id, case when n % 13 = 0 then null
                      else 'A player for music, with ' || n % 9 || ' codecs of sound' end as body,
        'note ' || n as title, n % 5 as pages, case when n % 2 = 0 then 'data' else 'sound' end as section
   from generate_series(1, 300) as n;
-alter table notes add primary key (id);
+alter table notes drop constraint if exists notes_pkey, add primary key (id);
 grant select on notes to tensile_reader"""
 TRAIN = """select tensile_train('sections', 'notes', 'section', preprocess => '{
   "encode": {"body": "tokens", "title": "tokens"}, "vocabulary": {"body": 400}, "length": {"title": 4}}'"""
@@ -67,3 +70,20 @@ def test_a_model_of_texts_is_explained_trained_continued_and_predicts_in_every_w
     assert rows("select label from sectioned order by id") == whole
     assert rows("select count(*) from tensile_training_info('sections')") == [(2,)]
     demo.execute("drop view sectioned")
+
+
+@pytest.mark.nightly
+def test_a_training_on_texts_survives_a_kill_bit_for_bit(running: Service, demo: psycopg.Connection) -> None:
+    options = """, architecture => '{"type": "wide_and_deep", "text_encoder": "transformer", "text_width": 32}',
+      hyperparams => '{"epochs": 60, "batch_size": 16}')"""
+    calm, killed = (
+        demo.execute((TRAIN.replace("'sections'", f"'{name}'", 1) + options).encode()).fetchall()[0][0]
+        for name in ("calm", "killed")
+    )
+    phase = "select phase::text from tensile.jobs where job_id = %s"
+    running.until(lambda: running.value(phase, killed) == "training", "the training to begin")
+    for trainer in child_pids(running, "tensile trainer"):
+        os.kill(trainer, signal.SIGKILL)
+    assert running.until_ended(calm, killed) == ["succeeded"] * 2, running.log.read_text()
+    assert running.value("select attempt from tensile.jobs where job_id = %s", killed) == 2
+    assert weights(running, calm) == weights(running, killed)
