@@ -8,6 +8,7 @@ together.
 
 import math
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
 from indb_tensile.learning.embedded_rows import table_network
 from indb_tensile.learning.ensemble import Ensemble
+from indb_tensile.learning.feature_options import TOKENS
 from indb_tensile.learning.layers import Shape, output_shape, stack
 from indb_tensile.learning.member_mean import OutputKind, output_kind_of
 from indb_tensile.request.network_rules import (
@@ -29,6 +31,20 @@ from indb_tensile.request.network_rules import (
     without_type,
 )
 from indb_tensile.request.parameter_rules import fill_defaults
+
+
+class Texts(Enum):
+    """Whether columns are read as tokens."""
+
+    NONE = "none"
+    SOME = "some"
+    ALL = "all"
+
+    @classmethod
+    def among(cls, encodings: Sequence[Any]) -> "Texts":
+        """Return what the encodings of all columns say; that of a column that is no text is None."""
+        read = [encoding == TOKENS for encoding in encodings]
+        return cls.ALL if read and all(read) else cls.SOME if any(read) else cls.NONE
 
 
 def build(
@@ -123,13 +139,20 @@ def expand(architecture: dict[str, Any], input_shape: Shape) -> list[dict[str, A
             return expand(default(input_shape, rows=0), input_shape)
 
 
-def resolve(architecture: dict[str, Any], arrays: tuple[Shape, ...], *, alone: bool, rows: int) -> dict[str, Any]:
+def resolve(
+    architecture: dict[str, Any], arrays: tuple[Shape, ...], *, alone: bool, rows: int, texts: Texts = Texts.NONE
+) -> dict[str, Any]:
     """Return the architecture, or the one that `auto` stands for, before the rows are encoded.
 
-    `arrays` and `alone` are those of `natural_shape`, and `rows` is the number of training rows.
+    `arrays` and `alone` are those of `natural_shape`, `rows` is the number of training rows, and `texts` says
+    whether columns are read as tokens. If all are, a linear model of their vectors is more accurate than a deep one
+    (`bench text`).
     """
     if architecture["type"] != "auto":
         return dict(architecture)
+    if texts is not Texts.NONE:
+        own: dict[str, Any] = {"hidden": [], "text_dropout": 0.7} if texts is Texts.ALL else {}
+        return {"type": "wide_and_deep", "text_encoder": "pooling", **own}
     return default(natural_shape(architecture, arrays, alone) or (), rows)
 
 
@@ -172,8 +195,10 @@ def default(input_shape: Shape, rows: int) -> dict[str, Any]:
     return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
 
 
-def why_default(is_image: bool, rows: int) -> str:
-    """Return why `auto` stands for the network that `default` returns, for a sentence."""
+def why_default(is_image: bool, rows: int, texts: Texts = Texts.NONE) -> str:
+    """Return why `auto` stands for the network that `resolve` returns, for a sentence."""
+    if texts is not Texts.NONE:
+        return "all columns are read as tokens" if texts is Texts.ALL else "a column is read as tokens"
     if is_image:
         return "the only feature is an image"
     if rows < _FEW_ROWS:

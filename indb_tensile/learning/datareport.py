@@ -24,6 +24,8 @@ from indb_tensile.learning.row_storage import gathered, row_blocks
 from indb_tensile.learning.splits import Hashes, Parts, Split, hash_ranges, row_hashes
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.text_encoders import TextFacts
+from indb_tensile.learning.tokens import TokenFacts
+from indb_tensile.request.preprocess_rules import PREPROCESS
 from indb_tensile.request.split_rules import PARTS, TABLE_OPTIONS
 
 _MOST_FACTS = 1000  # per section
@@ -350,6 +352,7 @@ def _column_facts(subject: ReportInput) -> Iterator[Fact]:
         for own in [path.name for path in recipe.documents if path.column == name] or [name]:
             yield Fact(section="columns", subject=own, fact="encoding", value=encodings[own])
         yield from _value_facts(name, columns[name], train, texts.get(name))
+    yield from map(_token_fact, subject.preprocessor.token_facts)
     unused = [
         column.name
         for column in subject.table.described
@@ -378,6 +381,8 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
     for kind, encoders in kinds.items():
         for encoder in encoders:
             yield encoder.name, f"{kind}: {len(encoder.outputs)} numbers"
+    for tokens in recipe.tokens:
+        yield tokens.name, f"text: the first {tokens.length} tokens, of {tokens.size} different ones"
 
 
 def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | None) -> Iterator[Fact]:
@@ -419,6 +424,19 @@ def _category_fact(facts: TextFacts) -> Fact:
         )
     value = f"{facts.categories} of {facts.distinct}"
     return Fact(section="columns", subject=facts.name, fact="categories", value=value, warning=warning)
+
+
+def _token_fact(facts: TokenFacts) -> Fact:
+    share = _share(facts.whole_rows, facts.known_rows)
+    warning = None
+    if facts.known_rows and facts.whole_rows < _MOSTLY * facts.known_rows:
+        more = min(2 * facts.length, PREPROCESS["length"]["maximum"])
+        warning = (
+            f"the network reads the whole of {share} of the texts only: "
+            f'preprocess => \'{{"length": {{"{facts.name}": {more}}}}}\' lets it read more of them'
+        )
+    value = f"{share} of the texts as a whole"
+    return Fact(section="columns", subject=facts.name, fact="read", value=value, warning=warning)
 
 
 def _is_constant(learned: ColumnRows) -> bool:

@@ -11,6 +11,7 @@ from indb_tensile.learning.member_mean import OutputKind
 from indb_tensile.learning.row_embeddings import EmbeddingOptions, RowEmbedding, RowLayout, TokenEmbedding
 from indb_tensile.learning.table_networks import CrossNetwork, FeatureTransformer, ResidualNetwork, WideAndDeep
 from indb_tensile.learning.tabm import TabM
+from indb_tensile.learning.token_networks import TextColumn, TextOptions
 
 _Values = Mapping[str, Any]
 
@@ -26,6 +27,7 @@ def table_network(kind: str, values: _Values, input_shape: Shape, outputs: int, 
         bins=values["bins"],
         frequencies=values["frequencies"],
         frequency_scale=values["frequency_scale"],
+        texts=TextOptions.of(values),
     )
     layout = _layout(kind, values, input_shape)
     if kind == "tabm":
@@ -37,14 +39,26 @@ def _layout(kind: str, values: _Values, input_shape: Shape) -> RowLayout:
     """Return the parts of a row. Without a worker's counts all values are numbers."""
     (width,) = input_shape
     categories = tuple(values["categories"] or ())
-    numbers = width - len(categories) if values["numbers"] is None else values["numbers"]
-    if numbers + len(categories) > width:
+    vocabularies, lengths = values["vocabularies"] or (), values["lengths"] or ()
+    if len(vocabularies) != len(lengths):
         raise RequestError(
-            f"architecture {kind}: {numbers} numbers and {len(categories)} categories are more than the {width} "
-            "numbers of a row",
-            hint='Leave "numbers" and "categories" out: they are counted from the columns.',
+            f"architecture {kind}: there are {len(vocabularies)} vocabularies and {len(lengths)} lengths",
+            hint='Leave "vocabularies" and "lengths" out: they are counted from the columns.',
         )
-    return RowLayout(numbers=numbers, others=width - numbers - len(categories), categories=categories)
+    texts = tuple(map(_text_column, vocabularies, lengths))
+    coded = len(categories) + sum(lengths)
+    numbers = width - coded if values["numbers"] is None else values["numbers"]
+    if numbers < 0 or numbers + coded > width:
+        raise RequestError(
+            f"architecture {kind}: {numbers} numbers, {len(categories)} categories and {sum(lengths)} tokens are "
+            f"more than the {width} numbers of a row",
+            hint='Leave "numbers", "categories" and "lengths" out: they are counted from the columns.',
+        )
+    return RowLayout(numbers=numbers, others=width - numbers - coded, categories=categories, texts=texts)
+
+
+def _text_column(vocabulary: int, length: int) -> TextColumn:
+    return TextColumn(vocabulary=vocabulary, length=length)
 
 
 def _tabm(

@@ -19,6 +19,7 @@ from indb_tensile.request.preprocess_rules import (
 
 # The encoding of text columns for networks that embed categories. The option `encode` cannot name it.
 EMBEDDED = "embedding"
+TOKENS = "tokens"  # the encoding of text columns as sequences of tokens
 # By how a text becomes numbers: each category has a mean or a vector of its own and no column, so many cost little.
 _MOST_CATEGORIES = {"target": 10_000, EMBEDDED: 1_000}
 
@@ -28,15 +29,18 @@ class FeatureOptions:
     """The options of `preprocess`, each for all columns or by column.
 
     `standardize` says whether a column is standardised, `scale` which function is applied before, `encode` how a text
-    column becomes numbers (a list is the order of its texts), `categories` how many categories it has, `missing` what
-    a missing value becomes, and `paths` which values of documents become columns. If `embeds` is true, a text column
-    for which `encode` says nothing is embedded by the network.
+    column becomes numbers (a list is the order of its texts), `categories` how many categories it has, `vocabulary`
+    and `length` how many tokens there are and how many of a text are read, `missing` what a missing value becomes,
+    and `paths` which values of documents become columns. If `embeds` is true, a text column for which `encode` says
+    nothing is embedded by the network.
     """
 
     standardize: bool | dict[str, bool]
     scale: str | dict[str, str]
     encode: str | dict[str, Any] | None
     categories: int | dict[str, int]
+    vocabulary: int | dict[str, int]
+    length: int | dict[str, int] | None
     missing: Missing | dict[str, Any]
     paths: dict[str, dict[str, str]]
     embeds: bool = False
@@ -86,6 +90,15 @@ class FeatureOptions:
         if isinstance(self.categories, dict):
             return self.categories.get(name, many or default)
         return max(many, self.categories) if many is not None else self.categories
+
+    def most_tokens(self, name: str) -> int:
+        """Return how many different tokens this column of texts may have."""
+        default: int = PREPROCESS["vocabulary"]["default"]
+        return self.vocabulary.get(name, default) if isinstance(self.vocabulary, dict) else self.vocabulary
+
+    def token_length(self, name: str) -> int | None:
+        """Return how many tokens of a text of this column are read, or None if the texts decide."""
+        return self.length.get(name) if isinstance(self.length, dict) else self.length
 
     def missing_rule(self, name: str, kind: ColumnKind) -> Missing:
         """Return the rule for this column's missing values.

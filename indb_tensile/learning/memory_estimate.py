@@ -21,6 +21,7 @@ from indb_tensile.learning.columns import Column, ColumnKind, CopyEncoding
 from indb_tensile.learning.columnstore import stored_bytes
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS
+from indb_tensile.learning.tokens import LONGEST_CHOSEN
 from indb_tensile.sizes import size
 
 _MIB = 1024 * 1024
@@ -323,5 +324,7 @@ def text_numbers(options: FeatureOptions, name: str, distinct: int | None, means
             return means
         case feature_options.EMBEDDED:
             return 1
+        case feature_options.TOKENS:
+            return options.token_length(name) or LONGEST_CHOSEN
         case _:
             return 2

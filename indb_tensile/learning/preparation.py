@@ -52,6 +52,7 @@ from indb_tensile.request.loss_rules import check_loss
 from indb_tensile.request.network_rules import check_architecture
 from indb_tensile.request.split_rules import check_split_use
 from indb_tensile.request.task_rules import check_metric, check_named_targets
+from indb_tensile.request.token_rules import check_tokens
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
 
@@ -222,7 +223,8 @@ def assemble(
         features = start.in_order(features)
         if spec.architecture["type"] == "auto":
             spec = replace(spec, architecture=architectures.without_layout(start.architecture))
-    architecture = _resolve_architecture(spec, columns, features, len(train))
+    texts = _texts(columns, features, checked.options)
+    architecture = _resolve_architecture(spec, columns, features, len(train), texts)
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
     preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage)
     del columns  # which has copies of the documents' values
@@ -265,7 +267,7 @@ def assemble(
         report=report,
         chosen=_chosen(spec, settings),
         init_from=None if start is None else start.to_json(),
-        auto_reason=_auto_reason(spec, architecture, len(train)),
+        auto_reason=_auto_reason(spec, architecture, len(train), texts),
     )
 
 
@@ -281,18 +283,26 @@ def _labels(table: TableData, target: str, known: Rows) -> ColumnData:
     return column if len(known) == table.rows else column.stored(known, table.storage)
 
 
-def _resolve_architecture(spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int) -> dict[str, Any]:
+def _texts(columns: Columns, features: tuple[str, ...], options: FeatureOptions) -> architectures.Texts:
+    """Return whether columns are read as tokens."""
+    encodings = [options.encoding(name) if columns[name].kind is ColumnKind.TEXT else None for name in features]
+    return architectures.Texts.among(encodings)
+
+
+def _resolve_architecture(
+    spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int, texts: architectures.Texts
+) -> dict[str, Any]:
     """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
     _require_known_shapes(features, [columns[name] for name in features])
     arrays, alone = _array_shapes(columns, features)
-    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows)
+    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows, texts=texts)
 
 
-def _auto_reason(spec: JobSpec, architecture: Mapping[str, Any], rows: int) -> str:
+def _auto_reason(spec: JobSpec, architecture: Mapping[str, Any], rows: int, texts: architectures.Texts) -> str:
     """Return why `auto` stands for this network; empty if the request names one."""
     if spec.architecture["type"] != "auto":
         return ""
-    return architectures.why_default(architecture["type"] == "cnn", rows)
+    return architectures.why_default(architecture["type"] == "cnn", rows, texts)
 
 
 def _with_paths(table: TableData, features: Sequence[str], options: FeatureOptions) -> Columns:
@@ -378,6 +388,7 @@ class _CheckedOptions:
         """Check every option of the specification."""
         check_named_targets(spec.target, spec.targets)
         check_architecture(spec.architecture)
+        check_tokens(spec.architecture, spec.preprocess)
         check_loss(check_hyperparams(spec.hyperparams), spec.task)
         split = Split.parse(spec.split)
         check_schedule(spec.hyperparams, spec.split)

@@ -2,7 +2,7 @@
 
 The numbers of an encoded row are in this order: all scalars (numbers, booleans and intervals) in the order of the
 table, the indicators of missing scalars, texts, times, arrays, texts that are not one-hot, sets of labels, numbers of
-categories. An `input_shape` reshapes the row to an image or a sequence.
+categories, tokens. An `input_shape` reshapes the row to an image or a sequence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,14 @@ from indb_tensile.learning.text_encoders import (
     Texts,
     filled,
 )
+from indb_tensile.learning.tokens import TokenFacts, Tokens
 from indb_tensile.request.feature_rules import check_features
 
 Tensor32 = npt.NDArray[np.float32]
 
 # The version of the stored form; a reader refuses newer ones. In format 1 times have no `parts`. Format 3 adds sets
 # of labels, documents, intervals, scalings, and texts that are not one-hot. Format 4 adds `codes`, format 5 adds
-# targets of several values or labels.
+# targets of several values or labels, and `tokens`.
 FORMAT = 5
 NUMBERS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN)
 SCALARS = (*NUMBERS, ColumnKind.DURATION)
@@ -56,7 +57,7 @@ _PLURALS = {
     ColumnKind.LABELS: "arrays of texts",
     ColumnKind.DOCUMENT: "json documents",
 }
-TextEncoder = Texts | Ordinals | Hashed | TargetMeans | Codes
+TextEncoder = Texts | Ordinals | Hashed | TargetMeans | Codes | Tokens
 Encoder = TextEncoder | Times | Arrays | LabelSets
 TRANSFORM_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -98,20 +99,22 @@ class Recipe:
     documents: tuple[DocumentPath, ...] = ()
     fills: dict[str, str] = field(default_factory=dict)
     codes: tuple[Codes, ...] = ()
+    tokens: tuple[Tokens, ...] = ()
     singles: tuple[str, ...] = ()
 
     @property
     def all_texts(self) -> tuple[TextEncoder, ...]:
         """Return the encoders of all text columns."""
-        return tuple(chain[TextEncoder](self.texts, self.ordinals, self.hashed, self.target_means, self.codes))
+        parts = (self.texts, self.ordinals, self.hashed, self.target_means, self.codes, self.tokens)
+        return tuple(chain[TextEncoder](*parts))
 
 
 class Preprocessor:
     """Applies a recipe to rows. Thread-safe, since it is immutable.
 
-    `text_facts` describes the text columns of the training rows that `fit` saw. `of_training` has, by column, the
-    numbers by which the training rows themselves are encoded, where the encoder would tell them their own targets.
-    Both are empty for a stored preprocessor.
+    `text_facts` and `token_facts` describe the text columns of the training rows that `fit` saw. `of_training` has,
+    by column, the numbers by which the training rows themselves are encoded, where the encoder would tell them their
+    own targets. All are empty for a stored preprocessor.
     """
 
     def __init__(
@@ -119,10 +122,12 @@ class Preprocessor:
         recipe: Recipe,
         text_facts: tuple[TextFacts, ...] = (),
         of_training: Mapping[str, Matrix] = MappingProxyType({}),
+        token_facts: tuple[TokenFacts, ...] = (),
     ) -> None:
         self.recipe = recipe
         self.text_facts = text_facts
         self.of_training = of_training
+        self.token_facts = token_facts
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Preprocessor":
@@ -183,11 +188,18 @@ class Preprocessor:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """Return what a network that embeds the values of a row must know of it: `numbers` and `categories`.
+        """Return what a network that embeds the values of a row must know of it.
 
-        These are how many numbers begin an encoded row, and how many categories each of its last values has.
+        `numbers` is how many numbers begin an encoded row. `categories` are how many categories each of its last
+        values has. If tokens follow them, `vocabularies` are how many tokens there are for each column of texts, and
+        `lengths` how many tokens of it a row has.
         """
-        return {"numbers": len(self.recipe.numbers.names), "categories": [codes.size for codes in self.recipe.codes]}
+        recipe = self.recipe
+        layout = {"numbers": len(recipe.numbers.names), "categories": [codes.size for codes in recipe.codes]}
+        if not recipe.tokens:
+            return layout
+        own = recipe.tokens
+        return layout | {"vocabularies": [part.size for part in own], "lengths": [part.length for part in own]}
 
     @property
     def placed_of_training(self) -> tuple[tuple[int, Matrix], ...]:
@@ -328,7 +340,7 @@ class Preprocessor:
     def _others(self) -> tuple[Encoder, ...]:
         recipe = self.recipe
         parts: list[Sequence[Encoder]] = [recipe.texts, recipe.times, recipe.arrays]
-        parts += [recipe.ordinals, recipe.hashed, recipe.target_means, recipe.labels, recipe.codes]
+        parts += [recipe.ordinals, recipe.hashed, recipe.target_means, recipe.labels, recipe.codes, recipe.tokens]
         return tuple(encoder for part in parts for encoder in part)
 
 

@@ -10,7 +10,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Columns, Rows
 from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.encoders import Arrays, Missing, Numbers, Times
-from indb_tensile.learning.feature_options import EMBEDDED, FeatureOptions
+from indb_tensile.learning.feature_options import EMBEDDED, TOKENS, FeatureOptions
 from indb_tensile.learning.moments import Matrix
 from indb_tensile.learning.preprocessor import (
     FORMAT,
@@ -34,6 +34,7 @@ from indb_tensile.learning.text_encoders import (
     Texts,
     most_frequent_text,
 )
+from indb_tensile.learning.tokens import TokenFacts, Tokens
 
 
 def fit(
@@ -90,6 +91,7 @@ def fit(
         documents=paths,
         fills=texts.fills,
         codes=tuple(texts.codes),
+        tokens=tuple(texts.tokens),
         singles=tuple(name for name in features if columns[name].values.dtype == np.float32),
     )
     width = len(Preprocessor(recipe).outputs)
@@ -100,7 +102,7 @@ def fit(
             detail=f"The features are: {', '.join(features)}.",
         )
     facts = (*texts.facts, *(own for _, own in labels))
-    fitted = Preprocessor(replace(recipe, input_shape=shape), facts, texts.of_training)
+    fitted = Preprocessor(replace(recipe, input_shape=shape), facts, texts.of_training, tuple(texts.token_facts))
     _require_different_rows(fitted, _TrainingRows(columns, features, train), features)
     return fitted
 
@@ -141,7 +143,9 @@ class _FittedTexts:
     hashed: list[Hashed] = field(default_factory=list)
     target_means: list[TargetMeans] = field(default_factory=list)
     codes: list[Codes] = field(default_factory=list)
+    tokens: list[Tokens] = field(default_factory=list)
     facts: list[TextFacts] = field(default_factory=list)
+    token_facts: list[TokenFacts] = field(default_factory=list)
     fills: dict[str, str] = field(default_factory=dict)
     of_training: dict[str, Matrix] = field(default_factory=dict)
 
@@ -170,6 +174,11 @@ def _fit_texts(
             codes, facts = Codes.fit(name, data, most, rule, fill)
             fitted.codes.append(codes)
             fitted.facts.append(facts)
+        elif encoding == TOKENS:
+            vocabulary, length = options.most_tokens(name), options.token_length(name)
+            tokens, own_facts = Tokens.fit(name, data, vocabulary, length, rule, fill)
+            fitted.tokens.append(tokens)
+            fitted.token_facts.append(own_facts)
         elif encoding == "onehot":
             texts, facts = Texts.fit(name, data, most, rule, fill)
             fitted.one_hot.append(texts)

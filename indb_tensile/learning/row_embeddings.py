@@ -1,10 +1,11 @@
 """Embeddings of a table's row: each number and each category becomes a vector of its own.
 
-A row is a vector of three parts: numbers, which are embedded; other values (indicators, ones and zeros, arrays),
-which are not; and categories, each as its number from 0 on. Numbers are embedded as in Gorishniy, Rubachev and
-Babenko, "On Embeddings for Numerical Features in Tabular Deep Learning" (NeurIPS 2022). The authors' package
-`rtdl_num_embeddings` is not used: its layers take their bins, and draw some of their first weights, when they are
-constructed, and here a network is constructed without memory and gets its weights later.
+A row is a vector of four parts: numbers, which are embedded; other values (indicators, ones and zeros, arrays),
+which are not; categories, each as its number from 0 on; and the tokens of texts (token_networks.py). Numbers are
+embedded as in Gorishniy, Rubachev and Babenko, "On Embeddings for Numerical Features in Tabular Deep Learning"
+(NeurIPS 2022). The authors' package `rtdl_num_embeddings` is not used: its layers take their bins, and draw some of
+their first weights, when they are constructed, and here a network is constructed without memory and gets its weights
+later.
 """
 
 import math
@@ -14,13 +15,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from indb_tensile.learning.token_networks import TextColumn, TextOptions, TextVectors
+
 _FITTED_ROWS = 20_000  # quantiles of as many rows differ from those of all rows by less than a bin
 _FIRST_EDGE, _LAST_EDGE = -2.0, 2.0  # of bins before they are fitted; most standardised numbers are between them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """The parts of an encoded row: `numbers` first, `others`, then one number for each of `categories`.
+    """The parts of an encoded row: `numbers`, `others`, one number for each of `categories`, then tokens of `texts`.
 
     `categories` are the numbers of categories of each such column.
     """
@@ -28,22 +31,32 @@ class RowLayout:
     numbers: int
     others: int
     categories: tuple[int, ...]
+    texts: tuple[TextColumn, ...] = ()
 
     @property
     def width(self) -> int:
         """Return how many numbers an encoded row has."""
-        return self.numbers + self.others + len(self.categories)
+        return self.numbers + self.others + len(self.categories) + self.tokens
+
+    @property
+    def tokens(self) -> int:
+        """Return how many of these numbers are tokens."""
+        return sum(text.length for text in self.texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingOptions:
-    """How numbers and categories are embedded: `kind` of number_embedding, and the sizes that this kind uses."""
+    """How numbers and categories are embedded: `kind` of number_embedding, and the sizes that this kind uses.
+
+    `texts` says how tokens are.
+    """
 
     kind: str
     width: int
     bins: int
     frequencies: int
     frequency_scale: float
+    texts: TextOptions
 
 
 class RowEmbedding(nn.Module):
@@ -54,23 +67,27 @@ class RowEmbedding(nn.Module):
         self.layout = layout
         self.numbers = _number_embedding(layout.numbers, options)
         self.categories = CategoryEmbedding(layout.categories, options.width) if layout.categories else None
+        self.texts = TextVectors(layout.texts, options.texts) if layout.texts else None
         embedded = 1 if self.numbers is None else options.width
         self.outputs = layout.numbers * embedded + layout.others + len(layout.categories) * options.width
+        self.outputs += len(layout.texts) * options.texts.width
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows (batch, layout.width) to (batch, outputs)."""
-        sizes = [self.layout.numbers, self.layout.others, len(self.layout.categories)]
-        numbers, others, categories = torch.split(x, sizes, dim=1)
+        sizes = [self.layout.numbers, self.layout.others, len(self.layout.categories), self.layout.tokens]
+        numbers, others, categories, tokens = torch.split(x, sizes, dim=1)
         parts = [numbers if self.numbers is None else self.numbers(numbers).flatten(1)] if self.layout.numbers else []
         if self.layout.others:
             parts.append(others)
         if self.categories is not None:
             parts.append(self.categories(categories).flatten(1))
+        if self.texts is not None:
+            parts.append(self.texts(tokens).flatten(1))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class TokenEmbedding(nn.Module):
-    """Embeds each value of a row as one token of `width` numbers, behind a learned token that reads the others."""
+    """Embeds each value and each text of a row as one token of `width` numbers, behind one that reads the others."""
 
     def __init__(self, layout: RowLayout, options: EmbeddingOptions) -> None:
         super().__init__()
@@ -80,12 +97,18 @@ class TokenEmbedding(nn.Module):
         plain = layout.others + (layout.numbers if self.numbers is None else 0)
         self.others = LinearEmbedding(plain, options.width) if plain else None
         self.categories = CategoryEmbedding(layout.categories, options.width) if layout.categories else None
+        self.texts = None
+        if layout.texts:
+            self.texts = nn.Sequential(
+                TextVectors(layout.texts, options.texts), nn.Linear(options.texts.width, options.width)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows (batch, layout.width) to (batch, 1 + layout.width, width)."""
+        """Map rows (batch, layout.width) to (batch, 1 + values + texts, width)."""
         embedded = self.layout.numbers if self.numbers is not None else 0
-        coded = len(self.layout.categories)
-        numbers, others, categories = torch.split(x, [embedded, x.shape[1] - embedded - coded, coded], dim=1)
+        coded, tokens = len(self.layout.categories), self.layout.tokens
+        sizes = [embedded, x.shape[1] - embedded - coded - tokens, coded, tokens]
+        numbers, others, categories, texts = torch.split(x, sizes, dim=1)
         parts = [self.summary(x)]
         if self.numbers is not None:
             parts.append(self.numbers(numbers))
@@ -93,6 +116,8 @@ class TokenEmbedding(nn.Module):
             parts.append(self.others(others))
         if self.categories is not None:
             parts.append(self.categories(categories))
+        if self.texts is not None:
+            parts.append(self.texts(texts))
         return torch.cat(parts, dim=1)
 
 

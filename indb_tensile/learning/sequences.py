@@ -88,16 +88,16 @@ class EncoderBlock(nn.Module):
         self.narrow = nn.Linear(feedforward, d_model)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, steps, d_model) to the same shape."""
-        x = x + self.dropout(self._attend(self.attention_norm(x)))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map (batch, steps, d_model) to the same shape. `mask` is added to the logits of the attention."""
+        x = x + self.dropout(self._attend(self.attention_norm(x), mask))
         return cast(Tensor, x + self.dropout(self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))))
 
-    def _attend(self, x: Tensor) -> Tensor:
+    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         batch, steps, width = x.shape
         split = self.query_key_value(x).view(batch, steps, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = functional.scaled_dot_product_attention(query, key, value)
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return cast(Tensor, self.attention_output(mixed.transpose(1, 2).reshape(batch, steps, width)))
 
 

@@ -103,12 +103,13 @@ class StartingWeights:
             else new.target_means,
             labels=_keep(old.labels, new.labels, named),
             codes=_keep(old.codes, new.codes, named),
+            tokens=_keep(old.tokens, new.tokens, named),
         )
         recipe = replace(recipe, fills=_keep_fills(old, recipe))
         flat = new.input_shape == (len(fitted.outputs),)
         width = len(Preprocessor(recipe).outputs)
         recipe = replace(recipe, input_shape=(width,)) if flat else recipe
-        return Preprocessor(recipe, fitted.text_facts, fitted.of_training)
+        return Preprocessor(recipe, fitted.text_facts, fitted.of_training, fitted.token_facts)
 
     def load_into(self, module: nn.Module) -> None:
         """Copy the weights into a network of equal layers.

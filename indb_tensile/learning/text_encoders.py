@@ -114,12 +114,13 @@ class TextFacts:
 def _counted(data: ColumnRows, fill: str | None = None) -> Counter[str]:
     """Return the number of rows of each text."""
     counts: Counter[str] = Counter()
-    for block in _filled_blocks(data, fill, FIT_BLOCK_NUMBERS):
+    for block in filled_blocks(data, fill, FIT_BLOCK_NUMBERS):
         counts.update(block.values[~block.missing].tolist())
     return counts
 
 
-def _filled_blocks(data: ColumnRows, fill: str | None, rows: int) -> Iterator[ColumnData]:
+def filled_blocks(data: ColumnRows, fill: str | None, rows: int) -> Iterator[ColumnData]:
+    """Yield copies of a text column's rows in their order, in which `fill` replaces missing texts."""
     return (block if fill is None else filled(block, fill) for block in data.blocks(rows))
 
 
@@ -293,7 +294,7 @@ class TargetMeans:
         codes, start = storage.array(len(data), (), np.int64), 0  # of each row's fold and place
         sums, counts = np.zeros((_FOLDS * size, goal.columns)), np.zeros(_FOLDS * size, np.int64)
         draw = np.random.default_rng(0)
-        for texts, values in zip(_filled_blocks(data, fill, step), goal.blocks(step), strict=True):
+        for texts, values in zip(filled_blocks(data, fill, step), goal.blocks(step), strict=True):
             block = draw.permutation(len(values)) % _FOLDS * size + one_hot.places(texts)
             np.add.at(sums, block, values)
             counts += np.bincount(block, minlength=len(counts))

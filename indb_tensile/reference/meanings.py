@@ -121,6 +121,18 @@ ARCHITECTURE: dict[str, str] = {
     "bins": "Number of pieces of a piecewise embedding.",
     "frequencies": "Number of frequencies of a periodic embedding.",
     "frequency_scale": "Standard deviation of the first frequencies of a periodic embedding.",
+    "text_encoder": "How the tokens of a text become one vector: `pooling` is the sum of their learned vectors, "
+    "`convolution` the largest values of a convolution over them, `transformer` their mean after blocks of "
+    "attention.",
+    "text_width": "Length of the vector of each token and of each text.",
+    "text_dropout": "The share of the numbers of a text's vector that each training step leaves out.",
+    "text_kernel": "How many neighbouring tokens the convolution sees together.",
+    "text_heads": "Attention heads of the text's transformer; must divide `text_width`.",
+    "text_blocks": "Blocks of attention of the text's transformer.",
+    "vocabularies": "Numbers of different tokens of the columns of texts. Null: counted from the columns; any other "
+    "numbers are refused.",
+    "lengths": "Numbers of tokens of the columns of texts. Null: chosen with the columns; any other numbers are "
+    "refused.",
     "numbers": "How many values at the start of a row are embedded as numbers. Null: counted from the columns; any "
     "other count is refused.",
     "categories": "Numbers of categories of the values at the end of a row. Null: counted from the columns; any "
@@ -187,11 +199,16 @@ PREPROCESS: dict[str, str] = {
     "encode": "How a text becomes numbers: `onehot` has one column per category; `ordinal` has the place in the "
     "order of the texts, or in the order of a list, as in "
     '`{"encode": {"size": ["S", "M", "L"]}}`; `target` has the mean of the target in the rows of that text, for '
-    "training rows out of fold; `hash` has one of `categories` columns, by a hash of the text. Null: the network "
+    "training rows out of fold; `hash` has one of `categories` columns, by a hash of the text; `tokens` has the "
+    "pieces of words that the text consists of, for a network for tables, which `auto` then is. Null: the network "
     "embeds the text if it is one for tables, else `onehot`.",
     "categories": "How many of the most frequent values of a text column, or labels of an array, become a category "
     "of their own; the other values share one category. With `hash`: the number of columns. With `target` without a "
     "value for the column: all, and for a text that the network embeds: 1,000.",
+    "vocabulary": "How many different tokens a column of texts has at most. They are learned from the training rows "
+    "by byte pair encoding of lower-case texts.",
+    "length": "How many tokens of a text are read; the others are left out. Null: the power of two that holds 95 % "
+    "of the training rows' texts, at most 128.",
     "missing": "What replaces NULL and numbers that are not finite: the column's mean, its median, its most frequent "
     "value, zero, a number, the mean with an additional feature that marks the replaced values, or an error. A "
     "missing text is a category of its own, unless it is replaced by the most frequent text or by "

@@ -31,16 +31,35 @@ _LAYOUT: dict[str, Rule] = {
     "numbers": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": None},
     "categories": {"type": "integers", "minimum": 1, "maximum": 10002, "length": [0, 1600], "default": None},
 }
+_TOKEN_LAYOUT: dict[str, Rule] = {
+    "vocabularies": {"type": "integers", "minimum": 1, "maximum": 32768, "length": [0, 1600], "default": None},
+    "lengths": {"type": "integers", "minimum": 1, "maximum": 1024, "length": [0, 1600], "default": None},
+}
+TEXT_ENCODERS = ("pooling", "convolution", "transformer")
 _EMBEDDINGS: dict[str, Rule] = {
     "number_embedding": {"type": "choice", "values": list(NUMBER_EMBEDDINGS), "default": "piecewise"},
     "embedding_width": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8},
     "bins": {"type": "integer", "minimum": 2, "maximum": 256, "default": 24},
     "frequencies": {"type": "integer", "minimum": 1, "maximum": 256, "default": 24},
     "frequency_scale": {"type": "number", "above": 0, "maximum": 100, "default": 0.1},
+    "text_encoder": {"type": "choice", "values": list(TEXT_ENCODERS), "default": "pooling"},
+    "text_width": {"type": "integer", "minimum": 1, "maximum": 4096, "default": 128},
+    "text_dropout": _DROPOUT | {"default": 0.5},
+    "text_kernel": {"type": "integer", "minimum": 1, "maximum": 31, "default": 3},
+    "text_heads": {"type": "integer", "minimum": 1, "maximum": 256, "default": 4},
+    "text_blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 2},
     **_LAYOUT,
+    **_TOKEN_LAYOUT,
 }
-# Parameters of an embedding that have an effect only with one number_embedding. Otherwise they are refused.
-_ONLY_WITH = {"bins": "piecewise", "frequencies": "periodic", "frequency_scale": "periodic"}
+# Parameters that have an effect only with one value of another parameter. Otherwise they are refused.
+_ONLY_WITH = {
+    "bins": ("number_embedding", "piecewise"),
+    "frequencies": ("number_embedding", "periodic"),
+    "frequency_scale": ("number_embedding", "periodic"),
+    "text_kernel": ("text_encoder", "convolution"),
+    "text_heads": ("text_encoder", "transformer"),
+    "text_blocks": ("text_encoder", "transformer"),
+}
 _TABLE_DROPOUT: Rule = _DROPOUT | {"default": 0.1}
 ARCHITECTURES: dict[str, dict[str, Rule]] = {
     "auto": {"input_shape": _INPUT_SHAPE},
@@ -232,10 +251,16 @@ def weights_misfit(own: Json, source: Json) -> str:
     return ""
 
 
-LAYOUT_PARAMETERS = ("numbers", "categories")  # follow from the columns of the table, and are no user's choice
+LAYOUT_PARAMETERS = (
+    "numbers",
+    "categories",
+    "vocabularies",
+    "lengths",
+)  # follow from the columns of the table, and are no user's choice
 _SHAPING = (  # the parameters that decide the shapes of weights
     *("hidden", "channels", "kernel", "depth", "batch_norm", "members", "width", "blocks", "crosses"),
     *("number_embedding", "embedding_width", "bins", "frequencies"),
+    *("text_encoder", "text_width", "text_kernel", "text_blocks"),
 )
 
 
@@ -272,16 +297,22 @@ def _check_level(layers: Sequence[Any], where: str, depth: int) -> int:
 def _check_embeddings(kind: str, checked: Json) -> None:
     """Raise RequestError for a parameter of another embedding, and for tokens that the heads do not divide."""
     values = fill_defaults(checked, ARCHITECTURES[kind])
-    embedding, width, heads = values["number_embedding"], values["embedding_width"], values.get("heads", 1)
-    for name, needed in _ONLY_WITH.items():
-        if name in checked and embedding != needed:
-            hint = f'Leave it out, or set "number_embedding" to {needed}.'
-            message = f'architecture {kind}: "{name}" means nothing with number_embedding {embedding}'
+    for name, (chooser, needed) in _ONLY_WITH.items():
+        if name in checked and values[chooser] != needed:
+            hint = f'Leave it out, or set "{chooser}" to {needed}.'
+            message = f'architecture {kind}: "{name}" means nothing with {chooser} {values[chooser]}'
             raise RequestError(message, hint=hint)
+    _check_heads(kind, values, "embedding_width", "heads")
+    if values["text_encoder"] == "transformer":
+        _check_heads(kind, values, "text_width", "text_heads")
+
+
+def _check_heads(kind: str, values: Json, width_name: str, heads_name: str) -> None:
+    width, heads = values[width_name], values.get(heads_name, 1)
     if width % heads:
-        message = f'architecture {kind}: "embedding_width" {width} cannot be split into {heads} heads'
+        message = f'architecture {kind}: "{width_name}" {width} cannot be split into {heads} heads'
         divisors = ", ".join(str(number) for number in range(1, 65) if width % number == 0)
-        raise RequestError(message, hint=f'Set "heads" to one of {divisors}, or give another "embedding_width".')
+        raise RequestError(message, hint=f'Set "{heads_name}" to one of {divisors}, or give another "{width_name}".')
 
 
 def _check_widths(kind: str, hidden: Sequence[int]) -> None:

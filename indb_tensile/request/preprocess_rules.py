@@ -27,11 +27,13 @@ PREPROCESS: dict[str, Rule] = {
     },
     "encode": {
         "type": "encoding",
-        "values": ["onehot", "ordinal", "target", "hash"],
+        "values": ["onehot", "ordinal", "target", "hash", "tokens"],
         "default": None,
         "kinds": ["text"],
     },
     "categories": {"type": "integer", "minimum": 1, "maximum": 10000, "default": 32, "kinds": ["text", "labels"]},
+    "vocabulary": {"type": "integer", "minimum": 300, "maximum": 32768, "default": 8000, "kinds": ["text"]},
+    "length": {"type": "integer", "minimum": 1, "maximum": 1024, "default": None, "kinds": ["text"]},
     "missing": {
         "type": "rule",
         "values": ["mean", "median", "most_frequent", "zero", "indicator", "error"],
@@ -190,6 +192,8 @@ _EXAMPLES = {
     "scale": '"log"',
     "encode": '"ordinal"',
     "categories": "50",
+    "vocabulary": "4000",
+    "length": "64",
     "missing": '"zero"',
     "paths": '{"net.amount": "number"}',
 }

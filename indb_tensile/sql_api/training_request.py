@@ -11,6 +11,7 @@ from ..request.loss_rules import check_loss
 from ..request.request_fields import read_choice, read_integer, read_key, read_model_name, read_text
 from ..request.split_rules import TABLE_OPTIONS, deciding_column
 from ..request.task_rules import target_columns
+from ..request.token_rules import check_tokens
 from . import service_connection, training_arguments
 from .data_warnings import warn_about_features
 from .feature_columns import choose_features, used_columns
@@ -186,6 +187,7 @@ def _resolve_columns(
     check_estimator({**spec, "init_from": start})
     check_ensemble(spec["architecture"], spec["hyperparams"], starts=start is not None)
     check_targets_of_estimator(spec["architecture"], task, several=target.kind in ("array", "integers"))
+    check_tokens(spec["architecture"], spec["preprocess"])
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])
         spec["init_from"] = start.to_spec()

@@ -40,6 +40,15 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             ),
         ),
         (
+            "target => 'species', architecture => 'mlp', preprocess => '{\"encode\": \"tokens\"}'",
+            Refused(
+                "22023",
+                'preprocess: "encode" is tokens, which architecture mlp does not read',
+                None,
+                "Give one of auto, tabm, residual_mlp, ft_transformer, dcn, wide_and_deep, or another encoding.",
+            ),
+        ),
+        (
             "target => null",
             Refused(
                 "22023",

@@ -16,7 +16,7 @@ from indb_tensile.learning import architectures
 from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.encoders import TIME_PARTS
-from indb_tensile.learning.feature_options import EMBEDDED, FeatureOptions
+from indb_tensile.learning.feature_options import EMBEDDED, TOKENS, FeatureOptions
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.memory_estimate import text_numbers
 from indb_tensile.learning.preprocessor import SCALARS
@@ -82,8 +82,8 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
     features = [column for column in columns if column.name not in spec.target_columns]
     outputs = _outputs(spec.task, [by_name[name] for name in spec.target_columns])
     train_rows = _expected_rows(rows, split, shares)
-    architecture = _resolve_architecture(spec, features, train_rows)
     options = FeatureOptions.parse(spec.preprocess)
+    architecture = _resolve_architecture(spec, features, train_rows, options)
     if architectures.embeds(architecture):
         options = options.embedding()
     input_shape = _input_shape(spec, features, options, outputs)
@@ -137,9 +137,14 @@ def width(column: ColumnSummary, options: FeatureOptions, means: int = 1) -> int
             return 1 + indicator
 
 
-def _resolve_architecture(spec: JobSpec, features: list[ColumnSummary], train_rows: int) -> dict[str, Any]:
+def _resolve_architecture(
+    spec: JobSpec, features: list[ColumnSummary], train_rows: int, options: FeatureOptions
+) -> dict[str, Any]:
     arrays, alone = _array_shapes(features)
-    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows)
+    texts = architectures.Texts.among(
+        [options.encoding(column.name) if column.kind == ColumnKind.TEXT else None for column in features]
+    )
+    return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows, texts=texts)
 
 
 def _array_shapes(features: list[ColumnSummary]) -> tuple[tuple[Shape, ...], bool]:
@@ -149,13 +154,22 @@ def _array_shapes(features: list[ColumnSummary]) -> tuple[tuple[Shape, ...], boo
 
 
 def _layout(features: list[ColumnSummary], options: FeatureOptions) -> dict[str, Any]:
-    """Return the counts of numbers and categories that `Preprocessor.layout` has after the encoders are fitted."""
+    """Return the counts that `Preprocessor.layout` has after the encoders are fitted, of tokens at most."""
     embedded = [
         min(column.distinct or 0, options.most_categories(column.name)) + 2
         for column in features
         if column.kind == ColumnKind.TEXT and options.encoding(column.name) == EMBEDDED
     ]
-    return {"numbers": sum(column.kind in SCALARS for column in features), "categories": embedded}
+    layout = {"numbers": sum(column.kind in SCALARS for column in features), "categories": embedded}
+    read = [
+        column.name
+        for column in features
+        if column.kind == ColumnKind.TEXT and options.encoding(column.name) == TOKENS
+    ]
+    if not read:
+        return layout
+    lengths = [text_numbers(options, name, None) for name in read]
+    return layout | {"vocabularies": [options.most_tokens(name) for name in read], "lengths": lengths}
 
 
 def _input_shape(spec: JobSpec, features: list[ColumnSummary], options: FeatureOptions, outputs: int) -> Shape:

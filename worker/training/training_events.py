@@ -105,7 +105,8 @@ def warning_about(facts: TextFacts) -> str | None:
     if facts.nearly_unique:
         return (
             f'column "{facts.name}" has {facts.distinct} different texts in {facts.known_rows} training rows: nearly '
-            "every row has a text of its own, from which nothing can be learned; leave it out with exclude"
+            "every row has a text of its own, from which nothing can be learned; leave it out with exclude, or let a "
+            f'network read the texts with preprocess => \'{{"encode": {{"{facts.name}": "tokens"}}}}\''
         )
     if facts.other_rows:
         return (

@@ -1,4 +1,7 @@
-"""The networks for tables as kinds of `bench exact`: small ones, each with one of the embeddings of numbers."""
+"""The networks for tables as kinds of `bench exact`: small ones, each with one of the embeddings of numbers.
+
+Texts are read by one kind for each way to turn tokens into a vector.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +12,7 @@ from torch import nn
 
 from indb_tensile.learning.architectures import build
 from indb_tensile.learning.row_embeddings import fit_embeddings
+from indb_tensile.request.network_rules import TEXT_ENCODERS
 
 NUMBERS, OTHERS = 5, 2
 CATEGORIES = (4, 30)
@@ -21,6 +25,8 @@ _DECLARED: dict[str, dict[str, Any]] = {
     "wide_and_deep": {"hidden": [12, 8], "number_embedding": "piecewise", "activation": "silu"},
 }
 
+VOCABULARIES, LENGTHS = (40, 9), (12, 5)  # of two columns of texts
+
 
 def builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:
     """Return a builder for each network for tables, whose weights are drawn from torch's generator."""
@@ -31,6 +37,31 @@ def encoded_rows(rows: int) -> torch.Tensor:
     """Draw encoded rows: numbers, other values, and numbers of categories."""
     codes = [torch.randint(size, (rows, 1)).float() for size in CATEGORIES]
     return torch.cat([torch.randn(rows, NUMBERS + OTHERS), *codes], dim=1)
+
+
+def text_builders(outputs: int) -> dict[str, Callable[[], nn.Module]]:
+    """Return a builder for each encoder of texts, whose network also reads numbers and categories."""
+    return {f"text_{encoder}": partial(_text_network, encoder, outputs) for encoder in TEXT_ENCODERS}
+
+
+def encoded_texts(rows: int) -> torch.Tensor:
+    """Draw encoded rows with the tokens of texts of several lengths, of which the first ones are empty."""
+    tokens = []
+    for size, length in zip(VOCABULARIES, LENGTHS, strict=True):
+        read = torch.arange(length) < (torch.arange(rows) % (length + 1))[:, None]
+        tokens.append(torch.randint(1, size, (rows, length)) * read)
+    return torch.cat([encoded_rows(rows), *tokens], dim=1)
+
+
+def _text_network(encoder: str, outputs: int) -> nn.Module:
+    sizes: dict[str, Any] = {"hidden": [12], "text_encoder": encoder, "text_width": 8}
+    if encoder == "transformer":
+        sizes |= {"text_heads": 2, "text_blocks": 1}
+    layout: dict[str, Any] = {"numbers": NUMBERS, "categories": list(CATEGORIES)}
+    layout |= {"vocabularies": list(VOCABULARIES), "lengths": list(LENGTHS)}
+    width = NUMBERS + OTHERS + len(CATEGORIES) + sum(LENGTHS)
+    seed = int(torch.randint(1 << 30, ()))
+    return build({"type": "wide_and_deep", **sizes, **layout}, (width,), outputs, seed=seed)
 
 
 def _network(kind: str, outputs: int) -> nn.Module:

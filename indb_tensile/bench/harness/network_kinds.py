@@ -1,9 +1,9 @@
 """Kinds of small networks that together cover what a captured step must compute exactly, under any plan.
 
-Networks of the literature appear as one or two of their blocks; the networks for tables are whole. Each kind is
-trained by one of the optimizers, some of them in micro-batches, in half precision, with clipped gradients or with
-averages of their weights. Each loss that a training may name trains the members of a `tabm` on weighted rows, and
-each schedule of the learning rate trains a perceptron.
+Networks of the literature appear as one or two of their blocks; the networks for tables, which also read texts, are
+whole. Each kind is trained by one of the optimizers, some of them in micro-batches, in half precision, with clipped
+gradients or with averages of their weights. Each loss that a training may name trains the members of a `tabm` on
+weighted rows, and each schedule of the learning rate trains a perceptron.
 """
 
 from collections.abc import Callable, Mapping
@@ -231,6 +231,10 @@ _ALL = (
         y=_integers(CLASSES),
         loss=EnsembleLoss(nn.CrossEntropyLoss()),
         settings=_SGD,
+    ),
+    *(
+        NetworkKind(name=name, build=build, x=embedded_networks.encoded_texts, settings=_ADAMW, **_CLASSIFIED)
+        for name, build in embedded_networks.text_builders(CLASSES).items()
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
     *(_loss_kind(Task(task), name) for task, names in LOSSES.items() for name in names),

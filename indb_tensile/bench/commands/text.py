@@ -1,0 +1,204 @@
+"""Measures what networks learn from texts, beside TF-IDF with logistic regression, and how fast texts become tokens.
+
+    python -m indb_tensile.bench text [--methods default tfidf …] [--rows 20000] [--repeat 1000000] [--json]
+
+The texts are the descriptions of Debian's packages, as `apt-cache dumpavail` lists them, and the answer is a
+package's section. All methods learn from the rows for training and validation and are scored on the same test rows,
+by accuracy. `default` reads the descriptions as tokens without any other setting; `convolution` and `transformer`
+name the encoder. Networks are trained as a job trains them, by plain PyTorch on the processor.
+
+With `--repeat` the benchmark instead tokenises this many texts, which are descriptions whose words are drawn anew, as
+a job does before its first step, and trains one epoch on them. It prints the texts per second, the share of the epoch
+that training waits for its batches, and the most memory of the process.
+"""
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from rich.console import Console
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from threadpoolctl import threadpool_limits
+
+from indb_tensile.bench.harness.argument_types import whole
+from indb_tensile.bench.harness.boosted_tables import rows_to_learn_and_test
+from indb_tensile.bench.harness.debian_descriptions import debian_descriptions, section_table
+from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.result_tables import print_table
+from indb_tensile.bench.harness.sample_tables import SampleTable
+from indb_tensile.bench.harness.table_trainings import Stopwatch, metrics_of_test, specify, train
+from indb_tensile.learning.batch_order import batches
+from indb_tensile.learning.batch_prefetch import BatchPrefetcher
+from indb_tensile.learning.preparation import Prepared, assemble
+
+_TOKENS = {"encode": {"description": "tokens"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextScore:
+    """The accuracy of one method on the test rows, and its cost. Processor time counts all threads."""
+
+    method: str
+    rows: int
+    seed: int
+    accuracy: float
+    epochs: int
+    seconds: float
+    processor_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRate:
+    """How many texts became tokens in how long, and how an epoch went on.
+
+    `prepare_s` includes learning the tokens.
+    """
+
+    rows: int
+    prepare_s: float
+    texts_per_s: float
+    epoch_s: float
+    waited_share: float
+    peak_mib: int
+
+
+def main() -> None:
+    """Print a table, or one JSON object for each measurement."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
+    parser.add_argument("--rows", type=whole(), help="of the descriptions; default: all")
+    parser.add_argument("--seeds", type=whole(), default=1, help="trainings, each on its own split")
+    parser.add_argument("--repeat", type=whole(), help="tokenise this many texts instead")
+    parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    table = debian_descriptions() if options.rows is None else drawn(debian_descriptions(), options.rows)
+    with threadpool_limits(options.threads):
+        torch.set_num_threads(options.threads)
+        measured: Iterator[TextScore | TokenRate] = measure(table, options.methods, options.seeds)
+        if options.repeat is not None:
+            measured = iter([tokenise(shuffled_words(table, options.repeat))])
+        results = []
+        for result in measured:
+            results.append(asdict(result))
+            if options.json:
+                print(json.dumps(results[-1]), flush=True)
+    if not options.json:
+        lines = [
+            {name: f"{value:,.4g}" if isinstance(value, float) else str(value) for name, value in own.items()}
+            for own in results
+        ]
+        print_table(Console(width=140, highlight=False), table.name, lines)
+
+
+def measure(table: SampleTable, methods: list[str], seeds: int) -> Iterator[TextScore]:
+    """Train by each method on each seed's split, and yield the scores."""
+    for seed in range(seeds):
+        for method in methods:
+            with Stopwatch() as watch:
+                accuracy, epochs = METHODS[method](table, seed)
+            yield TextScore(
+                method=method,
+                rows=table.table.rows,
+                seed=seed,
+                accuracy=round(accuracy, 4),
+                epochs=epochs,
+                seconds=round(watch.seconds, 2),
+                processor_s=round(watch.processor_s, 2),
+            )
+
+
+def tokenise(table: SampleTable) -> TokenRate:
+    """Prepare a training on the texts, and train one epoch on them."""
+    started_s = time.perf_counter()
+    prepared = _prepare(table, 0, None, consume=True)
+    prepared_s = time.perf_counter()
+    waited_s = _train_epoch(prepared)
+    epoch_s = time.perf_counter() - prepared_s
+    rows = prepared.train.rows + prepared.valid.rows + prepared.test.rows
+    return TokenRate(
+        rows=rows,
+        prepare_s=round(prepared_s - started_s, 2),
+        texts_per_s=round(rows / (prepared_s - started_s)),
+        epoch_s=round(epoch_s, 2),
+        waited_share=round(waited_s / epoch_s, 4),
+        peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    )
+
+
+def drawn(table: SampleTable, rows: int) -> SampleTable:
+    """Return evenly spaced rows of the table."""
+    descriptions, sections = (table.table.columns[name].values for name in ("description", "section"))
+    chosen = np.arange(min(rows, len(sections))) * len(sections) // min(rows, len(sections))
+    return section_table(zip(descriptions[chosen], sections[chosen], strict=True))
+
+
+def shuffled_words(table: SampleTable, rows: int) -> SampleTable:
+    """Return this many different texts, each with the words of two descriptions."""
+    descriptions, sections = (table.table.columns[name].values for name in ("description", "section"))
+    draw = np.random.default_rng(0)
+    firsts, seconds = draw.integers(len(sections), size=(2, rows)).tolist()
+    return section_table(
+        (f"{descriptions[first]} {descriptions[second]}", sections[first])
+        for first, second in zip(firsts, seconds, strict=True)
+    )
+
+
+def _train_epoch(prepared: Prepared) -> float:
+    """Train one epoch as a job does, and return the seconds that it has waited for batches."""
+    settings, module = prepared.settings, prepared.module.train()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=settings.learning_rate)
+    orders = batches(prepared.train, 0, settings)
+    with BatchPrefetcher() as feed:
+        with closing(feed.batches((prepared.train.x, prepared.train.y), orders)) as loaded:
+            for _, (x, y) in loaded:
+                loss = prepared.loss(module(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return feed.waiting.waited_s
+
+
+# --- methods ------------------------------------------------------------------------------------------------------
+
+
+def _prepare(table: SampleTable, seed: int, encoder: str | None, *, consume: bool = False) -> Prepared:
+    architecture = {"type": "auto"} if encoder is None else {"type": "wide_and_deep", "text_encoder": encoder}
+    spec = replace(specify(table, seed, {}, architecture), preprocess=_TOKENS)
+    return assemble(table.table, spec, consume=consume)
+
+
+def _network(encoder: str | None, table: SampleTable, seed: int) -> tuple[float, int]:
+    prepared = _prepare(table, seed, encoder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        epochs, _ = train(prepared)
+    return metrics_of_test(prepared)["accuracy"], epochs
+
+
+def _tfidf(table: SampleTable, seed: int) -> tuple[float, int]:
+    x, y = (table.table.columns[name].values for name in ("description", "section"))
+    learn, test = rows_to_learn_and_test(table, seed)
+    model = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10, max_iter=300))
+    model.fit(x[learn], y[learn])
+    return float(model.score(x[test], y[test])), 0
+
+
+METHODS: dict[str, Callable[[SampleTable, int], tuple[float, int]]] = {
+    "default": partial(_network, None),
+    "convolution": partial(_network, "convolution"),
+    "transformer": partial(_network, "transformer"),
+    "tfidf": _tfidf,
+}
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,54 @@
+"""Decides which networks read texts as tokens, and which options of `preprocess` need such a network."""
+
+from typing import Any
+
+from ..errors import RequestError
+from .network_rules import TABLE_ARCHITECTURES
+from .parameter_rules import Json
+
+TOKENS = "tokens"
+
+
+def names_tokens(preprocess: Json) -> bool:
+    """Return whether the options ask for tokens of a column."""
+    encode = preprocess.get("encode")
+    return TOKENS in _encodings(encode)
+
+
+def check_tokens(architecture: Json, preprocess: Json) -> None:
+    """Raise RequestError for tokens that the network does not read, and for options of tokens of another column.
+
+    Both arguments have been checked.
+    """
+    kind = architecture["type"]
+    if names_tokens(preprocess) and kind not in ("auto", *TABLE_ARCHITECTURES):
+        raise RequestError(
+            f'preprocess: "encode" is tokens, which architecture {kind} does not read',
+            hint=f"Give one of auto, {', '.join(TABLE_ARCHITECTURES)}, or another encoding.",
+        )
+    if architecture.get("input_shape") is not None and names_tokens(preprocess):
+        raise RequestError(
+            'preprocess: "encode" is tokens, and architecture auto has an "input_shape"',
+            hint='Leave "input_shape" out.',
+        )
+    for option in ("vocabulary", "length"):
+        _check_option(option, preprocess)
+
+
+def _check_option(option: str, preprocess: Json) -> None:
+    """Raise RequestError for an option of tokens of which there are none."""
+    if option not in preprocess:
+        return
+    value, encode = preprocess[option], preprocess.get("encode")
+    columns = value if isinstance(value, dict) else {None: value}
+    for name in columns:
+        own = encode.get(name) if name is not None and isinstance(encode, dict) else encode
+        if TOKENS not in _encodings(own):
+            of_column = "" if name is None else f' of column "{name}"'
+            message = f'preprocess: "{option}"{of_column} means nothing without tokens'
+            column = "description" if name is None else name
+            raise RequestError(message, hint=f'Add "encode": {{"{column}": "tokens"}}, or leave it out.')
+
+
+def _encodings(encode: Any) -> list[Any]:
+    return list(encode.values()) if isinstance(encode, dict) else [encode]

@@ -1,0 +1,42 @@
+"""The benchmark of texts reads packages as apt prints them, and scores every method on the same rows."""
+
+from indb_tensile.bench.commands.text import METHODS, drawn, measure, shuffled_words, tokenise
+from indb_tensile.bench.harness.debian_descriptions import parse_packages, section_table
+
+PACKAGES = """\
+Package: zsh
+Description: shell with lots of features
+ Zsh is a shell.
+ .
+Section: shells
+
+Package: without-section
+Description: nothing
+
+Package: other
+Section: contrib/libs
+Description-en: a library
+"""
+TABLE = section_table(
+    (f"{('a shell of users', 'a library of codecs')[row % 2]} {row % 9}", ("shells", "libs")[row % 2])
+    for row in range(120)
+)
+
+
+def test_packages_without_a_description_or_a_section_are_left_out() -> None:
+    assert list(parse_packages(PACKAGES.splitlines())) == [
+        ("shell with lots of features\nZsh is a shell.\n.", "shells"),
+        ("a library", "libs"),
+    ]
+
+
+def test_every_method_is_scored_on_the_same_rows() -> None:
+    scores = list(measure(drawn(TABLE, 80), ["default", "tfidf"], seeds=1))
+    assert [(score.method, score.rows) for score in scores] == [("default", 80), ("tfidf", 80)]
+    assert all(score.accuracy > 0.9 for score in scores)
+    assert set(METHODS) == {"default", "convolution", "transformer", "tfidf"}
+
+
+def test_texts_are_tokenised_and_fed_to_an_epoch() -> None:
+    rate = tokenise(shuffled_words(TABLE, 300))
+    assert (rate.rows, rate.texts_per_s > 0, 0 <= rate.waited_share <= 1) == (300, True, True)
