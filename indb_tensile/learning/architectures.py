@@ -33,7 +33,7 @@ from indb_tensile.request.network_rules import (
 from indb_tensile.request.parameter_rules import fill_defaults
 
 
-class Texts(Enum):
+class TokenUse(Enum):
     """Whether columns are read as tokens."""
 
     NONE = "none"
@@ -41,7 +41,7 @@ class Texts(Enum):
     ALL = "all"
 
     @classmethod
-    def among(cls, encodings: Sequence[Any]) -> "Texts":
+    def among(cls, encodings: Sequence[Any]) -> "TokenUse":
         """Return what the encodings of all columns say; that of a column that is no text is None."""
         read = [encoding == TOKENS for encoding in encodings]
         return cls.ALL if read and all(read) else cls.SOME if any(read) else cls.NONE
@@ -140,7 +140,12 @@ def expand(architecture: dict[str, Any], input_shape: Shape) -> list[dict[str, A
 
 
 def resolve(
-    architecture: dict[str, Any], arrays: tuple[Shape, ...], *, alone: bool, rows: int, texts: Texts = Texts.NONE
+    architecture: dict[str, Any],
+    arrays: tuple[Shape, ...],
+    *,
+    alone: bool,
+    rows: int,
+    texts: TokenUse = TokenUse.NONE,
 ) -> dict[str, Any]:
     """Return the architecture, or the one that `auto` stands for, before the rows are encoded.
 
@@ -150,8 +155,8 @@ def resolve(
     """
     if architecture["type"] != "auto":
         return dict(architecture)
-    if texts is not Texts.NONE:
-        own: dict[str, Any] = {"hidden": [], "text_dropout": 0.7} if texts is Texts.ALL else {}
+    if texts is not TokenUse.NONE:
+        own: dict[str, Any] = {"hidden": [], "text_dropout": 0.7} if texts is TokenUse.ALL else {}
         return {"type": "wide_and_deep", "text_encoder": "pooling", **own}
     return default(natural_shape(architecture, arrays, alone) or (), rows)
 
@@ -195,10 +200,10 @@ def default(input_shape: Shape, rows: int) -> dict[str, Any]:
     return {"type": "mlp", "hidden": [128, 64], "dropout": 0.1}
 
 
-def why_default(is_image: bool, rows: int, texts: Texts = Texts.NONE) -> str:
+def why_default(is_image: bool, rows: int, texts: TokenUse = TokenUse.NONE) -> str:
     """Return why `auto` stands for the network that `resolve` returns, for a sentence."""
-    if texts is not Texts.NONE:
-        return "all columns are read as tokens" if texts is Texts.ALL else "a column is read as tokens"
+    if texts is not TokenUse.NONE:
+        return "all columns are read as tokens" if texts is TokenUse.ALL else "a column is read as tokens"
     if is_image:
         return "the only feature is an image"
     if rows < _FEW_ROWS:

@@ -283,14 +283,14 @@ def _labels(table: TableData, target: str, known: Rows) -> ColumnData:
     return column if len(known) == table.rows else column.stored(known, table.storage)
 
 
-def _texts(columns: Columns, features: tuple[str, ...], options: FeatureOptions) -> architectures.Texts:
+def _texts(columns: Columns, features: tuple[str, ...], options: FeatureOptions) -> architectures.TokenUse:
     """Return whether columns are read as tokens."""
     encodings = [options.encoding(name) if columns[name].kind is ColumnKind.TEXT else None for name in features]
-    return architectures.Texts.among(encodings)
+    return architectures.TokenUse.among(encodings)
 
 
 def _resolve_architecture(
-    spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int, texts: architectures.Texts
+    spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int, texts: architectures.TokenUse
 ) -> dict[str, Any]:
     """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
     _require_known_shapes(features, [columns[name] for name in features])
@@ -298,7 +298,7 @@ def _resolve_architecture(
     return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows, texts=texts)
 
 
-def _auto_reason(spec: JobSpec, architecture: Mapping[str, Any], rows: int, texts: architectures.Texts) -> str:
+def _auto_reason(spec: JobSpec, architecture: Mapping[str, Any], rows: int, texts: architectures.TokenUse) -> str:
     """Return why `auto` stands for this network; empty if the request names one."""
     if spec.architecture["type"] != "auto":
         return ""

@@ -141,7 +141,7 @@ def _resolve_architecture(
     spec: JobSpec, features: list[ColumnSummary], train_rows: int, options: FeatureOptions
 ) -> dict[str, Any]:
     arrays, alone = _array_shapes(features)
-    texts = architectures.Texts.among(
+    texts = architectures.TokenUse.among(
         [options.encoding(column.name) if column.kind == ColumnKind.TEXT else None for column in features]
     )
     return architectures.resolve(spec.architecture, arrays, alone=alone, rows=train_rows, texts=texts)
