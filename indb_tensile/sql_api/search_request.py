@@ -159,7 +159,7 @@ def _check_variant(variant: Json, spec: Json, space: Json, table: Table) -> None
     check_ensemble(architecture, hyperparams, starts=spec.get("init_from") is not None)
     check_targets_of_estimator(architecture, spec["task"], several=bool(spec.get("targets")))
     check_estimator({**arguments, "architecture": architecture, "hyperparams": hyperparams})
-    check_tokens(architecture, variant.get("preprocess", spec["preprocess"]))
+    check_tokens(architecture, arguments["preprocess"])
     if "preprocess" in variant:
         columns = {column.name: (column.type, column.kind) for column in used_columns(table, spec)}
         check_preprocess_columns(check_preprocess(variant["preprocess"]), columns, str(table), table.column_names)

@@ -15,20 +15,20 @@ from tests.e2e.trainings import child_pids, wait_until_training, weights
 pytestmark = pytest.mark.postgres
 
 TABLE = """
-create type mood as enum ('calm', 'loud');
-create table people as
+create type temper as enum ('calm', 'loud');
+create table persons as
 select n as id, sin(n) as a, (array['x', 'y', 'z'])[n % 3 + 1] as b, 10 + 3 * sin(n) as height,
        100 * (n % 3) as weight, array[sin(n), n % 3, 5]::real[] as sizes,
        case when n % 41 = 0 then null else array_remove(array[case when sin(n) > 0 then 'up' end,
          case when n % 3 = 1 then 'a "b"' end, case when n % 3 = 2 then 'c,d' end], null) end as tags,
-       case n % 3 when 0 then array['calm', 'loud'] when 1 then array['loud'] else '{}' end::mood[] as moods,
+       case n % 3 when 0 then array['calm', 'loud'] when 1 then array['loud'] else '{}' end::temper[] as moods,
        case n % 3 when 0 then array[10, 2] when 1 then array[10] else '{}' end::int[] as codes,
        sin(n) > 0 as is_up, n % 3 = 1 as is_b
   from generate_series(1, 400) as n;
-alter table people add primary key (id);
-grant select on people to tensile_reader"""
+alter table persons add primary key (id);
+grant select on persons to tensile_reader"""
 TRAIN = """
-select tensile_train(%s, 'people', %s, features => array['a', 'b'], architecture => %s, hyperparams => %s,
+select tensile_train(%s, 'persons', %s, features => array['a', 'b'], architecture => %s, hyperparams => %s,
                      task => %s)"""
 MODELS = {
     "several": ('["height", "weight"]', "mlp", None),
@@ -66,63 +66,65 @@ def test_models_of_several_values_predict_alike_in_every_way(demo: psycopg.Conne
     metrics = dict(rows(demo, "select * from tensile_evaluate('several')"))
     assert metrics["r2"] == pytest.approx((metrics["r2(height)"] + metrics["r2(weight)"]) / 2)
     assert metrics["r2"] > 0.9
-    assert dict(rows(demo, "select * from tensile_evaluate('several', 'people')"))["rmse(height)"] < 1.5
+    assert dict(rows(demo, "select * from tensile_evaluate('several', 'persons')"))["rmse(height)"] < 1.5
     for model in ("several", "vector"):
         single = [
-            row[0] for row in rows(demo, f"select tensile_predict_values('{model}', p) from people as p order by id")
+            row[0] for row in rows(demo, f"select tensile_predict_values('{model}', p) from persons as p order by id")
         ]
-        predicted = f"select value, label, targets from tensile_predict_table('{model}', 'people')"
+        predicted = f"select value, label, targets from tensile_predict_table('{model}', 'persons')"
         table = rows(demo, f"{predicted} order by (key ->> 'id')::int")
         assert all((value, label) == (None, None) for value, label, _ in table)
         listed = [list(own.values()) if isinstance(own, dict) else own for *_, own in table]
         for one, other in zip(single, listed, strict=True):
             assert one == pytest.approx(other, rel=1e-5, abs=1e-3)
     assert list(table[0][2]) == table[0][2], "a vector is a list"
-    batch = rows(demo, "select tensile_predict_batch_values('vector', array_agg(p order by id)) from people as p")[0][
+    batch = rows(demo, "select tensile_predict_batch_values('vector', array_agg(p order by id)) from persons as p")[
         0
-    ]
+    ][0]
     assert batch[0] == pytest.approx(single[0], abs=1e-3)
     with pytest.raises(
         psycopg.errors.InvalidParameterValue, match=r'predicts \["height", "weight"\], 2 values'
     ) as caught:
-        rows(demo, "select tensile_predict('several', p) from people as p where id = 1")
+        rows(demo, "select tensile_predict('several', p) from persons as p where id = 1")
     assert caught.value.diag.message_hint == "Ask for them with tensile_predict_values(...)."
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="has no labels"):
-        rows(demo, "select tensile_predict_label('several', p) from people as p where id = 1")
+        rows(demo, "select tensile_predict_label('several', p) from persons as p where id = 1")
 
 
 def test_models_of_label_sets_predict_alike_in_every_way(running: Service, demo: psycopg.Connection) -> None:
     assert dict(rows(demo, "select * from tensile_evaluate('tags')"))["f1_micro"] > 0.9
-    right = "select count(*) from people as p where tags is not null and tensile_predict_labels('tags', p) <@ tags"
+    right = "select count(*) from persons as p where tags is not null and tensile_predict_labels('tags', p) <@ tags"
     assert rows(demo, right)[0][0] > 350
     compared = """
         select count(*) filter (where t.label::text[] = tensile_predict_labels(%s, p)
                                   and t.label = tensile_predict_label(%s, p)), min((t.probabilities ->> %s)::float8)
-          from tensile_predict_table(%s, 'people', with_probabilities => true) as t
-          join people as p on p.id = (t.key ->> 'id')::int"""
+          from tensile_predict_table(%s, 'persons', with_probabilities => true) as t
+          join persons as p on p.id = (t.key ->> 'id')::int"""
     for model, label in (("tags", 'a "b"'), ("moods", "calm"), ("codes", "10"), ("booleans", "is_b")):
         same, least = rows(demo, compared, model, model, label, model)[0]
         assert (same, least < 0.2) == (400, True), model
-    chances = dict(rows(demo, "select p.* from people, tensile_predict_proba('codes', people) as p where id = 3"))
+    chances = dict(rows(demo, "select p.* from persons, tensile_predict_proba('codes', persons) as p where id = 3"))
     assert (min(chances.values()) > 0.8, set(chances)) == (True, {"2", "10"})
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="a set of labels and not a number"):
-        rows(demo, "select tensile_predict('tags', p) from people as p where id = 1")
+        rows(demo, "select tensile_predict('tags', p) from persons as p where id = 1")
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="sets of labels, and has no confusion matrix"):
         rows(demo, "select * from tensile_confusion_matrix('tags')")
     into = [
-        rows(demo, f"select tensile_predict_into('{model}', 'people', '{model}_out')")[0][0]
+        rows(demo, f"select tensile_predict_into('{model}', 'persons', '{model}_out')")[0][0]
         for model in ("tags", "several")
     ]
     assert running.until_ended(*into) == ["succeeded"] * 2
-    equal = "select count(*) from tags_out join people as p using (id) where label = tensile_predict_label('tags', p)"
+    equal = (
+        "select count(*) from tags_out join persons as p using (id) where label = tensile_predict_label('tags', p)"
+    )
     assert rows(demo, equal) == [(400,)]
     assert rows(demo, "select count(distinct (targets ->> 'height')::float8) > 300 from several_out") == [(True,)]
 
 
 def test_views_functions_triggers_splits_and_explanations_know_several_targets(demo: psycopg.Connection) -> None:
     for model in ("several", "tags"):
-        rows(demo, f"select tensile_create_predict_view('{model}', 'people', 'v_{model}')")
-        rows(demo, f"select tensile_create_predict_function('{model}', 'people', 'f_{model}')")
+        rows(demo, f"select tensile_create_predict_view('{model}', 'persons', 'v_{model}')")
+        rows(demo, f"select tensile_create_predict_function('{model}', 'persons', 'f_{model}')")
     view = "select predicted_targets = f_several(a, b), cardinality(predicted_targets) from v_several where id = 7"
     assert rows(demo, view) == [(True, 2)]
     assert rows(demo, "select predicted_tags = f_tags(a, b) from v_tags where id = 7") == [(True,)]
@@ -134,7 +136,7 @@ def test_views_functions_triggers_splits_and_explanations_know_several_targets(d
     parts = rows(demo, "select part, count(*) from tensile_split('tags') group by 1 order by 1")
     assert sum(count for part, count in parts if part is None) == 400 // 41
     share = """select sum(attribution), max(prediction) - max(baseline), max(class)
-                 from people, tensile_explain_prediction(%s, people, label => %s) where id = 8"""
+                 from persons, tensile_explain_prediction(%s, persons, label => %s) where id = 8"""
     for model, label in (("several", "weight"), ("tags", "up")):
         total, difference, named = rows(demo, share, model, label)[0]
         assert (total, named) == (pytest.approx(difference, abs=1e-4), label)
