@@ -18,6 +18,11 @@ TOGETHER = {
         "tests/e2e/test_transform.py",
         "tests/e2e/test_understanding.py",
         "tests/e2e/test_predict_into.py",
+        "tests/e2e/test_searches.py",
+        "tests/e2e/test_estimators.py",
+        "tests/e2e/test_targets.py",
+        "tests/e2e/test_texts.py",
+        "tests/e2e/test_examples.py",
     ),
     "models captured once, and forks with the shim preloaded": (
         "tests/executor/run/test_runner.py",

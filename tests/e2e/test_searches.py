@@ -69,7 +69,7 @@ def test_a_search_trains_many_trials_briefly_and_few_to_their_end(running: Servi
 
 
 def test_only_a_better_trial_replaces_the_deployed_version(running: Service, demo: psycopg.Connection) -> None:
-    first, second = (search(demo, "kept", f"trials => 2, search_seed => {seed}") for seed in (1, 1))
+    first, second = (search(demo, "kept_best", f"trials => 2, search_seed => {seed}") for seed in (1, 1))
     assert running.until_ended(first, second) == ["succeeded"] * 2
     stays = """select v.not_deployed from tensile.model_versions as v join tensile.jobs as j using (version_id)
                 where j.job_id = %s"""
@@ -78,7 +78,7 @@ def test_only_a_better_trial_replaces_the_deployed_version(running: Service, dem
     assert "is not better than" in reason
     assert (
         running.value(
-            "select count(*) from tensile.deployments join tensile.models using (model_id) where name = 'kept'"
+            "select count(*) from tensile.deployments join tensile.models using (model_id) where name = 'kept_best'"
         )
         == 1
     )
