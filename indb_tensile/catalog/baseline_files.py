@@ -1,4 +1,4 @@
-"""Files with the rows of baselines, between the trainer that leaves one and the process that computes the baseline.
+"""Files that pass rows from a trainer to the process that computes the baseline of the trained version.
 
 A file is taken by removing it. So a baseline is computed at most once: a process that is killed while it computes one
 leaves nothing behind, and the version has none.

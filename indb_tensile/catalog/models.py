@@ -49,7 +49,7 @@ class Publication:
 
 
 class Comparison(Protocol):
-    """What decides whether a new version replaces the deployed one. Fields as those of `Publication`."""
+    """The figures that decide whether a new version replaces the deployed one; `Publication` has all of them."""
 
     @property
     def metric_name(self) -> str | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, LiteralString
 
 from psycopg.rows import dict_row
@@ -137,17 +137,7 @@ def report_rung(connection: Connection, claimed: ClaimedJob, report: RungReport)
 
     Raises LostClaimError.
     """
-    values = {
-        "rung": report.rung,
-        "epoch": report.epoch,
-        "epochs": report.epochs,
-        "metric_name": report.metric_name,
-        "metric": report.metric,
-        "higher_is_better": report.higher_is_better,
-        "valid_loss": report.valid_loss,
-        "complete": report.complete,
-    }
-    return _decision(connection, "report_rung", claimed, values)
+    return _decision(connection, "report_rung", claimed, asdict(report))
 
 
 def rung_decision(connection: Connection, claimed: ClaimedJob) -> RungDecision:

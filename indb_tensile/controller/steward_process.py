@@ -4,8 +4,8 @@ import logging
 import threading
 
 from indb_tensile.backoff import Backoff
-from indb_tensile.controller.fork_client import ForkedProcess, ForkServer
-from indb_tensile.job import WorkerId
+from indb_tensile.controller.companion_process import CompanionProcess
+from indb_tensile.controller.fork_client import ForkServer
 
 log = logging.getLogger("controller")
 
@@ -13,61 +13,30 @@ _FIRST_PAUSE_S = 0.5  # after a steward that failed
 _LONGEST_PAUSE_S = 30.0
 
 
-class StewardProcess:
-    """Starts the steward when it is called. Times are monotonic seconds, given by the caller.
+class StewardProcess(CompanionProcess):
+    """Starts the steward when it is called.
 
     Any thread may call `call`; one thread calls the rest. A steward that ends with an error, or is killed, is started
     again after a pause that doubles with each failure.
     """
 
     def __init__(self, *, forks: ForkServer, module: str) -> None:
-        self._forks = forks
-        self._module = module
-        self._enabled = False
+        super().__init__(forks=forks, module=module)
         self._called = threading.Event()
-        self._process: ForkedProcess | None = None
         self._start_at_s = 0.0
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
-
-    @property
-    def asked(self) -> bool:
-        """Whether a steward runs or has been requested."""
-        return self._process is not None
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the running steward."""
-        return None if self._process is None else self._process.pid
 
     def call(self) -> None:
         """Say that there are searches to attend to."""
         self._called.set()
 
-    def serve(self, worker: WorkerId | None) -> None:
-        """Run stewards while there is a worker."""
-        self._enabled = worker is not None
-        if not self._enabled:
-            self.stop()
+    def _is_due(self, now_s: float) -> bool:
+        if not self._called.is_set() or now_s < self._start_at_s:
+            return False
+        self._called.clear()
+        return True
 
-    def attend(self, now_s: float) -> None:
-        """Notice that the steward has ended, and start it if it was called."""
-        self._forks.receive()
-        process = self._process
-        if process is not None and process.over:
-            self._process = None
-            self._judge(process, now_s)
-        if self._process is None and self._enabled and self._called.is_set() and now_s >= self._start_at_s:
-            self._called.clear()
-            self._process = self._forks.ask(self._module, descriptors={})
-
-    def stop(self) -> None:
-        """Stop the steward. Another one continues every search."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.abandon()
-
-    def _judge(self, process: ForkedProcess, now_s: float) -> None:
-        code = None if process.failed else process.reap()
+    def _ended(self, code: int | None, now_s: float) -> None:
         if code == 0:
             self._backoff.succeed()
             return

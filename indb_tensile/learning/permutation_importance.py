@@ -52,7 +52,10 @@ def permuted_columns(
 
 
 def importance_of(feature: str, metric: str, base: float, permuted: Sequence[float]) -> Importance:
-    """Return the importance of a column from the metric of the rows as they are, and of each permutation."""
+    """Return the importance of a column: how much worse the metric is, on average, when its values are permuted.
+
+    `base` is the metric of the rows as they are, and `permuted` holds the metric of each permutation.
+    """
     losses = [base - value if HIGHER_IS_BETTER[metric] else value - base for value in permuted]
     return Importance(feature=feature, importance=float(np.mean(losses)), deviation=float(np.std(losses)))
 

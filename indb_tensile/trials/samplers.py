@@ -44,9 +44,9 @@ class TrialSampler:
         if self.kind == "grid":
             return next(islice(grid(dict(self.space)), number - 1, None))
         study = optuna.create_study(direction="maximize", sampler=self._sampler(number))
-        known = self._distributions()
+        known, reached = self._distributions(), _by_trial(results)
         for trial, picks in sorted(picked.items())[-_MOST_STUDIED:]:
-            study.add_trial(_frozen(trial, picks, known, results))
+            study.add_trial(_frozen(picks, known, reached.get(trial, {})))
         asked = study.ask()
         picks = {}
 
@@ -90,14 +90,19 @@ def _suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
     )
 
 
-def _frozen(
-    number: TrialNumber,
-    picks: Picks,
-    known: Mapping[str, BaseDistribution],
-    results: Mapping[Stage, StageResult],
-) -> FrozenTrial:
-    """Return the trial as Optuna records it. A trial that waits at a rung counts as one that was stopped there."""
-    own = {rung: result for (trial, rung), result in sorted(results.items()) if trial == number}
+def _by_trial(results: Mapping[Stage, StageResult]) -> dict[TrialNumber, dict[int, StageResult]]:
+    """Return the results of each trial by rung, in the order of the rungs."""
+    reached: dict[TrialNumber, dict[int, StageResult]] = {}
+    for trial, rung in sorted(results):
+        reached.setdefault(trial, {})[rung] = results[trial, rung]
+    return reached
+
+
+def _frozen(picks: Picks, known: Mapping[str, BaseDistribution], own: Mapping[int, StageResult]) -> FrozenTrial:
+    """Return a trial with its results by rung as Optuna records it.
+
+    A trial that waits at a rung counts as one that was stopped there.
+    """
     last = own[max(own)] if own else None
     scores = {rung: result.score for rung, result in own.items() if result.score is not None}
     if last is None:

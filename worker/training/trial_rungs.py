@@ -8,7 +8,7 @@ its checkpoint: it holds no memory of the device and no place while others train
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from indb_tensile.catalog import searches
@@ -31,7 +31,7 @@ class EpochFigures:
 
     def to_json(self) -> dict[str, float | None]:
         """Return the figures as plain data for a checkpoint."""
-        return {"metric": self.metric, "valid_loss": self.valid_loss}
+        return asdict(self)
 
 
 class TrialRungs:

