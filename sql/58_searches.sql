@@ -212,22 +212,30 @@ $$;
 comment on function tensile.hold_trials(bigint, integer[]) is
   'tells trials that have just reached a rung to wait there, so that their trainers end at once; returns how many';
 
+create function tensile.prune_jobs(search bigint, jobs bigint[], reason text) returns bigint
+  language plpgsql volatile
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  update tensile.trials as t set pruned = true where t.search_id = search and t.job_id = any (jobs);
+  update tensile.jobs as j
+     set state = 'cancelled', awaits_jobs = false, waits_for = null, finished_at = now(), error_message = reason
+   where j.job_id = any (jobs);
+  return cardinality(jobs);
+end
+$$;
+comment on function tensile.prune_jobs(bigint, bigint[], text) is
+  'ends these trials of a search, whose jobs the caller has locked, for this reason, and returns how many';
+
 create function tensile.prune_unstarted(search bigint, reason text) returns bigint
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
 as $$
-declare
-  ended bigint[];
 begin
-  ended := array(
+  return tensile.prune_jobs(search, array(
     select j.job_id from tensile.jobs as j
      where j.search_id = search and j.job_id <> search and j.state = 'queued' and j.started_at is null
-       for no key update skip locked);
-  update tensile.trials as t set pruned = true where t.search_id = search and t.job_id = any (ended);
-  update tensile.jobs as j
-     set state = 'cancelled', awaits_jobs = false, waits_for = null, finished_at = now(), error_message = reason
-   where j.job_id = any (ended);
-  return cardinality(ended);
+       for no key update skip locked), reason);
 end
 $$;
 comment on function tensile.prune_unstarted(bigint, text) is
@@ -237,20 +245,13 @@ create function tensile.prune_trials(search bigint, numbers integer[], reason te
   language plpgsql volatile security definer
   set search_path = pg_catalog, pg_temp
 as $$
-declare
-  ended bigint[];
 begin
-  ended := array(
+  return tensile.prune_jobs(search, array(
     select j.job_id from tensile.jobs as j
      where j.awaits_jobs and j.state = 'queued' and j.search_id = search
        and j.job_id in (select t.job_id from tensile.trials as t
                          where t.search_id = search and t.number = any (numbers))
-       for no key update skip locked);
-  update tensile.trials as t set pruned = true where t.search_id = search and t.job_id = any (ended);
-  update tensile.jobs as j
-     set state = 'cancelled', awaits_jobs = false, waits_for = null, finished_at = now(), error_message = reason
-   where j.job_id = any (ended);
-  return cardinality(ended);
+       for no key update skip locked), reason);
 end
 $$;
 comment on function tensile.prune_trials(bigint, integer[], text) is
@@ -537,7 +538,7 @@ grant select on tensile.trials, tensile.trial_results, tensile.stat_trials, tens
   to tensile_user, tensile_monitor, tensile_worker;
 grant insert on tensile.trial_results to tensile_worker;
 
-revoke execute on function tensile.hold_search(), tensile.hold_trial(), tensile.follow_search(), tensile.notify_search(),
+revoke execute on function tensile.hold_search(), tensile.hold_trial(), tensile.prune_jobs(bigint, bigint[], text), tensile.follow_search(), tensile.notify_search(),
   tensile.active_searches(), tensile.add_trial(bigint, integer, jsonb, jsonb, double precision[], jsonb),
   tensile.allow_rung(bigint, integer, integer), tensile.hold_trials(bigint, integer[]),
   tensile.prune_unstarted(bigint, text), tensile.prune_trials(bigint, integer[], text), tensile.end_search(bigint, bigint, bigint, text, text),

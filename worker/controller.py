@@ -166,10 +166,8 @@ def _run(settings: Settings) -> None:
             stop_trainers=trainers.kill_all,
         )
         stack.callback(heartbeat.close)
-        listener = ListenerThread(
-            Listener(settings.dsn, application_name="tensile listener"), partial(_pass_on, mailbox, companions)
-        )
-        stack.callback(listener.close)
+        notifications = Listener(settings.dsn, application_name="tensile listener")
+        stack.callback(ListenerThread(notifications, partial(_pass_on, mailbox, companions)).close)
         _start_housekeeping(settings, stack, companions)
         stack.callback(trainers.close)  # called first on exit: no trainer may run without a controller
         _listen_to_signals(mailbox, chosen, settings.capacity_bytes)

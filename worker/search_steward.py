@@ -26,7 +26,7 @@ from indb_tensile.errors import TensileError
 from indb_tensile.job import JobId
 from indb_tensile.log import start_log
 
-from .searching.search_step import SearchStep
+from .searching.search_steps import SearchSteps
 
 IDLE_S = 20.0  # without a search, after which the process ends
 _LOCK_TIMEOUT_MS = 100  # a search whose owner has locked a row is looked at again later, and delays no other
@@ -60,6 +60,7 @@ class SearchSteward:
     def __init__(self, session: Session, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._clock_s = clock_s
+        self._steps: dict[JobId, SearchSteps] = {}  # checking a search and counting its grid take time
         self._faults: dict[JobId, int] = {}  # by search: steps in a row that failed by a fault of ours
 
     def run(self, wait: Callable[[float], object]) -> None:
@@ -76,14 +77,17 @@ class SearchSteward:
         active = self._session.run(searches.active_searches)
         for search in active:
             self._step(search)
-        self._faults = {search.search: self._faults.get(search.search, 0) for search in active}
+        numbers = {search.search for search in active}
+        self._faults = {number: faults for number, faults in self._faults.items() if number in numbers}
+        self._steps = {number: steps for number, steps in self._steps.items() if number in numbers}
         return len(active)
 
     def _step(self, search: ActiveSearch) -> None:
         """Take one step in a search. A search whose step fails delays no other."""
         number = search.search
         try:
-            self._session.run(SearchStep(search).take, wait_for_locks=False)
+            steps = self._steps_of(search)
+            self._session.run(partial(steps.take, running_s=search.running_s), wait_for_locks=False)
         except TensileError as error:
             if is_outage(error):
                 raise
@@ -97,11 +101,18 @@ class SearchSteward:
                 self._end(number, TensileError(f"search {number} cannot go on: {server_message(error)}"))
         except Exception as error:
             log.exception("search %s", number)
+            self._steps.pop(number, None)
             self._faults[number] = self._faults.get(number, 0) + 1
             if self._faults[number] >= _MOST_FAULTS:
                 self._end(number, TensileError(f"search {number} cannot go on: {type(error).__name__}: {error}"))
         else:
             self._faults.pop(number, None)
+
+    def _steps_of(self, search: ActiveSearch) -> SearchSteps:
+        steps = self._steps.get(search.search)
+        if steps is None or steps.spec != search.spec:
+            steps = self._steps[search.search] = SearchSteps(search)
+        return steps
 
     def _end(self, search: JobId, error: TensileError) -> None:
         log.info("search %s fails: %s", search, error)

@@ -13,6 +13,7 @@ from torch import nn
 from indb_tensile.errors import DataError, MissingError, RequestError
 from indb_tensile.job import JobSpec, Snapshot, Task
 from indb_tensile.learning import architectures
+from indb_tensile.learning.checked_options import CheckedOptions
 from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, ColumnRows, Columns, Rows, TableData
 from indb_tensile.learning.datareport import Fact, ReportInput, report_data
 from indb_tensile.learning.documents import with_derived
@@ -22,7 +23,6 @@ from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
-from indb_tensile.learning.model_metrics import default_metric
 from indb_tensile.learning.preprocessor import Preprocessor, choose_features, require_present
 from indb_tensile.learning.preprocessor_fitting import fit
 from indb_tensile.learning.relation_reader import read, require_same_numbers
@@ -45,14 +45,9 @@ from indb_tensile.learning.target_columns import with_combined
 from indb_tensile.learning.targets import TargetEncoding, fit_target, labeled, link_function_of
 from indb_tensile.learning.training_length import FEWEST_VALID_ROWS
 from indb_tensile.learning.weighted_losses import loss_for
-from indb_tensile.request.early_stop_rules import check_early_stop
 from indb_tensile.request.estimator_rules import check_ensemble, check_targets_of_estimator
-from indb_tensile.request.hyperparam_rules import check_hyperparams, check_schedule, check_weights
-from indb_tensile.request.loss_rules import check_loss
-from indb_tensile.request.network_rules import check_architecture
+from indb_tensile.request.hyperparam_rules import check_weights
 from indb_tensile.request.split_rules import check_split_use
-from indb_tensile.request.task_rules import check_metric, check_named_targets
-from indb_tensile.request.token_rules import check_tokens
 
 _FEWEST_TRAIN_ROWS = 2  # batch normalisation and every standard deviation need two
 
@@ -120,7 +115,7 @@ def prepare(
         owner_oid = None
         exclude = tuple(name for name in spec.exclude if name in snapshot.columns)
         spec = replace(spec, relation=snapshot.relation, exclude=exclude, column_numbers={})
-    checked = _CheckedOptions.of(spec)
+    checked = CheckedOptions.of(spec)
     _require_part_tables(spec, checked.split)
     spec = _without_later_columns(spec, (checked.split.withheld, checked.weights.column))
 
@@ -161,7 +156,7 @@ def prepare(
     return assemble(table, spec, room, consume=True, start=start)
 
 
-def _other_columns(checked: "_CheckedOptions", names: Sequence[str]) -> list[str]:
+def _other_columns(checked: CheckedOptions, names: Sequence[str]) -> list[str]:
     """Return the columns that divide and weigh the rows. Refuses a table without one of them, or without the key."""
     divider, weight = checked.split.divider, checked.weights.column
     if divider is not None and divider not in names:
@@ -206,7 +201,7 @@ def assemble(
     With `consume` the table's columns are emptied and their memory is freed. Raises MemoryLimitError or
     HostMemoryError for a network that does not fit in `room`, before the network is allocated.
     """
-    checked = _CheckedOptions.of(spec)
+    checked = CheckedOptions.of(spec)
     features = _features(table.described, spec, checked.options)
     table = with_combined(table, spec.target, spec.targets, spec.task)
     known = labeled(spec.target, table.columns[spec.target], table.storage)
@@ -215,14 +210,9 @@ def assemble(
     require_present(columns, features, checked.options, known)
     parts = divide_rows(table, known, checked.split)
     train, valid, test = row_numbers(table, known, parts)
-    link = link_function_of(spec.hyperparams.get("loss"))
-    labels = _labels(table, spec.target, known)
-    target = fit_target(spec.target, spec.task, labels, parts.train, link, spec.targets)
+    target = _fit_target(table, spec, known, parts)
     if start is not None:
-        target = start.keep_target(target)
-        features = start.in_order(features)
-        if spec.architecture["type"] == "auto":
-            spec = replace(spec, architecture=architectures.without_layout(start.architecture))
+        spec, target, features = _continue_from(start, spec, target, features)
     texts = _texts(columns, features, checked.options)
     architecture = _resolve_architecture(spec, columns, features, len(train), texts)
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
@@ -231,9 +221,7 @@ def assemble(
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
     architecture = architectures.with_layout(architecture, preprocessor.layout)
-    settings = settings_of(spec, architecture, len(train), starts=start is not None)
-    check_targets_of_estimator(architecture, target.task, several=target.outputs > 1)
-    check_ensemble(architecture, spec.hyperparams, starts=start is not None)
+    settings = _settings_for(spec, architecture, target, len(train), starts=start is not None)
     module = _build_module(architecture, preprocessor, settings, room, start)
     _require_batches(module, len(train), settings)
     report = report_data(
@@ -277,10 +265,22 @@ def _features(described: Sequence[Column], spec: JobSpec, options: FeatureOption
     return choose_features(described, target, spec.features, (*left_out(spec), *others), options)
 
 
-def _labels(table: TableData, target: str, known: Rows) -> ColumnData:
-    """Return the targets that are known."""
-    column = table.columns[target]
-    return column if len(known) == table.rows else column.stored(known, table.storage)
+def _fit_target(table: TableData, spec: JobSpec, known: Rows, parts: Parts) -> TargetEncoding:
+    """Fit the encoding of the target to the rows that have one."""
+    column = table.columns[spec.target]
+    labels = column if len(known) == table.rows else column.stored(known, table.storage)
+    link = link_function_of(spec.hyperparams.get("loss"))
+    return fit_target(spec.target, spec.task, labels, parts.train, link, spec.targets)
+
+
+def _continue_from(
+    start: StartingWeights, spec: JobSpec, target: TargetEncoding, features: tuple[str, ...]
+) -> tuple[JobSpec, TargetEncoding, tuple[str, ...]]:
+    """Return the specification, target and features with what a training takes over from another version."""
+    target, features = start.keep_target(target), start.in_order(features)
+    if spec.architecture["type"] == "auto":
+        spec = replace(spec, architecture=architectures.without_layout(start.architecture))
+    return spec, target, features
 
 
 def _texts(columns: Columns, features: tuple[str, ...], options: FeatureOptions) -> architectures.TokenUse:
@@ -309,6 +309,16 @@ def _with_paths(table: TableData, features: Sequence[str], options: FeatureOptio
     """Return the columns with those that the chosen paths of documents become."""
     documents = [name for name in features if table.columns[name].kind is ColumnKind.DOCUMENT]
     return with_derived(table.columns, options.document_paths(documents), table.storage)
+
+
+def _settings_for(
+    spec: JobSpec, architecture: dict[str, Any], target: TargetEncoding, rows: int, *, starts: bool
+) -> TrainingSettings:
+    """Return the settings of the training. Refuses a network that cannot learn this target, or no ensemble."""
+    settings = settings_of(spec, architecture, rows, starts=starts)
+    check_targets_of_estimator(architecture, target.task, several=target.outputs > 1)
+    check_ensemble(architecture, spec.hyperparams, starts=starts)
+    return settings
 
 
 def _build_module(
@@ -372,34 +382,6 @@ def left_out(spec: JobSpec) -> tuple[str, ...]:
         return spec.exclude
     withheld = (split.withheld, spec.hyperparams.get("weight"))
     return (*spec.exclude, *(name for name in withheld if name is not None))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CheckedOptions:
-    """The options of a request that `prepare` needs before the table is read, each checked."""
-
-    split: Split
-    options: FeatureOptions
-    weights: WeightOptions
-    metric: str
-
-    @classmethod
-    def of(cls, spec: JobSpec) -> "_CheckedOptions":
-        """Check every option of the specification."""
-        check_named_targets(spec.target, spec.targets)
-        check_architecture(spec.architecture)
-        check_tokens(spec.architecture, spec.preprocess)
-        check_loss(check_hyperparams(spec.hyperparams), spec.task)
-        split = Split.parse(spec.split)
-        check_schedule(spec.hyperparams, spec.split)
-        if spec.early_stop is not None:
-            check_early_stop(spec.early_stop, spec.task, spec.split)
-        return cls(
-            split=split,
-            options=FeatureOptions.parse(spec.preprocess),
-            weights=WeightOptions.parse(spec.hyperparams),
-            metric=default_metric(spec.task) if spec.metric is None else check_metric(spec.task, spec.metric),
-        )
 
 
 def _chosen(spec: JobSpec, settings: TrainingSettings) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ the same batches.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -206,8 +206,7 @@ def _copy_rows(
     """Copy the rows of every table, one table after another."""
     located, others = described.located, [part.located for part in parts.values()]
     wires = _copied_wires(described, chosen)
-    types = {column.name: column.type for column in described.columns}
-    digest = hashlib.sha256(repr([*((name, types[name]) for name in wires), *parts]).encode())
+    digest = _digest_of_types(described, wires, parts)
     statistics = read_statistics(connection, [oid for each in (located, *others) for oid in each.oids], wires)
     statistics = replace(statistics, test_rows=_test_rows(connection, parts, wires))
     stored_bytes = statistics.stored_bytes
@@ -266,6 +265,14 @@ def _copy_rows(
         storage=store.storage,
         sections=sections,
     )
+
+
+def _digest_of_types(
+    described: DescribedRelation, wires: Mapping[str, CopyEncoding], parts: Iterable[str]
+) -> "hashlib._Hash":
+    """Return the digest of the rows before the first one: the columns' types, and which parts have own tables."""
+    types = {column.name: column.type for column in described.columns}
+    return hashlib.sha256(repr([*((name, types[name]) for name in wires), *parts]).encode())
 
 
 def _test_rows(

@@ -19,6 +19,7 @@ from indb_tensile.learning.encoders import Arrays, Numbers, Times
 from indb_tensile.learning.preprocessor import Encoder, Preprocessor, Recipe
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.text_encoders import Ordinals
+from indb_tensile.request.feature_rules import check_learned_features
 
 _Encoder = TypeVar("_Encoder", bound=Encoder)
 
@@ -51,15 +52,7 @@ class StartingWeights:
         Raises RequestError if the version learned from other columns.
         """
         learned = self.bundle.preprocessor.recipe.features
-        absent = [name for name in learned if name not in features]
-        more = [name for name in features if name not in learned]
-        if absent or more:
-            parts = [f"without {', '.join(absent)}"] * bool(absent) + [f"with {', '.join(more)}"] * bool(more)
-            raise RequestError(
-                f"init_from: the features are those of {self.title} {' and '.join(parts)}",
-                detail=f"It learned from: {', '.join(learned)}.",
-                hint="Name the same columns with features, or leave init_from out.",
-            )
+        check_learned_features(self.title, learned, features)
         return learned
 
     def keep_target(self, fitted: TargetEncoding) -> TargetEncoding:

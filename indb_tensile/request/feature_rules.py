@@ -1,4 +1,4 @@
-"""Which columns may be features."""
+"""Checks the features of a training: which columns may be features, and which a training from a version needs."""
 
 from collections.abc import Sequence
 
@@ -16,3 +16,19 @@ def check_features(targets: Sequence[str], features: Sequence[str], relation: st
     if not features:
         hint = f"Name columns with features => array['...']. Columns: {', '.join(columns) or 'none'}."
         raise RequestError(f"no features are left in {relation}", hint=hint)
+
+
+def check_learned_features(version: str, learned: Sequence[str], features: Sequence[str]) -> None:
+    """Raise RequestError if a training has other features than the version that it starts from, in whatever order.
+
+    `version` describes that version, and `learned` are its features.
+    """
+    absent = [f'"{name}"' for name in learned if name not in features]
+    more = [f'"{name}"' for name in features if name not in learned]
+    if absent or more:
+        parts = [f"without {' and '.join(absent)}"] * bool(absent) + [f"with {' and '.join(more)}"] * bool(more)
+        raise RequestError(
+            f"init_from: the features are those of {version} {' and '.join(parts)}",
+            detail=f"It learned from: {', '.join(learned)}.",
+            hint="Leave features and exclude out, which takes over those of the version.",
+        )

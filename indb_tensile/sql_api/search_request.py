@@ -44,7 +44,7 @@ def search(plpy: Plpy, request: Json, last: LastRun | None = None) -> Json:
     first = resolve(space, first_picks)
     arguments: Json = {name: first[name] for name in SEARCHED if name in first}
     if "architecture" in arguments:
-        arguments["architecture"] = _as_text(arguments["architecture"])
+        arguments["architecture"] = json.dumps(arguments["architecture"])
 
     def complete(spec: Json, table: Table) -> None:
         _require_validation(spec)
@@ -64,7 +64,7 @@ def request_of(stored: Json) -> Json:
         raise RequestError("the stored specification of the search is not complete", hint=hint)
     arguments: Json = {name: space[name] for name in SEARCHED if name in space}
     if "architecture" in arguments:
-        arguments["architecture"] = _as_text(arguments["architecture"])
+        arguments["architecture"] = json.dumps(arguments["architecture"])
     return arguments | {
         "search": {name: value for name, value in stored.items() if name != "space" and value is not None}
     }
@@ -120,10 +120,6 @@ def _from_text(text: str) -> Json:
     except (ValueError, RecursionError) as error:
         hint = 'Give a name, or a JSON object such as {"type": "asha", "factor": 3, "rungs": 3}.'
         raise RequestError(f"prune is not valid JSON: {error}", hint=hint) from None
-
-
-def _as_text(architecture: Json) -> str:
-    return json.dumps(architecture)
 
 
 def _pin_start(plpy: Plpy, spec: Json) -> None:

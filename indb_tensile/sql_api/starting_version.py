@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import RequestError
+from ..request.feature_rules import check_learned_features
 from ..request.network_rules import LAYOUT_PARAMETERS, weights_misfit
 from ..request.request_fields import read_text
 from .inherited_arguments import LastRun
@@ -85,19 +86,8 @@ class StartingVersion:
                 hint="Leave architecture out, which takes over that of the version.",
             )
         if self._features is not None:
-            self._check_features(self._features, features)
+            check_learned_features(self._title, self._features, features)
             spec["features"] = self._features
-
-    def _check_features(self, learned: Sequence[str], features: Sequence[str]) -> None:
-        absent = [name for name in learned if name not in features]
-        more = [name for name in features if name not in learned]
-        if absent or more:
-            parts = [f"without {_listed(absent)}"] * bool(absent) + [f"with {_listed(more)}"] * bool(more)
-            raise RequestError(
-                f"init_from: the features are those of {self._title} {' and '.join(parts)}",
-                detail=f"It learned from: {', '.join(learned)}.",
-                hint="Leave features and exclude out, which takes over those of the version.",
-            )
 
     @property
     def _features(self) -> list[str] | None:

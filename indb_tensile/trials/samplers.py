@@ -7,7 +7,6 @@ results, so its values depend on nothing else.
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -29,20 +28,23 @@ _MOST_STUDIED = 300  # trials before this one from which TPE learns: the time of
 Picks = dict[str, Any]  # by the name of a dimension: the place of a choice, or a number of a range
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSampler:
     """Draws trials from a space (request/search_rules.py). `kind` is "tpe", "random" or "grid"."""
 
-    space: Mapping[str, Any]
-    kind: str
-    seed: int
+    def __init__(self, *, space: Mapping[str, Any], kind: str, seed: int) -> None:
+        self._space = dict(space)
+        self._kind = kind
+        self._seed = seed
+        self._grid = grid(self._space)
+        self._points: list[Picks] = []  # of the grid, as far as trials were drawn: each point takes time to compute
 
     def draw(
         self, number: TrialNumber, picked: Mapping[TrialNumber, Picks], results: Mapping[Stage, StageResult]
     ) -> Picks:
         """Return the picks of a trial. `picked` has those of earlier trials, and `results` what they have reached."""
-        if self.kind == "grid":
-            return next(islice(grid(dict(self.space)), number - 1, None))
+        if self._kind == "grid":
+            self._points.extend(islice(self._grid, max(number - len(self._points), 0)))
+            return self._points[number - 1]
         study = optuna.create_study(direction="maximize", sampler=self._sampler(number))
         known, reached = self._distributions(), _by_trial(results)
         for trial, picks in sorted(picked.items())[-_MOST_STUDIED:]:
@@ -54,17 +56,17 @@ class TrialSampler:
             picks[dimension.name] = _suggest(asked, dimension)
             return picks[dimension.name]
 
-        resolve(dict(self.space), pick)
+        resolve(self._space, pick)
         return picks
 
     def _sampler(self, number: TrialNumber) -> optuna.samplers.BaseSampler:
-        seed = zlib.crc32(f"{self.seed} {number}".encode())
-        if self.kind == "random":
+        seed = zlib.crc32(f"{self._seed} {number}".encode())
+        if self._kind == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
     def _distributions(self) -> dict[str, BaseDistribution]:
-        return {dimension.name: _distribution(dimension) for dimension in dimensions(dict(self.space))}
+        return {dimension.name: _distribution(dimension) for dimension in dimensions(self._space)}
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

@@ -184,7 +184,11 @@ def test_dropout_shifts_the_names_of_layers_and_not_their_order(origin: Prepared
             r'layer "4.weight" has shape \[2, 8\]',
         ),
         (rows(), {"architecture": {"type": "mlp", "hidden": [4]}}, r'layer "1.weight" has shape \[4, 14\], and in'),
-        (rows(), {"exclude": ("id", "size")}, r'the features are those of version 3 of model "flowers" without size'),
+        (
+            rows(),
+            {"exclude": ("id", "size")},
+            r'the features are those of version 3 of model "flowers" without "size"',
+        ),
         (rows(), {"architecture": {"type": "mlp", "hidden": [8, 8]}}, r'layer "3.weight" has shape \[8, 8\], and in'),
     ],
 )

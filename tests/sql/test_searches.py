@@ -14,7 +14,7 @@ from indb_tensile.job import ClaimedJob
 from tests.catalog.enqueue import claim, publication, register
 from tests.conftest import Database
 from worker.search_steward import SearchSteward
-from worker.searching.search_step import SearchStep
+from worker.searching.search_steps import SearchSteps
 
 from .conftest import Connection, refused, value
 
@@ -36,7 +36,7 @@ def search(alice: Connection, model: str = "m", more: str = "trials => 4, parall
 def step(worker: Connection, number: int) -> None:
     for active in searches.active_searches(worker):
         if active.search == number:
-            SearchStep(active).take(worker)
+            SearchSteps(active).take(worker, active.running_s)
 
 
 def report(worker: Connection, claimed: ClaimedJob, rung: int, metric: float, *, complete: bool = False) -> bool:

@@ -17,10 +17,10 @@ from indb_tensile.learning.baseline_input import baseline_input
 from indb_tensile.learning.boosted_baseline import why_no_baseline
 from indb_tensile.learning.class_figures import stored_figures
 from indb_tensile.learning.comparison import why_incomparable
-from indb_tensile.learning.datareport import report_result
 from indb_tensile.learning.held_out_importance import stored_importance
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.preparation import Prepared
+from indb_tensile.learning.result_report import report_result
 from indb_tensile.request.estimator_rules import is_estimator
 
 from ..captured_steps import parameters_of

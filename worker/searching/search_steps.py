@@ -1,4 +1,4 @@
-"""One step of one search: runs the search over the stored results, and writes what follows from them."""
+"""A step of a search runs the search over the stored results, and writes what follows from them."""
 
 import logging
 from collections.abc import Mapping
@@ -36,17 +36,16 @@ _TOO_LATE = "the time of the search was over before the trial began"
 _PRUNED = "other trials of the search were better at the rung that it had reached"
 
 
-class SearchStep:
-    """The next decisions of one search. Raises RequestError for a specification that cannot be searched."""
+class SearchSteps:
+    """Takes the steps of one search. Raises RequestError for a specification that cannot be searched."""
 
     def __init__(self, search: ActiveSearch) -> None:
         self._search = search.search
-        self._spec = dict(search.spec)
-        options, space = _checked(self._spec)
+        self.spec = dict(search.spec)
+        options, space = _checked(self.spec)
         self._space = space
-        self._deploy = str(self._spec.get("deploy", "if_better"))
-        most_s = options["max_duration_s"]
-        self._closing = most_s is not None and search.running_s >= most_s
+        self._deploy = str(self.spec.get("deploy", "if_better"))
+        self._most_s = options["max_duration_s"]
         self._rungs = rung_shares(options["prune"])
         self._rules = TrialRules(
             trials=options["trials"],
@@ -57,9 +56,13 @@ class SearchStep:
         )
         self._sampler = TrialSampler(space=space, kind=options["sampler"], seed=options["search_seed"])
 
-    def take(self, connection: Connection) -> None:
-        """Read the results, decide, and write the decisions. Safe to repeat."""
-        if self._closing:
+    def take(self, connection: Connection, running_s: float) -> None:
+        """Read the results, decide, and write the decisions. Safe to repeat.
+
+        `running_s` are the seconds since the first trial of the search.
+        """
+        closing = self._most_s is not None and running_s >= self._most_s
+        if closing:
             searches.prune_unstarted(connection, self._search, _TOO_LATE)
         trials = {trial.number: trial for trial in searches.trials_of(connection, self._search)}
         picked: dict[TrialNumber, dict[str, Any]] = {number: dict(trial.picks) for number, trial in trials.items()}
@@ -77,7 +80,7 @@ class SearchStep:
             self._rules,
             partial(_result, trials),
             begin,
-            may_begin=was_begun if self._closing else lambda stage: True,
+            may_begin=was_begun if closing else lambda stage: True,
         )
         self._train(connection, trials, picked, decided)
         self._hold(connection, trials, decided)
@@ -155,7 +158,7 @@ class SearchStep:
     def _new_trial(self, number: TrialNumber, picks: Mapping[str, Any]) -> NewTrial:
         """Return the trial with its specification, which a trainer checks like that of any other job."""
         arguments = resolve(self._space, pick_from(picks))
-        spec = {name: value for name, value in self._spec.items() if name != "search"}
+        spec = {name: value for name, value in self.spec.items() if name != "search"}
         spec |= {name: arguments[name] for name in SEARCHED if name in arguments} | {"deploy": "never"}
         spec = adapted(spec, self._space)
         known = {dimension.name: dimension for dimension in dimensions(self._space)}
