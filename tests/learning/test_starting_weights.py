@@ -218,5 +218,5 @@ def test_features_are_put_into_the_order_of_the_version_and_others_are_refused(o
     order = ("shape", "day", "kind", "count", "size")
     again = prepared(rows(), start=started(origin), exclude=(), features=order)
     assert again.preprocessor.recipe == origin.preprocessor.recipe
-    with pytest.raises(RequestError, match='are those of version 3 of model "flowers" without day'):
+    with pytest.raises(RequestError, match='are those of version 3 of model "flowers" without "day"'):
         prepared(rows(), start=started(origin), exclude=("day",))
