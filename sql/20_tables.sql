@@ -179,8 +179,8 @@ comment on table tensile.version_figures is
   'classes of the table, and only the model''s owner reads those';
 comment on column tensile.version_figures.version_id is 'version of the figure';
 comment on column tensile.version_figures.name is
-  'confusion_matrix and roc_curve, which name classes; calibration, feature_importance and baseline, which all who may '
-  'predict see';
+  'confusion_matrix, roc_curve, label_calibration and label_metrics, which name labels; calibration, '
+  'feature_importance and baseline, which all who may predict see';
 comment on column tensile.version_figures.figure is
   'rows: the figure, in the form that the function tensile_... of this name reads; metrics: those of a baseline; or '
   'reason: why it is not stored';

@@ -22,17 +22,19 @@ comment on function tensile.figure_rows(text, text, oid, integer, jsonb, text) i
   'caller''s search_path, because the view''s functions may need it';
 
 create function public.tensile_confusion_matrix(
-  model text, relation regclass default null, version integer default null
+  model text, relation regclass default null, version integer default null, label text default null
 ) returns table (actual text, predicted text, rows bigint)
   language sql volatile parallel unsafe rows 100
 begin atomic
   select f.row ->> 0, f.row ->> 1, (f.row ->> 2)::bigint
-    from tensile.figure_rows('confusion_matrix', model, relation::oid, version, '{}',
+    from tensile.figure_rows('confusion_matrix', model, relation::oid, version,
+                             pg_catalog.jsonb_build_object('label', label),
                              pg_catalog.current_setting('search_path')) as f (row);
 end;
-comment on function public.tensile_confusion_matrix(text, regclass, integer) is
+comment on function public.tensile_confusion_matrix(text, regclass, integer, text) is
   'returns how many rows of each label are predicted as each label, for the pairs that occur, on the rows of a '
-  'relation; without a relation, on the held-out rows of the training, which only the owner of the model may see';
+  'relation; with a label, how many rows have it and get it, as true and false, which a model of sets of labels needs; '
+  'without a relation, on the held-out rows of the training, which only the owner of the model may see';
 
 create function public.tensile_roc_curve(
   model text, label text default null, relation regclass default null, version integer default null
@@ -53,35 +55,52 @@ comment on function public.tensile_roc_curve(text, text, regclass, integer) is
   'relation; without a relation, on the held-out rows of the training, which only the owner of the model may see';
 
 create function public.tensile_calibration(
-  model text, relation regclass default null, version integer default null, bins integer default 15
+  model text, relation regclass default null, version integer default null, bins integer default 15,
+  label text default null
 ) returns table (bin integer, mean_predicted double precision, observed_share double precision, rows bigint)
   language sql volatile parallel unsafe rows 15
 begin atomic
   select (f.row ->> 0)::integer, (f.row ->> 1)::double precision, (f.row ->> 2)::double precision,
          (f.row ->> 3)::bigint
     from tensile.figure_rows('calibration', model, relation::oid, version,
-                             pg_catalog.jsonb_build_object('bins', bins),
+                             pg_catalog.jsonb_build_object('bins', bins, 'label', label),
                              pg_catalog.current_setting('search_path')) as f (row);
 end;
-comment on function public.tensile_calibration(text, regclass, integer, integer) is
-  'returns for bins of the probability of the predicted label: its mean, the share of right predictions, and the '
-  'rows, on the rows of a relation; without a relation, on the held-out rows of the training';
+comment on function public.tensile_calibration(text, regclass, integer, integer, text) is
+  'returns for bins of a probability its mean, the share of rows for which it came true, and the rows: of the '
+  'probability of a label, else of the predicted label, or of all labels of sets together; on the rows of a relation, '
+  'or without one on the held-out rows of the training';
+
+create function public.tensile_label_metrics(
+  model text, relation regclass default null, version integer default null, label text default null
+) returns table (name text, metric text, value double precision, rows bigint)
+  language sql volatile parallel unsafe rows 100
+begin atomic
+  select f.row ->> 0, f.row ->> 1, (f.row ->> 2)::double precision, (f.row ->> 3)::bigint
+    from tensile.figure_rows('label_metrics', model, relation::oid, version,
+                             pg_catalog.jsonb_build_object('label', label),
+                             pg_catalog.current_setting('search_path')) as f (row);
+end;
+comment on function public.tensile_label_metrics(text, regclass, integer, text) is
+  'returns the metrics of each class, of each label of sets, or of each of several targets by itself, and the rows that '
+  'have it, on the rows of a relation; without a relation, on the held-out rows of the training, which only the owner '
+  'of the model may see';
 
 create function public.tensile_feature_importance(
   model text, relation regclass default null, version integer default null, repeats integer default null,
-  seed bigint default null
+  seed bigint default null, label text default null
 ) returns table (feature text, importance double precision, deviation double precision, metric text)
   language sql volatile parallel unsafe rows 30
 begin atomic
   select f.row ->> 0, (f.row ->> 1)::double precision, (f.row ->> 2)::double precision, f.row ->> 3
     from tensile.figure_rows('feature_importance', model, relation::oid, version,
-                             pg_catalog.jsonb_build_object('repeats', repeats, 'seed', seed),
+                             pg_catalog.jsonb_build_object('repeats', repeats, 'seed', seed, 'label', label),
                              pg_catalog.current_setting('search_path')) as f (row);
 end;
-comment on function public.tensile_feature_importance(text, regclass, integer, integer, bigint) is
+comment on function public.tensile_feature_importance(text, regclass, integer, integer, bigint, text) is
   'returns by how much the model''s metric gets worse if the values of a feature are permuted among the rows: the mean '
   'and the deviation over some permutations, on at most 5000 rows of a relation; without a relation, on the held-out '
-  'rows of the training';
+  'rows of the training; with a label of a set, or one of several targets, by the metric of that one';
 
 create function tensile.attributions(
   model text, input anycompatible, version integer, label text, seed bigint

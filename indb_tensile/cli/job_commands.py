@@ -22,6 +22,7 @@ from indb_tensile.cli.statements import statement
 from indb_tensile.cli.training_options import training_arguments, training_options
 from indb_tensile.errors import MissingError
 from indb_tensile.job import JobState
+from indb_tensile.request.figure_rules import REPORTED_METRICS
 
 TIMED_OUT = 7
 INTERRUPTED = 130
@@ -55,16 +56,25 @@ def job(dsn: str | None, as_json: bool, job_id: int) -> None:
 @dsn_option
 @json_option
 @click.argument("job_id", type=int)
-def metrics(dsn: str | None, as_json: bool, job_id: int) -> None:
+@click.option("--by-label", is_flag=True, help="show the metrics of each class, label or target on the held-out rows")
+@click.option("--chart", "charted", metavar="METRIC", help="draw this metric of the validation rows, not the losses")
+def metrics(dsn: str | None, as_json: bool, job_id: int, by_label: bool, charted: str | None) -> None:
     """Show the losses and metrics of a job after each epoch, a chart of both losses, and the baseline's metric."""
     with open_connection(dsn) as connection:
         _read_job(connection, job_id)
         epochs = _rows(connection, "epochs", {"job": job_id})
         judged = _rows(connection, "judged", {"job": job_id})
+        labels = _rows(connection, "label_metrics", {"job": job_id}) if by_label else []
+    names = sorted({name for row in epochs for name in row["metrics"]})
+    if charted is not None and charted not in names:
+        known = f"its metrics are {', '.join(names)}" if names else "it has no metrics of validation rows yet"
+        raise MissingError(f"job {job_id} has no metric {charted}", hint=known)
+    if by_label:
+        _show_labels(job_id, labels, as_json=as_json)
+        return
     if as_json:
         show_rows(epochs, as_json=True)
         return
-    names = sorted({name for row in epochs for name in row["metrics"]})
     losses = ("epoch", "loss", "valid_loss")
     shown = _fitting(names) if out.is_terminal else names
     table = [
@@ -74,14 +84,31 @@ def metrics(dsn: str | None, as_json: bool, job_id: int) -> None:
     if shown != names:
         warn(f"not shown, but in --json: {', '.join(names[len(shown) :])}")
     lines = {name: [(row["epoch"], row[name]) for row in epochs] for name in losses[1:]}
-    if chart := loss_chart(lines, out.width):
-        out.print()
-    for line in chart:
-        out.print(line)
+    if charted is not None:
+        lines = {charted: [(row["epoch"], row["metrics"].get(charted)) for row in epochs]}
+    _draw(lines)
     for row in judged:
         if row["baseline"] is not None:
             out.print()
             out.print(_beside_baseline(row))
+
+
+def _show_labels(job_id: int, labels: Sequence[Row], *, as_json: bool) -> None:
+    """Show a row for each label, with nothing where its rows do not define a metric."""
+    names = [name for name in REPORTED_METRICS if any(name in row["metrics"] for row in labels)]
+    table = [
+        {"name": row["name"], "rows": row["rows"]} | {name: row["metrics"].get(name) for name in names}
+        for row in labels
+    ]
+    empty = f"job {job_id} has no metrics by label: it has published no version, or one that predicts one number"
+    show_rows(table, as_json=as_json, empty=empty)
+
+
+def _draw(lines: Mapping[str, Sequence[tuple[int, float | None]]]) -> None:
+    if chart := loss_chart(lines, out.width):
+        out.print()
+    for line in chart:
+        out.print(line)
 
 
 def _beside_baseline(judged: Mapping[str, Any]) -> Text:

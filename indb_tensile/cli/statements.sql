@@ -166,6 +166,15 @@ select v.metric_name, v.metric, (f.figure -> 'metrics' ->> v.metric_name)::doubl
   left join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'baseline'
  where v.job_id = %(job)s;
 
+-- label_metrics --
+-- The metrics of each label of a job's version on the held-out rows; no row where none are stored or may be seen.
+select e.row ->> 0 as name, (e.row ->> 1)::bigint as rows, e.row -> 2 as metrics
+  from tensile.model_versions as v
+  join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'label_metrics'
+ cross join lateral jsonb_array_elements(f.figure -> 'rows') with ordinality as e (row, place)
+ where v.job_id = %(job)s
+ order by e.place;
+
 -- unended_jobs --
 select job_id from tensile.jobs where state in ('queued', 'starting', 'running') order by job_id;
 

@@ -143,8 +143,11 @@ def _of_value(rows: BaselineRows, place: int) -> BaselineRows:
 
     def of_part(part: Part) -> Part:
         targets = part.targets[:, place].long() if label else part.targets[:, place : place + 1]
-        weighted = part.y.shape != part.targets.shape
-        return replace(part, targets=targets, y=pack(targets, part.y[:, -1]) if weighted else targets)
+        if part.y.shape == part.targets.shape:
+            return replace(part, targets=targets, y=targets)
+        weights = part.y[:, part.targets.shape[1] :]
+        own = weights[:, place if weights.shape[1] > 1 else 0]
+        return replace(part, targets=targets, y=pack(targets, own))
 
     return replace(rows, train=of_part(rows.train), valid=of_part(rows.valid), test=of_part(rows.test))
 

@@ -5,7 +5,7 @@ right predictions of each bin equals the mean probability there. The expected ca
 of the two, weighted by rows (Naeini et al. 2015; Guo et al. 2017, "On Calibration of Modern Neural Networks").
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,20 @@ def calibration(
             rows=int(rows[place]),
         )
         for place in np.flatnonzero(rows)
+    )
+
+
+def merged(calibrations: Iterable[Sequence[CalibrationBin]]) -> tuple[CalibrationBin, ...]:
+    """Return the bins of several calibrations together, which have equal bins."""
+    sums: dict[int, list[float]] = {}
+    for each in (part for parts in calibrations for part in parts):
+        total = sums.setdefault(each.bin, [0.0, 0.0, 0])
+        total[0] += each.mean_predicted * each.rows
+        total[1] += round(each.observed_share * each.rows)
+        total[2] += each.rows
+    return tuple(
+        CalibrationBin(bin=number, mean_predicted=chances / rows, observed_share=right / rows, rows=int(rows))
+        for number, (chances, right, rows) in sorted(sums.items())
     )
 
 

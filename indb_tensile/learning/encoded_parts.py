@@ -1,5 +1,6 @@
 """The rows of one part of a training, as the tensors that the network reads: inputs, targets, and weights of rows."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,7 @@ def _encode_target(rows: ColumnRows, target: TargetEncoding, storage: RowStorage
 
 def _packed(targets: Tensor, weights: Weights, storage: RowStorage) -> Tensor:
     """Return targets and weights as one tensor, in `storage`."""
-    width = 2 if targets.dim() == 1 else targets.shape[1] + 1
+    width = math.prod(targets.shape[1:]) + math.prod(weights.shape[1:])
     whole = storage.array(len(targets), (width,), np.float32)
     for start, end in row_blocks(len(targets)):
         whole.write(start, pack(targets[start:end], torch.from_numpy(weights[start:end])).numpy())

@@ -51,12 +51,12 @@ def permuted_columns(
         yield name, [permuted_rows(x, positions, source.permutation(len(x))) for _ in range(repeats)]
 
 
-def importance_of(feature: str, metric: str, base: float, permuted: Sequence[float]) -> Importance:
+def importance_of(feature: str, base: float, permuted: Sequence[float], *, higher_is_better: bool) -> Importance:
     """Return the importance of a column: how much worse the metric is, on average, when its values are permuted.
 
     `base` is the metric of the rows as they are, and `permuted` holds the metric of each permutation.
     """
-    losses = [base - value if HIGHER_IS_BETTER[metric] else value - base for value in permuted]
+    losses = [base - value if higher_is_better else value - base for value in permuted]
     return Importance(feature=feature, importance=float(np.mean(losses)), deviation=float(np.std(losses)))
 
 
@@ -73,6 +73,11 @@ def permutation_importance(
     """Return the importance of each column, in the order of the columns."""
     base = metric_of(predict(x))
     return [
-        importance_of(name, metric, base, [metric_of(predict(rows.array())) for rows in permutations])
+        importance_of(
+            name,
+            base,
+            [metric_of(predict(rows.array())) for rows in permutations],
+            higher_is_better=HIGHER_IS_BETTER[metric],
+        )
         for name, permutations in permuted_columns(x, preprocessor, repeats, seed)
     ]

@@ -1,5 +1,9 @@
-"""The weights of rows in the loss: by the class of a row, by a column, or by both."""
+"""The weights of rows in the loss: by the class of a row, by a column, or by both.
 
+A row of a set of labels has a weight for each label, by whether it has the label.
+"""
+
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +18,7 @@ from indb_tensile.learning.row_storage import BLOCK_ROWS, MEMORY, RowStorage, ga
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.request.hyperparam_rules import check_weight_kind
 
-Weights = npt.NDArray[np.float64]
+Weights = npt.NDArray[Any]  # (rows,), or (rows, labels) for class weights of sets of labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +53,25 @@ def row_weights(
     mean of 1 keeps the meaning of the learning rate. Raises DataError for weights that are missing, negative or all
     zero in the training rows, RequestError for a class that the target does not have.
     """
-    whole = storage.array(len(goal), (), np.float64)
+    of_labels = options.by_class is not None and target.task is Task.MULTILABEL
+    shape, dtype = ((target.outputs,), np.float32) if of_labels else ((), np.float64)
+    whole = storage.array(len(goal), shape, dtype)
     for start, end in row_blocks(len(goal)):
-        whole.write(start, np.ones(end - start))
+        whole.write(start, np.ones((end - start, *shape), dtype))
     weights = whole.values
     if options.column is not None and column is not None:
-        _multiply(weights, _of_column(options.column, column))
-    if options.by_class is not None:
+        of_rows = _of_column(options.column, column)
+        _multiply(weights, (block[:, None] for block in of_rows) if of_labels else of_rows)
+    if options.by_class is not None and of_labels:
+        _multiply(weights, _of_labels(options.by_class, target, goal, parts[0]))
+    elif options.by_class is not None:
         by_class = _by_class(options.by_class, target, goal, parts[0])
         _multiply(weights, (by_class[target.encode(block)] for block in goal.blocks(BLOCK_ROWS)))
     train = parts[0]
-    mean = sum(float(weights[train[start:end]].sum()) for start, end in row_blocks(len(train))) / len(train)
+    numbers = len(train) * math.prod(shape)
+    mean = (
+        sum(float(weights[train[start:end]].sum(dtype=np.float64)) for start, end in row_blocks(len(train))) / numbers
+    )
     if not mean > 0:
         hint = "Give at least one training row a weight above 0."
         raise DataError(f"the weights of all {len(train)} training rows are 0", hint=hint)
@@ -96,7 +108,8 @@ def _of_column(name: str, rows: ColumnRows) -> Iterator[Weights]:
 def _by_class(by_class: str | Mapping[str, float], target: TargetEncoding, goal: ColumnRows, train: Rows) -> Weights:
     """Return the weight of each class."""
     if target.task is not Task.CLASSIFICATION:
-        raise RequestError("class_weight is for classification only", hint='Leave it out, or give a "weight" column.')
+        hint = 'Leave it out, or give a "weight" column.'
+        raise RequestError("class_weight is for classification and multilabel only", hint=hint)
     if not isinstance(by_class, str):
         _require_classes(by_class, target)
         return np.array([float(by_class.get(name, 1.0)) for name in target.names])
@@ -105,6 +118,29 @@ def _by_class(by_class: str | Mapping[str, float], target: TargetEncoding, goal:
         classes = target.encode(goal.data.take(goal.rows[train[start:end]]))
         counts += np.bincount(classes, minlength=target.outputs)
     return len(train) / (target.outputs * np.maximum(counts, 1))
+
+
+def _of_labels(
+    by_class: str | Mapping[str, float], target: TargetEncoding, goal: ColumnRows, train: Rows
+) -> Iterator[Weights]:
+    """Yield the weights of rows with and without each label.
+
+    "balanced" lets the rows with a label and those without it count the same; a label that all training rows have, or
+    none, is not weighed. Weights by name are those of the rows that have the label.
+    """
+    with_label, without = np.ones(target.outputs, np.float32), np.ones(target.outputs, np.float32)
+    if isinstance(by_class, str):
+        occurring = np.zeros(target.outputs)
+        for start, end in row_blocks(len(train)):
+            occurring += target.encode(goal.data.take(goal.rows[train[start:end]])).sum(axis=0, dtype=np.float64)
+        varied = (occurring > 0) & (occurring < len(train))
+        with_label[varied] = len(train) / (2 * occurring[varied])
+        without[varied] = len(train) / (2 * (len(train) - occurring[varied]))
+    else:
+        _require_classes(by_class, target)
+        with_label[:] = [by_class.get(name, 1.0) for name in target.names]
+    for block in goal.blocks(BLOCK_ROWS):
+        yield np.where(target.encode(block) > 0, with_label, without)
 
 
 def _require_classes(by_class: Mapping[str, float], target: TargetEncoding) -> None:

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from indb_tensile.job import Task
 from indb_tensile.learning.model_metrics import class_means, finite_outputs, probability_metrics
 from indb_tensile.learning.preprocessor import Preprocessor
+from indb_tensile.learning.single_label import label_rows
 from indb_tensile.learning.vector_metrics import label_metrics, mean_figures, value_figures
+from indb_tensile.request.figure_rules import METRIC_OF_LABEL
 from indb_tensile.request.task_rules import METRICS
 
 Array = npt.NDArray[Any]
@@ -21,10 +23,17 @@ Array = npt.NDArray[Any]
 SLOW = ("balanced_accuracy", "precision_macro", "recall_macro", "f1_macro")
 
 
-def single_metric(metric: str, task: Task, outputs: Array, targets: Array, preprocessor: Preprocessor) -> float:
-    """Return the metric of a task as `evaluate` does, but NaN if the rows do not define it."""
+def single_metric(
+    metric: str, task: Task, outputs: Array, targets: Array, preprocessor: Preprocessor, *, label: str | None = None
+) -> float:
+    """Return the metric of a task as `evaluate` does, but NaN if the rows do not define it.
+
+    With `label` it is the metric of a label of a set, or of one of several values, by itself.
+    """
     if not len(targets) or metric not in METRICS[task]:
         return float("nan")
+    if label is not None:
+        return _of_label(metric, task, outputs, targets, preprocessor, label)
     if task is Task.MULTILABEL:
         return label_metrics(outputs, targets).get(metric, float("nan"))
     if task is Task.REGRESSION:
@@ -38,6 +47,19 @@ def single_metric(metric: str, task: Task, outputs: Array, targets: Array, prepr
         return float(np.mean(outputs.argmax(axis=1) == targets))
     values = class_means(outputs, targets) if metric in SLOW else probability_metrics(outputs, targets, (metric,))
     return values.get(metric, float("nan"))
+
+
+def _of_label(
+    metric: str, task: Task, outputs: Array, targets: Array, preprocessor: Preprocessor, label: str
+) -> float:
+    target = preprocessor.target
+    if task is Task.REGRESSION:
+        place = target.values.index(label)
+        predicted, actual = target.restore(outputs)[:, place], target.decode(targets)[:, place]
+        return _NUMBERS[metric](predicted, actual)
+    own = label_rows(task, outputs, targets, target.names.index(label))
+    name = METRIC_OF_LABEL[metric]
+    return own.metrics((name,)).get(name, float("nan"))
 
 
 def _r2(predicted: Array, actual: Array) -> float:

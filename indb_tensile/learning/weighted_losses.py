@@ -1,8 +1,9 @@
 """The losses of trainings, by name, for rows that count the same or have weights.
 
-The target of a weighted row comes with the weight of the row, as one tensor whose last column is the weight. The
-loss of a batch is the sum of the weighted losses by the number of rows, not by the sum of their weights. So a row
-counts the same in every batch, and a batch that is computed in parts has the gradients of the whole batch.
+The target of a weighted row comes with the weight of the row, as one tensor whose last column is the weight; a set
+of labels may come with a weight for each label. The loss of a batch is the sum of the weighted losses by the number
+of rows, not by the sum of their weights. So a row counts the same in every batch, and a batch that is computed in
+parts has the gradients of the whole batch.
 """
 
 from collections.abc import Callable
@@ -154,8 +155,9 @@ class BinaryCrossEntropy(nn.Module):
 
 
 def pack(targets: Tensor, weights: Tensor) -> Tensor:
-    """Return targets and weights as float32 (rows, values + 1). A class number is exact up to 2**24."""
-    return torch.cat([targets.reshape(len(targets), -1).float(), weights.float()[:, None]], dim=1)
+    """Return targets and weights as float32 (rows, values + weights). A class number is exact up to 2**24."""
+    rows = len(targets)
+    return torch.cat([targets.reshape(rows, -1).float(), weights.reshape(rows, -1).float()], dim=1)
 
 
 _LEAST_DOUBT = 1e-7  # about the distance from 1 to the next smaller float32

@@ -61,7 +61,9 @@ HYPERPARAMS: dict[str, str] = {
     "entropy. Null: 2.",
     "quantile": "With the loss quantile: the share of rows whose target is below the prediction. Null: 0.5.",
     "class_weight": "The weight of each class in the loss: `balanced` makes all classes count the same; an object "
-    'has weights by class, such as `{"yes": 5}`. Metrics are not weighted.',
+    'has weights by class, such as `{"yes": 5}`. Of sets of labels, `balanced` makes the rows with a label and those '
+    "without it count the same for each label, and a weight by label is that of the rows which have it. Metrics are "
+    "not weighted.",
     "weight": "A column of numbers of 0 or more: the weight of each row in the loss. It is no feature. Metrics are "
     "not weighted.",
     "ensemble": "The number of networks that are trained as one version and predict their mean. They differ in their "

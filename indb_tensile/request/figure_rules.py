@@ -2,9 +2,34 @@
 
 from ..errors import RequestError
 
-# Figures of classifications. They are computed from the rows of a relation, or stored for the held-out rows.
+# Figures of labels. They are computed from the rows of a relation, or stored for the held-out rows.
 CLASS_FIGURES = ("confusion_matrix", "roc_curve", "calibration")
-FIGURES = (*CLASS_FIGURES, "feature_importance")
+FIGURES = (*CLASS_FIGURES, "label_metrics", "feature_importance")
+# The metrics of each label or value by itself, in the order in which they are listed.
+REPORTED_METRICS = (
+    "precision",
+    "recall",
+    "f1",
+    "accuracy",
+    "roc_auc",
+    "log_loss",
+    "r2",
+    "rmse",
+    "mae",
+    "mape",
+    "median_absolute_error",
+)
+# The metric of one label of a set that stands for a metric of all labels.
+METRIC_OF_LABEL = {
+    "f1_micro": "f1",
+    "f1_macro": "f1",
+    "precision_micro": "precision",
+    "recall_micro": "recall",
+    "subset_accuracy": "accuracy",
+    "hamming_loss": "accuracy",
+    "roc_auc": "roc_auc",
+    "log_loss": "log_loss",
+}
 STORED_BINS = 120  # of a stored calibration, which is merged into any number of bins that divides this
 MOST_BINS = 1000
 MOST_REPEATS = 100
@@ -25,11 +50,11 @@ def check_bins(bins: int | None, *, stored: bool) -> int:
     return bins
 
 
-def check_permutations(repeats: int | None, seed: int | None, *, stored: bool) -> tuple[int, int]:
+def check_permutations(repeats: int | None, seed: int | None, label: str | None, *, stored: bool) -> tuple[int, int]:
     """Return how often each column is permuted, 5 if it is left out, and the seed. Raises RequestError for others."""
-    if stored and (repeats is not None or seed is not None):
+    if stored and not (repeats is None and seed is None and label is None):
         raise RequestError(
-            "repeats and seed are given without a relation",
+            "repeats, seed or label is given without a relation",
             hint="Leave them out for the stored importance on held-out rows, or name rows with relation => '...'.",
         )
     repeats, seed = 5 if repeats is None else repeats, 0 if seed is None else seed

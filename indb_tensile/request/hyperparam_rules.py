@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import RequestError
+from .abbreviation import shown
 from .loss_rules import LOSS_OPTIONS, LOSSES
 from .parameter_rules import Json, Rule, check_parameters
 
@@ -107,14 +108,27 @@ def check_schedule(hyperparams: Json, split: Json) -> None:
 
 def check_weights(hyperparams: Json, task: str, targets: Sequence[str], features: Sequence[str] | None) -> None:
     """Raise RequestError for class weights without classes, and for a weight that is the target or a feature."""
-    if task != "classification" and "class_weight" in hyperparams:
+    if task == "regression" and "class_weight" in hyperparams:
         hint = 'Leave it out, or name a column of weights: "weight".'
-        raise RequestError('hyperparams: "class_weight" is for classification only', hint=hint)
+        raise RequestError('hyperparams: "class_weight" is for classification and multilabel only', hint=hint)
+    _check_labels_of_columns(hyperparams.get("class_weight"), task, targets)
     column = hyperparams.get("weight")
     if column is not None and column in (*targets, *(features or ())):
         role = "the target" if column in targets else "a feature"
         hint = "Name a column of weights, which is not learned from."
         raise RequestError(f'hyperparams: the weight "{column}" is also {role}', hint=hint)
+
+
+def _check_labels_of_columns(by_class: Any, task: str, targets: Sequence[str]) -> None:
+    """Raise RequestError for the weight of a label that is none of the boolean columns of the target."""
+    if task != "multilabel" or len(targets) < 2 or not isinstance(by_class, dict):
+        return
+    unknown = [name for name in by_class if name not in targets]
+    if unknown:
+        raise RequestError(
+            f'hyperparams: "class_weight" names {shown(unknown[0])}, which is no column of the target',
+            hint=f"The labels are the columns {', '.join(targets)}.",
+        )
 
 
 def check_weight_kind(column: str, kind: str, description: str) -> None:

@@ -1,4 +1,4 @@
-"""Returns figures of a version: its confusion matrix, ROC curves and calibration, and the importance of its columns.
+"""Returns figures of a version: confusion matrix, ROC curves, calibration, metrics by label, importance of columns.
 
 With a relation, its rows are read as the caller and the service computes the figure. Without one, the figure of the
 rows that were held out of the training is read, which the training has stored.
@@ -10,7 +10,14 @@ from typing import Any
 
 from ..errors import RequestError
 from ..request.abbreviation import shown
-from ..request.figure_rules import CLASS_FIGURES, FIGURES, STORED_BINS, check_bins, check_permutations
+from ..request.figure_rules import (
+    CLASS_FIGURES,
+    FIGURES,
+    REPORTED_METRICS,
+    STORED_BINS,
+    check_bins,
+    check_permutations,
+)
 from ..request.request_fields import read_choice, read_integer, read_model_name, read_text
 from ..request.task_rules import METRICS
 from .evaluations import evaluate_relation
@@ -29,40 +36,47 @@ def figure(plpy: Plpy, request: Json) -> Json:
     version = find_version(plpy, name, read_integer(request, "version"))
     oid = read_integer(request, "relation")
     options = _options(request, kind, version, stored=oid is None)
-    if version["task"] != "classification" and kind in CLASS_FIGURES:
-        what = "sets of labels" if version["task"] == "multilabel" else "a number"
+    if version["task"] == "regression" and kind in CLASS_FIGURES:
         raise RequestError(
-            f'model "{name}" predicts "{version["target"]}", {what}, and has no {kind.replace("_", " ")}',
+            f'model "{name}" predicts "{version["target"]}" as a number, and has no {kind.replace("_", " ")}',
             hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
         )
     if oid is not None:
         fields: Json = {"figure": kind, "options": options}
         answer = evaluate_relation(plpy, name, version, oid, read_text(request, "search_path"), fields)
         return {"rows": storable(answer["rows"])}
-    rows = _stored(plpy, name, version, kind)
-    if kind == "roc_curve":
-        return {"rows": _of_label(rows, options["label"])}
-    return {"rows": _merged(rows, options["bins"]) if kind == "calibration" else rows}
+    label = options.get("label")
+    match kind:
+        case "confusion_matrix":
+            return {"rows": _confusions(_stored(plpy, name, version, kind), label, version["task"])}
+        case "roc_curve":
+            return {"rows": _of_label(_stored(plpy, name, version, kind), label)}
+        case "calibration":
+            bins = _stored(plpy, name, version, kind) if label is None else _stored_bins(plpy, name, version, label)
+            return {"rows": _merged(bins, options["bins"])}
+        case "label_metrics":
+            return {"rows": _reported(_stored(plpy, name, version, kind), label)}
+    return {"rows": _stored(plpy, name, version, kind)}
 
 
 def _options(request: Json, kind: str, version: Row, *, stored: bool) -> Json:
     """Return the checked arguments of a figure as the service reads them."""
+    label = read_text(request, "label")
     match kind:
-        case "roc_curve":
-            return {"label": read_text(request, "label")}
         case "calibration":
-            return {"bins": check_bins(read_integer(request, "bins"), stored=stored)}
+            return {"bins": check_bins(read_integer(request, "bins"), stored=stored), "label": label}
         case "feature_importance":
             repeats, seed = read_integer(request, "repeats"), read_integer(request, "seed")
-            repeats, seed = check_permutations(repeats, seed, stored=stored)
+            repeats, seed = check_permutations(repeats, seed, label, stored=stored)
             metric = version["metric_name"] or METRICS[version["task"]][0]
-            return {"repeats": repeats, "seed": seed, "metric": metric}
-    return {}
+            return {"repeats": repeats, "seed": seed, "metric": metric, "label": label}
+    return {"label": label}
 
 
 def _stored(plpy: Plpy, model: str, version: Row, kind: str) -> Rows:
     found = fetch(plpy, STORED_FIGURE, version["version_id"], kind)[0]
-    subject, way_out = kind.replace("_", " "), f"tensile_{kind}({literal(model)}, relation => 'table')"
+    subject, function = kind.replace("_", " "), "calibration" if kind == "label_calibration" else kind
+    way_out = f"tensile_{function}({literal(model)}, relation => 'table')"
     hint = f"Name rows to compute it from: select * from {way_out}."  # noqa: S608 - a hint
     if not found["visible"]:
         raise RefusalError(
@@ -72,10 +86,11 @@ def _stored(plpy: Plpy, model: str, version: Row, kind: str) -> Rows:
             hint=hint,
         )
     if found["figure"] is None:
+        number = " and a model that predicts one number" if kind == "label_metrics" else ""
         raise RefusalError(
             NOT_READY,
             f'version {version["number"]} of model "{model}" has no stored {subject}',
-            detail="Release 0.1 stored none, and a training that holds out no rows has none.",
+            detail=f"Release 0.1 stored none, and a training that holds out no rows{number} has none.",
             hint=hint,
         )
     stored = json.loads(found["figure"])
@@ -83,6 +98,64 @@ def _stored(plpy: Plpy, model: str, version: Row, kind: str) -> Rows:
         message = f'version {version["number"]} of model "{model}" has no stored {subject}'
         raise RefusalError(NOT_READY, message, detail=f"Not stored: {stored.get('reason')}.", hint=hint)
     return list(stored["rows"])
+
+
+def _confusions(rows: Rows, label: str | None, task: str) -> Rows:
+    """Return the pairs of actual and predicted labels; with a label, whether rows have it: true or false.
+
+    The stored pairs of sets of labels begin with the label that they are of.
+    """
+    if task == "multilabel":
+        known = list(dict.fromkeys(name for name, *_ in rows))
+        if label is None:
+            raise RequestError(
+                "a model of sets of labels has a confusion matrix for each label, and label is left out",
+                hint=f"Name one of {_listed(known)} with label => '...'.",
+            )
+        _check_known(label, known, "confusion matrix")
+        return [pair for name, *pair in rows if name == label]
+    if label is None:
+        return rows
+    _check_known(label, list(dict.fromkeys(name for pair in rows for name in pair[:2])), "row")
+    counts: dict[tuple[bool, bool], int] = {}
+    for actual, predicted, number in rows:
+        pair = actual == label, predicted == label
+        counts[pair] = counts.get(pair, 0) + number
+    return [
+        (str(actual).lower(), str(predicted).lower(), counts[actual, predicted])
+        for actual, predicted in sorted(counts)
+    ]
+
+
+def _stored_bins(plpy: Plpy, model: str, version: Row, label: str) -> Rows:
+    """Return the stored bins of a label's probability."""
+    calibrations = {str(name): list(bins) for name, bins in _stored(plpy, model, version, "label_calibration")}
+    _check_known(label, list(calibrations), "calibration")
+    return list(calibrations[label])
+
+
+def _reported(rows: Rows, label: str | None) -> Rows:
+    """Return name, metric, value and rows of each label, or of one."""
+    if label is not None:
+        _check_known(label, [name for name, *_ in rows], "metrics")
+    return [
+        (name, metric, metrics[metric], count)
+        for name, count, metrics in rows
+        for metric in REPORTED_METRICS
+        if metric in metrics and label in (None, name)
+    ]
+
+
+def _check_known(label: str, known: list[str], subject: str) -> None:
+    if label not in known:
+        raise RequestError(
+            f"the held-out rows have no {subject} of the label {shown(label)}", hint=f"Name one of {_listed(known)}."
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED_LABELS} more" if len(names) > _NAMED_LABELS else ""
+    return f"{', '.join(names[:_NAMED_LABELS])}{more}"
 
 
 def _of_label(rows: Rows, label: str | None) -> Rows:
@@ -95,7 +168,7 @@ def _of_label(rows: Rows, label: str | None) -> Rows:
     if label is not None and label not in known:
         raise RequestError(
             f"the held-out rows have no ROC curve of the label {shown(label)}",
-            hint=f"They have curves of {', '.join(known[:_NAMED_LABELS])}. Of two labels, the curve of the second "
+            hint=f"They have curves of {_listed(known)}. Of two labels, the curve of the second "
             "one is stored; that of the first one is its reflection.",
         )
     return [

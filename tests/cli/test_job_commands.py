@@ -130,7 +130,17 @@ def test_metrics_shows_every_epoch_and_a_chart_of_both_losses(
         ["2", "1", "2", "0.25"],
     ]
     assert lines[-1].split() == ["•", "loss", "○", "valid_loss"]
+    assert demo("metrics", str(job), "--chart", "r2").out.splitlines()[-1].split() == ["•", "r2"]
+    wrong = demo("metrics", str(job), "--chart", "f1")
+    assert (wrong.code, wrong.err) == (2, f"tensile: job {job} has no metric f1\n  hint: its metrics are r2\n")
+    assert demo("metrics", str(job), "--by-label").err.startswith(f"job {job} has no metrics by label: ")
     version = models.publish_version(worker, claimed, publication())
+    report = {"rows": [["red", 3, {"f1": 0.5, "roc_auc": 0.75}], ["tall", 9, {"f1": 1.0}]]}
+    models.add_figure(worker, version, "label_metrics", report)
+    assert [json.loads(line) for line in demo("metrics", str(job), "--by-label", "--json").out.splitlines()] == [
+        {"name": "red", "rows": 3, "f1": 0.5, "roc_auc": 0.75},
+        {"name": "tall", "rows": 9, "f1": 1.0, "roc_auc": None},
+    ]
     models.add_figure(worker, version, "baseline", {"metrics": {publication().metric_name: 0.25}})
     assert demo("metrics", str(job)).out.splitlines()[-1].endswith("of gradient boosting, the baseline: 0.25")
     assert demo("metrics", "999").code == 2

@@ -48,7 +48,8 @@ def demo(running: Service) -> Iterator[psycopg.Connection]:
         connection.execute(TABLE.encode())
         jobs = []
         for model, (target, architecture, task) in MODELS.items():
-            own = json.dumps(options | {"ensemble": 2 if model in ENSEMBLES else 1})
+            weighed = {"class_weight": "balanced"} if model == "moods" else {}
+            own = json.dumps(options | weighed | {"ensemble": 2 if model in ENSEMBLES else 1})
             row = connection.execute(TRAIN.encode(), (model, target, architecture, own, task)).fetchone()
             assert row is not None
             jobs.append(row[0])
@@ -107,8 +108,9 @@ def test_models_of_label_sets_predict_alike_in_every_way(running: Service, demo:
     assert (min(chances.values()) > 0.8, set(chances)) == (True, {"2", "10"})
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="a set of labels and not a number"):
         rows(demo, "select tensile_predict('tags', p) from persons as p where id = 1")
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="sets of labels, and has no confusion matrix"):
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="and label is left out") as caught:
         rows(demo, "select * from tensile_confusion_matrix('tags')")
+    assert caught.value.diag.message_hint == "Name one of a \"b\", c,d, up with label => '...'."
     into = [
         rows(demo, f"select tensile_predict_into('{model}', 'persons', '{model}_out')")[0][0]
         for model in ("tags", "several")
@@ -119,6 +121,38 @@ def test_models_of_label_sets_predict_alike_in_every_way(running: Service, demo:
     )
     assert rows(demo, equal) == [(400,)]
     assert rows(demo, "select count(distinct (targets ->> 'height')::float8) > 300 from several_out") == [(True,)]
+
+
+def test_every_label_and_value_has_figures_of_its_own(demo: psycopg.Connection) -> None:
+    held_out = """select sum(rows), sum(rows) filter (where actual = 'true')
+                    from tensile_confusion_matrix('tags', label => 'up')"""
+    ((whole, ups),) = rows(demo, held_out)
+    stored = rows(demo, "select name, rows, value from tensile_label_metrics('tags') where metric = 'f1' order by 1")
+    assert [name for name, *_ in stored] == ['a "b"', "c,d", "up"]
+    assert (stored[2][1], min(value for *_, value in stored) > 0.8) == (ups, True)
+    assert rows(demo, "select sum(rows) from tensile_calibration('tags')") == [(3 * whole,)]
+    assert rows(demo, "select sum(rows) from tensile_calibration('tags', label => 'up')") == [(whole,)]
+    assert rows(demo, "select distinct class from tensile_roc_curve('tags') order by 1") == [
+        ('a "b"',),
+        ("c,d",),
+        ("up",),
+    ]
+    of_table = """select actual, predicted, rows from tensile_confusion_matrix('tags', 'persons', label => 'up')
+                   order by 1, 2"""
+    by_hand = """select ('up' = any (tags))::text, ('up' = any (tensile_predict_labels('tags', p)))::text, count(*)
+                   from persons as p where tags is not null group by 1, 2 order by 1, 2"""
+    assert rows(demo, of_table) == rows(demo, by_hand)
+    own = rows(demo, "select metric, value from tensile_label_metrics('several', 'persons', label => 'weight')")
+    every = dict(rows(demo, "select * from tensile_evaluate('several', 'persons')"))
+    assert own == [(metric, pytest.approx(every[f"{metric}(weight)"])) for metric, _ in own]
+    important = "select feature, metric from tensile_feature_importance(%s, 'persons', label => %s) limit 1"
+    assert rows(demo, important, "several", "weight") == [("b", "r2(weight)")]
+    assert rows(demo, important, "tags", "up") == [("a", "f1(up)")]
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match='does not know the label "no"') as caught:
+        rows(demo, important, "several", "no")
+    assert caught.value.diag.message_hint == "Its values are height, weight."
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="as a number, and has no roc curve"):
+        rows(demo, "select * from tensile_roc_curve('several')")
 
 
 def test_views_functions_triggers_splits_and_explanations_know_several_targets(demo: psycopg.Connection) -> None:

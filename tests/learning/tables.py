@@ -27,6 +27,7 @@ _KINDS = {
     "boolean": ColumnKind.BOOLEAN,
     "text": ColumnKind.TEXT,
     "real[]": ColumnKind.ARRAY,
+    "text[]": ColumnKind.LABELS,
     "date": ColumnKind.DATE,
     "timestamp": ColumnKind.TIME,
 }

@@ -83,8 +83,8 @@ def test_permuting_an_encoded_column_is_permuting_the_raw_one(told: Prepared) ->
 
 
 def test_importance_has_the_sign_of_a_loss_whatever_the_direction_of_the_metric() -> None:
-    assert importance_of("a", "accuracy", 1.0, [0.5, 0.75]) == Importance("a", 0.375, 0.125)
-    assert importance_of("a", "rmse", 2.0, [5.0, 5.0]) == Importance("a", 3.0, 0.0)
+    assert importance_of("a", 1.0, [0.5, 0.75], higher_is_better=True) == Importance("a", 0.375, 0.125)
+    assert importance_of("a", 2.0, [5.0, 5.0], higher_is_better=False) == Importance("a", 3.0, 0.0)
 
 
 @pytest.mark.parametrize("task", list(Task))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from indb_tensile.errors import RequestError
 from indb_tensile.job import Task
@@ -51,7 +52,7 @@ def test_weights_of_classes_and_of_a_column_are_multiplied_and_the_column_is_no_
 @pytest.mark.parametrize(
     ("hyperparams", "target", "fault"),
     [
-        ({"class_weight": "balanced"}, "x", '"class_weight" is for classification only'),
+        ({"class_weight": "balanced"}, "x", '"class_weight" is for classification and multilabel only'),
         ({"class_weight": {"maybe": 2}}, "y", 'class_weight: target "y" has no class "maybe"'),
         ({"class_weight": {"yes": -1}}, "y", '"class_weight" is'),
         ({"class_weight": {}}, "y", '"class_weight" is'),
@@ -106,3 +107,47 @@ def test_balanced_weights_find_a_rare_class_that_is_missed_without_them() -> Non
         recalls.append(score(prepared, prepared.test)["balanced_accuracy"])
     assert recalls[0] == pytest.approx(0.5)
     assert recalls[1] > 0.6
+
+
+SETS = [("id", "bigint"), ("x", "double precision"), ("w", "double precision"), ("tags", "text[]")]
+
+
+def _of_sets(hyperparams: dict[str, Any]) -> Prepared:
+    """Rows of which a tenth is red, half is tall, and all are new."""
+    rows = [
+        [row, float(row % 17), float(row % 3), ["new", *(["red"] * (row % 10 == 0)), *(["tall"] * (row % 2))]]
+        for row in range(ROWS)
+    ]
+    return assemble(table(SETS, rows), spec("tags", Task.MULTILABEL, hyperparams=hyperparams))
+
+
+def test_balanced_labels_count_the_same_with_and_without_each_label() -> None:
+    part = _of_sets({"class_weight": "balanced"}).train
+    memberships, weights = part.targets, part.y[:, 3:]
+    assert torch.equal(part.y[:, :3], memberships)
+    for place in (1, 2):  # red and tall
+        has = memberships[:, place] > 0
+        assert float(weights[has, place].sum()) == pytest.approx(part.rows / 2)
+        assert float(weights[~has, place].sum()) == pytest.approx(part.rows / 2)
+    assert set(weights[:, 0].tolist()) == {1.0}, "a label that all rows have is not weighed"
+
+
+def test_weights_of_labels_are_those_of_the_rows_that_have_them_times_the_weight_of_the_row() -> None:
+    part = _of_sets({"class_weight": {"red": 5}, "weight": "w"}).train
+    weights, has = part.y[:, 3:], part.targets[:, 1] > 0
+    assert float(weights.mean()) == pytest.approx(1.0)
+    others = weights[:, 0]
+    assert torch.allclose(weights[:, 1], torch.where(has, 5 * others, others))
+    assert torch.equal(weights[:, 2], others)
+    with pytest.raises(RequestError, match='class_weight: target "tags" has no class "blue"'):
+        _of_sets({"class_weight": {"blue": 5}})
+
+
+def test_the_loss_of_weighted_labels_is_that_of_torch() -> None:
+    prepared = _of_sets({"class_weight": {"red": 5}})
+    outputs = prepared.module.eval()(prepared.train.x).detach()
+    scale = prepared.train.y[0, 3]  # of the label that is not weighed
+    expected = functional.binary_cross_entropy_with_logits(
+        outputs, prepared.train.targets, pos_weight=torch.tensor([1.0, 5.0, 1.0])
+    )
+    assert float(prepared.loss(outputs, prepared.train.y)) == pytest.approx(float(expected * scale))

@@ -41,8 +41,11 @@ class Unevaluated:
     def attributions(self, game: ShapleyGame, outputs: Any, label: str | None) -> list[list[Any]]:
         return []
 
-    def single_metric(self, metric: str, outputs: Any, targets: Any) -> float:
+    def judge(self, options: Any, outputs: Any, targets: Any) -> float:
         return 0.0
+
+    def judged_by(self, options: Any) -> tuple[str, bool]:
+        return options.metric, True
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, float]:
         return {}

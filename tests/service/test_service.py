@@ -17,6 +17,7 @@ from indb_tensile.bench.harness import prediction_calls as bench
 from indb_tensile.catalog.connection import connect
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import MissingError
+from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor
 from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
 from indb_tensile.learning.permutation_importance import permutation_importance
@@ -155,9 +156,10 @@ def test_figures_from_sql_are_those_of_the_models_outputs(
             connection.execute("select * from tensile_roc_curve('flowers', 'no', 'flowers')")
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="a number, and has no confusion matrix"):
             connection.execute("select * from tensile_confusion_matrix('houses', 'houses')")
-    assert matrix == confusion_rows(outputs, targets, names)
-    assert curve == [pytest.approx(row) for row in roc_rows(outputs, targets, names, names[0])]
-    assert bins == [pytest.approx(row) for row in calibration_rows(outputs, targets, 7)]
+    assert matrix == confusion_rows(Task.CLASSIFICATION, outputs, targets, names, None)
+    assert curve == [pytest.approx(row) for row in roc_rows(Task.CLASSIFICATION, outputs, targets, names, names[0])]
+    expected = calibration_rows(Task.CLASSIFICATION, outputs, targets, names, None, 7)
+    assert bins == [pytest.approx(row) for row in expected]
     assert caught.value.diag.message_hint == f"Its labels are {', '.join(names)}."
 
 

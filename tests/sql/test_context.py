@@ -51,6 +51,7 @@ def test_error_has_few_lines_of_context(alice: Connection, statement: str, lines
         "select * from tensile_confusion_matrix('m')",
         "select * from tensile_roc_curve('m')",
         "select * from tensile_calibration('m')",
+        "select * from tensile_label_metrics('m')",
         "select * from tensile_feature_importance('m')",
         "select * from tensile_explain_prediction('m', row(1))",
         "select * from tensile_split('m')",

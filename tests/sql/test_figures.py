@@ -13,6 +13,8 @@ pytestmark = pytest.mark.postgres
 STORED = {
     "confusion_matrix": {"rows": [["setosa", "setosa", 9], ["setosa", "virginica", 1]]},
     "roc_curve": {"rows": [["setosa", [[None, 0, 0], [0.1, 2, 8]]], ["virginica", [[0.5, 9, 1], [0.0, 10, 4]]]]},
+    "label_calibration": {"rows": [["setosa", [[120, 0.999, 1.0, 4]]], ["virginica", [[1, 0.001, 0.0, 6]]]]},
+    "label_metrics": {"rows": [["setosa", 10, {"precision": 1.0, "recall": 0.9}], ["virginica", 0, {"recall": 0.0}]]},
     "calibration": {"rows": [[1, 0.005, 0.0, 2], [119, 0.99, 1.0, 1], [120, 0.995, 0.5, 2]]},
 }
 
@@ -40,6 +42,15 @@ def test_stored_figures_are_those_of_the_held_out_rows(alice: Connection) -> Non
         (1, 0.005, 0.0, 2),
         (2, pytest.approx(0.99333333), pytest.approx(2 / 3), 3),
     ]
+    assert rows("tensile_confusion_matrix('flowers', label => 'setosa')") == [
+        ("true", "false", 1),
+        ("true", "true", 9),
+    ]
+    assert rows("tensile_calibration('flowers', bins => 1, label => 'setosa')") == [(1, 0.999, 1.0, 4)]
+    assert rows("tensile_label_metrics('flowers')") == [
+        ("setosa", "precision", 1.0, 10), ("setosa", "recall", 0.9, 10), ("virginica", "recall", 0.0, 0),
+    ]  # fmt: skip
+    assert rows("tensile_label_metrics('flowers', label => 'virginica')") == [("virginica", "recall", 0.0, 0)]
 
 
 @pytest.mark.usefixtures("stored")
@@ -58,7 +69,7 @@ def test_only_the_owner_sees_stored_figures_that_name_classes(
 ) -> None:
     serve(echo)
     alice.execute("select tensile_grant_model('flowers', 'bob')")
-    for figure in ("confusion_matrix", "roc_curve"):
+    for figure in ("confusion_matrix", "roc_curve", "label_metrics"):
         error = refused(bob, f"select * from tensile_{figure}('flowers')")
         assert (error.sqlstate, error.message) == ("42501", 'model "flowers" belongs to another role')
         assert f"tensile_{figure}('flowers', relation => 'table')" in (error.hint or "")
@@ -98,7 +109,7 @@ def test_importance_is_stored_or_computed_in_the_models_metric(
     (request,) = service.requests
     assert (request["figure"], request["options"]) == (
         "feature_importance",
-        {"repeats": 5, "seed": 3, "metric": "accuracy"},
+        {"repeats": 5, "seed": 3, "metric": "accuracy", "label": None},
     )
     admin.execute(
         """insert into tensile.version_figures (version_id, name, figure)
@@ -108,7 +119,13 @@ def test_importance_is_stored_or_computed_in_the_models_metric(
     alice.execute("select tensile_grant_model('flowers', 'bob')")
     stored = bob.execute("select * from tensile_feature_importance('flowers')").fetchall()
     assert stored == [("petal", 0.5, 0.0, "accuracy")]
-    for arguments in ("seed => 1", "'iris', repeats => 0", "'iris', repeats => 101", "'iris', seed => -1"):
+    for arguments in (
+        "seed => 1",
+        "label => 'setosa'",
+        "'iris', repeats => 0",
+        "'iris', repeats => 101",
+        "'iris', seed => -1",
+    ):
         assert refused(alice, statement.format(arguments)).sqlstate == "22023"
 
 
@@ -122,9 +139,34 @@ def test_wrong_arguments_of_figures_are_refused(alice: Connection, admin: Connec
     assert "relation => '...'" in (error.hint or "")
     error = refused(alice, "select * from tensile_roc_curve('flowers', 'rose')")
     assert (error.sqlstate, error.message) == ("22023", 'the held-out rows have no ROC curve of the label "rose"')
+    for call, subject in (
+        ("confusion_matrix('flowers', label => 'rose')", "row"),
+        ("calibration('flowers', label => 'rose')", "calibration"),
+        ("label_metrics('flowers', label => 'rose')", "metrics"),
+    ):
+        error = refused(alice, f"select * from tensile_{call}")
+        assert error == Refused(
+            "22023",
+            f'the held-out rows have no {subject} of the label "rose"',
+            None,
+            "Name one of setosa, virginica.",
+        )
+    admin.execute("update tensile.model_versions set task = 'multilabel'")
+    admin.execute(
+        "update tensile.version_figures set figure = %s where name = 'confusion_matrix'",
+        (Jsonb({"rows": [["red", "true", "true", 3], ["tall", "true", "true", 1]]}),),
+    )
+    found = alice.execute("select * from tensile_confusion_matrix('flowers', label => 'tall')").fetchall()
+    assert found == [("true", "true", 1)]
+    assert refused(alice, "select * from tensile_confusion_matrix('flowers')") == Refused(
+        "22023",
+        "a model of sets of labels has a confusion matrix for each label, and label is left out",
+        None,
+        "Name one of red, tall with label => '...'.",
+    )
     admin.execute("update tensile.model_versions set task = 'regression'")
     error = refused(alice, "select * from tensile_calibration('flowers')")
     assert (error.sqlstate, error.message) == (
         "22023",
-        'model "flowers" predicts "species", a number, and has no calibration',
+        'model "flowers" predicts "species" as a number, and has no calibration',
     )

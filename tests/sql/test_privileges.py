@@ -53,6 +53,7 @@ def test_another_user_can_neither_cancel_predict_nor_drop(alice: Connection, bob
         "tensile_confusion_matrix('flowers')",
         "tensile_roc_curve('flowers')",
         "tensile_calibration('flowers')",
+        "tensile_label_metrics('flowers')",
         "tensile_feature_importance('flowers')",
         "tensile_explain_prediction('flowers', 1)",
         "tensile_training_info('flowers')",

@@ -104,7 +104,16 @@ def test_a_column_named_like_a_list_is_one_column(people: Connection) -> None:
             'loss "focal" is not for',
             "binary_cross_entropy",
         ),
-        ("""target => 'tags', hyperparams => '{"class_weight": "balanced"}'""", "for classification only", "weight"),
+        (
+            """target => 'height', hyperparams => '{"class_weight": "balanced"}'""",
+            "for classification and multilabel only",
+            "weight",
+        ),
+        (
+            """target => '["f", "g"]', task => 'multilabel', hyperparams => '{"class_weight": {"h": 2}}'""",
+            '"class_weight" names "h", which is no column of the target',
+            "The labels are the columns f, g.",
+        ),
         ("target => 'tags', metric => 'accuracy'", 'unknown metric "accuracy" for multilabel', "f1_micro"),
         (
             """target => 'f', architecture => 'tabm', hyperparams => '{"ensemble": 3}'""",

@@ -70,7 +70,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
             """target => 'petal', task => 'regression', hyperparams => '{"class_weight": "balanced"}'""",
             Refused(
                 "22023",
-                'hyperparams: "class_weight" is for classification only',
+                'hyperparams: "class_weight" is for classification and multilabel only',
                 None,
                 'Leave it out, or name a column of weights: "weight".',
             ),

@@ -17,14 +17,16 @@ from indb_tensile.learning.artifacts import ModelPredictor, Prediction
 from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
 from indb_tensile.learning.encoded_rows import EncodedRows
 from indb_tensile.learning.label_texts import label_sets
-from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
+from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate, label_probabilities, probabilities
+from indb_tensile.learning.output_report import output_report
 from indb_tensile.learning.permutation_importance import permuted_columns
 from indb_tensile.learning.preprocessor import NUMBERS
 from indb_tensile.learning.probability_texts import probability_texts, value_texts
 from indb_tensile.learning.shapley_values import ShapleyGame, shapley_game
+from indb_tensile.learning.single_label import LABEL_METRICS
 from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.abbreviation import shown
-from indb_tensile.request.figure_rules import CLASS_FIGURES, check_bins
+from indb_tensile.request.figure_rules import CLASS_FIGURES, METRIC_OF_LABEL, check_bins
 from indb_tensile.request.task_rules import check_metric
 
 from .requests import TABLE_KINDS, Figure, FigureOptions, PredictionKind, RowError
@@ -150,16 +152,27 @@ class Answers:
 
     def check_figure(self, figure: Figure, options: FigureOptions) -> None:
         """Raise RequestError for a figure that the model does not have."""
-        target = self._predictor.preprocessor.target
-        if figure in CLASS_FIGURES and self._predictor.task is not Task.CLASSIFICATION:
-            what = "sets of labels" if self._predictor.task is Task.MULTILABEL else "a number"
+        target, task = self._predictor.preprocessor.target, self._predictor.task
+        number = task is Task.REGRESSION and not target.values
+        if (figure in CLASS_FIGURES and task is Task.REGRESSION) or (figure is Figure.LABEL_METRICS and number):
+            what = "a number" if number else "several numbers"
             raise RequestError(
                 f'the model predicts "{target.name}", {what}, and has no {figure.replace("_", " ")}',
                 hint="Ask for its metrics with tensile_evaluate(...).",
             )
         if figure is Figure.FEATURE_IMPORTANCE:
-            check_metric(self._predictor.task, options.metric)
+            check_metric(task, options.metric)
+            if options.label is not None and task is Task.CLASSIFICATION:
+                raise RequestError(
+                    f'the model predicts one label of "{target.name}", whose importance is that of the prediction',
+                    hint="Leave label out. It names a label of a set, or one of several targets.",
+                )
         self._check_label(options.label)
+        if figure is Figure.CONFUSION_MATRIX and task is Task.MULTILABEL and options.label is None:
+            raise RequestError(
+                "a model of sets of labels has a confusion matrix for each label, and label is left out",
+                hint=f"Name one of {', '.join(target.names[:_NAMED_LABELS])} with label => '...'.",
+            )
 
     def _check_label(self, label: str | None) -> None:
         target = self._predictor.preprocessor.target
@@ -177,14 +190,23 @@ class Answers:
         self, figure: Figure, options: FigureOptions, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]
     ) -> Sequence[Sequence[Any]]:
         """Return the rows of a figure of scored rows."""
-        names = self._predictor.preprocessor.target.names
+        task, names, label = self._predictor.task, self._predictor.preprocessor.target.names, options.label
         match figure:
             case Figure.CONFUSION_MATRIX:
-                return confusion_rows(outputs, targets, names)
+                return confusion_rows(task, outputs, targets, names, label)
             case Figure.ROC_CURVE:
-                return roc_rows(outputs, targets, names, options.label)
+                return roc_rows(task, outputs, targets, names, label)
             case Figure.CALIBRATION:
-                return calibration_rows(outputs, targets, check_bins(options.bins, stored=False))
+                bins = check_bins(options.bins, stored=False)
+                return calibration_rows(task, outputs, targets, names, label, bins)
+            case Figure.LABEL_METRICS:
+                report = output_report(task, outputs, targets, self._predictor.preprocessor)
+                return [
+                    (name, metric, value, rows)
+                    for name, rows, metrics in report
+                    for metric, value in metrics.items()
+                    if label in (None, name)
+                ]
             case other:
                 raise InvariantError(f"{other} is not a figure of scored rows")
 
@@ -212,9 +234,19 @@ class Answers:
         """Yield each column with the encoded rows of its permutations."""
         return permuted_columns(x, self._predictor.preprocessor, repeats, seed)
 
-    def single_metric(self, metric: str, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
-        """Return one metric of scored rows, NaN if they do not define it."""
-        return single_metric(metric, self._predictor.task, outputs, targets, self._predictor.preprocessor)
+    def judge(self, options: FigureOptions, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
+        """Return the metric that an importance is a loss in, NaN if the rows do not define it."""
+        task, preprocessor = self._predictor.task, self._predictor.preprocessor
+        return single_metric(options.metric, task, outputs, targets, preprocessor, label=options.label)
+
+    def judged_by(self, options: FigureOptions) -> tuple[str, bool]:
+        """Return the name of that metric, such as f1(red) for a label, and whether a higher value is better."""
+        if options.label is None:
+            return options.metric, HIGHER_IS_BETTER[options.metric]
+        if self._predictor.task is Task.REGRESSION:
+            return f"{options.metric}({options.label})", HIGHER_IS_BETTER[options.metric]
+        metric = METRIC_OF_LABEL[options.metric]
+        return f"{metric}({options.label})", LABEL_METRICS[metric]
 
     def shapley_game(
         self, x: npt.NDArray[np.float32], label: str | None, seed: int

@@ -28,12 +28,13 @@ async def importance_rows(
     Raises RequestError if the rows do not define the metric.
     """
     x, targets = sample.arrays()
-    options, metric = request.options, request.options.metric
+    options = request.options
+    metric, higher_is_better = model.judged_by(options)
     loop = asyncio.get_running_loop()
 
     async def judge(rows: Sequence[Any]) -> float:
         outputs = np.array(await batches.predict(request.version, model, rows, OUTPUTS, owner=owner))
-        return await loop.run_in_executor(executor, model.single_metric, metric, outputs, targets)
+        return await loop.run_in_executor(executor, model.judge, options, outputs, targets)
 
     base = await judge(as_they_are(x))
     if not math.isfinite(base):
@@ -44,5 +45,5 @@ async def importance_rows(
     found = []
     for name, permutations in model.permuted_columns(x, options.repeats, options.seed):
         values = [await judge(rows) for rows in permutations]
-        found.append((*importance_of(name, metric, base, values), metric))
+        found.append((*importance_of(name, base, values, higher_is_better=higher_is_better), metric))
     return sorted(found, key=lambda row: (-row[1], row[0]))

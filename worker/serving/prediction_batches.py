@@ -84,9 +84,11 @@ class Model(Protocol):
         """Yield each column with the encoded rows of its permutations."""
         ...
 
-    def single_metric(self, metric: str, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
-        """Return one metric of scored rows, NaN if they do not define it."""
-        ...
+    def judge(self, options: FigureOptions, outputs: npt.NDArray[np.float32], targets: npt.NDArray[Any]) -> float:
+        """Return the metric that an importance is a loss in, NaN if the rows do not define it."""
+
+    def judged_by(self, options: FigureOptions) -> tuple[str, bool]:
+        """Return the name of that metric, and whether a higher value is better."""
 
     def shapley_game(
         self, x: npt.NDArray[np.float32], label: str | None, seed: int

@@ -88,11 +88,12 @@ class Figure(StrEnum):
     CONFUSION_MATRIX = "confusion_matrix"
     ROC_CURVE = "roc_curve"
     CALIBRATION = "calibration"
+    LABEL_METRICS = "label_metrics"
     FEATURE_IMPORTANCE = "feature_importance"
 
 
 class FigureOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of figures: the `label` of a ROC curve, or null for all, and the `bins` of a calibration.
+    """The arguments of figures: the `label` that a figure is of, or null for all, and the `bins` of a calibration.
 
     The importance of columns is the loss in `metric` over `repeats` permutations, which `seed` decides.
     """

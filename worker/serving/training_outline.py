@@ -56,7 +56,8 @@ class TrainingOutline:
         x = torch.empty((rows, *self.input_shape), device="meta")
         values = 1 if self.task is Task.CLASSIFICATION else self.outputs
         if self.weighted:
-            return x, torch.empty((rows, values + 1), device="meta")
+            by_label = self.task is Task.MULTILABEL and self.settings.class_weight is not None
+            return x, torch.empty((rows, values + (values if by_label else 1)), device="meta")
         if self.task is Task.CLASSIFICATION:
             return x, torch.empty(rows, dtype=torch.int64, device="meta")
         return x, torch.empty((rows, values), device="meta")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+import numpy.typing as npt
 import torch
 
 from indb_tensile.catalog import models
@@ -19,6 +20,7 @@ from indb_tensile.learning.class_figures import stored_figures
 from indb_tensile.learning.comparison import why_incomparable
 from indb_tensile.learning.held_out_importance import stored_importance
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
+from indb_tensile.learning.output_report import output_report
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.result_report import report_result
 from indb_tensile.request.estimator_rules import is_estimator
@@ -68,12 +70,19 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
     )
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
     metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor, each=True)
-    names = prepared.preprocessor.target.names
-    figures = stored_figures(outputs, targets, names) if prepared.task is Task.CLASSIFICATION else {}
+    figures = _figures(prepared, outputs, targets)
     if reason := why_no_baseline(prepared):
         figures["baseline"] = {"reason": reason}
     figures["feature_importance"] = stored_importance(bundle, prepared.held_out, prepared.metric)
     return Judgement(bundle=bundle, metrics=metrics, figures=figures)
+
+
+def _figures(prepared: Prepared, outputs: npt.NDArray[Any], targets: npt.NDArray[Any]) -> dict[str, dict[str, Any]]:
+    """Return the figures of the labels, or of several values, on the held-out rows."""
+    task, preprocessor = prepared.task, prepared.preprocessor
+    figures = {} if task is Task.REGRESSION else stored_figures(task, outputs, targets, preprocessor.target.names)
+    report = output_report(task, outputs, targets, preprocessor)
+    return figures | ({"label_metrics": {"rows": report}} if report else {})
 
 
 def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Judgement) -> Judgement:
