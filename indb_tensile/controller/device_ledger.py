@@ -115,7 +115,7 @@ class DeviceMemory:
         self._gauge = gauge or NoGauge()
         self._kind = kind
         self._slots: dict[TrainerId, Slot] = {}
-        self._revoked: dict[TrainerId, Slot] = {}
+        self._revoked: dict[TrainerId, SlotUsage] = {}  # the last use, which the ledger no longer tells
         self._wanted_pool_bytes = 0
         self._pool_settled = True
 
@@ -146,10 +146,11 @@ class DeviceMemory:
 
     def slot(self, trainer: TrainerId) -> Slot:
         """Return a trainer's slot, also after its death. Raises DeviceError if it has none."""
-        slot = self._slots.get(trainer, self._revoked.get(trainer))
-        if slot is None:
+        if trainer in self._revoked:
+            return self._revoked[trainer].slot
+        if trainer not in self._slots:
             raise DeviceError(f"trainer {trainer} has no slot in the device's ledger")
-        return slot
+        return self._slots[trainer]
 
     def set_pool(self, size_bytes: int) -> None:
         """Give a round this many bytes of free regions; 0 takes them back.
@@ -171,15 +172,15 @@ class DeviceMemory:
         """End the epoch of a dead trainer's slot, if it has one. The slot stays taken until `release`."""
         slot = self._slots.pop(trainer, None)
         if slot is not None:
+            self._revoked[trainer] = self._account.usage(slot)
             self._account.revoke_slot(slot)
-            self._revoked[trainer] = slot
 
     def release(self, trainer: TrainerId) -> None:
         """Free everything that the trainer had. Does nothing if it has no slot."""
         self.revoke(trainer)
-        slot = self._revoked.pop(trainer, None)
-        if slot is not None:
-            self._account.release_slot(slot)
+        usage = self._revoked.pop(trainer, None)
+        if usage is not None:
+            self._account.release_slot(usage.slot)
 
     def allow(self, budget_bytes: int) -> int:
         """Set the budget. Returns the bytes that jobs may have now: fewer if the device has less room."""
@@ -196,7 +197,7 @@ class DeviceMemory:
         """
         if self._headroom is None or self._gauge.reading is None:
             return None
-        slots = [self._account.usage(slot) for slot in (*self._slots.values(), *self._revoked.values())]
+        slots = [*map(self._account.usage, self._slots.values()), *self._revoked.values()]
         trainers = frozenset(slot.pid for slot in slots if slot.pid)
         held_bytes = sum(slot.held_bytes for slot in slots)
         if self._regions is None:

@@ -37,6 +37,7 @@ from indb_tensile.errors import (
     DatabaseError,
     DeviceError,
     DeviceMemoryError,
+    InvariantError,
     LostClaimError,
     RequestError,
 )
@@ -253,6 +254,7 @@ class FakeLedger:
         self.epochs = 0
         self.refuse = False
         self.revoked: list[Slot] = []
+        self._ending: set[Slot] = set()  # revoked and not released yet: as in the ledger, their use is not told
         self._file = os.memfd_create("ledger")
 
     @property
@@ -288,13 +290,17 @@ class FakeLedger:
 
     def revoke_slot(self, slot: Slot) -> None:
         self.revoked.append(slot)
+        self._ending.add(slot)
 
     def release_slot(self, slot: Slot) -> None:
         if slot not in self.grants:
             raise DeviceError(f"slot {slot} is free")
+        self._ending.discard(slot)
         del self.grants[slot], self.pids[slot]
 
     def usage(self, slot: Slot) -> SlotUsage:
+        if slot in self._ending:
+            raise InvariantError(f"slot {slot}: nobody has claimed it")
         granted_bytes = self.grants[slot]
         return SlotUsage(
             slot=slot,
