@@ -125,10 +125,9 @@ def _run(settings: Settings) -> None:
         gauge: Gauge = NoGauge()
         headroom: Headroom | None = None
         if isinstance(chosen, Gpu):
-            regions, shared, gauge, settings = _prepare_gpu(
-                chosen, settings, stack, fixed="capacity_bytes" in set_names
-            )
-            headroom = _make_headroom(settings, kind, shared=shared is not None)
+            fixed = "capacity_bytes" in set_names
+            regions, shared, gauge, settings = _prepare_gpu(chosen, settings, stack, fixed=fixed)
+            headroom = _make_headroom(settings, kind, shared=shared is not None, fixed=fixed)
         ledger = stack.enter_context(_create_ledger(settings))
         if isinstance(chosen, Emulated):
             link = _measure_emulated_link(ledger, link, records)
@@ -262,7 +261,7 @@ def _prepare_gpu(
     return GpuRegions(gpu, nvml, shared, mps), shared, gauge, settings
 
 
-def _make_headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
+def _make_headroom(settings: Settings, kind: str, *, shared: bool, fixed: bool) -> Headroom:
     """Return the object that follows the room on the device and stores measured footprints of trainers."""
     footprints = FootprintFile(Path(settings.state_dir))
     limits = RoomLimits(
@@ -271,6 +270,7 @@ def _make_headroom(settings: Settings, kind: str, *, shared: bool) -> Headroom:
         region_bytes=settings.region_bytes,
         max_jobs=settings.max_jobs,
         shared=shared,
+        fixed=fixed,
     )
     return Headroom(limits, footprints.read(kind), partial(footprints.keep, kind))
 

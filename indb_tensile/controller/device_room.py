@@ -8,7 +8,8 @@ programs use less. Until they are released, new jobs wait if the memory outside 
 trainer. No running job ends for this.
 
 A program can only allocate memory that is free. So the footprints' memory stays free for other programs too: as they
-use it, regions are released until the same amount is free again.
+use it, regions are released until the same amount is free again. The same happens if trainers turn out to need more
+than was reserved for them, unless a setting fixes the capacity: then fewer jobs run.
 
 Each change of the budget makes all jobs change plans. So the budget falls at once, and rises only after the rest has
 been lower for several looks: programs that take and return memory every second do not change plans every second.
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from indb_tensile.device.nvml import Process, Reading
+from indb_tensile.device.trainer_footprint import capacity_beside
 
 log = logging.getLogger("controller")
 
@@ -51,7 +53,8 @@ class RoomLimits:
     """The limits that the settings allow.
 
     `shared` is true if the controller makes all regions, at most `capacity_bytes` in total; otherwise trainers make
-    them. `rise_looks` is the number of looks for which a lower use of other programs must last.
+    them. `fixed` is true if a setting names the capacity; otherwise it follows from the free memory and the
+    footprints. `rise_looks` is the number of looks for which a lower use of other programs must last.
     """
 
     budget_bytes: int
@@ -59,6 +62,7 @@ class RoomLimits:
     region_bytes: int
     max_jobs: int
     shared: bool
+    fixed: bool = False
     rise_looks: int = _RISE_LOOKS
 
 
@@ -75,6 +79,7 @@ class Headroom:
         self._least_rest_bytes = sys.maxsize
         self._allowed_bytes = limits.capacity_bytes if limits.shared else limits.budget_bytes
         self._made_bytes: int | None = None  # of shared regions, at the last look
+        self._steady_looks = 0  # since `_made_bytes` has changed
 
     def look(
         self, reading: Reading, trainers: frozenset[int], held_bytes: int, regions_bytes: int | None = None
@@ -88,10 +93,7 @@ class Headroom:
         made_bytes = held_bytes
         if limits.shared:
             made_bytes = limits.capacity_bytes if regions_bytes is None else regions_bytes
-        # The driver may still count memory that was released a moment ago: measure footprints only with all regions.
-        is_whole = made_bytes > limits.capacity_bytes - limits.region_bytes
-        settled = not limits.shared or (is_whole and self._made_bytes in (None, made_bytes))
-        self._made_bytes = made_bytes
+        settled = self._are_regions_settled(made_bytes)
         beside_bytes = max(0, reading.used_bytes - made_bytes)
         others_bytes = _other_bytes(reading.processes, trainers)
         if others_bytes is None:  # the owners are unknown: the footprint keeps its last value
@@ -105,22 +107,43 @@ class Headroom:
         self._rest_bytes.append(rest_bytes)
         free_bytes = reading.total_bytes - max(self._rest_bytes)
         if limits.shared:
-            return self._shared_room(reading.total_bytes, free_bytes, rest_bytes, made_bytes)
+            self._least_rest_bytes = min(rest_bytes, self._least_rest_bytes)
+            reserved_bytes = self._reserved_bytes(reading.total_bytes, free_bytes, len(trainers))
+            return self._shared_room(free_bytes, reserved_bytes, made_bytes)
         budget_bytes = self._allow(
             free_bytes - limits.max_jobs * self.footprint_bytes, most_bytes=limits.budget_bytes
         )
         return DeviceRoom(budget_bytes=budget_bytes, max_jobs=limits.max_jobs, regions_bytes=limits.capacity_bytes)
 
-    def _shared_room(self, total_bytes: int, free_bytes: int, rest_bytes: int, made_bytes: int) -> DeviceRoom:
-        """Return the room if the controller makes the regions.
+    def _are_regions_settled(self, made_bytes: int) -> bool:
+        """Return whether the driver counts the shared regions as they are, so that footprints can be measured.
 
-        The footprints keep as much memory free beside the regions as the capacity left when other programs used
-        least, so regions are released only for what those use beyond that.
+        The driver may still count memory that was released a moment ago, as long as a dead trainer has it mapped.
         """
+        limits = self.limits
+        changed = self._made_bytes is not None and self._made_bytes != made_bytes
+        self._steady_looks = 0 if changed else self._steady_looks + 1
+        self._made_bytes = made_bytes
+        is_whole = made_bytes > limits.capacity_bytes - limits.region_bytes
+        return not limits.shared or self._steady_looks >= (1 if is_whole else 1 + limits.rise_looks)
+
+    def _reserved_bytes(self, total_bytes: int, free_bytes: int, trainers: int) -> int:
+        """Return the bytes that stay free beside the shared regions for footprints.
+
+        Capacity that a setting fixes leaves them what it left when other programs used least, so regions are released
+        only for what those use beyond that. Otherwise there is room for every trainer that runs, and for as many as
+        at the start of a controller with this footprint.
+        """
+        limits = self.limits
+        if limits.fixed:
+            beside_bytes = max(0, total_bytes - self._least_rest_bytes - limits.capacity_bytes)
+            return min(limits.max_jobs * self.footprint_bytes, beside_bytes)
+        _, places = capacity_beside(free_bytes, self.footprint_bytes, limits.max_jobs)
+        return max(trainers, places) * self.footprint_bytes
+
+    def _shared_room(self, free_bytes: int, reserved_bytes: int, made_bytes: int) -> DeviceRoom:
+        """Return the room if the controller makes the regions."""
         limits, tolerated_bytes = self.limits, self.footprint_bytes // _TOLERATED_PART
-        self._least_rest_bytes = min(rest_bytes, self._least_rest_bytes)
-        beside_bytes = max(0, total_bytes - self._least_rest_bytes - limits.capacity_bytes)
-        reserved_bytes = min(limits.max_jobs * self.footprint_bytes, beside_bytes)
         wanted_bytes = free_bytes - reserved_bytes
         if wanted_bytes + tolerated_bytes >= limits.capacity_bytes:
             wanted_bytes = limits.capacity_bytes

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from indb_tensile.controller.device_ledger import DeviceMemory
 from indb_tensile.controller.device_room import DeviceRoom, Headroom, RoomLimits
@@ -69,8 +71,8 @@ def test_other_programs_lower_the_budget_of_shared_regions_and_new_jobs_wait_unt
     assert room(0, 610) == DeviceRoom(budget_bytes=800, max_jobs=4, regions_bytes=800)
 
 
-def test_capacity_that_leaves_no_room_for_all_jobs_is_not_reduced_unless_other_programs_come() -> None:
-    headroom = StoredFootprints().headroom(replace(SHARED, capacity_bytes=900, budget_bytes=900))
+def test_fixed_capacity_that_leaves_no_room_for_all_jobs_is_not_reduced_unless_other_programs_come() -> None:
+    headroom = StoredFootprints().headroom(replace(SHARED, capacity_bytes=900, budget_bytes=900, fixed=True))
     assert headroom.look(reading(920, {}), frozenset(), 0, 900) == DeviceRoom(
         budget_bytes=900, max_jobs=1, regions_bytes=900
     )
@@ -100,16 +102,75 @@ def test_program_that_takes_and_returns_memory_every_second_lowers_the_budget_on
     assert budgets == [800] + [low] * 9 + [800, 800]
 
 
-def test_footprint_is_not_measured_while_some_regions_have_no_memory() -> None:
+def test_larger_footprint_than_reserved_releases_regions_unless_a_setting_fixes_the_capacity() -> None:
+    def rooms(limits: RoomLimits) -> list[DeviceRoom]:
+        headroom = StoredFootprints().headroom(limits)
+        headroom.look(reading(800, {}), frozenset(), 0, 800)
+        first = headroom.look(reading(850, {7: None}), frozenset({7}), 100, 800)
+        return [first, headroom.look(reading(930, {7: None, 8: None}), frozenset({7, 8}), 100, 800)]
+
+    # Four trainers need 4 x 65 bytes beside the regions: 60 more than the 200 that were reserved.
+    assert rooms(SHARED) == [
+        DeviceRoom(budget_bytes=800, max_jobs=4, regions_bytes=800),
+        DeviceRoom(budget_bytes=740, max_jobs=3, regions_bytes=740),
+    ]
+    assert rooms(replace(SHARED, fixed=True)) == [
+        DeviceRoom(budget_bytes=800, max_jobs=4, regions_bytes=800),
+        DeviceRoom(budget_bytes=800, max_jobs=3, regions_bytes=800),
+    ]
+
+
+def test_room_is_reserved_for_fewer_trainers_if_their_footprints_would_take_most_of_the_free_memory() -> None:
+    headroom = StoredFootprints().headroom(SHARED)
+    assert headroom.look(reading(1000, {9: 700}), frozenset(), 0, 300).regions_bytes == 150
+    # The trainers that run have their footprints already.
+    listed = {9: 700, **dict.fromkeys(range(4), None)}
+    headroom = StoredFootprints().headroom(SHARED)
+    assert headroom.look(reading(1000, listed), frozenset(range(4)), 0, 100).regions_bytes == 100
+
+
+@given(
+    looks=st.lists(
+        st.tuples(st.integers(0, 1000), st.integers(0, 4), st.integers(0, 200), st.booleans()),
+        min_size=1,
+        max_size=20,
+    ),
+    fixed=st.booleans(),
+)
+def test_regions_and_reserve_fit_beside_other_programs_whatever_these_do(
+    looks: list[tuple[int, int, int, bool]], *, fixed: bool
+) -> None:
+    headroom = StoredFootprints().headroom(replace(SHARED, fixed=fixed))
+    made_bytes = 800
+    for others_bytes, count, footprint_bytes, listed in looks:
+        trainers = frozenset(range(1, count + 1))
+        used_bytes = min(1000, made_bytes + others_bytes + count * footprint_bytes)
+        processes = dict.fromkeys(trainers, None) | {9: others_bytes} if listed else None
+        room = headroom.look(reading(used_bytes, processes), trainers, 0, made_bytes)
+        assert 10 <= room.regions_bytes <= 800
+        assert room.regions_bytes % 10 == 0
+        assert room.budget_bytes == room.regions_bytes
+        assert 1 <= room.max_jobs <= 4
+        if room.regions_bytes > 10 and processes and not fixed:
+            tolerated_bytes = headroom.footprint_bytes // 4
+            assert room.regions_bytes + count * headroom.footprint_bytes + others_bytes <= 1000 + tolerated_bytes
+        made_bytes = min(room.regions_bytes, max(10, 1000 - others_bytes) // 10 * 10)
+
+
+def test_footprint_is_measured_when_the_driver_has_had_time_to_count_released_regions() -> None:
     footprints = StoredFootprints()
-    headroom = footprints.headroom(SHARED)
+    headroom = footprints.headroom(replace(SHARED, rise_looks=3))
     headroom.look(reading(800, {}), frozenset(), 0, 800)
     # The driver still counts 100 bytes of regions that the controller has released.
-    headroom.look(reading(830, {7: None}), frozenset({7}), 100, 700)
+    for _ in range(3):
+        headroom.look(reading(830, {7: None}), frozenset({7}), 100, 700)
     headroom.look(reading(830, {7: None}), frozenset({7}), 100, 800)
     assert footprints.sizes == []
     headroom.look(reading(840, {7: None}), frozenset({7}), 100, 800)
     assert footprints.sizes == [40]
+    for _ in range(5):
+        headroom.look(reading(748, {7: None}), frozenset({7}), 100, 700)
+    assert footprints.sizes == [40, 48]
 
 
 def test_memory_of_other_programs_lowers_the_budget_of_private_regions() -> None:
@@ -257,6 +318,24 @@ def test_regions_that_find_no_memory_are_granted_to_nobody_and_are_tried_again()
             memory.restore_regions()
         assert device.changes.asked == [("release", 6), ("create", 6), ("create", 4)]
         assert ledger.absent_bytes == 0
+    finally:
+        ledger.close()
+
+
+def test_memory_of_a_dead_trainer_counts_as_the_jobs_until_it_is_reclaimed() -> None:
+    gauge = FakeGauge(reading(15 * MIB, None, 20 * MIB))
+    limits = replace(PRIVATE, budget_bytes=16 * MIB, capacity_bytes=16 * MIB, region_bytes=MIB)
+    ledger = FakeLedger(16 * MIB)
+    memory = DeviceMemory(ledger, kind="fake", gauge=gauge, headroom=StoredFootprints().headroom(limits, MIB))
+    try:
+        memory.claim(TrainerId(1), 70)
+        memory.grant(TrainerId(1), 10 * MIB)
+        alive = memory.room()
+        memory.revoke(TrainerId(1))
+        assert memory.room() == alive == DeviceRoom(budget_bytes=12 * MIB, max_jobs=4, regions_bytes=16 * MIB)
+        memory.release(TrainerId(1))
+        gauge.reading = reading(4 * MIB, None, 20 * MIB)
+        assert memory.room() == alive
     finally:
         ledger.close()
 
