@@ -59,8 +59,7 @@ def test_job_on_a_gpu_double_survives_a_kill_with_the_bits_of_an_unplanned_job(s
         load(demo, "digits")
         killed = train_on_digits(demo, "on_gpu")
         wait_until_training(service, killed)
-        for trainer in child_pids(service, "tensile gpu_dou"):  # the job's trainer and the spare trainer
-            os.kill(trainer, signal.SIGKILL)
+        send(child_pids(service, "tensile gpu_dou"), signal.SIGKILL)  # the job's trainer and the spare trainer
         assert service.until_ended(killed) == ["succeeded"]
         service.until(lambda: device_is_free(service), "the regions to come back")
         assert service.value("select attempt from tensile.jobs where job_id = %s", killed) == 2
@@ -127,13 +126,7 @@ def test_running_job_shrinks_for_another_program_whose_memory_is_really_free_and
     service: Service, tmp_path: Path
 ) -> None:
     others = tmp_path / "others"
-    others.write_text("0")
-    (service.directory / "trainer-footprints.json").write_text(json.dumps({"cuda:Fake GPU 0": MIB}))
-    service.settings["OTHER_PROGRAMS"] = str(others)
-    service.command = ["-m", "tests.e2e.gpu_double_controller"]
-    service.start()
-    assert service.process is not None
-    controller = service.process.pid
+    controller = start_beside(service, others)
     with service.database.connect("demo") as demo:
         load(demo, "digits")
         squeezed = train_on_digits(demo, "squeezed", epochs=150)
@@ -149,12 +142,41 @@ def test_running_job_shrinks_for_another_program_whose_memory_is_really_free_and
         undisturbed = train_on_digits(demo, "undisturbed", epochs=150)
         assert service.until_ended(undisturbed) == ["succeeded"]
     assert weights(service, squeezed) == weights(service, undisturbed)
-    assert service.stop() == 0
+    assert service.stop() == 0, service.log.read_text()[-4000:]
     log = service.log.read_text()
     assert "other programs' memory leaves jobs a budget of 10485760 bytes now" in log
     assert "2097152 bytes of the device's memory are returned for other programs" in log
     assert "2097152 bytes of the device's memory are allocated again" in log
     assert "fake CUDA" not in log, "the driver's double reported a violated rule"
+
+
+@pytest.mark.nightly
+def test_trainer_killed_while_it_is_to_release_memory_delays_no_other_program_and_its_job_keeps_its_bits(
+    service: Service, tmp_path: Path
+) -> None:
+    others = tmp_path / "others"
+    controller = start_beside(service, others)
+    with service.database.connect("demo") as demo:
+        load(demo, "digits")
+        killed = train_small(demo, "killed")
+        wait_until_training(service, killed)
+        trainers = child_pids(service, "tensile gpu_dou")  # the job's trainer and the spare trainer
+        send(trainers, signal.SIGSTOP)
+        others.write_text(str(18 * MIB))
+        fallen = "other programs' memory leaves jobs a budget of 6291456 bytes now"
+        service.until(lambda: fallen in service.log.read_text(), "the budget to fall")
+        assert physical_bytes(controller) == CAPACITY_BYTES  # the trainer that is stopped has the memory mapped
+        send(trainers, signal.SIGKILL)
+        service.until(lambda: physical_bytes(controller) <= 6 * MIB, "the driver to have memory back")
+        assert service.until_ended(killed) == ["succeeded"]
+        assert service.value("select attempt from tensile.jobs where job_id = %s", killed) == 2
+        others.write_text("0")
+        service.until(lambda: physical_bytes(controller) == CAPACITY_BYTES, "the regions to have memory again")
+        undisturbed = train_small(demo, "undisturbed")
+        assert service.until_ended(undisturbed) == ["succeeded"]
+    assert weights(service, killed) == weights(service, undisturbed)
+    assert service.stop() == 0, service.log.read_text()[-4000:]
+    assert "fake CUDA" not in service.log.read_text(), "the driver's double reported a violated rule"
 
 
 @pytest.mark.nightly
@@ -172,3 +194,25 @@ def test_controller_with_mps_does_not_start_without_a_daemon(service: Service, t
 
 def train_on_digits(demo: psycopg.Connection, model: str, epochs: int = 6) -> int:
     return train(demo, model, "digits", epochs=epochs, batch_size=512, optimizer="adam")
+
+
+def train_small(demo: psycopg.Connection, model: str) -> int:
+    """Train a model that leaves most of the device free."""
+    architecture = '{"type": "mlp", "hidden": [64]}'
+    return train(demo, model, "digits", architecture=architecture, epochs=400, batch_size=128)
+
+
+def start_beside(service: Service, others: Path) -> int:
+    """Start a controller beside other programs, which use as many bytes as the file says. Return its process."""
+    others.write_text("0")
+    (service.directory / "trainer-footprints.json").write_text(json.dumps({"cuda:Fake GPU 0": MIB}))
+    service.settings["OTHER_PROGRAMS"] = str(others)
+    service.command = ["-m", "tests.e2e.gpu_double_controller"]
+    service.start()
+    assert service.process is not None
+    return service.process.pid
+
+
+def send(processes: list[int], number: signal.Signals) -> None:
+    for process in processes:
+        os.kill(process, number)

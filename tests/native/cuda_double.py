@@ -80,10 +80,13 @@ _MEMORY = "memfd:fake-cuda-memory"
 
 def _descendants(root: int) -> Iterator[int]:
     yield root
-    for task in Path(f"/proc/{root}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in task.read_text().split():
-                yield from _descendants(int(child))
+    children: list[str] = []
+    with suppress(OSError):  # the process ends meanwhile
+        for task in list(Path(f"/proc/{root}/task").iterdir()):
+            with suppress(OSError):  # the thread ends meanwhile
+                children += (task / "children").read_text().split()
+    for child in children:
+        yield from _descendants(int(child))
 
 
 def environment(library: Path, **settings: str) -> Mapping[str, str]:
