@@ -95,9 +95,15 @@ PARTS = (
     Part(name="calibration", about="a grant that is too small", commands=(_suite("too_small"),), limit_s=120),
     Part(
         name="precision",
-        about="TF32 on and off; the time of a graph beside the sum of latencies",
+        about="TF32 on and off beside plain eager; the time of a graph beside the sum of latencies",
         commands=(_suite("tf32"),),
         limit_s=180,
+    ),
+    Part(
+        name="batches",
+        about="how much of collecting and uploading batches a training waits for, with and without a second thread",
+        commands=(_suite("page_locked"),),
+        limit_s=120,
     ),
     Part(name="together", about="1, 2 and 4 jobs by time slices", commands=(_suite("jobs_at_once"),), limit_s=180),
     Part(

@@ -193,11 +193,11 @@ def precise(claim: tuple[int, int, int], regions: CudaRegions, precision: str) -
     }
 
 
-def rival(method: str) -> dict[str, Any]:
-    """Train the same network with torch's own allocator."""
+def rival(method: str, precision: str = "torch") -> dict[str, Any]:
+    """Train the same network with torch's own allocator, in this precision."""
     if method == "compile" and find_spec("triton") is None:
         return {"method": method, "absent": "triton, by which torch compiles, is not installed"}
-    settle_results(torch.device(GPU))
+    settle_results(torch.device(GPU), precision)
     module, (x, y) = network().to(GPU), batch()
     loss = nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(module.parameters(), lr=RATE, fused=True)
@@ -213,6 +213,7 @@ def rival(method: str) -> dict[str, Any]:
     step_ms = _paced(iterate)
     return {
         "method": method,
+        "precision": precision,
         "step_ms": step_ms,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),

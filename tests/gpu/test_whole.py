@@ -9,7 +9,7 @@ import pytest
 from indb_tensile.device.cuda import CudaBroker, Gpu
 from indb_tensile.device.ledger import Ledger
 from indb_tensile.device.nvml import NoNvml, Nvml
-from tests.gpu.conftest import REGION_BYTES, Bench, answer, report, resume
+from tests.gpu.conftest import ON_DOUBLE, PLACE, REGION_BYTES, Bench, answer, report, resume
 
 HEADROOM_BYTES = 4 << 30  # for the contexts of this test's processes
 SECONDS = 5
@@ -72,6 +72,19 @@ def test_waiting_trainers_use_little_of_the_processor(bench: Bench, count: int) 
     taken = [row["of_a_processor"] for row in rows]
     report("waiting trainers", trainers=count, of_a_processor=taken)
     assert min(taken) < 0.95, "a busy wait would use a whole processor"
+
+
+def test_batches_are_gathered_in_page_locked_memory_while_the_gpu_computes(bench: Bench) -> None:
+    regions = 2 if ON_DOUBLE else 14
+    table = {"rows": 256, "width": 64, "hidden": 64} if ON_DOUBLE else {"rows": 8192, "width": 1024, "hidden": 4096}
+    settings = {**table, "place": PLACE, "region_bytes": bench.region_bytes, "host_pool_bytes": 1 << 28}
+    with bench.trainer("fed", regions, module="feed_process", **settings) as trainer:
+        figures = answer(trainer)
+    ways = figures.pop("ways")
+    for way in ways:
+        report("batches", **way, **figures)
+    bits = {way["way"]: way["bits"] for way in ways}
+    assert bits["one thread"] == bits["two threads"]
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -113,7 +113,7 @@ def planned(settings: dict[str, Any]) -> None:
     torch.manual_seed(3)
     if settings["method"] != "planned":
         CudaRegions(0, settings["socket"])  # the broker waits until the trainer has received them
-        write_figures(**steps.rival(settings["method"]))
+        write_figures(**steps.rival(settings["method"], settings.get("precision", "torch")))
         return
     regions = CudaRegions(0, settings["socket"])
     claim = (settings["ledger"], settings["slot"], settings["epoch"])

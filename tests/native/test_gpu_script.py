@@ -32,7 +32,7 @@ def part_running(name: str, source: str, limit_s: int = 60, *, mps: bool = False
 
 def test_the_parts_have_a_fixed_order_and_none_takes_ten_minutes() -> None:
     order = ["probe", "footprint", "device", "allocator", "recording", "plans", "kills", "graphs", "calibration"]
-    assert names() == [*order, "precision", "together", "rounds", "mps", "bench-resnet50", "bench-bert"]
+    assert names() == [*order, "precision", "batches", "together", "rounds", "mps", "bench-resnet50", "bench-bert"]
     assert max(part.limit_s for part in PARTS) < 600
 
 
@@ -126,7 +126,9 @@ def test_on_the_double_every_part_without_torch_runs_and_the_other_parts_are_abs
 
 
 @pytest.mark.nightly
-def test_on_the_double_two_jobs_share_a_round_and_two_processes_hand_regions_over(tmp_path: Path) -> None:
+def test_on_the_double_jobs_share_a_round_hand_regions_over_and_gather_batches_on_a_second_thread(
+    tmp_path: Path,
+) -> None:
     variables = environment(
         build(tmp_path),
         FAKE_CUDA_HOST_COMPUTES="1",
@@ -137,7 +139,7 @@ def test_on_the_double_two_jobs_share_a_round_and_two_processes_hand_regions_ove
         OMP_NUM_THREADS="1",
     )
     done = subprocess.run(
-        (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_gpu_rounds.py"),
+        (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "round or page_locked", "tests/gpu"),
         cwd=ROOT,
         env=preload_environment(variables),
         capture_output=True,
@@ -145,8 +147,9 @@ def test_on_the_double_two_jobs_share_a_round_and_two_processes_hand_regions_ove
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
     assert "fake CUDA" not in done.stderr + done.stdout, "the driver's double reported a violated rule"
-    handover, together = lines(tmp_path)
+    handover, together, *batches = lines(tmp_path)
+    assert [row["way"] for row in batches] == ["none", "one thread", "two threads"]
     assert all(row["handover_us"] > 0 for row in handover["members"])
     assert together["budget_bytes"] < together["blocks_bytes"]
