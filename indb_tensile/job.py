@@ -194,6 +194,7 @@ class ClaimedJob:
     `threads` is the number of threads for the job's operators. The job keeps this number from its first start on,
     because another number of threads changes the last bits of its results. Of one owner's jobs, those of a higher
     `priority` start first. `owner_weight` is the owner's weight in the division of the devices between owners.
+    `worked_s` are the seconds of `max_runtime` that a trial of a search has used before its last rung.
     """
 
     job: JobId
@@ -205,3 +206,4 @@ class ClaimedJob:
     owner_weight: float = 1.0
     threads: int = 1
     priority: int = 0
+    worked_s: float = 0.0

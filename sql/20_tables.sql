@@ -179,8 +179,8 @@ comment on table tensile.version_figures is
   'classes of the table, and only the model''s owner reads those';
 comment on column tensile.version_figures.version_id is 'version of the figure';
 comment on column tensile.version_figures.name is
-  'confusion_matrix, roc_curve, label_calibration and label_metrics, which name labels; calibration, '
-  'feature_importance and baseline, which all who may predict see';
+  'confusion_matrix, roc_curve, label_calibration and label_metrics, which name labels; baseline_rows, the digest of the '
+  'rows of a baseline; calibration, feature_importance and baseline, which all who may predict see';
 comment on column tensile.version_figures.figure is
   'rows: the figure, in the form that the function tensile_... of this name reads; metrics: those of a baseline; or '
   'reason: why it is not stored';
@@ -482,9 +482,11 @@ create table tensile.trial_results (
   higher_is_better boolean not null,
   valid_loss double precision,
   complete boolean not null,
+  worked_s double precision not null default 0,
   reached_at timestamptz not null default now(),
   primary key (job_id, rung),
-  constraint trial_results_count_from_zero check (rung >= 0)
+  constraint trial_results_count_from_zero check (rung >= 0),
+  constraint trial_results_take_time check (worked_s >= 0)
 );
 comment on table tensile.trial_results is 'what a trial had reached at each of its rungs';
 comment on column tensile.trial_results.job_id is 'job that trains the trial';
@@ -498,6 +500,8 @@ comment on column tensile.trial_results.metric is
 comment on column tensile.trial_results.higher_is_better is 'true if a larger value of the metric is better';
 comment on column tensile.trial_results.valid_loss is 'loss on the validation rows in that epoch; decides between equals';
 comment on column tensile.trial_results.complete is 'true if the training has ended with this rung';
+comment on column tensile.trial_results.worked_s is
+  'seconds for which trainers have had the trial by then, which max_runtime bounds';
 comment on column tensile.trial_results.reached_at is 'time when the trial reached the rung';
 
 create table tensile.job_progress (

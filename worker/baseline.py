@@ -18,7 +18,7 @@ from indb_tensile.catalog.baseline_files import BaselineFiles
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Session
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.errors import TensileError
-from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure
+from indb_tensile.learning.boosted_baseline import BaselineRows, baseline_figure, rows_digest
 from indb_tensile.log import start_log
 
 log = logging.getLogger("baseline")
@@ -51,6 +51,9 @@ def compute(session: Session, files: BaselineFiles) -> int:
         for version in waiting:
             stored = files.take(version)
             if stored is None:
+                continue
+            # Versions that were published together left equal rows before any of them had a baseline.
+            if session.run(partial(models.repeat_baseline, version=version, digest=rows_digest(stored))):
                 continue
             figure = baseline_figure(BaselineRows.from_bytes(stored))
             session.run(partial(models.add_figure, version=version, name="baseline", figure=figure))

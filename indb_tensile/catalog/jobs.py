@@ -95,7 +95,7 @@ def claim_job(
     row = connection.execute(query("claim_job"), {"worker": worker, "passed_over": list(passed_over)}).fetchone()
     if row is None:
         return None
-    job, claim, attempt, owner_oid, limit_bytes, weight, threads, priority, spec = row
+    job, claim, attempt, owner_oid, limit_bytes, weight, threads, priority, worked_s, spec = row
     decoded = _decoded(job, spec)
     if isinstance(decoded, RequestError):
         return UnreadableJob(job=JobId(job), claim=ClaimToken(claim), owner_oid=owner_oid, error=decoded)
@@ -109,6 +109,7 @@ def claim_job(
         owner_weight=weight,
         threads=threads,
         priority=priority,
+        worked_s=worked_s,
     )
 
 

@@ -322,5 +322,14 @@ def add_figure(connection: Connection, version: ModelVersionId, name: str, figur
     connection.execute(query("add_figure"), {"version": version, "name": name, "figure": Jsonb(dict(figure))})
 
 
+def repeat_baseline(connection: Connection, version: ModelVersionId, digest: str) -> bool:
+    """Copy the baseline that another version of the model has for the rows of this digest. Returns whether one has.
+
+    The digest is noted for the versions that follow.
+    """
+    add_figure(connection, version, "baseline_rows", {"digest": digest})
+    return connection.execute(query("repeat_baseline"), {"version": version, "digest": digest}).rowcount > 0
+
+
 def _digest(weights: bytes) -> str:
     return hashlib.sha256(weights).hexdigest()

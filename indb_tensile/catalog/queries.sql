@@ -123,7 +123,8 @@ select pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('port')::int,
 set local lock_timeout = '2s'
 
 -- claim_job --
-select j.job_id, j.claim, j.attempt, j.owner_oid, q.bytes, q.weight, j.threads, j.priority, j.spec::text
+select j.job_id, j.claim, j.attempt, j.owner_oid, q.bytes, q.weight, j.threads, j.priority,
+       (select coalesce(max(t.worked_s), 0) from tensile.trial_results as t where t.job_id = j.job_id), j.spec::text
   from tensile.claim_job(%(worker)s, %(passed_over)s::oid[]) as j
   left join lateral tensile.quota_of(j.owner_oid) as q on true
 
@@ -373,6 +374,20 @@ insert into tensile.version_figures (version_id, name, figure) values (%(version
 -- The version may have been dropped since.
 insert into tensile.version_figures (version_id, name, figure)
 select v.version_id, %(name)s, %(figure)s from tensile.model_versions as v where v.version_id = %(version)s
+on conflict (version_id, name) do nothing
+
+-- repeat_baseline --
+-- A version of the same model whose baseline was fitted to the same rows lends its baseline. The digest of these rows
+-- is a figure of its own, which only the owner may see, since the rows of a small table could be guessed from it.
+insert into tensile.version_figures (version_id, name, figure)
+select v.version_id, 'baseline', b.figure
+  from tensile.model_versions as v
+  join tensile.model_versions as o on o.model_id = v.model_id and o.version_id <> v.version_id
+  join tensile.version_figures as r
+    on r.version_id = o.version_id and r.name = 'baseline_rows' and r.figure ->> 'digest' = %(digest)s
+  join tensile.version_figures as b on b.version_id = o.version_id and b.name = 'baseline'
+ where v.version_id = %(version)s
+ order by o.version_id desc limit 1
 on conflict (version_id, name) do nothing
 
 -- insert_version_chunk --
@@ -786,9 +801,9 @@ with mine as (
    where j.job_id = %(job)s and j.claim = %(claim)s and j.state in ('starting', 'running')
 ), added as (
   insert into tensile.trial_results
-    (job_id, rung, epoch, epochs, metric_name, metric, higher_is_better, valid_loss, complete)
+    (job_id, rung, epoch, epochs, metric_name, metric, higher_is_better, valid_loss, complete, worked_s)
   select m.job_id, %(rung)s, %(epoch)s, %(epochs)s, %(metric_name)s, %(metric)s, %(higher_is_better)s, %(valid_loss)s,
-         %(complete)s
+         %(complete)s, %(worked_s)s
     from mine as m
       on conflict (job_id, rung) do nothing
 ), told as (

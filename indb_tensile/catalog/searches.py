@@ -30,7 +30,8 @@ class Trial:
 class RungReport:
     """What a trial has reached at a rung, on the validation rows. `complete`: the training has ended.
 
-    `metric` is None if it is not defined on these rows.
+    `metric` is None if it is not defined on these rows. `worked_s` are the seconds for which trainers have had the
+    trial, without the time in which it was parked.
     """
 
     rung: int
@@ -41,6 +42,7 @@ class RungReport:
     higher_is_better: bool
     valid_loss: float | None
     complete: bool = False
+    worked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

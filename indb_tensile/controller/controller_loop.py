@@ -441,7 +441,7 @@ class Controller:
             self._fail_trainer(trainer, error)
             return
         if job.spec.max_runtime_s is not None:
-            self._max_runtime_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s
+            self._max_runtime_at_s[trainer] = self._clock_s() + job.spec.max_runtime_s - job.worked_s
         self._trainers.send(trainer, Assign(job=job, slot=slot, epoch=epoch, budget_bytes=self._pool.budget_bytes))
 
     def _stop_clock(self, trainer: TrainerId) -> None:

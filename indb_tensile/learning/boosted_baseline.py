@@ -6,6 +6,7 @@ at most 50,000 rows train, evenly spaced ones of the training part, and fewer if
 Only its metrics are kept.
 """
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass, replace
@@ -102,6 +103,11 @@ def why_no_baseline(prepared: Prepared) -> str:
     if MOST_NUMBERS // (trees * width) < min(prepared.train.rows, _FEWEST_ROWS):
         return f"boosting for rows of {width} numbers takes too long"
     return ""
+
+
+def rows_digest(rows: bytes) -> str:
+    """Return what tells equal stored rows, which have equal baselines."""
+    return hashlib.sha256(rows).hexdigest()
 
 
 def baseline_figure(rows: BaselineRows) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from indb_tensile.learning import architectures
 from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.permutation_importance import permutation_importance
-from indb_tensile.learning.single_metric import SLOW, single_metric
+from indb_tensile.learning.single_metric import single_metric
 from indb_tensile.request.estimator_rules import is_estimator
 
 REPEATS = 5
@@ -20,8 +20,7 @@ SEED = 0
 MOST_ROWS = 2_000
 FEWEST_ROWS = 50
 MOST_PRODUCTS = 2_000_000_000  # of all passes together: about a second of one core
-_SLOW_PRODUCTS = 6_000_000  # take about 3 ms
-_METRIC_PRODUCTS = 400_000
+_METRIC_PRODUCTS = 400_000  # take about as long as computing a metric: a fifth of a millisecond
 # Bytes of a stored boosting per multiplication for a row: of the 60 nodes of a tree, with 130 bytes each, a row
 # visits about eight, and a visit takes as long as twenty multiplications.
 _ESTIMATOR_BYTES = 50
@@ -35,7 +34,7 @@ def stored_importance(bundle: ModelBundle, held_out: Columns, metric: str) -> di
     """
     rows = len(held_out[bundle.preprocessor.target.name].missing)
     columns = len(bundle.preprocessor.positions)
-    most = (MOST_PRODUCTS // (columns * REPEATS + 1) - _metric_products(metric)) // _row_products(bundle)
+    most = (MOST_PRODUCTS // (columns * REPEATS + 1) - _METRIC_PRODUCTS) // _row_products(bundle)
     chosen = min(rows, MOST_ROWS, most)
     if chosen < min(rows, FEWEST_ROWS) or not rows:
         return {
@@ -60,11 +59,6 @@ def stored_importance(bundle: ModelBundle, held_out: Columns, metric: str) -> di
         return {"reason": f"{metric} is not defined on {chosen} held-out rows"}
     ranked = sorted(found, key=lambda each: (-each.importance, each.feature))
     return {"rows": [[*each, metric] for each in ranked]}
-
-
-def _metric_products(metric: str) -> int:
-    """Return how many multiplications take as long as computing the metric once."""
-    return _SLOW_PRODUCTS if metric in SLOW else _METRIC_PRODUCTS
 
 
 def _row_products(bundle: ModelBundle) -> int:

@@ -1,4 +1,9 @@
-"""Metrics of a model's quality, computed by scikit-learn, and the direction in which each metric is better."""
+"""Metrics of a model's quality, and the direction in which each metric is better.
+
+They have the bits of scikit-learn's, which a test compares. scikit-learn's own functions take two milliseconds for
+the metrics of an epoch, whatever the number of rows, nearly all of them for checks of their arguments: as long as the
+steps of an epoch of a hundred rows.
+"""
 
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -6,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn import metrics
 
 from indb_tensile.job import Task
 from indb_tensile.learning.calibration import calibration, calibration_error
@@ -140,7 +144,7 @@ def _log_loss(class_probabilities: Array, targets: Array) -> float:
 def evaluate_classes(outputs: Array, targets: Array) -> dict[str, float]:
     """Return every metric of a classification that these rows define. The softmax of `outputs` is probabilities."""
     outputs = finite_outputs(outputs)
-    accuracy = float(metrics.accuracy_score(targets, outputs.argmax(axis=1)))
+    accuracy = float((outputs.argmax(axis=1) == targets).mean())
     return {"accuracy": accuracy, **class_means(outputs, targets), **probability_metrics(outputs, targets)}
 
 
@@ -169,13 +173,17 @@ def class_means(outputs: Array, targets: Array) -> dict[str, float]:
 
     The balanced accuracy is over the classes that occur, as in scikit-learn, whose function also warns about others.
     """
-    predicted = outputs.argmax(axis=1)
-    precision, recall, f1, rows = metrics.precision_recall_fscore_support(targets, predicted, zero_division=0)
+    predicted, classes = outputs.argmax(axis=1), outputs.shape[1]
+    right = np.bincount(targets[predicted == targets], minlength=classes)
+    occurring, answered = np.bincount(targets, minlength=classes), np.bincount(predicted, minlength=classes)
+    used = occurring + answered > 0
+    right, occurring, answered = right[used], occurring[used], answered[used]
+    recall = right / np.maximum(occurring, 1)
     return {
-        "balanced_accuracy": float(recall[rows > 0].mean()),
-        "precision_macro": float(precision.mean()),
+        "balanced_accuracy": float(recall[occurring > 0].mean()),
+        "precision_macro": float((right / np.maximum(answered, 1)).mean()),
         "recall_macro": float(recall.mean()),
-        "f1_macro": float(f1.mean()),
+        "f1_macro": float((2 * right / (occurring + answered)).mean()),
     }
 
 
@@ -199,13 +207,14 @@ def _regression(predicted: Array, targets: Array) -> dict[str, float]:
         names = ("rmse", "mae", "mape", "median_absolute_error")
         worst = {name: float("inf") for name in names if name != "mape" or targets.all()}
         return {"r2": float("-inf"), **worst} if varied else worst
+    errors, squares = np.abs(targets - predicted), np.square(targets - predicted)
     values = {
-        "rmse": float(metrics.root_mean_squared_error(targets, predicted)),
-        "mae": float(metrics.mean_absolute_error(targets, predicted)),
-        "median_absolute_error": float(metrics.median_absolute_error(targets, predicted)),
+        "rmse": float(np.sqrt(squares.mean())),
+        "mae": float(errors.mean()),
+        "median_absolute_error": float(np.median(errors)),
     }
     if targets.all():
-        values["mape"] = float(metrics.mean_absolute_percentage_error(targets, predicted))
+        values["mape"] = float((errors / np.maximum(np.abs(targets), np.finfo(np.float64).eps)).mean())
     if varied:
-        values = {"r2": float(metrics.r2_score(targets, predicted)), **values}
+        values = {"r2": float(1 - squares.sum() / np.square(targets - targets.mean()).sum()), **values}
     return values

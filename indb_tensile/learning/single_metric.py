@@ -1,7 +1,4 @@
-"""Computes one metric alone, for an importance of columns, which needs a metric hundreds of times.
-
-All metrics of some hundred rows take ten milliseconds, nearly all of them for scikit-learn's checks of its arguments.
-"""
+"""Computes one metric alone, for an importance of columns, which needs a metric hundreds of times."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +16,7 @@ from indb_tensile.request.task_rules import METRICS
 
 Array = npt.NDArray[Any]
 
-# These take some milliseconds each; every other one takes a tenth of one.
-SLOW = ("balanced_accuracy", "precision_macro", "recall_macro", "f1_macro")
+_CLASS_MEANS = ("balanced_accuracy", "precision_macro", "recall_macro", "f1_macro")
 
 
 def single_metric(
@@ -45,7 +41,9 @@ def single_metric(
     outputs = finite_outputs(outputs)
     if metric == "accuracy":
         return float(np.mean(outputs.argmax(axis=1) == targets))
-    values = class_means(outputs, targets) if metric in SLOW else probability_metrics(outputs, targets, (metric,))
+    values = (
+        class_means(outputs, targets) if metric in _CLASS_MEANS else probability_metrics(outputs, targets, (metric,))
+    )
     return values.get(metric, float("nan"))
 
 

@@ -72,12 +72,14 @@ class Decided:
     """The state of a search as far as the known results decide it.
 
     `stages` have been begun, in this order; those without a result are to be trained now. `over`: nothing is left to
-    be trained. `best` is the best trial among those that are trained to their end; None if there is none.
+    be trained. `best` is the best trial among those that are trained to their end; None if there is none. `lost` are
+    the trials that wait at a rung and can no longer go on, whatever the results to come are.
     """
 
     stages: tuple[Stage, ...]
     over: bool
     best: TrialNumber | None
+    lost: tuple[TrialNumber, ...] = ()
 
 
 # Called when a trial begins, with its number and the results that the search has by then. It draws the values of the
@@ -110,11 +112,11 @@ def replay(
                 begin(stage[0], search.results)
             heapq.heappush(running, (now + rules.duration(stage[1]), len(search.stages), stage))
         if not running:
-            return Decided(stages=tuple(search.stages), over=True, best=search.best())
+            return search.decided(over=True)
         now, _, stage = heapq.heappop(running)
         result = result_of(stage)
         if result is None:
-            return Decided(stages=tuple(search.stages), over=False, best=search.best())
+            return search.decided(over=False)
         search.record(stage, result)
 
 
@@ -157,6 +159,34 @@ class _Replay:
         ended = (self._number(own) for own in reversed(self._reached[self.rules.top]) if own[0] > _FAILED)
         return next(ended, None)
 
+    def decided(self, *, over: bool) -> Decided:
+        """Return what the search has decided by now."""
+        return Decided(stages=tuple(self.stages), over=over, best=self.best(), lost=self._lost())
+
+    def _lost(self) -> tuple[TrialNumber, ...]:
+        """Return the trials that wait and are behind the best 1/factor of all that may ever reach their rung.
+
+        Until a trial is trained to its end none is lost: if all better ones fail, the search goes on with it. A trial
+        that is lost at a rung never reaches a later one, so fewer trials do.
+        """
+        if self.best() is None:
+            return ()
+        lost: set[TrialNumber] = set()
+        least = 1 if self.rules.prune == "halving" else 0
+        for rung, reached in enumerate(self._reached[:-1]):
+            numbers = {self._number(own) for own in reached}
+            most = max(least, (self.rules.trials - len(lost - numbers)) // self.rules.factor)
+            lost |= {
+                number
+                for number in map(self._number, reached[: max(0, len(reached) - most)])
+                if self._waits(number, rung)
+            }
+        return tuple(sorted(lost))
+
+    def _waits(self, number: TrialNumber, rung: int) -> bool:
+        result = self.results.get((number, rung))
+        return result is not None and not result.complete and (number, rung + 1) not in self._begun
+
     def _new(self) -> Stage | None:
         return None if self._trials == self.rules.trials else (self._trials + 1, 0)
 
@@ -191,10 +221,8 @@ class _Replay:
         """Return the next stage of the first of the `most` best trials of a rung that has not gone on yet."""
         for place in range(1, most + 1):
             own = self._reached[rung][-place]
-            result = self.results.get((self._number(own), rung))
-            following = (self._number(own), rung + 1)
-            if own[0] > _FAILED and result is not None and not result.complete and following not in self._begun:
-                return following
+            if own[0] > _FAILED and self._waits(self._number(own), rung):
+                return self._number(own), rung + 1
         return None
 
     def _number(self, ranked: _Ranked) -> TrialNumber:

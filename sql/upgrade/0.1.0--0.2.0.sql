@@ -200,9 +200,11 @@ create table tensile.trial_results (
   higher_is_better boolean not null,
   valid_loss double precision,
   complete boolean not null,
+  worked_s double precision not null default 0,
   reached_at timestamptz not null default now(),
   primary key (job_id, rung),
-  constraint trial_results_count_from_zero check (rung >= 0)
+  constraint trial_results_count_from_zero check (rung >= 0),
+  constraint trial_results_take_time check (worked_s >= 0)
 );
 
 alter type tensile.task add value 'multilabel';

@@ -7,14 +7,17 @@ import pytest
 
 from indb_tensile.bench.commands.quality import (
     METHODS,
+    Method,
     QualityScore,
     QualityVerdict,
     compare,
     lines,
     main,
     measure,
+    published_lines,
     verdict_lines,
 )
+from indb_tensile.bench.harness.published_times import PublishedTime, published_row
 from indb_tensile.bench.harness.sample_tables import sample
 from indb_tensile.errors import RequestError
 
@@ -27,10 +30,14 @@ def scored(table: str, rows: int, **points: float) -> list[QualityScore]:
     return [replace(ONE, table=table, rows=rows, method=method, score=score) for method, score in points.items()]
 
 
+def chosen(*names: str) -> dict[str, Method]:
+    return {name: METHODS[name] for name in names}
+
+
 @pytest.mark.nightly
 def test_every_method_scores_classes_and_values() -> None:
     for table in (sample("tiny"), sample("diabetes")):
-        scores = list(measure(table, ("default", "boosting", "mlp", "plain"), seeds=1))
+        scores = list(measure(table, chosen("default", "boosting", "mlp", "plain"), seeds=1))
         assert [score.method for score in scores] == ["default", "boosting", "mlp", "plain"]
         assert all(score.score <= 100 and score.processor_s > 0 for score in scores)
         areas = [score.auc for score in scores]
@@ -40,15 +47,15 @@ def test_every_method_scores_classes_and_values() -> None:
 
 
 def test_a_straight_line_is_tuned_for_classes_and_refuses_values() -> None:
-    (score,) = measure(sample("wine"), ("logistic",), seeds=1)
+    (score,) = measure(sample("wine"), chosen("logistic"), seeds=1)
     assert score.score > 90
     with pytest.raises(RequestError, match="diabetes is a regression"):
-        list(measure(sample("diabetes"), ("logistic",), seeds=1))
+        list(measure(sample("diabetes"), chosen("logistic"), seeds=1))
 
 
 def test_a_method_scores_the_same_again() -> None:
     first, second = (
-        [score.score for score in measure(sample("tiny"), ("mlp", "boosting"), seeds=2)] for _ in range(2)
+        [score.score for score in measure(sample("tiny"), chosen("mlp", "boosting"), seeds=2)] for _ in range(2)
     )
     assert first == second
 
@@ -93,3 +100,36 @@ def test_the_command_prints_trainings_and_the_comparison(capsys: pytest.CaptureF
 
 def test_every_method_has_a_name_of_its_own() -> None:
     assert {"default", "boosting", "mlp", "plain", "own_mlp"} <= METHODS.keys()
+
+
+TIMED = PublishedTime(
+    table="a", rows=9, seed=0, epochs=7, ours_s=1.0, plain_s=4.0, plain_warm_s=0.5, plain_train_s=0.25
+)
+
+
+def test_times_are_compared_with_a_script_with_its_start_and_without_it() -> None:
+    times = [TIMED, replace(TIMED, seed=1, ours_s=3.0), replace(TIMED, table="b", plain_warm_s=2.0)]
+    assert published_row(times[:2]) == {
+        "epochs": "7", "ours s": "2.00", "plain s": "4.00", "without start s": "0.50", "epochs s": "0.25",
+        "ours/plain": "0.50", "ours/warm": "4.00",
+    }  # fmt: skip
+    assert list(published_lines(times)) == [
+        "published later than by a plain script, on 0 of 2 sets: none",
+        "published later than by a plain script without its start, on 1 of 2 sets: a 4.00",
+    ]
+
+
+def test_a_network_that_the_script_does_not_know_has_our_time_only() -> None:
+    times = [replace(TIMED, plain_s=None, plain_warm_s=None, plain_train_s=None)]
+    assert published_row(times)["ours s"] == "1.00"
+    assert published_row(times)["plain s"] == "-"
+    assert list(published_lines(times)) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.postgres
+def test_the_time_until_a_version_is_published_stands_beside_a_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--sets", "iris", "--methods", "--seeds", "1", "--published", "--json"])
+    row = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (row["table"], row["epochs"] > 0, row["ours_s"] > 0) == ("iris", True, True)
+    assert row["plain_s"] > row["plain_warm_s"] > row["plain_train_s"] > 0

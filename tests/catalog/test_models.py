@@ -336,6 +336,25 @@ def test_weights_without_a_chunk_are_not_loaded(database: Database) -> None:
 
 
 @pytest.mark.postgres
+def test_a_version_takes_over_the_baseline_of_equal_rows_of_its_own_model(database: Database) -> None:
+    with database.connect("tensile_worker") as connection, database.connect("alice") as alice:
+        worker = register(connection)
+        first = _publish(alice, connection, worker)
+        second = _publish(alice, connection, worker, incumbent=first)
+        assert not models.repeat_baseline(connection, first, "aa"), "no version has a baseline yet"
+        models.add_figure(connection, first, "baseline", {"metrics": {"r2": 0.5}})
+        assert not models.repeat_baseline(connection, second, "bb"), "its rows are others"
+        third = _publish(alice, connection, worker, incumbent=first)
+        assert models.repeat_baseline(connection, third, "aa")
+        enqueue(alice, "other")
+        foreign = models.publish_version(connection, claim(connection, worker), publication())
+        assert not models.repeat_baseline(connection, foreign, "aa")
+        figures = "select version_id, figure from tensile.version_figures where name = 'baseline' order by 1"
+        assert connection.execute(figures).fetchall() == [
+            (first, {"metrics": {"r2": 0.5}}), (third, {"metrics": {"r2": 0.5}}),
+        ]  # fmt: skip
+
+
 def test_dropped_model_is_invisible_and_its_bytes_are_deleted_in_portions(database: Database) -> None:
     with (
         database.connect("alice") as alice,

@@ -88,6 +88,7 @@ class FakeRecords:
         self.cancels: set[JobId] = set()
         self.pauses: set[JobId] = set()
         self.priorities: dict[JobId, int] = {}
+        self.worked_s: dict[JobId, float] = {}
         self.workers: list[WorkerId] = []
         self.alive: set[WorkerId] = set()
         self.written: list[Writing] = []
@@ -140,7 +141,14 @@ class FakeRecords:
             if self.specs[job].model == "unreadable":
                 error = RequestError("it cannot be read")
                 return UnreadableJob(job=job, claim=self.claims[job], owner_oid=owner, error=error)
-            return ClaimedJob(job=job, claim=self.claims[job], attempt=1, owner_oid=owner, spec=self.specs[job])
+            return ClaimedJob(
+                job=job,
+                claim=self.claims[job],
+                attempt=1,
+                owner_oid=owner,
+                spec=self.specs[job],
+                worked_s=self.worked_s.get(job, 0.0),
+            )
 
     def other_workers(self, worker: WorkerId | None) -> tuple[ObservedWorker, ...]:
         self._check()

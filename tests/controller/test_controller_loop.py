@@ -136,6 +136,15 @@ def test_notification_of_a_cancel_sends_a_heartbeat_at_once() -> None:
         harness.until_state(job, "cancelled")
 
 
+def test_a_trial_has_what_its_earlier_stretches_left_of_its_maximum_runtime() -> None:
+    with controller_harness() as harness:
+        job = harness.records.enqueue("train")
+        harness.records.specs[job] = replace(harness.records.specs[job], max_runtime_s=1000)
+        harness.records.worked_s[job] = 999.0
+        harness.until_state(job, "failed")
+        assert "max_runtime of 1000 s" in str(harness.records.written[-1])
+
+
 def test_job_that_exceeds_its_maximum_runtime_fails() -> None:
     with controller_harness() as harness:
         job = harness.records.enqueue("train")

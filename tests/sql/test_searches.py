@@ -80,6 +80,38 @@ def test_a_search_is_a_job_that_no_worker_claims_and_its_trials_are_jobs_of_its_
     assert value(alice, "select count(*) from tensile.stat_queue where job_id = %s", number) == 0
 
 
+def test_a_trial_that_can_no_longer_win_ends_while_the_search_goes_on(alice: Connection, worker: Connection) -> None:
+    me = register(worker)
+    number = search(alice, more="trials => 4, parallel => 4")
+    step(worker, number)
+    trials = [claim(worker, me) for _ in range(4)]
+    report(worker, trials[0], 2, 0.9, complete=True)
+    publish_version(worker, trials[0], publication())
+    for metric, claimed in zip((0.5, 0.7), trials[1:3], strict=True):
+        report(worker, claimed, 0, metric)
+        hand_back(worker, claimed)
+    step(worker, number)
+    assert states(alice, number) == [
+        (1, "succeeded", 3), (2, "pruned", 1), (3, "pruned", 1), (4, "starting", None),
+    ]  # fmt: skip
+    assert value(alice, "select state::text from tensile.stat_searches") == "running"
+
+
+def test_the_time_that_a_trial_has_worked_is_known_when_it_goes_on(alice: Connection, worker: Connection) -> None:
+    me = register(worker)
+    step(worker, search(alice, more="trials => 1, parallel => 1"))
+    claimed = claim(worker, me)
+    assert claimed.worked_s == 0
+    first = RungReport(
+        rung=0, epoch=1, epochs=9, metric_name="accuracy", metric=0.5, higher_is_better=True, valid_loss=0.5,
+        worked_s=12.5,
+    )  # fmt: skip
+    searches.report_rung(worker, claimed, first)
+    jobs.requeue(worker, claimed.job, claimed.claim, "it waits")
+    worker.execute("select tensile.allow_rung(search_id, number, 1) from tensile.trials")
+    assert claim(worker, me).worked_s == 12.5
+
+
 def test_a_trial_waits_at_its_rung_until_it_may_go_on_and_the_search_ends_with_the_best(
     alice: Connection, worker: Connection
 ) -> None:

@@ -80,6 +80,42 @@ def test_the_order_in_which_stages_end_decides_nothing(
         assert ended[decided.best] == max(ended.values())
 
 
+@given(
+    prune=st.sampled_from(["asha", "halving"]),
+    trials=st.integers(1, 20),
+    parallel=st.integers(1, 6),
+    factor=st.integers(2, 4),
+    seed=st.integers(0, 50),
+    faults=st.sampled_from([0.0, 0.3]),
+    stops=st.sampled_from([0.0, 0.3]),
+)
+def test_a_trial_that_is_lost_never_trains_further(
+    prune: str, trials: int, parallel: int, factor: int, seed: int, faults: float, stops: float
+) -> None:
+    own = rules(prune, trials, parallel, factor)
+    outcome = outcome_of(own, seed, faults=faults, stops=stops)
+    known: dict[Stage, StageResult] = {}
+    lost: dict[int, int] = {}  # the rung at which each was lost
+    while not (decided := replay(own, known.get)).over:
+        for number in decided.lost:
+            lost.setdefault(number, max(rung for other, rung in decided.stages if other == number))
+        ended = next(stage for stage in decided.stages if stage not in known)
+        known[ended] = outcome(ended)
+    assert {number: max(rung for other, rung in decided.stages if other == number) for number in lost} == lost
+    assert set(lost) <= set(decided.lost)
+    assert decided.best not in decided.lost
+
+
+def test_a_trial_is_lost_once_a_better_one_is_trained_to_its_end_and_too_many_are_before_it() -> None:
+    own = rules(trials=6, parallel=1)
+    scores = (9, 1, 2, 8, 7)
+    known = {(number, 0): StageResult(score=float(score)) for number, score in enumerate(scores, 1)}
+    assert replay(own, known.get).lost == (), "no trial is trained to its end yet"
+    known |= {(1, 1): StageResult(score=9.0, complete=True)}
+    # At most two of six go on from the first rung: trial 1, and trial 4 or the last one.
+    assert replay(own, known.get).lost == (2, 3, 5)
+
+
 def test_asha_lets_a_trial_go_on_as_soon_as_it_is_among_the_best_third() -> None:
     own = rules(parallel=1)
     scores = (1, 2, 9, 3, 4, 8, 5, 6, 7)
@@ -122,7 +158,7 @@ def test_a_trial_that_stops_early_counts_at_the_later_rungs_and_takes_a_place_th
         return StageResult(score=float(-stage[0]), complete=stage[0] == 1)
 
     decided, _ = search(own, outcome, 0)
-    assert decided == Decided(stages=((1, 0), (2, 0), (3, 0)), over=True, best=1)
+    assert decided == Decided(stages=((1, 0), (2, 0), (3, 0)), over=True, best=1, lost=(2, 3))
 
 
 def test_once_the_time_is_over_only_one_trial_goes_on_if_none_is_trained_to_its_end() -> None:

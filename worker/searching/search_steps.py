@@ -84,6 +84,7 @@ class SearchSteps:
         )
         self._train(connection, trials, picked, decided)
         self._hold(connection, trials, decided)
+        self._prune(connection, trials, decided)
         if decided.over:
             self._end(connection, trials, decided)
 
@@ -126,6 +127,12 @@ class SearchSteps:
                 waiting.append(number)
         if waiting:
             searches.hold_trials(connection, self._search, waiting)
+
+    def _prune(self, connection: Connection, trials: Mapping[TrialNumber, StoredTrial], decided: Decided) -> None:
+        """End the trials that can no longer win: they give up their checkpoints, and their places in the queue."""
+        lost = [number for number in decided.lost if trials[number].waits]
+        if lost:
+            searches.prune_trials(connection, self._search, lost, _PRUNED)
 
     def _end(self, connection: Connection, trials: Mapping[TrialNumber, StoredTrial], decided: Decided) -> None:
         """Prune the trials that wait, and end the search with the best one.

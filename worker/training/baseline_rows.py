@@ -1,17 +1,21 @@
-"""Leaves the rows of a published version for the process that computes its baseline."""
+"""Leaves the rows of a published version for the process that computes its baseline.
+
+Trainings of one model on equal rows, such as the trials of a search, have one baseline, which is fitted once.
+"""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import psycopg
 
-from indb_tensile.catalog import stored_checkpoints
+from indb_tensile.catalog import models, stored_checkpoints
 from indb_tensile.catalog.baseline_files import BaselineFiles
 from indb_tensile.catalog.connection import Session
 from indb_tensile.config import Settings
 from indb_tensile.errors import TensileError
 from indb_tensile.job import ModelVersionId
-from indb_tensile.learning.boosted_baseline import BaselineRows, why_no_baseline
+from indb_tensile.learning.boosted_baseline import BaselineRows, rows_digest, why_no_baseline
 from indb_tensile.learning.preparation import Prepared
 
 log = logging.getLogger("trainer")
@@ -24,7 +28,10 @@ def leave_rows(session: Session, settings: Settings, prepared: Prepared, version
     try:
         installation = session.run(stored_checkpoints.installation)
         files = BaselineFiles.of(Path(settings.state_dir), installation)
-        left = files.put(version, BaselineRows.of(prepared).to_bytes())
+        rows = BaselineRows.of(prepared).to_bytes()
+        if session.run(partial(models.repeat_baseline, version=version, digest=rows_digest(rows))):
+            return
+        left = files.put(version, rows)
     except (OSError, psycopg.Error, TensileError) as error:
         log.warning("version_id %s has no baseline: its rows cannot be stored: %s", version, error)
         return

@@ -43,7 +43,7 @@ from .memory_corrections import MemoryCorrections
 from .progress_writer import PROGRESS_S, ProgressWriter
 from .publication import Trained
 from .remaining import EVALUATION_SHARE, Position, Remaining, Work
-from .trial_rungs import EpochFigures, TrialRungs
+from .trial_rungs import EpochFigures, TrialRungs, published_figures
 
 log = logging.getLogger("trainer")
 
@@ -187,9 +187,10 @@ class EpochLoop:
             figures |= {"valid_loss": valid_loss, **metrics}
             watched = valid_loss if self.early_stop.metric == "loss" else metrics.get(self.early_stop.metric)
             self._observe(watched)
-            # Until an epoch is the best one, as with a metric that is not defined, the last one would be published.
-            if self.early_stop.patience is None or self.early_stop.best_epoch in (-1, self.epochs_done):
-                self._published = EpochFigures(metric=metrics.get(self.prepared.metric), valid_loss=valid_loss)
+            own = metrics.get(self.prepared.metric)
+            self._published = published_figures(
+                self._published, self.early_stop, self.epochs_done, metric=own, valid_loss=valid_loss
+            )
             if (patience := self.prepared.settings.decay_patience) is not None:
                 self.plateau = self.plateau.observe(valid_loss, patience)
         if self.early_stop.patience is not None and self.early_stop.best_epoch == self.epochs_done:
@@ -246,7 +247,10 @@ class EpochLoop:
         Time in which the job is parked does not count.
         """
         self.corrections.look()
-        self._done_at += self._orders.follow()
+        parked_s = self._orders.follow()
+        self._done_at += parked_s
+        if self.trial is not None:
+            self.trial.parked_s += parked_s
 
     def _measure(self) -> None:
         """Report the latencies of iterations to the controller, and less often those of operators to the catalog."""

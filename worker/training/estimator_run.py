@@ -5,6 +5,7 @@ network's training. A fit cannot be interrupted and resumed: a job whose trainer
 """
 
 import logging
+import time
 
 import torch
 
@@ -41,6 +42,7 @@ class EstimatorRun:
         self._link = link
         self._assigned = assigned
         self._job = assigned.job
+        self._started_s = time.monotonic()
 
     def run(self) -> None:
         """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
@@ -85,7 +87,8 @@ class EstimatorRun:
             metrics = evaluate(prepared.task, outputs.numpy(), part.targets.numpy(), prepared.preprocessor)
             loss = float(prepared.loss(outputs, part.y))
             figures = EpochFigures(metric=metrics.get(prepared.metric), valid_loss=loss)
-        TrialRungs(session, self._job, trial, prepared.metric, fitted.iterations).complete(fitted.iterations, figures)
+        rungs = TrialRungs(session, self._job, trial, prepared.metric, fitted.iterations, started_s=self._started_s)
+        rungs.complete(fitted.iterations, figures)
 
 
 def _report(writer: ProgressWriter, fitted: Fitted) -> None:

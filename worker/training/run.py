@@ -1,6 +1,7 @@
 """Runs one job from its claimed row to its published version."""
 
 import logging
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -69,6 +70,7 @@ class TrainingRun:
         self._assigned = assigned
         self._regions = regions
         self._job = assigned.job
+        self._started_s = time.monotonic()
 
     def run(self) -> None:
         """Run the job. Raises TensileError; the job's row then still belongs to the claim."""
@@ -111,7 +113,8 @@ class TrainingRun:
         trial = session.run(lambda c: searches.find_trial(c, self._job.job))
         if trial is None:
             return None
-        return TrialRungs(session, self._job, trial, prepared.metric, prepared.settings.epochs)
+        epochs, metric = prepared.settings.epochs, prepared.metric
+        return TrialRungs(session, self._job, trial, metric, epochs, started_s=self._started_s)
 
     def _join(self, seat: Seat, progress_writer: ProgressWriter, opened: OpenDevice) -> RoundMember:
         assigned = self._assigned

@@ -16,6 +16,7 @@ from indb_tensile.catalog.connection import Session
 from indb_tensile.catalog.searches import RungDecision, RungReport, Trial
 from indb_tensile.errors import HeldTrialError
 from indb_tensile.job import ClaimedJob
+from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER
 
 _PATIENCE_S = 1.0  # the steward decides within some tens of milliseconds; without it the trial goes back to the queue
@@ -35,7 +36,10 @@ class EpochFigures:
 
 
 class TrialRungs:
-    """The rungs of one trial. `epochs` is the largest number of epochs of its training."""
+    """The rungs of one trial. `epochs` is the largest number of epochs of its training.
+
+    `started_s` is when this trainer got the job, by `clock_s`.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class TrialRungs:
         metric: str,
         epochs: int,
         *,
+        started_s: float,
         clock_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -56,6 +61,8 @@ class TrialRungs:
         self._clock_s = clock_s
         self._pause = pause
         self._rung_at = rung_epochs(trial.rungs, epochs)
+        self._started_s = started_s
+        self.parked_s = 0.0  # of the time since then
 
     def pass_rung(
         self, epochs_done: int, figures: EpochFigures, save: Callable[[], bool], alive: Callable[[], None]
@@ -95,8 +102,22 @@ class TrialRungs:
             higher_is_better=HIGHER_IS_BETTER[self._metric],
             valid_loss=finite(figures.valid_loss),
             complete=complete,
+            worked_s=self._job.worked_s + max(0.0, self._clock_s() - self._started_s - self.parked_s),
         )
         return self._session.run(partial(searches.report_rung, claimed=self._job, report=report))
+
+
+def published_figures(
+    before: EpochFigures, early_stop: EarlyStop, epoch: int, *, metric: float | None, valid_loss: float
+) -> EpochFigures:
+    """Return the figures of the weights that would be published after this epoch, from 0.
+
+    With early stopping these are those of the best epoch. Until an epoch is the best one, as with a metric that is
+    not defined, the last one would be published.
+    """
+    if early_stop.patience is not None and early_stop.best_epoch not in (-1, epoch):
+        return before
+    return EpochFigures(metric=metric, valid_loss=valid_loss)
 
 
 def rung_epochs(rungs: tuple[float, ...], epochs: int) -> Mapping[int, int]:

@@ -1,7 +1,7 @@
 """Compares the quality of models for tables on a fixed list of real data sets, with real rivals in the same run.
 
     python -m indb_tensile.bench quality [--sets wage letter …] [--methods default boosting …] [--seeds 5]
-        [--csv FILE TARGET] [--threads 1] [--json]
+        [--development] [--hyperparams JSON …] [--published] [--csv FILE TARGET] [--threads 1] [--json]
 
 The data sets (bench/harness/quality_sets.py) were fixed before any default was chosen. All methods learn from the
 rows for training and validation of a seed's split and are scored on its test rows, by accuracy or R² times 100; `auc`
@@ -16,6 +16,11 @@ is the area under the ROC curve times 100, for more than two classes the mean ov
   trained in the same way as the default; a network for tables, such as `tabm`, has its own name.
 
 The small tables iris and wine are not part of the list: `--sets iris wine penguins --methods default logistic`.
+Defaults for small tables are chosen with other ones: `--development`. Each `--hyperparams` is a method of its own,
+the default with these hyper-parameters.
+
+`--published` also measures the time from the call of tensile_train to the published version, beside a plain script
+that does the same work (harness/published_times.py). It needs the programs of PostgreSQL.
 
 The last lines are the mean ranks of the methods over all sets, by how many points the default is behind boosting
 (negative where it is ahead), and the sets of 5,000 rows or more on which it is more than three points behind. The
@@ -25,12 +30,13 @@ time is that of a training with encoding and scoring.
 import argparse
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +49,15 @@ from threadpoolctl import threadpool_limits
 
 from indb_tensile.bench.harness.argument_types import whole
 from indb_tensile.bench.harness.boosted_tables import boosting, rows_to_learn_and_test
-from indb_tensile.bench.harness.process_exit import run
+from indb_tensile.bench.harness.development_sets import DEVELOPMENT_SETS
+from indb_tensile.bench.harness.process_exit import exit_on_sigterm, run
+from indb_tensile.bench.harness.published_times import (
+    PublishedTime,
+    PublishedTimes,
+    published_row,
+    published_times,
+    ratio,
+)
 from indb_tensile.bench.harness.quality_sets import KNOWN_SETS, LARGE_ROWS, QUALITY_SETS, load
 from indb_tensile.bench.harness.result_tables import print_table
 from indb_tensile.bench.harness.sample_tables import SampleTable, from_csv
@@ -62,6 +76,7 @@ _SCRIPT_EPOCHS, _SCRIPT_BATCH, _SCRIPT_RATE = 50, 128, 1e-3
 
 Array = npt.NDArray[Any]
 Metrics = Mapping[str, float]  # by name, as shares
+Method = Callable[[SampleTable, int], tuple[Metrics, int]]  # scores a seed's split; also returns the epochs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +94,9 @@ class QualityScore:
     processor_s: float
 
 
+Figure = TypeVar("Figure", QualityScore, PublishedTime)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityVerdict:
     """The comparison over all sets: the mean rank of each method, and how far the default is behind on each set."""
@@ -91,36 +109,53 @@ class QualityVerdict:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table for each data set and the comparison, or one JSON object for each training and the comparison."""
     options = _parser().parse_args(arguments)
+    if options.published:
+        exit_on_sigterm()  # which ends the server and the controller
     makers: list[Callable[[], SampleTable]] = [partial(load, name) for name in options.sets]
     makers += [partial(from_csv, Path(file), target) for file, target in options.csv]
     scores: list[QualityScore] = []
+    published: list[PublishedTime] = []
+    methods = {name: METHODS[name] for name in options.methods}
+    methods |= {f"default {text}": _network("auto", json.loads(text)) for text in options.hyperparams}
     console = Console(width=140, highlight=False)
-    with threadpool_limits(options.threads):
+    with threadpool_limits(options.threads), _timing(options) as timing:
         torch.set_num_threads(options.threads)
-        for make in makers:
-            own = []
-            for score in measure(make(), options.methods, options.seeds):
-                own.append(score)
-                if options.json:
-                    print(json.dumps(asdict(score)), flush=True)
+        for table in (make() for make in makers):
+            own = list(_told(measure(table, methods, options.seeds), as_json=options.json))
+            timed = [] if timing is None else list(_told(timing.measure(table, options.seeds), as_json=options.json))
             if not options.json:
-                print_table(console, f"{own[0].table}, {own[0].rows:,} rows", lines(own))
+                print_table(console, f"{table.name}, {table.table.rows:,} rows", lines(own))
+                if timed:
+                    print_table(console, f"{table.name}, until published", [published_row(timed)])
             scores += own
+            published += timed
     verdict = compare(scores)
     if options.json:
         print(json.dumps(asdict(verdict)))
         return
-    for line in verdict_lines(verdict):
+    for line in (*verdict_lines(verdict), *published_lines(published)):
         console.print(line)
 
 
-def measure(table: SampleTable, methods: Sequence[str], seeds: int) -> Iterator[QualityScore]:
+def _told(figures: Iterable[Figure], *, as_json: bool) -> Iterator[Figure]:
+    """Yield the figures, and print each one at once if the output is JSON."""
+    for each in figures:
+        if as_json:
+            print(json.dumps(asdict(each)), flush=True)
+        yield each
+
+
+def _timing(options: argparse.Namespace) -> AbstractContextManager[PublishedTimes | None]:
+    return published_times(options.threads) if options.published else nullcontext()
+
+
+def measure(table: SampleTable, methods: Mapping[str, Method], seeds: int) -> Iterator[QualityScore]:
     """Train by each method on each seed's split, and yield the scores."""
     for seed in range(seeds):
-        for method in methods:
+        for method, score in methods.items():
             with Stopwatch() as watch, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                metrics, epochs = METHODS[method](table, seed)
+                metrics, epochs = score(table, seed)
             area = metrics.get("roc_auc")
             yield QualityScore(
                 table=table.name,
@@ -196,6 +231,19 @@ def verdict_lines(verdict: QualityVerdict) -> Iterator[str]:
     yield f"large sets more than {MOST_BEHIND:g} points behind: {', '.join(verdict.large_behind) or 'none'}"
 
 
+def published_lines(times: Sequence[PublishedTime]) -> Iterator[str]:
+    """Yield on which sets we are slower than the plain script, with its start and without it."""
+    own = [time for time in times if time.plain_s is not None]
+    for rival, words in (("plain_s", "a plain script"), ("plain_warm_s", "a plain script without its start")):
+        tables = {
+            table: [time for time in own if time.table == table] for table in dict.fromkeys(t.table for t in own)
+        }
+        slower = {table: ratio(each, rival) for table, each in tables.items() if ratio(each, rival) > 1}
+        shown = ", ".join(f"{table} {times:.2f}" for table, times in slower.items()) or "none"
+        if own:
+            yield f"published later than by {words}, on {len(slower)} of {len(tables)} sets: {shown}"
+
+
 def _listed(behind: Mapping[str, float]) -> str:
     ordered = sorted(behind.items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{table} {points:+.2f}" for table, points in ordered) or "none"
@@ -204,11 +252,11 @@ def _listed(behind: Mapping[str, float]) -> str:
 # --- methods ------------------------------------------------------------------------------------------------------
 
 
-def _network(kind: str) -> Callable[[SampleTable, int], tuple[Metrics, int]]:
+def _network(kind: str, hyperparams: Mapping[str, Any] | None = None) -> Method:
     """Return the method that trains this architecture as a job does."""
 
     def score(table: SampleTable, seed: int) -> tuple[Metrics, int]:
-        prepared = assemble(table.table, specify(table, seed, {}, {"type": kind}))
+        prepared = assemble(table.table, specify(table, seed, hyperparams or {}, {"type": kind}))
         epochs, _ = train(prepared)
         return metrics_of_test(prepared), epochs
 
@@ -287,7 +335,7 @@ def _of_probabilities(chances: Array, targets: Array) -> dict[str, float]:
     return evaluate_classes(np.log(np.maximum(chances, np.finfo(np.float64).tiny)), targets)
 
 
-_COMPARED: dict[str, Callable[[SampleTable, int], tuple[Metrics, int]]] = {
+_COMPARED: dict[str, Method] = {
     _DEFAULT: _network("auto"),
     _BOOSTING: _boosting,
     "mlp": _scikit_mlp,
@@ -305,9 +353,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--sets", nargs="*", choices=tuple(KNOWN_SETS), default=list(QUALITY_SETS), metavar="NAME")
     parser.add_argument(
+        "--development",
+        dest="sets",
+        action="store_const",
+        const=list(DEVELOPMENT_SETS),
+        help="the small tables with which defaults are chosen",
+    )
+    parser.add_argument(
         "--csv", nargs=2, action="append", default=[], metavar=("FILE", "TARGET"), help="also train on this file"
     )
-    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(_COMPARED), metavar="NAME")
+    parser.add_argument("--methods", nargs="*", choices=tuple(METHODS), default=list(_COMPARED), metavar="NAME")
+    parser.add_argument(
+        "--hyperparams", nargs="*", default=[], metavar="JSON", help="also score the default with these"
+    )
+    parser.add_argument("--published", action="store_true", help="also measure the time until a version is published")
     parser.add_argument("--seeds", type=whole(), default=5, help="trainings of each table, each on its own split")
     parser.add_argument("--threads", type=whole(), default=1, help="threads of each training")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")

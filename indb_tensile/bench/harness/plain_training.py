@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
     dsn, table, target, threads, epochs, batch, directory = arguments
     torch.set_num_threads(int(threads))
     marks = {"import": time.perf_counter()}
-    columns = _read(dsn, table)
+    columns = read_columns(dsn, table)
     marks["read"] = time.perf_counter()
     x, y = _encode(columns, target)
     marks["encode"] = time.perf_counter()
@@ -50,7 +50,8 @@ def main(arguments: list[str]) -> None:
     print(json.dumps(durations | {"r2": round(score, 4), "features": x.shape[1]}))
 
 
-def _read(dsn: str, table: str) -> dict[str, list[Any]]:
+def read_columns(dsn: str, table: str) -> dict[str, list[Any]]:
+    """Return the values of each column of the table."""
     with psycopg.connect(dsn) as connection, connection.cursor(binary=True) as cursor:
         cursor.execute(sql.SQL("select * from {}").format(sql.Identifier(*table.split("."))))
         names = [column.name for column in cursor.description or ()]
@@ -58,10 +59,14 @@ def _read(dsn: str, table: str) -> dict[str, list[Any]]:
 
 
 def _encode(columns: dict[str, list[Any]], target: str) -> tuple[torch.Tensor, torch.Tensor]:
-    parts = [_column(values) for name, values in columns.items() if name != target]
+    x = encode_columns({name: values for name, values in columns.items() if name != target})
     y = np.array(columns[target], np.float64)
-    x = np.hstack(parts).astype(np.float32)
     return torch.from_numpy(x), torch.from_numpy(((y - y.mean()) / y.std()).astype(np.float32))[:, None]
+
+
+def encode_columns(columns: dict[str, list[Any]]) -> Matrix:
+    """Return the columns as float32 numbers, one row for each of theirs."""
+    return np.hstack([_column(values) for values in columns.values()]).astype(np.float32)
 
 
 def _column(values: list[Any]) -> Matrix:

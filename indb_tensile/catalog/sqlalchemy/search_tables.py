@@ -32,5 +32,6 @@ trial_results = Table(
     Column("higher_is_better", Boolean, nullable=False),
     Column("valid_loss", Double),
     Column("complete", Boolean, nullable=False),
+    Column("worked_s", Double, nullable=False),
     Column("reached_at", TIME, nullable=False),
 )
