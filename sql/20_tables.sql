@@ -756,6 +756,53 @@ comment on column tensile.device_jobs.used_bytes is 'device memory that the job 
 comment on column tensile.device_jobs.high_water_bytes is 'largest device memory that the job has used at one time';
 comment on column tensile.device_jobs.updated_at is 'time when the row was last written';
 
+create table tensile.device_samples (
+  worker_id bigint not null references tensile.workers on delete cascade,
+  at timestamptz not null default now(),
+  budget_bytes bigint not null,
+  granted_bytes bigint not null,
+  used_bytes bigint not null,
+  host_bytes bigint not null,
+  busy_percent smallint,
+  outside_bytes bigint,
+  primary key (worker_id, at)
+);
+comment on table tensile.device_samples is
+  'history of each device''s memory: a row every two seconds, and fewer rows the older they are';
+comment on column tensile.device_samples.worker_id is 'worker of the device';
+comment on column tensile.device_samples.at is 'time of the sample';
+comment on column tensile.device_samples.budget_bytes is 'memory that jobs may use together';
+comment on column tensile.device_samples.granted_bytes is 'sum of the grants of all jobs';
+comment on column tensile.device_samples.used_bytes is 'memory that all jobs used';
+comment on column tensile.device_samples.host_bytes is 'pinned host memory of the jobs';
+comment on column tensile.device_samples.busy_percent is
+  'percentage of time in which the GPU computed, according to its driver; null if the driver reports none';
+comment on column tensile.device_samples.outside_bytes is
+  'memory in use on the device outside the memory that jobs share';
+
+create table tensile.device_job_samples (
+  worker_id bigint not null,
+  at timestamptz not null,
+  job_id bigint not null references tensile.jobs on delete cascade,
+  granted_bytes bigint not null,
+  used_bytes bigint not null,
+  copied_bytes_per_s bigint,
+  primary key (worker_id, at, job_id),
+  foreign key (worker_id, at) references tensile.device_samples on delete cascade
+);
+create index device_job_samples_job on tensile.device_job_samples (job_id, at);
+comment on table tensile.device_job_samples is
+  'history of the memory of each job on a device: its part of each row of tensile.device_samples';
+comment on column tensile.device_job_samples.worker_id is 'worker of the device';
+comment on column tensile.device_job_samples.at is 'time of the sample';
+comment on column tensile.device_job_samples.job_id is 'job on the device';
+comment on column tensile.device_job_samples.granted_bytes is
+  'most device memory that the job might use, which is the peak of its plan in whole regions';
+comment on column tensile.device_job_samples.used_bytes is 'device memory that the job used';
+comment on column tensile.device_job_samples.copied_bytes_per_s is
+  'bytes per second that the job''s plan copies in each direction, by the measured time of its iterations; null before '
+  'its first plan';
+
 -- Graphs, latencies, plans -----------------------------------------------------------------------------------
 
 create table tensile.graphs (

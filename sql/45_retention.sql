@@ -17,6 +17,7 @@ as $$
     ('retain_workers', 'interval or null', '"7 days"', 'how long a worker is kept after it has stopped'),
     ('retain_links', 'interval or null', '"90 days"', 'how long measurements of a link are kept without a worker'),
     ('retain_usage', 'interval or null', '"400 days"', 'how long the use of devices by owner and model is kept'),
+    ('retain_samples', 'interval', '"30 days"', 'how long the history of the devices'' memory is kept'),
     ('retain_versions', 'count or null', 'null', 'how many versions of a model are kept beside the deployed one'),
     ('usage_half_life', 'interval', '"1 hour"', 'time after which an owner''s use of devices counts half in the queue'),
     ('snapshot_max_bytes', 'bytes', '2147483648', 'largest size of one snapshot'),

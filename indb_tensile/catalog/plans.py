@@ -204,16 +204,15 @@ def record_device(
     """Replace the stored memory use of the worker's device and of the jobs on it, and add what jobs have used."""
     with connection.transaction():
         connection.execute(query("record_device"), {**asdict(use), "worker": worker})
-        connection.execute(
-            query("record_device_jobs"),
-            {
-                "worker": worker,
-                "jobs": [j.job for j in jobs],
-                "granted": [j.granted_bytes for j in jobs],
-                "used": [j.used_bytes for j in jobs],
-                "high_water": [j.high_water_bytes for j in jobs],
-            },
-        )
+        by_job = {
+            "worker": worker,
+            "jobs": [j.job for j in jobs],
+            "granted": [j.granted_bytes for j in jobs],
+            "used": [j.used_bytes for j in jobs],
+            "high_water": [j.high_water_bytes for j in jobs],
+        }
+        connection.execute(query("record_device_jobs"), by_job)
+        connection.execute(query("record_samples"), by_job)
         record_usage(connection, usages)
 
 

@@ -679,6 +679,35 @@ with written as (
 )
 delete from tensile.device_jobs where worker_id = %(worker)s and job_id <> all (%(jobs)s::bigint[])
 
+-- record_samples --
+-- Add to the history, unless the last sample is younger than two seconds. A job whose row another session has locked is
+-- left out, as above.
+with sampled as (
+  insert into tensile.device_samples
+    (worker_id, budget_bytes, granted_bytes, used_bytes, host_bytes, busy_percent, outside_bytes)
+  select d.worker_id, d.budget_bytes, d.granted_bytes, d.used_bytes, d.host_bytes, d.busy_percent, d.outside_bytes
+    from tensile.devices as d
+   where d.worker_id = %(worker)s
+     and not exists (select from tensile.device_samples as s
+                      where s.worker_id = %(worker)s and s.at > now() - interval '1.9 seconds')
+  on conflict do nothing
+  returning worker_id, at
+)
+insert into tensile.device_job_samples (worker_id, at, job_id, granted_bytes, used_bytes, copied_bytes_per_s)
+select s.worker_id, s.at, u.job_id, u.granted_bytes, u.used_bytes, p.copied_bytes_per_s
+  from sampled as s
+  cross join unnest(%(jobs)s::bigint[], %(granted)s::bigint[], %(used)s::bigint[]) as u (job_id, granted_bytes, used_bytes)
+  join (select j.job_id from tensile.jobs as j where j.job_id = any (%(jobs)s::bigint[])
+           for key share skip locked) as free using (job_id)
+  left join lateral (
+    select (n.swapped_bytes * 1e9 / nullif(coalesce(n.measured_iteration_ns, n.predicted_iteration_ns), 0))::bigint
+             as copied_bytes_per_s
+      from tensile.plans as n where n.job_id = u.job_id and n.adopted_at is not null
+     order by n.plan_id desc limit 1) as p on true
+
+-- thin_samples --
+select tensile.thin_samples(%(most)s)
+
 -- record_outlook --
 insert into tensile.device_outlooks as o (worker_id, outlook) values (%(worker)s, %(outlook)s)
 on conflict (worker_id) do update set outlook = excluded.outlook, updated_at = now()

@@ -24,6 +24,7 @@ log = logging.getLogger("controller")
 PERIOD_S = 60.0
 _DEPENDENT_STATEMENTS = 20  # in one round, each for up to 1200 jobs
 _SNAPSHOT_STATEMENTS = 50  # in one round; the next round continues
+_SAMPLES = 5000  # in one round; a controller adds 30 of them in a minute
 ROWS = 1000  # of one step: they take the database some tens of milliseconds
 LOGS = ("controller.log", "postgres.log")  # of `tensile up`, in the state directory
 
@@ -114,6 +115,7 @@ def steps(
     """Return all steps of a controller. `call_steward` starts the steward of searches."""
     return (
         chores.step("old rows", remove_old_rows),
+        chores.step("samples", thin_samples),
         chores.step("dropped models", delete_dropped_models),
         chores.step("dependent jobs", settle_dependent_jobs),
         chores.step("searches", lambda c: call_for_searches(c, call_steward)),
@@ -128,6 +130,12 @@ def remove_old_rows(connection: Connection) -> str:
     """Remove some rows that are older than their retention."""
     removed = retention.vacuum_step(connection, ROWS)
     return "removed " + ", ".join(f"{count} {kind}" for kind, count in removed.items()) if removed else ""
+
+
+def thin_samples(connection: Connection) -> str:
+    """Keep fewer samples of the devices' memory the older they are."""
+    retention.thin_samples(connection, _SAMPLES)
+    return ""
 
 
 def delete_dropped_models(connection: Connection) -> str:

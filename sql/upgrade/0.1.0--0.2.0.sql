@@ -414,3 +414,27 @@ create table tensile.snapshots (
   constraint snapshots_are_measured_when_sealed check (sealed = (rows is not null) and sealed = (bytes is not null)),
   constraint snapshots_parts_are_rows check (valid_rows >= 0 and test_rows >= 0 and valid_rows + test_rows <= rows)
 );
+
+create table tensile.device_samples (
+  worker_id bigint not null references tensile.workers on delete cascade,
+  at timestamptz not null default now(),
+  budget_bytes bigint not null,
+  granted_bytes bigint not null,
+  used_bytes bigint not null,
+  host_bytes bigint not null,
+  busy_percent smallint,
+  outside_bytes bigint,
+  primary key (worker_id, at)
+);
+
+create table tensile.device_job_samples (
+  worker_id bigint not null,
+  at timestamptz not null,
+  job_id bigint not null references tensile.jobs on delete cascade,
+  granted_bytes bigint not null,
+  used_bytes bigint not null,
+  copied_bytes_per_s bigint,
+  primary key (worker_id, at, job_id),
+  foreign key (worker_id, at) references tensile.device_samples on delete cascade
+);
+create index device_job_samples_job on tensile.device_job_samples (job_id, at);

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Date,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Integer,
     LargeBinary,
     MetaData,
@@ -332,6 +333,31 @@ device_jobs = Table(
     Column("used_bytes", BigInteger, nullable=False),
     Column("high_water_bytes", BigInteger, nullable=False),
     Column("updated_at", TIME, nullable=False),
+)
+
+device_samples = Table(
+    "device_samples",
+    metadata,
+    Column("worker_id", BigInteger, ForeignKey("workers.worker_id"), primary_key=True),
+    Column("at", TIME, primary_key=True),
+    Column("budget_bytes", BigInteger, nullable=False),
+    Column("granted_bytes", BigInteger, nullable=False),
+    Column("used_bytes", BigInteger, nullable=False),
+    Column("host_bytes", BigInteger, nullable=False),
+    Column("busy_percent", SmallInteger),
+    Column("outside_bytes", BigInteger),
+)
+
+device_job_samples = Table(
+    "device_job_samples",
+    metadata,
+    Column("worker_id", BigInteger, primary_key=True),
+    Column("at", TIME, primary_key=True),
+    Column("job_id", BigInteger, ForeignKey("jobs.job_id"), primary_key=True),
+    Column("granted_bytes", BigInteger, nullable=False),
+    Column("used_bytes", BigInteger, nullable=False),
+    Column("copied_bytes_per_s", BigInteger),
+    ForeignKeyConstraint(("worker_id", "at"), ("device_samples.worker_id", "device_samples.at")),
 )
 
 device_outlooks = Table(

@@ -347,3 +347,29 @@ model_list = _view(
     Column("trained_at", TIME),
     Column("baseline", Double),
 )
+
+stat_device_history = _view(
+    "stat_device_history",
+    Column("worker_id", BigInteger),
+    Column("host", Text),
+    Column("device", Text),
+    Column("at", TIME),
+    Column("budget_bytes", BigInteger),
+    Column("granted_bytes", BigInteger),
+    Column("used_bytes", BigInteger),
+    Column("host_bytes", BigInteger),
+    Column("busy_percent", SmallInteger),
+    Column("outside_bytes", BigInteger),
+)
+
+stat_device_job_history = _view(
+    "stat_device_job_history",
+    Column("worker_id", BigInteger),
+    Column("at", TIME),
+    Column("job_id", BigInteger),
+    Column("model", Text),
+    Column("owner", Name),
+    Column("granted_bytes", BigInteger),
+    Column("used_bytes", BigInteger),
+    Column("copied_bytes_per_s", BigInteger),
+)
