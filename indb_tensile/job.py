@@ -64,6 +64,7 @@ class Task(StrEnum):
     CLASSIFICATION = "classification"
     REGRESSION = "regression"
     MULTILABEL = "multilabel"  # each row has a set of labels
+    FORECAST = "forecast"  # the next steps of series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,7 @@ class JobSpec:
     its arguments have the first value of everything that varies, and `search` has the space and the options
     (request/search_rules.py).
     `targets` has the columns of a target of several; `target` is then their list as JSON, which names the target.
+    `forecast` has the options of a forecast (request/forecast_rules.py).
     """
 
     model: str
@@ -174,6 +176,7 @@ class JobSpec:
     predict: PredictInto | None = None
     search: dict[str, Any] | None = None
     targets: tuple[str, ...] = ()
+    forecast: dict[str, Any] | None = None
 
     @property
     def target_columns(self) -> tuple[str, ...]:

@@ -180,7 +180,8 @@ comment on table tensile.version_figures is
 comment on column tensile.version_figures.version_id is 'version of the figure';
 comment on column tensile.version_figures.name is
   'confusion_matrix, roc_curve, label_calibration and label_metrics, which name labels; baseline_rows, the digest of the '
-  'rows of a baseline; calibration, feature_importance and baseline, which all who may predict see';
+  'rows of a baseline; calibration, feature_importance, baseline and forecast, which all who may '
+  'predict see';
 comment on column tensile.version_figures.figure is
   'rows: the figure, in the form that the function tensile_... of this name reads; metrics: those of a baseline; or '
   'reason: why it is not stored';

@@ -204,13 +204,14 @@ begin
                  ('query', '{string,"null",missing}'), ('init_from', '{object,"null",missing}'),
                  ('column_numbers', '{object,missing}'), ('part_tables', '{object,missing}'),
                  ('transform', '{object,"null",missing}'), ('predict', '{object,missing}'),
-                 ('search', '{object,missing}'), ('targets', '{array,missing}')) as k (name, types)
+                 ('search', '{object,missing}'), ('targets', '{array,missing}'),
+                 ('forecast', '{object,"null",missing}')) as k (name, types)
    where coalesce(jsonb_typeof(spec -> k.name), 'missing') <> all (k.types)
    limit 1;
   return case
     when fault is not null then fault
-    when spec ->> 'task' not in ('classification', 'regression', 'multilabel')
-      then format('task is "%s", not classification, regression or multilabel', spec ->> 'task')
+    when spec ->> 'task' not in ('classification', 'regression', 'multilabel', 'forecast')
+      then format('task is "%s", not classification, regression, multilabel or forecast', spec ->> 'task')
     when spec ->> 'deploy' not in ('if_better', 'always', 'never')
       then format('deploy is "%s", not if_better, always or never', spec ->> 'deploy')
     when jsonb_typeof(spec #> '{architecture,type}') is distinct from 'string'

@@ -114,7 +114,7 @@ create policy figures_of_owner on tensile.version_figures for select to tensile_
                     and m.owner_oid = (select tensile.current_role_oid())
                     and m.installation = (select tensile.installation())));
 create policy figures_of_version on tensile.version_figures for select to tensile_user
-  using (name in ('calibration', 'feature_importance', 'baseline')
+  using (name in ('calibration', 'feature_importance', 'baseline', 'forecast')
          and exists (select from tensile.model_versions as v where v.version_id = version_figures.version_id));
 create policy artifacts_of_owner on tensile.artifacts for select to tensile_user
   using (exists (select from tensile.model_versions as v join tensile.models as m on m.model_id = v.model_id

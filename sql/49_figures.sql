@@ -102,6 +102,23 @@ comment on function public.tensile_feature_importance(text, regclass, integer, i
   'and the deviation over some permutations, on at most 5000 rows of a relation; without a relation, on the held-out '
   'rows of the training; with a label of a set, or one of several targets, by the metric of that one';
 
+create function public.tensile_forecast_metrics(
+  model text, version integer default null
+) returns table (
+  target text, step integer, metric text, value double precision, naive double precision,
+  seasonal_naive double precision, exponential_smoothing double precision
+)
+  language sql volatile parallel unsafe rows 100
+begin atomic
+  select f.row ->> 0, (f.row ->> 1)::integer, f.row ->> 2, (f.row ->> 3)::double precision,
+         (f.row ->> 4)::double precision, (f.row ->> 5)::double precision, (f.row ->> 6)::double precision
+    from tensile.figure_rows('forecast', model, null::oid, version, '{}',
+                             pg_catalog.current_setting('search_path')) as f (row);
+end;
+comment on function public.tensile_forecast_metrics(text, integer) is
+  'returns the metrics of each step of a forecast on the steps that were held out of the training, from every origin of '
+  'them, beside those of forecasts that need no training';
+
 create function tensile.attributions(
   model text, input anycompatible, version integer, label text, seed bigint
 ) returns jsonb

@@ -361,6 +361,36 @@ comment on function public.tensile_predict_table(text, regclass, text[], integer
   'probability. A model of several targets has their values in targets: an object by column, or the list of an '
   'array''s elements. In FROM its rows stream';
 
+-- The forecasts stream like predictions: a page has the rows of some whole series.
+create function public.tensile_forecast(
+  model text, relation regclass, horizon integer default null, future regclass default null,
+  series jsonb default null, origin text default null, version integer default null
+) returns table (
+  series jsonb, target text, step integer, "time" text, value double precision, lower double precision,
+  upper double precision
+)
+  language sql stable parallel unsafe rows 1000
+begin atomic
+  select f.row operator(pg_catalog.->) 0, f.row operator(pg_catalog.->>) 1,
+         (f.row operator(pg_catalog.->>) 2)::integer, f.row operator(pg_catalog.->>) 3,
+         (f.row operator(pg_catalog.->>) 4)::double precision, (f.row operator(pg_catalog.->>) 5)::double precision,
+         (f.row operator(pg_catalog.->>) 6)::double precision
+    from (select pg_catalog.jsonb_array_elements(
+                   coalesce(tensile.page_error((p.page).error), (p.page).targets)::jsonb) as row
+            from (select tensile.prediction_pages((tensile.call('forecast', pg_catalog.jsonb_build_object(
+                          'model', tensile_forecast.model, 'relation', tensile_forecast.relation::oid::bigint,
+                          'horizon', tensile_forecast.horizon, 'future', tensile_forecast.future::oid::bigint,
+                          'series', $5, 'origin', tensile_forecast.origin, 'version', tensile_forecast.version,
+                          'search_path', pg_catalog.current_setting('search_path')))
+                        operator(pg_catalog.->>) 'reading')::bigint) as page
+                 offset 0) as p
+         offset 0) as f;
+end;
+comment on function public.tensile_forecast(text, regclass, integer, regclass, jsonb, text, integer) is
+  'forecasts the next steps of each series of a relation, which the caller''s session reads: the columns that name the '
+  'series, the target, the step, its time, the median, and both ends of the interval. future is a relation with future '
+  'values of known columns, series chooses one series, and values after origin are not used. In FROM its rows stream';
+
 -- The typed form: the rows themselves, of the relation whose row type the argument has, whose name is that of its
 -- relation. All columns are the key of tensile_predict_table, and the key becomes a row again. PostgreSQL writes this
 -- body, too, in place of a call in FROM, so the rows stream: it would not if an argument were a sub-select. A body of the

@@ -38,7 +38,8 @@ create function public.tensile_train(
   metric text default null, early_stop jsonb default null, init_from text default null,
   priority integer default 0, memory_limit text default null, max_runtime interval default null,
   deploy text default 'if_better', depends_on bigint[] default null, not_before timestamptz default null,
-  idempotency_key text default null, snapshot boolean default false, transform jsonb default null
+  idempotency_key text default null, snapshot boolean default false, transform jsonb default null,
+  forecast jsonb default null
 ) returns bigint
   language sql volatile parallel unsafe
   return tensile.train(tensile.training_request(

@@ -112,10 +112,11 @@ def _draw(lines: Mapping[str, Sequence[tuple[int, float | None]]]) -> None:
 
 
 def _beside_baseline(judged: Mapping[str, Any]) -> Text:
-    """Return the metric of the version on the held-out rows, and that of gradient boosting on the same rows."""
+    """Return the metric of the version on the held-out rows, and that of the baseline on the same rows."""
     name, own = judged["metric_name"], judged["metric"]
     shown = "undefined" if own is None else f"{own:.4g}"
-    return Text(f"{name} on the held-out rows: {shown}; of gradient boosting, the baseline: {judged['baseline']:.4g}")
+    other = judged["baseline_name"] or "gradient boosting"
+    return Text(f"{name} on the held-out rows: {shown}; of {other}, the baseline: {judged['baseline']:.4g}")
 
 
 def _fitting(names: Sequence[str]) -> Sequence[str]:

@@ -161,7 +161,8 @@ select m.epoch, max(m.value) filter (where m.name = 'loss') as loss,
 
 -- judged --
 -- The metric of a job's version beside that of its baseline; no row before the version is published.
-select v.metric_name, v.metric, (f.figure -> 'metrics' ->> v.metric_name)::double precision as baseline
+select v.metric_name, v.metric, (f.figure -> 'metrics' ->> v.metric_name)::double precision as baseline,
+       f.figure ->> 'name' as baseline_name
   from tensile.model_versions as v
   left join tensile.version_figures as f on f.version_id = v.version_id and f.name = 'baseline'
  where v.job_id = %(job)s;

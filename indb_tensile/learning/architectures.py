@@ -19,11 +19,13 @@ from indb_tensile.job import Task
 from indb_tensile.learning.embedded_rows import table_network
 from indb_tensile.learning.ensemble import Ensemble
 from indb_tensile.learning.feature_options import TOKENS
+from indb_tensile.learning.forecast_networks import forecast_network
 from indb_tensile.learning.layers import Shape, output_shape, stack
 from indb_tensile.learning.member_mean import OutputKind, output_kind_of
 from indb_tensile.request.network_rules import (
     ARCHITECTURES,
     ESTIMATORS,
+    FORECAST_ARCHITECTURES,
     LAYOUT_PARAMETERS,
     MOST_PARAMETERS,
     TABLE_ARCHITECTURES,
@@ -109,6 +111,8 @@ def _network(architecture: dict[str, Any], input_shape: Shape, outputs: int, kin
         return _estimator(architecture, outputs)
     if architecture["type"] in TABLE_ARCHITECTURES:
         return table_network(architecture["type"], _values(architecture), input_shape, outputs, kind)
+    if architecture["type"] in FORECAST_ARCHITECTURES:
+        return forecast_network(architecture["type"], _values(architecture), input_shape, outputs)
     return stack(expand(architecture, input_shape), input_shape, outputs)
 
 
@@ -161,6 +165,13 @@ def resolve(
     return default(natural_shape(architecture, arrays, alone) or (), rows)
 
 
+def forecast_default(rows: int) -> dict[str, Any]:
+    """Return the architecture that `auto` stands for where series are forecast, for this many training windows."""
+    if rows < _FEW_ROWS:
+        return {"type": "window_mlp", "width": 32, "dropout": 0.2}
+    return {"type": "window_mlp", "width": 128}
+
+
 def embeds(architecture: dict[str, Any]) -> bool:
     """Return whether the model takes categories as they are, so that a text column becomes one number."""
     return "categories" in ARCHITECTURES[architecture["type"]]
@@ -173,13 +184,14 @@ def with_layout(architecture: dict[str, Any], layout: Mapping[str, Any]) -> dict
     """
     if not embeds(architecture):
         return architecture
-    for name, value in layout.items():
+    own = {name: value for name, value in layout.items() if name in ARCHITECTURES[architecture["type"]]}
+    for name, value in own.items():
         if architecture.get(name) not in (None, value, tuple(value) if isinstance(value, list) else value):
             raise RequestError(
                 f'architecture {architecture["type"]}: "{name}" is {architecture[name]}, the columns give {value}',
                 hint=f'Leave "{name}" out: it is counted from the columns.',
             )
-    return architecture | dict(layout)
+    return architecture | own
 
 
 def without_layout(architecture: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +239,9 @@ def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone
     kind = architecture["type"]
     if declared is not None:
         shape: Shape | None = tuple(declared)
-    elif not alone or kind in ("mlp", *TABLE_ARCHITECTURES, *ESTIMATORS) or len(arrays[0]) < 2:
+    elif (
+        not alone or kind in ("mlp", *TABLE_ARCHITECTURES, *FORECAST_ARCHITECTURES, *ESTIMATORS) or len(arrays[0]) < 2
+    ):
         shape = None
     else:
         shape = (1, *arrays[0]) if len(arrays[0]) == 2 and kind != "layers" else arrays[0]

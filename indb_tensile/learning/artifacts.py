@@ -18,6 +18,7 @@ from indb_tensile.job import Task
 from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.ensemble import FIRST_MEMBER
+from indb_tensile.learning.forecast_recipe import ForecastRecipe
 from indb_tensile.learning.label_texts import label_sets
 from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
 from indb_tensile.learning.preprocessor import Preprocessor
@@ -101,7 +102,7 @@ class ModelBundle:
     """One version of a model, with everything that a prediction needs.
 
     `baseline` is the encoded row that predictions are explained against, flat, if it was stored. `ensemble` is the
-    number of networks whose mean prediction is the model's.
+    number of networks whose mean prediction is the model's. `forecast` says how rows of series become windows.
     """
 
     architecture: dict[str, Any]
@@ -112,11 +113,14 @@ class ModelBundle:
     weights: dict[str, Tensor]
     baseline: tuple[float, ...] | None = None
     ensemble: int = 1
+    forecast: ForecastRecipe | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return everything except the weights as plain data."""
-        baseline = {} if self.baseline is None else {"baseline": list(self.baseline)}
-        return baseline | {
+        optional: dict[str, Any] = {} if self.baseline is None else {"baseline": list(self.baseline)}
+        if self.forecast is not None:
+            optional["forecast"] = self.forecast.to_json()
+        return optional | {
             "format": FORMAT,
             "architecture": self.architecture,
             "input_shape": list(self.input_shape),
@@ -150,6 +154,7 @@ class ModelBundle:
             preprocessor=Preprocessor.from_json(model.preprocessor),
             baseline=model.baseline,
             ensemble=model.ensemble,
+            forecast=None if model.forecast is None else ForecastRecipe.from_json(model.forecast),
             weights=unpack(weights)[0],
         )
 
@@ -369,3 +374,4 @@ class _StoredModel(msgspec.Struct, frozen=True, kw_only=True):
     preprocessor: dict[str, Any]
     baseline: tuple[float, ...] | None = None
     ensemble: int = 1
+    forecast: dict[str, Any] | None = None

@@ -93,6 +93,8 @@ def why_no_baseline(prepared: Prepared) -> str:
         return "the hyper-parameter baseline is false"
     if prepared.architecture["type"] == "boosting":
         return "the model is one of boosting itself"
+    if prepared.forecast is not None:
+        return "forecasts are compared with simple ones"
     if len(prepared.input_shape) != 1:
         return "rows are images or sequences, and not rows of a table"
     if not prepared.test.rows:

@@ -6,6 +6,7 @@ Two versions can be compared only if both predict the same target from the same 
 from collections.abc import Container
 
 from indb_tensile.job import Task
+from indb_tensile.learning.forecast_recipe import ForecastRecipe
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.targets import TargetEncoding
 
@@ -23,6 +24,28 @@ def why_incomparable(old: Preprocessor, new: Preprocessor, columns: Container[st
     if absent:
         named = ", ".join(f'"{name}"' for name in absent)
         return f"that version needs column{'s' if len(absent) > 1 else ''} {named}, which this one's rows lack"
+    return ""
+
+
+def why_other_forecast(old: ForecastRecipe | None, new: ForecastRecipe) -> str:
+    """Return why an older version cannot forecast from a new one's origins, or an empty text if it can."""
+    if old is None:
+        return "that version forecasts no series"
+    theirs, ours = old.columns, new.columns
+    for what, before, now in (
+        ("forecasts", theirs.targets, ours.targets),
+        ("tells series apart by", theirs.series, ours.series),
+        ("observes", theirs.observed, ours.observed),
+        ("knows in advance", theirs.known, ours.known),
+        ("has the static columns", theirs.static, ours.static),
+    ):
+        if before != now:
+            return f"that version {what} {', '.join(before) or 'nothing'}, this one {', '.join(now) or 'nothing'}"
+    if old.horizon != new.horizon or old.steps != new.steps:
+        return (
+            f"that version forecasts {old.horizon} steps of {old.steps.text}, and this one {new.horizon} of "
+            f"{new.steps.text}"
+        )
     return ""
 
 

@@ -103,11 +103,11 @@ def settings_of(
     """Return the settings of a job on `rows` training rows, with the network that its `architecture` stands for.
 
     If the package chooses the network and the length of the training, it also chooses the size of an ensemble of
-    `mlp`, unless the training `starts` from other weights.
+    `mlp` or `window_mlp`, unless the training `starts` from other weights.
     """
     settings = TrainingSettings.parse(spec.hyperparams, rows)
     requested = spec.architecture["type"] != "auto" or {"epochs", "ensemble", "freeze"} & spec.hyperparams.keys()
-    if starts or requested or architecture["type"] != "mlp":
+    if starts or requested or architecture["type"] not in ("mlp", "window_mlp"):
         return settings
     return replace(settings, ensemble=training_length.members(rows))
 

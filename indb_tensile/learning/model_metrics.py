@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from indb_tensile.job import Task
 from indb_tensile.learning.calibration import calibration, calibration_error
+from indb_tensile.learning.forecast_encoding import forecast_metrics
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.vector_metrics import area_of, label_metrics, listed_figures, mean_figures, value_figures
 from indb_tensile.request.task_rules import METRICS
@@ -39,6 +40,9 @@ HIGHER_IS_BETTER: dict[str, bool] = {
     "recall_micro": True,
     "subset_accuracy": True,
     "hamming_loss": False,
+    "mase": False,
+    "smape": False,
+    "pinball": False,
 }
 
 Array = npt.NDArray[Any]
@@ -67,6 +71,8 @@ def evaluate(
     if task is Task.MULTILABEL:
         return label_metrics(outputs, targets)
     target = preprocessor.target
+    if target.forecast is not None:
+        return forecast_metrics(target.forecast, outputs, targets)
     predicted, actual = target.restore(outputs), target.decode(targets)
     if not target.values:
         return _regression(predicted, actual)

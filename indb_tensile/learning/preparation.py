@@ -20,6 +20,7 @@ from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.earlystop import EarlyStop
 from indb_tensile.learning.encoded_parts import Part, encode_parts
 from indb_tensile.learning.feature_options import FeatureOptions
+from indb_tensile.learning.forecast_table import ForecastRows, WindowTable, window_table
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
@@ -39,6 +40,7 @@ from indb_tensile.learning.row_division import (
 from indb_tensile.learning.row_embeddings import fit_embeddings
 from indb_tensile.learning.row_storage import RowStorage
 from indb_tensile.learning.row_weights import WeightOptions, Weights, row_weights
+from indb_tensile.learning.series_report import report_series
 from indb_tensile.learning.splits import Parts, Split
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.learning.target_columns import with_combined
@@ -60,7 +62,8 @@ class Prepared:
     read, on which another version of the model can be evaluated. `unlabeled_rows` is the number of rows without a
     target, which take no part. `membership` is the rule that gives the part of each row. `report` is the data report.
     `chosen` names the values of `settings` and `early_stop` that were not requested but chosen for the number of
-    rows. `init_from` is the version that the weights are from, or None. `auto_reason` says why `auto` stands for the
+    rows. `forecast` are the series that a forecast learns from. `init_from` is the version that the weights are from,
+    or None. `auto_reason` says why `auto` stands for the
     network; it is empty if the request names one.
     """
 
@@ -85,6 +88,7 @@ class Prepared:
     chosen: tuple[str, ...] = ()
     init_from: Mapping[str, Any] | None = None
     auto_reason: str = ""
+    forecast: ForecastRows | None = None
 
 
 def prepare(
@@ -153,6 +157,8 @@ def prepare(
     )
     if snapshot is not None:
         table = replace(table, sections=part_sections(table, snapshot, checked.split.tables))
+    if spec.task is Task.FORECAST:
+        return assemble_windows(window_table(table, spec), room)
     return assemble(table, spec, room, consume=True, start=start)
 
 
@@ -188,6 +194,12 @@ def _without_later_columns(spec: JobSpec, withheld: tuple[str | None, ...]) -> J
     return replace(spec, features=features, exclude=())
 
 
+def assemble_windows(windows: WindowTable, room: AvailableMemory | None = None) -> Prepared:
+    """Prepare a training that forecasts, from the windows of its series."""
+    prepared = assemble(windows.table, windows.spec, room, consume=True, forecast=windows.rows)
+    return replace(prepared, membership={"kind": "time", **windows.rows.facts()})
+
+
 def assemble(
     table: TableData,
     spec: JobSpec,
@@ -195,8 +207,9 @@ def assemble(
     *,
     consume: bool = False,
     start: StartingWeights | None = None,
+    forecast: ForecastRows | None = None,
 ) -> Prepared:
-    """Prepare a training from a table that was already read.
+    """Prepare a training from a table that was already read. `forecast` are the series of a table of windows.
 
     With `consume` the table's columns are emptied and their memory is freed. Raises MemoryLimitError or
     HostMemoryError for a network that does not fit in `room`, before the network is allocated.
@@ -210,7 +223,7 @@ def assemble(
     require_present(columns, features, checked.options, known)
     parts = divide_rows(table, known, checked.split)
     train, valid, test = row_numbers(table, known, parts)
-    target = _fit_target(table, spec, known, parts)
+    target = _fit_target(table, spec, known, parts) if forecast is None else forecast.target(spec.target)
     if start is not None:
         spec, target, features = _continue_from(start, spec, target, features)
     texts = _texts(columns, features, checked.options)
@@ -220,15 +233,15 @@ def assemble(
     del columns  # which has copies of the documents' values
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
-    architecture = architectures.with_layout(architecture, preprocessor.layout)
+    layout = preprocessor.layout | ({} if forecast is None else forecast.recipe.layout)
+    architecture = architectures.with_layout(architecture, layout)
     settings = _settings_for(spec, architecture, target, len(train), starts=start is not None)
     module = _build_module(architecture, preprocessor, settings, room, start)
     _require_batches(module, len(train), settings)
-    report = report_data(
-        ReportInput(
-            table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=options
-        )
+    facts = ReportInput(
+        table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=options
     )
+    report = report_data(facts) if forecast is None else report_series(forecast)
     held_out, membership = table.take(test), stored_rule(table, spec, parts)  # before the columns are consumed
     weights = _weights(table, known, checked.weights, target, parts)
     encoded = encode_parts(table, preprocessor, (train, valid, test), weights, consume=consume)
@@ -236,7 +249,7 @@ def assemble(
         fit_embeddings(module, encoded[0].x)
     return Prepared(
         module=module,
-        loss=loss_for(module, spec.task, settings, weighted=checked.weights.used),
+        loss=loss_for(module, spec.task, settings, weighted=checked.weights.used, forecast=target.forecast),
         train=encoded[0],
         valid=encoded[1],
         test=encoded[2],
@@ -256,6 +269,7 @@ def assemble(
         chosen=_chosen(spec, settings),
         init_from=None if start is None else start.to_json(),
         auto_reason=_auto_reason(spec, architecture, len(train), texts),
+        forecast=forecast,
     )
 
 
@@ -293,6 +307,8 @@ def _resolve_architecture(
     spec: JobSpec, columns: Columns, features: tuple[str, ...], rows: int, texts: architectures.TokenUse
 ) -> dict[str, Any]:
     """Return the complete architecture for these features. Refuses arrays of unknown shapes."""
+    if spec.task is Task.FORECAST and spec.architecture["type"] == "auto":
+        return architectures.forecast_default(rows)
     _require_known_shapes(features, [columns[name] for name in features])
     arrays, alone = _array_shapes(columns, features)
     return architectures.resolve(spec.architecture, arrays, alone=alone, rows=rows, texts=texts)
@@ -302,6 +318,8 @@ def _auto_reason(spec: JobSpec, architecture: Mapping[str, Any], rows: int, text
     """Return why `auto` stands for this network; empty if the request names one."""
     if spec.architecture["type"] != "auto":
         return ""
+    if spec.task is Task.FORECAST:
+        return f"{rows} windows of series train"
     return architectures.why_default(architecture["type"] == "cnn", rows, texts)
 
 

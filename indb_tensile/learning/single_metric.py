@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.job import Task
-from indb_tensile.learning.model_metrics import class_means, finite_outputs, probability_metrics
+from indb_tensile.learning.model_metrics import class_means, evaluate, finite_outputs, probability_metrics
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.single_label import label_rows
 from indb_tensile.learning.vector_metrics import label_metrics, mean_figures, value_figures
@@ -32,6 +32,8 @@ def single_metric(
         return _of_label(metric, task, outputs, targets, preprocessor, label)
     if task is Task.MULTILABEL:
         return label_metrics(outputs, targets).get(metric, float("nan"))
+    if task is Task.FORECAST:
+        return evaluate(task, outputs, targets, preprocessor).get(metric, float("nan"))
     if task is Task.REGRESSION:
         target = preprocessor.target
         if target.values:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from indb_tensile.errors import DataError
 from indb_tensile.job import Task
 from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows
+from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
 from indb_tensile.learning.jsonrows import column_of
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, LARGEST, moments
 from indb_tensile.learning.row_storage import MEMORY, RowStorage, positions_where, row_blocks
@@ -46,6 +47,7 @@ class TargetEncoding:
     A regression that predicts several values has `means` and `scales` instead, and the names of the values in
     `values`: columns, or the positions in an array. `columns` are the columns that were combined
     (target_columns.py); it is empty for a target of one column. A multi-label task has a membership for each label.
+    A forecast has packed targets (windows.py), whose meaning is in `forecast`.
     """
 
     name: str
@@ -59,10 +61,13 @@ class TargetEncoding:
     means: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
     columns: tuple[str, ...] = ()
+    forecast: ForecastValues | None = None
 
     @property
     def outputs(self) -> int:
         """Return the number of outputs of the network: one per class, label or value."""
+        if self.forecast is not None:
+            return QUANTILES * self.forecast.count
         return max(len(self.values), 1) if self.task is Task.REGRESSION else len(self.labels)
 
     @property
@@ -97,6 +102,9 @@ class TargetEncoding:
         if self.elements and len(data.missing) and data.shape != (len(self.elements),):
             shown = f"of shape {list(data.shape)}, the model was trained on {len(self.elements)} elements"
             raise DataError(f'target "{self.name}" is {shown}')
+        if self.forecast is not None:
+            packed: npt.NDArray[np.float32] = data.values.astype(np.float32)
+            return packed
         if self.values:
             return ((data.numbers().reshape(-1, self.outputs) - self._means) / self._scales).astype(np.float32)
         if self.task is Task.REGRESSION:

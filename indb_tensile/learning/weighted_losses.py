@@ -15,13 +15,26 @@ from torch.nn import functional
 
 from indb_tensile.job import Task
 from indb_tensile.learning.ensemble import Ensemble, EnsembleLoss
+from indb_tensile.learning.forecast_encoding import ForecastValues, PinballLoss
 from indb_tensile.learning.hyperparams import TrainingSettings
 from indb_tensile.learning.tabm import MemberLoss, TabM
 from indb_tensile.request.loss_rules import DEFAULT_LOSSES
 
 
-def loss_for(module: nn.Module, task: Task, settings: TrainingSettings, *, weighted: bool) -> nn.Module:
-    """Return the loss that training this network minimises."""
+def loss_for(
+    module: nn.Module,
+    task: Task,
+    settings: TrainingSettings,
+    *,
+    weighted: bool,
+    forecast: ForecastValues | None = None,
+) -> nn.Module:
+    """Return the loss that training this network minimises. `forecast` are the values that a forecast has."""
+    if forecast is not None:
+        loss = PinballLoss(forecast)
+        if isinstance(module, Ensemble):
+            return EnsembleLoss(loss)
+        return MemberLoss(loss) if isinstance(module, TabM) else loss
     if isinstance(module, Ensemble):
         return EnsembleLoss(loss_of(task, settings, weighted=weighted))
     return loss_of(task, settings, weighted=weighted, members=isinstance(module, TabM))

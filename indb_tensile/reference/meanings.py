@@ -50,7 +50,7 @@ HYPERPARAMS: dict[str, str] = {
     "`torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn`. The average needs as much memory as the "
     "weights. Null: no average; 0.999 suits trainings of thousands of steps.",
     "loss": "What training minimises. Null: `cross_entropy` for classification, `mse` for regression, "
-    "`binary_cross_entropy` of each label for multilabel, which has no other. For "
+    "`binary_cross_entropy` of each label for multilabel and `pinball` for forecast, which have no other. For "
     "classification also `focal`, in which a row counts less the more probable its class is already. For regression: "
     "`mse` is the squared error and predicts a mean; `mae` is the absolute error and predicts a median; `huber` is "
     "squared up to an error of one standard deviation of the target, and linear beyond; `quantile` predicts a "
@@ -90,6 +90,12 @@ ARCHITECTURES: dict[str, str] = {
     "ft_transformer": "Attention between the values of a row (FT-Transformer, Gorishniy and others 2021).",
     "dcn": "Products of features beside fully connected layers (DCN V2, Wang and others 2021).",
     "wide_and_deep": "A linear model and fully connected layers, added up (Cheng and others 2016).",
+    "window_mlp": "For forecasts: residual blocks over a whole window, added to a learned mean of simple "
+    "forecasts (as in N-BEATS, Oreshkin and others 2020, and TiDE, Das and others 2023). What `auto` stands for.",
+    "dlinear": "For forecasts: linear maps of a window's moving average and of the rest (Zeng and others 2023).",
+    "tcn": "For forecasts: causal convolutions of growing dilation (Bai and others 2018), added to a learned mean of "
+    "simple forecasts.",
+    "window_lstm": "For forecasts: an LSTM over the steps of a window, added to a learned mean of simple forecasts.",
     "boosting": "Scikit-learn's HistGradientBoosting, fitted on the processor without device memory.",
     "linear": "Scikit-learn's ridge or logistic regression, fitted on the processor without device memory.",
 }
@@ -139,6 +145,15 @@ ARCHITECTURE: dict[str, str] = {
     "other count is refused.",
     "categories": "Numbers of categories of the values at the end of a row. Null: counted from the columns; any "
     "other counts are refused.",
+    "dlinear.kernel": "Steps of the moving average.",
+    "tcn.channels": "Channels of each convolution; each doubles the dilation of the one before.",
+    "tcn.kernel": "Steps that a convolution sees, at its dilation.",
+    "units": "Width of the LSTM's state.",
+    "window_lstm.layers": "Number of stacked layers.",
+    **dict.fromkeys(
+        ("window", "horizon", "window_channels", "targets", "known", "season"),
+        "Follows from `forecast`. Null: taken from there; any other number is refused.",
+    ),
     "input_shape": "The shape into which a row's features are folded, as [features], [steps, features] or "
     "[channels, height, width]. Null: the shape of the columns.",
 }
@@ -251,7 +266,34 @@ EARLY_STOP: dict[str, str] = {
     "metric": "The monitored value on the validation rows: `loss`, or a metric of the task.",
 }
 
+FORECAST: dict[str, str] = {
+    "horizon": "How many steps ahead to forecast, with a value for each.",
+    "time": "The column that orders the rows of a series: a date, a timestamp, or an integer that counts steps. "
+    "Null: the only date or timestamp.",
+    "series": "The columns whose values tell series apart. Null: all rows are one series.",
+    "step": "The time between two values: a number and a unit (`15 minutes`, `day`, `2 weeks`, `month`), or a number "
+    "for an integer time. Null: the most frequent distance of two times.",
+    "window": "How many steps before an origin the model sees. Null: two horizons and two seasons, at most half of "
+    "the training steps.",
+    "season": "After how many steps values repeat; 1: there is no season. Null: the lag at which changes repeat "
+    "most, of those that the step suggests (24 and 168 hours, 7 days, 52 weeks, 12 months, 4 quarters).",
+    "known": "Columns whose values are known in advance, such as a planned promotion.",
+    "observed": "Columns of which only past values are known.",
+    "static": "Columns with a single value for each series, such as a store's region.",
+    "calendar": "Whether the hour, the weekday and the time of the year are known columns too, where the training "
+    "steps cover the day, the week or the year twice.",
+    "gaps": "What a step without a value has: the value before it, zero; or error, which refuses the rows. Such a "
+    "step counts neither in the loss nor in a metric.",
+    "duplicates": "What several rows of one step become: their mean or sum; or error, which refuses them.",
+    "interval": "The share of values that shall lie between `lower` and `upper`.",
+    "time_zone": "For timestamps with time zone: the zone whose days, weeks, months and hours count. Null: UTC.",
+}
+
 METRICS: dict[str, str] = {
+    "mase": "The mean absolute error by that of the seasonal naive forecast of one step in the training steps of the "
+    "same series (Hyndman and Koehler 2006): below 1 is better than that.",
+    "smape": "The mean of 2 |y - f| / (|y| + |f|), where y is the value and f its forecast.",
+    "pinball": "The mean pinball loss of both ends of the interval and of the median.",
     "accuracy": "The share of rows whose label is right. Higher is better.",
     "balanced_accuracy": "The share of rows whose label is right, averaged over the classes. Higher is better.",
     "precision_macro": "The share of the rows predicted as a class that are of the class, averaged over the classes. "

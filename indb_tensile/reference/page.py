@@ -15,6 +15,7 @@ from indb_tensile.config import GIB, MIB, SettingRule
 from indb_tensile.errors import InvariantError
 from indb_tensile.reference import meanings
 from indb_tensile.request.early_stop_rules import EARLY_STOP
+from indb_tensile.request.forecast_rules import FORECAST
 from indb_tensile.request.hyperparam_rules import HYPERPARAMS
 from indb_tensile.request.job_rules import DEPLOY
 from indb_tensile.request.network_rules import ARCHITECTURES, LAYERS, MOST_LAYERS, MOST_PARAMETERS
@@ -93,6 +94,8 @@ def _rows_and_judgement() -> Iterator[str]:
     yield from _parameters("preprocess", PREPROCESS, meanings.PREPROCESS)
     yield from _section("Split", "`split => '{\"test_size\": 0.2}'`.")
     yield from _parameters("split", SPLIT, meanings.SPLIT)
+    yield from _section("Forecast", '`task => \'forecast\', forecast => \'{"time": "day", "horizon": 14}\'`.')
+    yield from _parameters("forecast", FORECAST, meanings.FORECAST)
     yield from _section("Early stopping", "`early_stop => '{\"patience\": 5}'`.")
     yield from _parameters("early_stop", EARLY_STOP, meanings.EARLY_STOP)
     yield from _section("Metrics", "`metric => 'roc_auc'`: the metric that decides whether a version is better.")

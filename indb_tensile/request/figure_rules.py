@@ -4,7 +4,7 @@ from ..errors import RequestError
 
 # Figures of labels. They are computed from the rows of a relation, or stored for the held-out rows.
 CLASS_FIGURES = ("confusion_matrix", "roc_curve", "calibration")
-FIGURES = (*CLASS_FIGURES, "label_metrics", "feature_importance")
+FIGURES = (*CLASS_FIGURES, "label_metrics", "feature_importance", "forecast")
 # The metrics of each label or value by itself, in the order in which they are listed.
 REPORTED_METRICS = (
     "precision",

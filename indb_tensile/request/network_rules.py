@@ -61,6 +61,10 @@ _ONLY_WITH = {
     "text_blocks": ("text_encoder", "transformer"),
 }
 _TABLE_DROPOUT: Rule = _DROPOUT | {"default": 0.1}
+# How the values of a window are laid out for networks that forecast. The worker counts them.
+_COUNT: Rule = {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": None}
+_COUNTED = ("window", "horizon", "window_channels", "targets", "known", "season")
+WINDOW_LAYOUT: dict[str, Rule] = dict.fromkeys(_COUNTED, _COUNT)
 ARCHITECTURES: dict[str, dict[str, Rule]] = {
     "auto": {"input_shape": _INPUT_SHAPE},
     "mlp": {
@@ -115,6 +119,33 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         "dropout": _TABLE_DROPOUT,
         **_EMBEDDINGS,
     },
+    "window_mlp": {
+        "width": {"type": "integer", "minimum": 1, "maximum": MOST_UNITS, "default": 64},
+        "blocks": {"type": "integer", "minimum": 1, "maximum": 64, "default": 2},
+        "activation": _ACTIVATION,
+        "dropout": _TABLE_DROPOUT,
+        **_LAYOUT,
+        **WINDOW_LAYOUT,
+    },
+    "dlinear": {
+        "kernel": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 25},
+        **_LAYOUT,
+        **WINDOW_LAYOUT,
+    },
+    "tcn": {
+        "channels": _WIDTHS | {"length": [1, 16], "default": [32, 32, 32, 32]},
+        "kernel": {"type": "integer", "minimum": 2, "maximum": 31, "default": 3},
+        "dropout": _TABLE_DROPOUT,
+        **_LAYOUT,
+        **WINDOW_LAYOUT,
+    },
+    "window_lstm": {
+        "units": {"type": "integer", "minimum": 1, "maximum": 4096, "default": 64},
+        "layers": {"type": "integer", "minimum": 1, "maximum": 8, "default": 1},
+        "dropout": _TABLE_DROPOUT,
+        **_LAYOUT,
+        **WINDOW_LAYOUT,
+    },
     "boosting": {
         "iterations": {"type": "integer", "minimum": 1, "maximum": 10000, "default": None},
         "patience": {"type": "integer", "minimum": 1, "maximum": 10000, "default": 20},
@@ -133,6 +164,7 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
 ESTIMATORS = ("boosting", "linear")  # of scikit-learn, fitted on the processor: they take no device memory
 # Networks that are no ensemble of several members already.
 ENSEMBLE_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if kind not in ("tabm", *ESTIMATORS))
+FORECAST_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "horizon" in rules)
 TABLE_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "number_embedding" in rules)
 _UNITS: Rule = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
 _KERNEL: Rule = {"type": "integer", "minimum": 1, "maximum": 63}
@@ -256,11 +288,13 @@ LAYOUT_PARAMETERS = (
     "categories",
     "vocabularies",
     "lengths",
+    *WINDOW_LAYOUT,
 )  # follow from the columns of the table, and are no user's choice
 _SHAPING = (  # the parameters that decide the shapes of weights
     *("hidden", "channels", "kernel", "depth", "batch_norm", "members", "width", "blocks", "crosses"),
     *("number_embedding", "embedding_width", "bins", "frequencies"),
     *("text_encoder", "text_width", "text_kernel", "text_blocks"),
+    *("units", "layers"),
 )
 
 

@@ -7,16 +7,21 @@ from typing import Any
 from ..errors import RequestError
 from .abbreviation import shown
 
-TASKS = ("classification", "regression", "multilabel")
+TASKS = ("classification", "regression", "multilabel", "forecast")
 # The kinds of columns that a task can predict. Of arrays, "flags" is one of booleans, "integers" one of integers,
 # "labels" one of texts or enums, and "array" any other one of numbers.
 TARGET_KINDS: dict[str, tuple[str, ...]] = {
     "classification": ("integer", "float", "boolean", "text"),
     "regression": ("integer", "float", "array", "integers"),
     "multilabel": ("labels", "flags", "integers"),
+    "forecast": ("integer", "float"),
 }
 # The kinds of columns of which a target may have several.
-_COMBINED_KINDS = {"regression": ("integer", "float"), "multilabel": ("boolean",)}
+_COMBINED_KINDS = {
+    "regression": ("integer", "float"),
+    "multilabel": ("boolean",),
+    "forecast": ("integer", "float"),
+}
 MOST_TARGETS = 100
 METRICS: dict[str, tuple[str, ...]] = {
     "classification": (
@@ -41,6 +46,7 @@ METRICS: dict[str, tuple[str, ...]] = {
         "roc_auc",
         "log_loss",
     ),
+    "forecast": ("mase", "mae", "rmse", "smape", "pinball"),
 }
 
 
@@ -51,7 +57,7 @@ def check_target(task: str, target: str, kind: str, description: str) -> None:
     """
     if kind in TARGET_KINDS[task]:
         return
-    others = [other for other in TASKS if kind in TARGET_KINDS[other]]
+    others = [other for other in TASKS if kind in TARGET_KINDS[other] and other != "forecast"]
     other = f", or use task => '{others[0]}'" if others else ""
     raise RequestError(
         f"target {target} {description}, which {task} cannot predict",
@@ -70,7 +76,7 @@ def check_target_columns(task: str, kinds: Mapping[str, str]) -> None:
         )
     wrong = [name for name, kind in kinds.items() if kind not in allowed]
     if wrong:
-        noun = "numbers" if task == "regression" else "booleans"
+        noun = "booleans" if task == "multilabel" else "numbers"
         raise RequestError(
             f'target: {task} of several columns needs {noun}, and column "{wrong[0]}" is of kind {kinds[wrong[0]]}',
             hint=f"Leave it out, or cast it in a view or in tensile_train_query. {_COMBINED_HINT}",
@@ -138,5 +144,6 @@ _NOUNS = {
     "classification": "a text, boolean or numeric column",
     "regression": "a numeric column",
     "multilabel": "an array of texts, enums or booleans, or of integers,",
+    "forecast": "a numeric column",
 }
 _COMBINED_HINT = "Several columns are all numbers (regression) or all booleans (multilabel)."

@@ -52,11 +52,12 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
 
 
 def prediction_pages(plpy: Plpy, reading: int) -> Iterator[tuple[str | None, ...]]:
-    """Yield the pages of a reading that the verb `predict_table` has prepared.
+    """Yield the pages of a reading that the verb `predict_table` has prepared; below number 0 `forecast` has.
 
     Each has keys, values, labels, probabilities, targets and an error, as texts for SQL (relation_predictions.py).
     """
-    pages = importlib.import_module(".relation_predictions", __package__).pages(plpy, reading)
+    module = ".relation_predictions" if reading > 0 else ".series_forecasts"
+    pages = importlib.import_module(module, __package__).pages(plpy, reading)
     while True:
         try:
             page = next(pages, None)
@@ -117,6 +118,7 @@ VERBS = {
     "explain_prediction": "explained_rows",
     "predict_table": "relation_predictions",
     "predict_into": "prediction_request",
+    "forecast": "series_forecasts",
     "describe_prediction": "relation_predictions",
     "evaluate": "evaluations",
     "figure": "figures",

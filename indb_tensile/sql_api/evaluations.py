@@ -13,6 +13,7 @@ from .feature_columns import all_known
 from .predictions import storable
 from .refusals import DATA, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
 from .row_features import with_features
+from .series_forecasts import evaluate_series
 from .spi import Cursor, Json, Plpy, Row, callers_path, fetch, literal
 from .training_table import no_table
 from .version_lookup import find_version
@@ -30,10 +31,12 @@ def evaluate(plpy: Plpy, request: Json) -> Json:
     relation, the metrics of the rows that were held out of the training are returned.
     """
     name = read_model_name(request)
-    version = find_version(plpy, name, read_integer(request, "version"))
+    version = find_version(plpy, name, read_integer(request, "version"), forecasts=True)
     oid = read_integer(request, "relation")
     if oid is None:
         return {"metrics": _held_out(version, name)}
+    if version["task"] == "forecast":
+        return evaluate_series(plpy, name, version, request)
     return dict(storable(evaluate_relation(plpy, name, version, oid, read_text(request, "search_path"), {})))
 
 

@@ -33,9 +33,14 @@ Rows = list[Sequence[Any]]
 def figure(plpy: Plpy, request: Json) -> Json:
     """Return the rows of a figure of a version."""
     name, kind = read_model_name(request), read_choice(request, "figure", FIGURES, FIGURES[0])
-    version = find_version(plpy, name, read_integer(request, "version"))
+    version = find_version(plpy, name, read_integer(request, "version"), forecasts=kind == "forecast")
     oid = read_integer(request, "relation")
     options = _options(request, kind, version, stored=oid is None)
+    if kind == "forecast" and version["task"] != "forecast":
+        raise RequestError(
+            f'model "{name}" predicts "{version["target"]}" of single rows, and forecasts no series',
+            hint=f"See its metrics: select * from tensile_evaluate({literal(name)}).",  # noqa: S608 - a hint
+        )
     if version["task"] == "regression" and kind in CLASS_FIGURES:
         raise RequestError(
             f'model "{name}" predicts "{version["target"]}" as a number, and has no {kind.replace("_", " ")}',
@@ -200,7 +205,7 @@ def _merged(rows: Rows, bins: int) -> Rows:
 
 STORED_FIGURE = """
 select f.figure::text as figure,
-       f.version_id is not null or $2::text in ('calibration', 'feature_importance')
+       f.version_id is not null or $2::text in ('calibration', 'feature_importance', 'forecast')
        or (m.owner_oid = tensile.current_role_oid() and m.installation = tensile.installation()) as visible
   from tensile.model_versions as v
   join tensile.models as m on m.model_id = v.model_id

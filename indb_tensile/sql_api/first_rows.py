@@ -211,7 +211,7 @@ def _refuse_one_value(subject: str, task: str, summary: Row) -> None:
     if task == "classification":
         hint = "Classification needs two classes or more: add rows of another one, or name another target."
         raise RefusalError(DATA, f"{subject} has one class only: {summary['value']}", hint=hint)
-    hint = "Regression needs values that differ: add rows, or name another target."
+    hint = f"{task.capitalize()} needs values that differ: add rows, or name another target."
     raise RefusalError(DATA, f"{subject} is {summary['value']} in every row", hint=hint)
 
 

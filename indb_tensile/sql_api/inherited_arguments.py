@@ -63,6 +63,8 @@ def fitting_task(plpy: Plpy, request: Json, last: LastRun, target: TrainingTarge
         return last
     if previous_target != target.name:
         return last.without("task")
+    if task == "forecast":
+        return last if len(target.columns) > 1 or target.kind in _KINDS_OF_TASK[task] else last.without("task")
     kinds = (last.target_kind,) if last.target_kind else _KINDS_OF_TASK[task]
     if target.kind in kinds or (last.target_kind in _SEVERAL and target.kind in _SEVERAL_OF_TASK.get(task, ())):
         return last
@@ -76,6 +78,10 @@ def fitting(plpy: Plpy, request: Json, last: LastRun, table: Table, target: Trai
 
     A NOTICE names each of them.
     """
+    if (task == "forecast") != (last.arguments.get("task") == "forecast"):
+        last = last.without(
+            "features", "exclude", "preprocess", "split", "metric", "early_stop", "forecast", "architecture"
+        )
     for name, misfit in _MISFITS.items():
         value = last.arguments.get(name)
         if value is None or request.get(name) is not None:
@@ -167,7 +173,9 @@ def _inherited(request: Json, last: LastRun, spec: Json) -> Iterator[tuple[str, 
         if name == "transform":
             if spec.get(name) is not None:
                 yield name, spec[name]["expressions"]
-        elif value and (name == "exclude" or spec[name] == value):
+        elif name == "features" and spec["task"] == "forecast":
+            continue  # they follow from the forecast
+        elif value and (name == "exclude" or spec.get(name) == value):
             yield name, value
 
 
@@ -262,6 +270,7 @@ _VALIDATORS: dict[str, Callable[[Any], bool]] = {
     "split": _is_object,
     "metric": _is_text,
     "early_stop": _is_object,
+    "forecast": _is_object,
 }
 _MISFITS: dict[str, Callable[[Any, Table, TrainingTarget, str], str]] = {
     "hyperparams": _misfit_hyperparams,
@@ -274,6 +283,7 @@ _KINDS_OF_TASK = {
     "classification": ("integer", "boolean", "text"),
     "regression": ("integer", "float", "array"),
     "multilabel": ("labels", "flags"),
+    "forecast": ("integer", "float"),
 }
 _SEVERAL = ("array", "labels")  # the kinds of a stored target of several values
 _SEVERAL_OF_TASK = {"regression": ("array", "integers"), "multilabel": ("labels", "flags", "integers")}

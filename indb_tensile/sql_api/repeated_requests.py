@@ -116,7 +116,9 @@ def _request(plpy: Plpy, spec: Json, title: str, call: Json) -> Json:
     }
     if spec.get("transform") is not None:
         request["transform"] = spec["transform"]["expressions"]
-    if spec.get("features") is not None:
+    if spec.get("task") == "forecast":
+        request |= {"forecast": spec.get("forecast"), "features": None, "exclude": None, "preprocess": None}
+    elif spec.get("features") is not None:
         request |= {"features": spec["features"], "exclude": None}
     if spec.get("memory_limit_bytes") is not None:
         request["memory_limit"] = str(spec["memory_limit_bytes"])
@@ -125,9 +127,9 @@ def _request(plpy: Plpy, spec: Json, title: str, call: Json) -> Json:
     if spec.get("query") is not None:
         return request | {"query": spec["query"]}
     relation = _relation(plpy, spec["relation"], title)
-    if request["exclude"]:  # also the keys that the first call left out itself; they may have been dropped since
+    if request.get("exclude"):  # also the keys that the first call left out itself; they may have been dropped since
         present = {row["name"] for row in fetch(plpy, COLUMN_NAMES, relation)}
-        request["exclude"] = [name for name in request["exclude"] if name in present]
+        request["exclude"] = [name for name in request["exclude"] or () if name in present]
     return request | {"relation": relation}
 
 

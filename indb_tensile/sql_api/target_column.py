@@ -36,11 +36,15 @@ def choose_target(request: Json, before: Json, table: Table) -> TrainingTarget:
 def choose_task(plpy: Plpy, request: Json, before: Json, table: Table, target: TrainingTarget) -> str:
     """Return the task: the requested one, that of the last run, or one that suits the target's type and values."""
     task: str | None = read_choice(request, "task", TASKS, before.get("task"))
+    if request.get("forecast") is not None and request.get("task") is None:
+        task = "forecast"
     if task is None:
         task, reason = _task_by_type(plpy, table, target)
         plpy.notice(f"task is {task}, as target {_quoted(target)} {reason}")
     if len(target.columns) > 1:
         check_target_columns(task, {column.name: column.kind for column in target.columns})
+        if task == "forecast":
+            return task
     check_target(task, f"{_quoted(target)} of {table}", target.kind, f"has type {target.type}")
     return task
 

@@ -17,6 +17,7 @@ from .data_warnings import warn_about_features
 from .feature_columns import choose_features, used_columns
 from .feature_expressions import add_features, drop_view, naming_features, refuse_roles
 from .first_rows import check_rows, read_statistics
+from .forecast_columns import check_combination, choose_forecast
 from .inherited_arguments import LastRun, fitting, fitting_task, fitting_transform, tell_inherited
 from .pinned_settings import OUTPUTS, pinned
 from .query_source import describe_query
@@ -60,8 +61,9 @@ def enqueue(plpy: Plpy, request: Json, last: LastRun | None = None, complete: Co
     if complete is not None:
         complete(spec, table)
     transform = spec.get("transform")
-    with naming_features(plpy, table, transform), callers_path(plpy, _search_path(request)):
-        warn_about_features(plpy, table, spec)
+    if spec["task"] != "forecast":
+        with naming_features(plpy, table, transform), callers_path(plpy, _search_path(request)):
+            warn_about_features(plpy, table, spec)
     priority = training_arguments.priority(request)
     job, is_new = insert_job(plpy, request, spec, priority, depends_on)
     if not is_new:
@@ -152,8 +154,14 @@ def _resolve_columns(
     before = last.arguments
     table = with_split_key(plpy, request, before, table)
     documents = training_arguments.documents(request, before)
-    with callers_path(plpy, _search_path(request)):
-        features, exclude = choose_features(plpy, request, before, table, target.names, documents)
+    forecast: Json | None = None
+    features: list[str] | None
+    exclude: list[str] = []
+    if task == "forecast":
+        forecast, features = choose_forecast(plpy, request, last, table, target)
+    else:
+        with callers_path(plpy, _search_path(request)):
+            features, exclude = choose_features(plpy, request, before, table, target.names, documents)
     spec = {
         "model": name,
         "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
@@ -173,17 +181,21 @@ def _resolve_columns(
     }
     if len(target.columns) > 1:
         spec["targets"] = target.names
+    if forecast is not None:
+        spec["forecast"] = forecast
     if table.query is not None:
         spec["query"] = table.query
     if transform is not None:
         spec["transform"] = transform
+    check_combination(request, spec)
     check_loss(spec["hyperparams"], task)
     check_weight_column(table, spec)
     spec["split"] = choose_split_column(plpy, request, table, spec)
     check_schedule(spec["hyperparams"], spec["split"])
     refuse_roles(table, transform, spec, deciding_column(spec["split"]))
     spec["early_stop"] = training_arguments.early_stop(request, before, task, spec["split"])
-    spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
+    if forecast is None:
+        spec["preprocess"] = training_arguments.preprocess(request, before, table, used_columns(table, spec))
     check_estimator({**spec, "init_from": start})
     check_ensemble(spec["architecture"], spec["hyperparams"], starts=start is not None)
     check_targets_of_estimator(spec["architecture"], task, several=target.kind in ("array", "integers"))

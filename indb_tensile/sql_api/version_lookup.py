@@ -4,6 +4,7 @@ The policies of the catalog make the query for a version the dearest part of a p
 keeps the version that it has found, as long as its snapshot stays the same.
 """
 
+from ..errors import RequestError
 from .refusals import MISSING, NOT_READY, RefusalError
 from .spi import Plpy, Row, fetch, literal
 
@@ -28,13 +29,21 @@ def known_version(plpy: Plpy, name: str, number: int | None) -> tuple[Row, str]:
     return _known[name, number], seen["statement"]
 
 
-def find_version(plpy: Plpy, name: str, number: int | None) -> Row:
-    """Return a version of a model that the caller may see: the numbered version, or the deployed one."""
+def find_version(plpy: Plpy, name: str, number: int | None, *, forecasts: bool = False) -> Row:
+    """Return a version of a model that the caller may see: the numbered version, or the deployed one.
+
+    Refuses a version that forecasts series, unless `forecasts` says that the caller's request is for one too.
+    """
     versions = fetch(plpy, VERSION, name, number)
     if not versions:
         hint = "See your models: select * from tensile.model_list. Its owner can train it with tensile_train(...)."
         raise RefusalError(MISSING, f'there is no model "{name}"', hint=hint)
     if versions[0]["version_id"] is not None:
+        if versions[0].get("task") == "forecast" and not forecasts:
+            raise RequestError(
+                f'model "{name}" forecasts the series of a relation, and answers nothing about single rows',
+                hint=f"Ask for its forecasts: select * from tensile_forecast({literal(name)}, 'table').",  # noqa: S608
+            )
         return versions[0]
     if number is not None:
         hint = f"See its versions: select * from tensile_training_info({literal(name)})."  # noqa: S608 - a hint

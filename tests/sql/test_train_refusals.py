@@ -141,7 +141,9 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
         ),
         (
             "target => 'species', task => 'guessing'",
-            Refused("22023", 'unknown task "guessing"', None, "Known: classification, regression, multilabel."),
+            Refused(
+                "22023", 'unknown task "guessing"', None, "Known: classification, regression, multilabel, forecast."
+            ),
         ),
         (
             "target => 'species', features => array['species']",

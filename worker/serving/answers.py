@@ -16,6 +16,8 @@ from indb_tensile.job import Task
 from indb_tensile.learning.artifacts import ModelPredictor, Prediction
 from indb_tensile.learning.class_figures import calibration_rows, confusion_rows, roc_rows
 from indb_tensile.learning.encoded_rows import EncodedRows
+from indb_tensile.learning.forecast_encoding import ErrorSums, added
+from indb_tensile.learning.forecaster import Forecaster, SeriesRow
 from indb_tensile.learning.label_texts import label_sets
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate, label_probabilities, probabilities
 from indb_tensile.learning.output_report import output_report
@@ -29,11 +31,12 @@ from indb_tensile.request.abbreviation import shown
 from indb_tensile.request.figure_rules import CLASS_FIGURES, METRIC_OF_LABEL, check_bins
 from indb_tensile.request.task_rules import check_metric
 
-from .requests import TABLE_KINDS, Figure, FigureOptions, PredictionKind, RowError
+from .requests import TABLE_KINDS, Figure, FigureOptions, NextSteps, PredictionKind, RowError
 
 SCORE = "score"  # used beside PredictionKind, but never requested by a client: the scores that an evaluation stores
 INPUT = "input"  # likewise: the encoded row
 ENCODED = "encoded"  # likewise: the encoded row and its target, from which the importance of columns is computed
+FORECAST = "forecast"  # likewise: a request for whole series
 OUTPUTS = "outputs"  # likewise: the network's outputs for rows that are encoded already
 _NAMED_LABELS = 20  # of an error message
 
@@ -97,6 +100,8 @@ class Answers:
         if kind in TABLE_KINDS:
             with_probabilities = kind == PredictionKind.TABLE_PROBA
             return self._compute_located(partial(self._table_entries, with_probabilities=with_probabilities), rows)
+        if kind == FORECAST:
+            return [self._forecast(request) for request in rows]
         form = self._forms[PredictionKind(kind)]
         if isinstance(form, RequestError):
             # A new exception each time: a raised one collects tracebacks.
@@ -107,6 +112,26 @@ class Answers:
         """Return the names of the columns that a row needs, and their kinds. All numbers have one kind."""
         kinds = self._predictor.preprocessor.feature_kinds
         return [(name, "number" if kind in NUMBERS else kind.value) for name, kind in kinds.items()]
+
+    def forecast(self) -> dict[str, Any] | None:
+        """Return the columns and the lengths that a forecast needs, or None for a model of another task."""
+        recipe = self._predictor.bundle.forecast
+        if recipe is None:
+            return None
+        columns = recipe.columns
+        roles = {role: list(getattr(columns, role)) for role in ("series", "targets", "known", "observed", "static")}
+        lengths = {"window": recipe.window, "horizon": recipe.horizon}
+        return {"time": columns.time, **roles, **lengths, "duplicates": columns.duplicates}
+
+    def _forecast(self, request: NextSteps) -> dict[str, Any]:
+        forecaster = Forecaster(self._predictor)
+        rows = [SeriesRow(later=later, values=values) for later, values in request.rows]
+        if request.sums is None:
+            return {"rows": forecaster.forecast(rows, request.horizon)}
+        parts = [ErrorSums.from_json(request.sums)] if request.sums else []
+        own = forecaster.judge(rows)
+        total = added(parts if own is None else [*parts, own])
+        return {"sums": [] if total is None else total.to_json(), "metrics": {} if total is None else total.metrics()}
 
     def own_kind(self) -> str:
         """Return the kind of prediction that suits the model: value, label, labels or values."""

@@ -14,6 +14,7 @@ import msgspec
 from indb_tensile.errors import InvariantError
 from indb_tensile.learning.rowimages import RowImages
 
+from .answers import FORECAST
 from .attributions import attribution_rows
 from .evaluation_requests import Evaluations
 from .identity import IdentityCheck
@@ -26,6 +27,7 @@ from .requests import (
     Evaluate,
     Features,
     Header,
+    NextSteps,
     Ping,
     Predict,
     RowError,
@@ -37,7 +39,7 @@ from .requests import (
 )
 from .service_frames import MAX_FRAME_BYTES, ProtocolError, split_body
 
-_OWN_VERBS = frozenset({"predict", "evaluate", "attribute", "features", "ping"})
+_OWN_VERBS = frozenset({"predict", "evaluate", "attribute", "nextsteps", "features", "ping"})
 _LONG_BYTES = 1 << 16  # of a frame: decoding it takes half a millisecond or more
 _PIECE_NUMBERS = 20_000  # of one piece of an answer: encoding it takes about 10 ms
 
@@ -88,6 +90,8 @@ class RequestDispatcher:
                 return success_of(msgspec.json.encode(model.table_answer(values, request.kind) | keys))
             case Features():
                 model = await self._residents.get(request.version)
+                if (forecast := model.forecast()) is not None:
+                    return success({"forecast": forecast})
                 features = [{"name": name, "kind": kind} for name, kind in model.features()]
                 return success({"features": features, "kind": model.own_kind(), "several": model.several()})
             case Evaluate():
@@ -98,6 +102,12 @@ class RequestDispatcher:
                 model = await self._residents.get(request.version)
                 owner = self._residents.owner(request.version)
                 return success({"rows": await attribution_rows(self._batches, request, model, owner=owner)})
+            case NextSteps():
+                model = await self._residents.get(request.version)
+                owner = self._residents.owner(request.version)
+                return success(
+                    (await self._batches.predict(request.version, model, [request], FORECAST, owner=owner))[0]
+                )
             case Ping():
                 return success(self._state())
             case other:

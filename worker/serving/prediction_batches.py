@@ -56,6 +56,10 @@ class Model(Protocol):
         """Return the names of the columns that a row needs, and their kinds."""
         ...
 
+    def forecast(self) -> dict[str, Any] | None:
+        """Return the columns and the lengths that a forecast needs, or None for a model of another task."""
+        ...
+
     def own_kind(self) -> str:
         """Return the kind of prediction that suits the model: value, label, labels or values."""
         ...

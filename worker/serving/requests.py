@@ -140,6 +140,19 @@ class Attribute(Request, frozen=True, kw_only=True):
         return _marked(self.rows, unnamed=self.unnamed)
 
 
+class NextSteps(Request, frozen=True, kw_only=True):
+    """NextSteps the next steps of whole series, or judge forecasts from every origin of them.
+
+    A row is a list: whether it only has future values of known columns, and its object. `sums` are those of the
+    series that were judged before; null for a forecast, and an empty list for the first series.
+    """
+
+    version: ModelVersionId
+    rows: list[tuple[bool, dict[str, Any]]]
+    horizon: int | None = None
+    sums: list[Any] | None = None
+
+
 class Features(Request, frozen=True, kw_only=True):
     """Ask for the columns that a version needs, the kind of each (number, text, time or array), and `numeric`.
 
@@ -199,9 +212,11 @@ class Ping(Request, frozen=True, kw_only=True):
     """Ask for the state of the service."""
 
 
-AnyRequest = Predict | Evaluate | Attribute | Features | Explain | Dataset | Ping
+AnyRequest = Predict | Evaluate | Attribute | NextSteps | Features | Explain | Dataset | Ping
 VERBS = tuple(
-    sorted(verb.__name__.lower() for verb in (Predict, Evaluate, Attribute, Features, Explain, Dataset, Ping))
+    sorted(
+        verb.__name__.lower() for verb in (Predict, Evaluate, Attribute, NextSteps, Features, Explain, Dataset, Ping)
+    )
 )
 
 

@@ -17,12 +17,15 @@ from indb_tensile.learning.batch_order import batch_plan
 from indb_tensile.learning.columns import ColumnKind
 from indb_tensile.learning.encoders import TIME_PARTS
 from indb_tensile.learning.feature_options import EMBEDDED, TOKENS, FeatureOptions
+from indb_tensile.learning.forecast_encoding import QUANTILES, ForecastValues
+from indb_tensile.learning.forecast_table import forecast_columns
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.memory_estimate import text_numbers
 from indb_tensile.learning.preprocessor import SCALARS
 from indb_tensile.learning.row_weights import WeightOptions
 from indb_tensile.learning.splits import Split
 from indb_tensile.learning.weighted_losses import loss_for
+from indb_tensile.learning.windows import WindowShape
 from indb_tensile.request.network_rules import check_architecture
 
 from .requests import ColumnSummary, Shares
@@ -50,10 +53,14 @@ class TrainingOutline:
     steps: int
     passes: int
     weighted: bool = False
+    forecast: ForecastValues | None = None
 
     def batch(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `x` and `y` of a batch, on the meta device."""
         x = torch.empty((rows, *self.input_shape), device="meta")
+        if self.forecast is not None:
+            packed = 2 * self.forecast.count + 3 * self.forecast.targets
+            return x, torch.empty((rows, packed), device="meta")
         values = 1 if self.task is Task.CLASSIFICATION else self.outputs
         if self.weighted:
             by_label = self.task is Task.MULTILABEL and self.settings.class_weight is not None
@@ -65,7 +72,7 @@ class TrainingOutline:
     @property
     def loss(self) -> nn.Module:
         """The loss that training minimises."""
-        return loss_for(self.module, self.task, self.settings, weighted=self.weighted)
+        return loss_for(self.module, self.task, self.settings, weighted=self.weighted, forecast=self.forecast)
 
 
 def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shares | None = None) -> TrainingOutline:
@@ -75,6 +82,8 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
     of a table of a part, the share is their number divided by `rows`.
     """
     check_architecture(spec.architecture)
+    if spec.task is Task.FORECAST:
+        return _forecast_outline(spec, columns, rows)
     split = Split.parse(spec.split)
     by_name = {column.name: column for column in columns}
     for name in spec.target_columns:
@@ -105,6 +114,53 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
         steps=plan.steps,
         weighted=WeightOptions.parse(spec.hyperparams).used,
         passes=math.ceil(rows * _valid_share(split, shares) / plan.full_rows),
+    )
+
+
+def _forecast_outline(spec: JobSpec, columns: list[ColumnSummary], rows: int) -> TrainingOutline:
+    """Return the training of a forecast. The step, and so the calendar and a season, show only in the rows.
+
+    Without a season or a window in the request, the window is that of series without a season.
+    """
+    by_name = {column.name: column for column in columns}
+    own, values = forecast_columns(spec, {name: ColumnKind(column.kind) for name, column in by_name.items()})
+    split = Split.parse(spec.split)
+    season, horizon = values["season"] or 1, values["horizon"]
+    window = values["window"] or max(2 * horizon, 2 * season if season > 1 else 0, 8)
+    known = len(own.known) + (2 if values["calendar"] and by_name[own.time].kind != ColumnKind.INTEGER else 0)
+    meaning = ForecastValues(horizon=horizon, targets=len(own.targets), interval=values["interval"])
+    shape = WindowShape(
+        window=window, horizon=horizon, targets=len(own.targets), channels=len(own.channels), known=known
+    )
+    series = min(rows, math.prod(max(1, by_name[name].distinct or 1) for name in own.series))
+    steps = rows // series
+    train_rows = max(series * (round(steps * (1 - split.test_size - split.valid_size)) - horizon - 4), 2)
+    architecture = dict(spec.architecture)
+    if architecture["type"] == "auto":
+        architecture = architectures.forecast_default(train_rows)
+    texts = [name for name in own.static if by_name[name].kind == ColumnKind.TEXT]
+    numbers = len(own.static) - len(texts)
+    embedded = architectures.embeds(architecture)
+    sizes = [min(by_name[name].distinct or 0, 32) + 2 for name in texts]
+    layout = {"numbers": numbers, "categories": sizes if embedded else [], "window": window, "horizon": horizon}
+    layout |= {"window_channels": shape.channels, "targets": shape.targets, "known": known}
+    architecture = architectures.with_layout(architecture, layout | {"season": min(season, window)})
+    settings = settings_of(spec, architecture, train_rows)
+    plan = batch_plan(train_rows, settings)
+    input_shape = (numbers + shape.width + (len(texts) if embedded else sum(sizes)),)
+    module = architectures.build_without_memory(
+        architecture, input_shape, QUANTILES * meaning.count, task=spec.task, ensemble=settings.ensemble
+    )
+    return TrainingOutline(
+        module=module,
+        input_shape=input_shape,
+        outputs=QUANTILES * meaning.count,
+        task=spec.task,
+        settings=settings,
+        batches=(plan.full_rows, plan.tail_rows) if plan.tail_rows else (plan.full_rows,),
+        steps=plan.steps,
+        passes=math.ceil(rows * split.valid_size / plan.full_rows),
+        forecast=meaning,
     )
 
 

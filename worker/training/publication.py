@@ -1,7 +1,9 @@
 """Evaluates a finished training on the held-out rows beside the deployed version, and prepares its publication."""
 
 import logging
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,12 +19,16 @@ from indb_tensile.learning.artifacts import ModelBundle, ModelPredictor
 from indb_tensile.learning.baseline_input import baseline_input
 from indb_tensile.learning.boosted_baseline import why_no_baseline
 from indb_tensile.learning.class_figures import stored_figures
-from indb_tensile.learning.comparison import why_incomparable
+from indb_tensile.learning.comparison import why_incomparable, why_other_forecast
+from indb_tensile.learning.datareport import Fact
+from indb_tensile.learning.forecast_encoding import ErrorSums
+from indb_tensile.learning.forecast_table import ForecastRows, step_rows
 from indb_tensile.learning.held_out_importance import stored_importance
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
 from indb_tensile.learning.output_report import output_report
 from indb_tensile.learning.preparation import Prepared
 from indb_tensile.learning.result_report import report_result
+from indb_tensile.learning.series_report import best_baseline, report_baselines
 from indb_tensile.request.estimator_rules import is_estimator
 
 from ..captured_steps import parameters_of
@@ -45,7 +51,7 @@ class Judgement:
     """The new version, its metrics and figures on the held-out rows, and the deployed version's metric on them.
 
     `incumbent` is the deployed version. `incomparable` says why it has no metric to compare with; it is empty if it
-    has one.
+    has one. `baselines` are the errors of simple forecasts on the same windows.
     """
 
     bundle: ModelBundle
@@ -54,6 +60,7 @@ class Judgement:
     incumbent: ModelVersionId | None = None
     incumbent_metric: float | None = None
     incomparable: str = ""
+    baselines: Mapping[str, ErrorSums] = field(default_factory=dict)
 
 
 def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
@@ -67,7 +74,10 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         weights=weights,
         ensemble=prepared.settings.ensemble,
         baseline=baseline_input(prepared.train.x, prepared.preprocessor),
+        forecast=None if prepared.forecast is None else prepared.forecast.recipe,
     )
+    if prepared.forecast is not None:
+        return _judge_forecast(prepared, bundle, prepared.forecast)
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
     metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor, each=True)
     figures = _figures(prepared, outputs, targets)
@@ -85,6 +95,22 @@ def _figures(prepared: Prepared, outputs: npt.NDArray[Any], targets: npt.NDArray
     return figures | ({"label_metrics": {"rows": report}} if report else {})
 
 
+def _judge_forecast(prepared: Prepared, bundle: ModelBundle, rows: ForecastRows) -> Judgement:
+    """Evaluate the new weights on the windows that test, beside forecasts that need no training."""
+    outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
+    values, baselines = rows.recipe.values, rows.baseline_sums()
+    outcomes = values.split(targets)
+    ours = ErrorSums.of(values, outcomes, values.restored(outputs, outcomes.level, outcomes.spread))
+    metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor)
+    metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    judged = {name: sums.metrics() for name, sums in baselines.items()}
+    figures = {
+        "forecast": {"rows": step_rows(rows.recipe, ours, baselines), "names": list(baselines)},
+        "baseline": best_baseline(prepared.metric, judged),
+    }
+    return Judgement(bundle=bundle, metrics=metrics, figures=figures, baselines=baselines)
+
+
 def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Judgement) -> Judgement:
     """Return the judgement with the metric of the version that is deployed now, on the same rows."""
     incumbent = session.run(lambda c: models.deployed_version(c, job.spec.model))
@@ -94,13 +120,7 @@ def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Ju
 
 def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement: Judgement) -> Publication:
     """Return the values that `publish_version` stores. The bundle includes the split, for `tensile_split`."""
-    result = report_result(
-        prepared.metric,
-        judgement.metrics,
-        prepared.preprocessor,
-        prepared.train.targets.numpy(),
-        prepared.test.targets.numpy(),
-    )
+    result = _result_facts(prepared, judgement)
     return Publication(
         task=prepared.task,
         target=job.spec.target,
@@ -122,6 +142,19 @@ def publication(job: ClaimedJob, prepared: Prepared, trained: Trained, judgement
         | data_facts(prepared, job.spec)
         | {"epochs_trained": trained.epochs, "best_epoch": trained.best_epoch}
         | _compared(judgement),
+    )
+
+
+def _result_facts(prepared: Prepared, judgement: Judgement) -> tuple[Fact, ...]:
+    """Return the lines of the report about the metric."""
+    if prepared.forecast is not None:
+        return report_baselines(prepared.metric, judgement.metrics, judgement.baselines)
+    return report_result(
+        prepared.metric,
+        judgement.metrics,
+        prepared.preprocessor,
+        prepared.train.targets.numpy(),
+        prepared.test.targets.numpy(),
     )
 
 
@@ -160,6 +193,8 @@ def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Pre
     try:
         stored = session.run(lambda c: models.load_version(c, version))
         predictor = ModelPredictor.load(stored.bundle, stored.weights)
+        if prepared.forecast is not None:
+            return _evaluate_forecast(predictor, prepared.forecast, prepared.metric)
         reason = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)
         return (None, reason) if reason else (predictor.evaluate_columns(rows).get(prepared.metric), "")
     except MissingError:
@@ -167,3 +202,12 @@ def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Pre
         return None, "that version was dropped while this one was judged"
     except TensileError as error:
         return None, f"that version cannot be evaluated on this one's test rows: {error.message}"
+
+
+def _evaluate_forecast(predictor: ModelPredictor, rows: ForecastRows, metric: str) -> tuple[float | None, str]:
+    """Return an older version's metric from the same origins, of which it makes its own windows."""
+    old = predictor.bundle.forecast
+    if reason := why_other_forecast(old, rows.recipe):
+        return None, reason
+    assert old is not None
+    return predictor.evaluate_columns(rows.columns_for(old)).get(metric), ""

@@ -1,0 +1,161 @@
+"""Check with a real controller that series are trained on, forecast, evaluated and judged beside simple forecasts."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.e2e.conftest import Service
+from tests.e2e.trainings import child_pids, wait_until_training, weights
+
+pytestmark = pytest.mark.postgres
+
+TABLE = """
+create table sales as
+select s as store, case s when 1 then 'city' else 'village' end as area, date '2026-01-01' + d as day,
+       d % 11 = 0 as promotion,
+       case when d < 120 then s * 10 + 3 * sin(2 * pi() * d / 7) + 5 * (d % 11 = 0)::int end as sold,
+       case when d < 120 then s * 100 + d end as visitors
+  from generate_series(1, 3) as s, generate_series(0, 124) as d;
+create table plans as
+select s as store, date '2026-05-01' + d as day, d = 2 as promotion
+  from generate_series(1, 3) as s, generate_series(0, 6) as d;
+create table nile as select 1870 + n as year, 900 + 100 * sin(n) as flow from generate_series(1, 60) as n;
+grant select on sales, nile to tensile_reader"""
+FORECAST = {"time": "day", "series": ["store"], "horizon": 5, "known": ["promotion"], "static": ["area"]}
+TRAIN = (
+    "select tensile_train(%s, %s::regclass, %s, task => 'forecast', forecast => %s, hyperparams => %s, deploy => %s)"
+)
+
+
+def train(demo: psycopg.Connection, model: str, table: str, target: str, forecast: object, **options: object) -> int:
+    deploy = options.pop("deploy", "if_better")
+    hyperparams = {"epochs": 3, "batch_size": 64} | options
+    row = demo.execute(
+        TRAIN.encode(), (model, table, target, json.dumps(forecast), json.dumps(hyperparams), deploy)
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.fixture(scope="module")
+def demo(running: Service) -> Iterator[psycopg.Connection]:
+    with running.database.connect("demo") as connection:
+        connection.execute(TABLE.encode())
+        jobs = [
+            train(connection, "sold", "sales", "sold", FORECAST),
+            train(connection, "nile", "nile", "flow", {"time": "year", "horizon": 4}, ensemble=2),
+            train(
+                connection,
+                "both",
+                "sales",
+                '["sold", "visitors"]',
+                {"time": "day", "series": ["store"], "horizon": 3, "window": 14},
+            ),
+        ]
+        assert running.until_ended(*jobs) == ["succeeded"] * len(jobs), running.value(
+            "select string_agg(error, ' ') from tensile.jobs"
+        )
+        yield connection
+
+
+def rows(demo: psycopg.Connection, statement: str, *arguments: object) -> list[Any]:
+    return demo.execute(statement.encode(), arguments).fetchall()
+
+
+def test_the_next_steps_of_each_series_are_forecast_with_an_interval(demo: psycopg.Connection) -> None:
+    found = rows(demo, "select * from tensile_forecast('sold', 'sales')")
+    assert [(key, step, time) for key, _, step, time, *_ in found] == [
+        ({"store": store}, step, f"2026-05-0{step}") for store in (1, 2, 3) for step in range(1, 6)
+    ]
+    assert all(lower <= value <= upper for *_, value, lower, upper in found)
+    assert all(abs(value - 10 * key["store"]) < 10 for key, *_, value, _, _ in found)
+    chosen = rows(demo, "select * from tensile_forecast('sold', 'sales', horizon => 2, series => '{\"store\": 2}')")
+    expected = [row for row in found if row[0]["store"] == 2 and row[2] <= 2]
+    assert [row[:4] for row in chosen] == [row[:4] for row in expected]
+    assert [row[4:] for row in chosen] == [pytest.approx(row[4:], rel=1e-5) for row in expected]
+
+
+def test_several_targets_are_forecast_beside_one_another(demo: psycopg.Connection) -> None:
+    found = rows(demo, "select series ->> 'store', target, step from tensile_forecast('both', 'sales')")
+    assert found == [(s, target, step) for s in "123" for target in ("sold", "visitors") for step in (1, 2, 3)]
+
+
+def test_values_after_the_origin_are_not_used(demo: psycopg.Connection) -> None:
+    at_origin = rows(demo, "select * from tensile_forecast('sold', 'sales', origin => '2026-04-10')")
+    with demo.transaction(force_rollback=True):
+        demo.execute("update sales set sold = 1e6, visitors = 0 where day > date '2026-04-10'")
+        assert rows(demo, "select * from tensile_forecast('sold', 'sales', origin => '2026-04-10')") == at_origin
+    assert at_origin[0][3] == "2026-04-11"
+
+
+def test_known_columns_come_from_later_rows_or_from_another_relation(demo: psycopg.Connection) -> None:
+    planned = rows(demo, "select * from tensile_forecast('sold', 'sales', future => 'plans')")
+    assert planned != rows(demo, "select * from tensile_forecast('sold', 'sales')")
+    with demo.transaction(force_rollback=True):
+        demo.execute("delete from sales where sold is null")
+        assert rows(demo, "select * from tensile_forecast('sold', 'sales', future => 'plans')") == planned
+        with pytest.raises(psycopg.Error) as caught:
+            rows(demo, "select * from tensile_forecast('sold', 'sales')")
+    assert str(caught.value).startswith(
+        'series (store 1) has no value of "promotion" at 2026-05-01, which is known in advance\n'
+        "DETAIL:  Step 1 of 5 needs it.\nHINT:  Add rows with future times, whose target is NULL, or name a relation"
+    )
+
+
+def test_a_version_is_judged_beside_simple_forecasts(demo: psycopg.Connection) -> None:
+    metrics = dict(rows(demo, "select * from tensile_evaluate('sold')"))
+    assert set(metrics) == {"mase", "mae", "rmse", "smape", "pinball", "coverage"}
+    steps = rows(
+        demo,
+        "select step, value, naive, seasonal_naive, exponential_smoothing "
+        "from tensile_forecast_metrics('sold') where metric = 'mae' order by step",
+    )
+    assert [step for step, *_ in steps] == [1, 2, 3, 4, 5]
+    assert metrics["mae"] == pytest.approx(sum(value for _, value, *_ in steps) / 5)
+    assert all(naive > 0 and seasonal > 0 and smoothed > 0 for *_, naive, seasonal, smoothed in steps)
+    baseline = rows(demo, "select baseline from tensile.model_list where name = 'sold'")[0][0]
+    assert 0 < baseline < 2
+    evaluated = dict(rows(demo, "select * from tensile_evaluate('sold', 'sales')"))
+    assert set(evaluated) == set(metrics)
+
+
+def test_a_repeated_training_is_compared_from_the_same_origins(running: Service, demo: psycopg.Connection) -> None:
+    job = train(demo, "sold", "sales", "sold", FORECAST | {"window": 21}, epochs=1, learning_rate=1e-6)
+    assert running.until_ended(job) == ["succeeded"]
+    row = rows(demo, "select not_deployed, metric_name from tensile.model_versions where job_id = %s", job)[0]
+    assert row[1] == "mase"
+    assert row[0] is None or "mase" in row[0]
+    again = rows(demo, "select tensile_retrain('nile')")[0][0]
+    assert running.until_ended(again) == ["succeeded"]
+
+
+def test_predictions_of_single_rows_are_refused(demo: psycopg.Connection) -> None:
+    for call in (
+        "tensile_predict('sold', s) from sales as s limit 1",
+        "* from tensile_predict_table('sold', 'sales', array['store'])",
+        "tensile_predict_into('sold', 'sales', 'out')",
+        "* from tensile_explain_prediction('sold', (select s from sales as s limit 1))",
+        "* from tensile_feature_importance('sold')",
+        "* from tensile_split('sold')",
+    ):
+        with pytest.raises(psycopg.Error) as caught, demo.transaction():
+            rows(demo, f"select {call}")
+        assert 'model "sold" forecasts the series of a relation' in str(caught.value)
+        assert "tensile_forecast('sold', 'table')" in str(caught.value)
+
+
+@pytest.mark.nightly
+def test_a_forecast_resumes_with_equal_bits_after_a_kill(running: Service, demo: psycopg.Connection) -> None:
+    first = train(demo, "calm", "sales", "sold", FORECAST, epochs=60, deploy="never")
+    assert running.until_ended(first) == ["succeeded"]
+    second = train(demo, "killed", "sales", "sold", FORECAST, epochs=60, deploy="never")
+    wait_until_training(running, second)
+    for pid in child_pids(running, f"tensile trainer {second}"):
+        os.kill(pid, signal.SIGKILL)
+    assert running.until_ended(second) == ["succeeded"]
+    assert weights(running, second) == weights(running, first)
