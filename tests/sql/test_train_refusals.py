@@ -91,7 +91,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 'hyperparams: "loss" is "hubert"',
                 None,
                 '"loss" must be one of cross_entropy, focal, mse, mae, huber, poisson, quantile, '
-                "binary_cross_entropy.",
+                "binary_cross_entropy, pinball.",
             ),
         ),
         (
@@ -165,6 +165,7 @@ _NO_SUCH_COLUMN = f"The columns are {_COLUMNS}."
                 'unknown architecture "perceptron"',
                 None,
                 "Give a name (auto, mlp, cnn, layers, tabm, residual_mlp, ft_transformer, dcn, wide_and_deep, "
+                "window_mlp, dlinear, tcn, window_lstm, "
                 "boosting, linear), a JSON object such as "
                 '{"type": "mlp", "hidden": [64, 64], "dropout": 0.1}, or a list of layers such as '
                 '[{"type": "linear", "out": 64}, {"type": "relu"}, {"type": "linear"}].',

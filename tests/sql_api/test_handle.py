@@ -20,8 +20,8 @@ def test_error_of_an_unknown_verb_names_the_known_verbs() -> None:
             "message": "the bridge has no such verb",
             "detail": "",
             "hint": "Known verbs: train, explain, search, retry, retrain, create_model, predict, "
-            "explain_prediction, predict_table, predict_into, forecast, describe_prediction, evaluate, figure, split, "
-            "load_dataset, ping.",
+            "explain_prediction, predict_table, predict_into, forecast, describe_prediction, evaluate, figure, "
+            "split, load_dataset, ping.",
         },
     }
 

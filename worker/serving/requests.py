@@ -141,7 +141,7 @@ class Attribute(Request, frozen=True, kw_only=True):
 
 
 class NextSteps(Request, frozen=True, kw_only=True):
-    """NextSteps the next steps of whole series, or judge forecasts from every origin of them.
+    """Forecast the next steps of whole series, or judge forecasts from every origin of them.
 
     A row is a list: whether it only has future values of known columns, and its object. `sums` are those of the
     series that were judged before; null for a forecast, and an empty list for the first series.
