@@ -94,8 +94,7 @@ class TimeSteps:
         if self.unit in _MONTHS:
             months = (numbers * self.count * _MONTHS[self.unit]).astype("datetime64[M]")
             return months.astype("datetime64[s]").astype(np.int64).astype(np.float64)
-        starts: Seconds = numbers * self.length_s + self.phase_s
-        return starts
+        return numbers.astype(np.float64) * self.length_s + self.phase_s
 
     def texts(self, times: Seconds) -> list[str]:
         """Return times as PostgreSQL reads them."""

@@ -82,6 +82,9 @@ class Echo(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return [("a", "number")]
 
+    def forecast(self) -> None:
+        return None
+
     def own_kind(self) -> str:
         return "value"
 

@@ -46,6 +46,9 @@ class SumModel(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return []
 
+    def forecast(self) -> None:
+        return None
+
     def own_kind(self) -> str:
         return "value"
 

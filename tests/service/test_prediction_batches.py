@@ -32,6 +32,9 @@ class FailingModel(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return ()
 
+    def forecast(self) -> None:
+        return None
+
     def own_kind(self) -> str:
         return "value"
 
@@ -48,6 +51,9 @@ class ShortModel(Unevaluated):
 
     def features(self) -> Sequence[tuple[str, str]]:
         return ()
+
+    def forecast(self) -> None:
+        return None
 
     def own_kind(self) -> str:
         return "value"
@@ -214,6 +220,9 @@ class TimedModel(Unevaluated):
     def features(self) -> Sequence[tuple[str, str]]:
         return ()
 
+    def forecast(self) -> None:
+        return None
+
     def own_kind(self) -> str:
         return "value"
 
@@ -324,6 +333,9 @@ class ThreadNamingModel(Unevaluated):
 
     def features(self) -> Sequence[tuple[str, str]]:
         return ()
+
+    def forecast(self) -> None:
+        return None
 
     def own_kind(self) -> str:
         return "value"

@@ -1,16 +1,18 @@
 """Networks that forecast have under tight plans the bits of unplanned training."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from indb_tensile.learning import architectures
+from indb_tensile.learning.ensemble import EnsembleLoss
 from indb_tensile.learning.forecast_encoding import ForecastValues, PinballLoss
-from indb_tensile.learning.weighted_losses import EnsembleLoss
 from tests.executor.capture.test_layers import require_eager_bits
 from tests.nightly import nightly_unless
 
 LAYOUT = {"numbers": 1, "categories": [3], "window": 8, "horizon": 4, "window_channels": 3, "targets": 2}
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "window_mlp": {"width": 8, "blocks": 1},
     "dlinear": {"kernel": 3},
     "tcn": {"channels": [4, 4]},
