@@ -10,7 +10,7 @@ import numpy as np
 from indb_tensile.errors import DatabaseError
 from indb_tensile.learning.columns import ColumnData, ColumnKind
 from indb_tensile.learning.forecast_encoding import ForecastValues
-from indb_tensile.learning.series import Matrix, SeriesColumns, SeriesGrid
+from indb_tensile.learning.series_grid import Matrix, SeriesColumns, SeriesGrid
 from indb_tensile.learning.time_steps import TimeSteps
 from indb_tensile.learning.windows import Origins, SeriesWindows, WindowShape, make_windows
 

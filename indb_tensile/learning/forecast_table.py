@@ -19,7 +19,7 @@ from indb_tensile.learning.forecast_encoding import STEP_METRICS, ErrorSums
 from indb_tensile.learning.forecast_recipe import FUTURE, HISTORY, ForecastRecipe
 from indb_tensile.learning.naive_forecasts import baseline_forecasts
 from indb_tensile.learning.seasons import detect_season
-from indb_tensile.learning.series import Matrix, SeriesColumns, SeriesGrid, filled_known, make_grid, steps_of
+from indb_tensile.learning.series_grid import Matrix, SeriesColumns, SeriesGrid, filled_known, make_grid, steps_of
 from indb_tensile.learning.splits import Split
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.time_steps import calendar_cycles, form_of

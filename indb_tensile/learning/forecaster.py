@@ -12,7 +12,7 @@ from indb_tensile.learning.columns import ColumnData
 from indb_tensile.learning.forecast_encoding import ErrorSums
 from indb_tensile.learning.forecast_recipe import ForecastRecipe
 from indb_tensile.learning.jsonrows import column_of
-from indb_tensile.learning.series import Matrix, SeriesGrid, filled_known, make_grid, require_times
+from indb_tensile.learning.series_grid import Matrix, SeriesGrid, filled_known, make_grid, require_times
 from indb_tensile.learning.windows import Origins, naive_errors, packed_targets
 
 _MOST_ORIGINS = 2_000  # of one series that is evaluated: evenly spaced ones

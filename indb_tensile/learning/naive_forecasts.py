@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from indb_tensile.learning.series import Matrix, SeriesGrid
+from indb_tensile.learning.series_grid import Matrix, SeriesGrid
 from indb_tensile.learning.windows import Origins
 
 BASELINES = ("naive", "seasonal_naive", "exponential_smoothing")

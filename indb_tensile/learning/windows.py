@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indb_tensile.learning.row_storage import row_blocks
-from indb_tensile.learning.series import Matrix, SeriesGrid
+from indb_tensile.learning.series_grid import Matrix, SeriesGrid
 from indb_tensile.learning.time_steps import TimeSteps, calendar_values
 
 Float32 = npt.NDArray[np.float32]

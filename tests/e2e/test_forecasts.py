@@ -118,7 +118,7 @@ def test_a_version_is_judged_beside_simple_forecasts(demo: psycopg.Connection) -
     assert [step for step, *_ in steps] == [1, 2, 3, 4, 5]
     assert metrics["mae"] == pytest.approx(sum(value for _, value, *_ in steps) / 5)
     assert all(naive > 0 and seasonal > 0 and smoothed > 0 for *_, naive, seasonal, smoothed in steps)
-    baseline = rows(demo, "select baseline from tensile.model_list where name = 'sold'")[0][0]
+    baseline = rows(demo, "select baseline from tensile.model_list where model = 'sold'")[0][0]
     assert 0 < baseline < 2
     evaluated = dict(rows(demo, "select * from tensile_evaluate('sold', 'sales')"))
     assert set(evaluated) == set(metrics)

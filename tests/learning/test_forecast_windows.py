@@ -16,7 +16,7 @@ from indb_tensile.learning.forecast_table import window_table
 from indb_tensile.learning.naive_forecasts import naive_forecast, smooth
 from indb_tensile.learning.preparation import assemble_windows
 from indb_tensile.learning.seasons import detect_season
-from indb_tensile.learning.series import SeriesColumns, filled_known, make_grid
+from indb_tensile.learning.series_grid import SeriesColumns, filled_known, make_grid
 from indb_tensile.learning.time_steps import TimeSteps, detected_steps, given_steps
 from indb_tensile.learning.windows import naive_errors
 from tests.learning.series_tables import DAY_S, column, daily, forecast_spec, series_table
