@@ -161,6 +161,20 @@ class UnavailableError(TensileError):
     exit_code = 6
 
 
+class CancelledJobError(TensileError):
+    """The job was cancelled, so it has no result; or PostgreSQL cancelled the statement."""
+
+    sqlstate = "57014"  # query_canceled
+    exit_code = 1
+
+
+class WaitTimeoutError(TensileError, TimeoutError):
+    """The awaited job has not ended in the given time. The job goes on."""
+
+    sqlstate = "57014"
+    exit_code = 7
+
+
 class InvariantError(TensileError):
     """A bug in this package: an invariant was violated. The error carries the history that is needed to debug it."""
 

@@ -7,7 +7,7 @@ in queries.sql lists these settings with the reason for each. A user's session k
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PGconn, Ping
-from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_exponential
+from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_before_delay, wait_exponential
 
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, RequestError
@@ -75,20 +75,12 @@ def connect(
     Raises UnreachableError, a DatabaseError, with the host, the port and the server's message. Raises DatabaseError
     if a setting that cannot be overridden makes the session unusable.
     """
-    try:
-        parameters = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise RequestError(
-            f"the connection string cannot be read: {_message(error)}",
-            hint='Write it as "host=… dbname=… user=…" or as postgresql://user@host/dbname.',
-        ) from error
-    options: dict[str, Any] = {**_DEFAULTS, "application_name": application_name}
-    options.update({name: value for name, value in parameters.items() if value is not None})
+    options = connection_options(dsn, application_name)
     try:
         connection = _open(options, own=lock_timeout_ms is not None)
     except psycopg.OperationalError as error:
         raise UnreachableError(
-            f"no connection to PostgreSQL at {_address(parameters)}: {_message(error)}", hint=_hint(_message(error))
+            f"no connection to PostgreSQL at {_address(options)}: {_message(error)}", hint=_hint(_message(error))
         ) from error
     try:
         if lock_timeout_ms is not None:
@@ -99,6 +91,23 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+def connection_options(dsn: str, application_name: str) -> dict[str, Any]:
+    """Return the options of a connection to `dsn`, with our defaults for those that it leaves out.
+
+    Raises RequestError for a connection string that libpq cannot read.
+    """
+    try:
+        parameters = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise RequestError(
+            f"the connection string cannot be read: {_message(error)}",
+            hint='Write it as "host=… dbname=… user=…" or as postgresql://user@host/dbname.',
+        ) from error
+    options: dict[str, Any] = {**_DEFAULTS, "application_name": application_name}
+    options.update({name: value for name, value in parameters.items() if value is not None})
+    return options
 
 
 @contextmanager
@@ -205,6 +214,26 @@ def retrying(
     )
     try:
         return attempts(action)
+    except (psycopg.Error, UnreachableError) as error:
+        if is_outage(error):
+            raise _outage_error(error, patience_s) from error
+        raise
+
+
+async def retrying_async(action: Callable[[], Awaitable[Result]], *, patience_s: float) -> Result:
+    """Run `action` as `retrying` does, for asynchronous programs."""
+    attempts = AsyncRetrying(
+        retry=retry_if_exception(is_outage),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+        stop=stop_before_delay(patience_s),
+        reraise=True,
+    )
+
+    async def attempt() -> Result:  # tenacity awaits the result of a coroutine function only
+        return await action()
+
+    try:
+        return await attempts(attempt)
     except (psycopg.Error, UnreachableError) as error:
         if is_outage(error):
             raise _outage_error(error, patience_s) from error

@@ -13,17 +13,17 @@ from indb_tensile import config, settings_loader
 from indb_tensile.catalog import install, retention
 from indb_tensile.catalog.connection import connect, pinned
 from indb_tensile.catalog.pgml_schema import install_pgml
-from indb_tensile.cli.database_choice import (
+from indb_tensile.cli.database_choice import open_connection
+from indb_tensile.cli.output import Row, show_one, warn
+from indb_tensile.cli.shared_options import dsn_option, json_option
+from indb_tensile.cli.statements import statement
+from indb_tensile.default_database import (
     ORDINARY_ROLE,
     embedded_state_directory,
     named_database,
     naming_variables,
-    open_connection,
     resolve,
 )
-from indb_tensile.cli.output import Row, show_one, warn
-from indb_tensile.cli.shared_options import dsn_option, json_option
-from indb_tensile.cli.statements import statement
 from indb_tensile.errors import MissingError, TensileError
 
 _VACUUM_ROWS = 10_000  # of one step, which is one transaction, so that no lock is held for long

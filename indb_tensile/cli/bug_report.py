@@ -40,7 +40,7 @@ def report_bug(error: BaseException) -> int:
 def _write_traceback(text: str) -> Path:
     """Write the traceback to its file, which only this system user may read, and return the file's path."""
     # Slow to import, and it needs psycopg.
-    from indb_tensile.cli.state_directory import find_state_directory
+    from indb_tensile.state_directory import find_state_directory
 
     place = find_state_directory(os.environ)
     place.make()

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.controller.logrotation import numbered
 from indb_tensile.errors import UnavailableError
+from indb_tensile.state_directory import StateDirectory
 
 _STOP_S = 30.0
 

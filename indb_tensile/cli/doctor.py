@@ -23,11 +23,11 @@ from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, pinned
 from indb_tensile.catalog.reader_connection import READER, as_reader, open_reader
 from indb_tensile.cli import daemon
-from indb_tensile.cli.database_choice import named_database, open_connection, resolve
+from indb_tensile.cli.database_choice import open_connection
 from indb_tensile.cli.output import Row, out, plain, print_json
 from indb_tensile.cli.shared_options import dsn_option, json_option
-from indb_tensile.cli.state_directory import find_state_directory
 from indb_tensile.cli.statements import statement
+from indb_tensile.default_database import named_database, resolve
 from indb_tensile.device.backend import Cpu, Emulated, choose, fit_to_gpu, torch_architectures, torch_cuda
 from indb_tensile.device.cuda import Absence, Gpu, Gpus, NoGpu
 from indb_tensile.device.hardware import (
@@ -44,6 +44,7 @@ from indb_tensile.device.hardware import (
 )
 from indb_tensile.errors import TensileError
 from indb_tensile.scheduler.link import BORNE_OUT, CopyDirection, CopyMeasurement, link_of
+from indb_tensile.state_directory import find_state_directory
 
 FOUND_FAULTS = 1
 _TORCH = ((2, 11), (2, 16))  # the versions that pyproject.toml allows: from, below

@@ -25,12 +25,12 @@ from indb_tensile.cli.settings_file import (
     warn_of_old_sizes,
 )
 from indb_tensile.cli.shared_options import json_option, size_text_option
-from indb_tensile.cli.state_directory import StateDirectory, find_state_directory
 from indb_tensile.cli.statements import statement
 from indb_tensile.cluster import DATABASE, UNFINISHED, Cluster
 from indb_tensile.controller import housekeeping
 from indb_tensile.errors import RequestError, TensileError, UnavailableError
 from indb_tensile.scheduler.timing.machines import MACHINES
+from indb_tensile.state_directory import StateDirectory, find_state_directory
 
 _READY_S = 90.0
 _RECOVERY_S = 60.0
@@ -70,7 +70,7 @@ def up(as_json: bool, **arguments: Any) -> None:
     for reason in unused_variable_notices(os.environ, place.settings):
         warn(reason)
     options = {name: value for name, value in arguments.items() if value is not None}
-    with place.locked():
+    with place.locked(warn):
         document = document_of(place.settings)
         store_options(document, options)
         stored = document.settings
@@ -110,7 +110,7 @@ def down(purge: bool, as_json: bool) -> None:
     if place.directory.is_dir():
         if purge:
             _check_ours(place.directory)
-        with place.locked():
+        with place.locked(warn):
             stopped = _stop(place)
             if purge:
                 shutil.rmtree(place.directory)

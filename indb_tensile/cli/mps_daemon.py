@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.controller.mps import PROGRAM, Mps
 from indb_tensile.errors import UnavailableError
+from indb_tensile.state_directory import StateDirectory
 
 _PATIENCE_S = 10.0
 _POLL_S = 0.05

@@ -12,9 +12,9 @@ from typing import Any
 from indb_tensile import config, settings_loader
 from indb_tensile.cli.launch_settings import OWN
 from indb_tensile.cli.output import warn
-from indb_tensile.cli.state_directory import STATE_VARIABLE, StateDirectory
 from indb_tensile.device.backend import CPU, EMULATED
 from indb_tensile.errors import RequestError
+from indb_tensile.state_directory import STATE_VARIABLE, StateDirectory
 
 _IMITATING = {"emulate": "--emulate", "link_out_bytes_per_s": "--link-out", "link_in_bytes_per_s": "--link-in"}
 _OF_ONE_DEVICE = ("capacity_bytes", "budget_bytes", "region_bytes", "host_pool_bytes", *_IMITATING, "mps")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from indb_tensile.cli.database_choice import resolve
 from indb_tensile.cli.output import warn
 from indb_tensile.cli.shared_options import dsn_option
+from indb_tensile.default_database import resolve
 from indb_tensile.errors import UnsupportedError
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from indb_tensile.cli import daemon
 from indb_tensile.cli.daemon import Daemon
-from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.controller.logrotation import rotate
 from indb_tensile.errors import UnavailableError
+from indb_tensile.state_directory import StateDirectory
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 from indb_tensile.catalog.install import SCRIPT, VERSION
 from indb_tensile.cli.embedded import _check_ours
 from indb_tensile.cli.launch_settings import unused_variable_notices
-from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.cluster import Cluster
 from indb_tensile.errors import RequestError
+from indb_tensile.state_directory import StateDirectory
 from tests.catalog import released
 from tests.cli.conftest import Tensile, ended, until
 from tests.cli.mps_program import install_control_program

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from indb_tensile.cli import mps_daemon
-from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.errors import UnavailableError
+from indb_tensile.state_directory import StateDirectory
 from tests.cli.mps_program import install_control_program
 
 

@@ -14,9 +14,9 @@ from indb_tensile.cli.settings_file import (
     store_options,
     warn_of_old_sizes,
 )
-from indb_tensile.cli.state_directory import StateDirectory
 from indb_tensile.config import Settings
 from indb_tensile.errors import RequestError
+from indb_tensile.state_directory import StateDirectory
 
 
 def stored(text: str, options: dict[str, Any]) -> SettingsDocument:

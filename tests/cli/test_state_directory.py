@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from indb_tensile.cli import state_directory as module
-from indb_tensile.cli.state_directory import StateDirectory, fallback_directory, find_state_directory
+from indb_tensile import state_directory as module
 from indb_tensile.errors import DatabaseError
+from indb_tensile.state_directory import StateDirectory, fallback_directory, find_state_directory
 from tests.cli.conftest import Tensile, as_root
 
 # Finds the state directory of another checkout with that checkout's copy of the package.
@@ -21,7 +21,7 @@ import os, sys
 # An editable installation adds a finder of its own, which must not find the package.
 sys.meta_path = [finder for finder in sys.meta_path if isinstance(finder, type)]
 sys.path.insert(0, sys.argv[1])
-from indb_tensile.cli.state_directory import find_state_directory
+from indb_tensile.state_directory import find_state_directory
 state = find_state_directory(os.environ)
 print(state.directory, state.reason, sep="\\n")
 """
@@ -31,7 +31,7 @@ print(state.directory, state.reason, sep="\\n")
 def checkout(open_directory: Path) -> Iterator[Path]:
     """Another checkout: copies of the package's Python files, and a pyproject.toml."""
     top = open_directory / "checkout"
-    package = Path(module.__file__).parents[1]
+    package = Path(module.__file__).parent
     for name in ("cli", "catalog"):
         shutil.copytree(package / name, top / "indb_tensile" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for source in package.glob("*.py"):

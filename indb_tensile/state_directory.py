@@ -10,12 +10,11 @@ import fcntl
 import hashlib
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from indb_tensile.cli.output import warn
 from indb_tensile.cluster import (
     MAX_SOCKET_PATH_BYTES,
     Cluster,
@@ -109,13 +108,16 @@ class StateDirectory:
             )
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Make any other `tensile up` or `down` on this directory wait. The lock ends with the process."""
+    def locked(self, tell: Callable[[str], None]) -> Iterator[None]:
+        """Make any other `tensile up` or `down` on this directory wait. The lock ends with the process.
+
+        `tell` gets a sentence if this call has to wait.
+        """
         with self.lock.open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                warn("waiting for another tensile up or down to end")
+                tell("waiting for another tensile up or down to end")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -173,7 +175,7 @@ def fallback_directory(ordinary: Path) -> Path:
 
 def _checkout(environ: Mapping[str, str]) -> Path:
     """Return the folder of the ordinary state directory: the checkout, or else the user's folder for state files."""
-    top = Path(__file__).resolve().parents[2]
+    top = Path(__file__).resolve().parents[1]
     if (top / "pyproject.toml").exists():
         return top
     return Path(environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser().absolute() / "tensile"

@@ -1,0 +1,39 @@
+"""Trainings and predictions from Python, on SQLAlchemy. Each name is imported when it is first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from indb_tensile.client.async_client import AsyncTensile
+    from indb_tensile.client.async_job import AsyncJob
+    from indb_tensile.client.predicted_rows import PredictedRow, PredictedRows
+    from indb_tensile.client.sync_client import Tensile
+    from indb_tensile.client.sync_job import Job
+
+__all__ = [
+    "AsyncJob",
+    "AsyncTensile",
+    "Job",
+    "PredictedRow",
+    "PredictedRows",
+    "Tensile",
+]
+
+_MODULES = {
+    "AsyncJob": "async_job",
+    "AsyncTensile": "async_client",
+    "Job": "sync_job",
+    "PredictedRow": "predicted_rows",
+    "PredictedRows": "predicted_rows",
+    "Tensile": "sync_client",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
