@@ -1,5 +1,8 @@
 """Gathers the rows of the next batch on a second thread while the device works on the current batch.
 
+A small batch of an array in memory is gathered on the training thread: that takes some microseconds, and to pass it
+to another thread and back fifty.
+
 Batches come in the requested order, with the bits of the parts' rows. The second thread is at most one batch ahead
 and writes to the other of two sets of buffers. It copies with numpy on its own thread only, so it affects neither the
 number of the job's compute threads nor torch's allocator, which a memory plan observes.
@@ -21,6 +24,7 @@ from torch import Tensor
 
 from indb_tensile.learning.block_cache import ArrayRows, RowSource
 
+FEW_BYTES = 64 * 1024  # of a batch: numpy gathers so many in about twenty microseconds
 ALIGNMENT_BYTES = 64  # the alignment of torch's own host tensors; kernels select a code path by alignment
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
@@ -77,18 +81,42 @@ class _Buffers:
     def __post_init__(self) -> None:
         self.arrays = tuple(tensor.numpy() for tensor in self.tensors)
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
     def first(self, rows: int) -> Batch:
         return tuple(tensor[:rows] for tensor in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class _SmallBatch:
+    """A batch that is gathered when it is used. It has the methods of a future that are called here."""
+
+    sources: Sequence[RowSource]
+    order: np.ndarray[Any, Any]
+    buffers: _Buffers
+
+    def result(self) -> Batch:
+        return _gather(self.sources, self.order, self.buffers)
+
+    def cancel(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        """Nothing has been gathered that could fail."""
 
 
 class BatchPrefetcher:
     """The gathering thread, and two buffers for each set of parts. `close` ends the thread.
 
+    Batches of arrays in memory of up to `few_bytes` are not passed to the thread.
     Passes over different parts may share their memory, so a pass begins after the previous one has ended.
     """
 
-    def __init__(self, memory: UploadMemory | None = None) -> None:
+    def __init__(self, memory: UploadMemory | None = None, *, few_bytes: int = FEW_BYTES) -> None:
         self._memory = memory or OrdinaryMemory()
+        self._few_bytes = few_bytes
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._buffers: dict[tuple[int, ...], tuple[_Buffers, _Buffers]] = {}
         self.waiting = BatchWaitTime()
@@ -103,19 +131,24 @@ class BatchPrefetcher:
         """
         if sources is None:
             sources = tuple(ArrayRows(part.detach().contiguous().numpy()) for part in parts)
-        upcoming: Future[Batch] | None = None
+        upcoming: Future[Batch] | _SmallBatch | None = None
+        on_this_thread = all(isinstance(source, ArrayRows) for source in sources)
         following, number = iter(orders), 0
         order = next(following, None)
         try:
             while order is not None:
                 started_s = time.monotonic()
                 if upcoming is None:
-                    upcoming = self._submit(parts, sources, order, number)
+                    upcoming = self._submit(parts, sources, order, number, on_this_thread=on_this_thread)
                 batch = upcoming.result()
                 self.waiting.add(time.monotonic() - started_s)
                 rows, number = order, number + 1
                 order = next(following, None)
-                upcoming = None if order is None else self._submit(parts, sources, order, number)
+                upcoming = (
+                    None
+                    if order is None
+                    else self._submit(parts, sources, order, number, on_this_thread=on_this_thread)
+                )
                 yield rows, batch
         finally:
             if upcoming is not None and not upcoming.cancel():
@@ -134,9 +167,13 @@ class BatchPrefetcher:
     ) -> None:
         self.close()
 
-    def _submit(self, parts: Batch, sources: Sequence[RowSource], order: Tensor, number: int) -> "Future[Batch]":
+    def _submit(
+        self, parts: Batch, sources: Sequence[RowSource], order: Tensor, number: int, *, on_this_thread: bool
+    ) -> "Future[Batch] | _SmallBatch":
         buffers = self._buffers_for(parts, len(order))[number % 2]
         self._memory.wait_until_read(number % 2)
+        if on_this_thread and buffers.size_bytes <= self._few_bytes:
+            return _SmallBatch(sources, order.numpy(), buffers)
         return self._thread.submit(_gather, sources, order.numpy(), buffers)
 
     def _buffers_for(self, parts: Batch, rows: int) -> tuple[_Buffers, _Buffers]:

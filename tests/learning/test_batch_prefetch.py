@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indb_tensile.learning.batch_order import batches
-from indb_tensile.learning.batch_prefetch import ALIGNMENT_BYTES, BatchPrefetcher
+from indb_tensile.learning.batch_prefetch import ALIGNMENT_BYTES, FEW_BYTES, BatchPrefetcher
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.hyperparams import TrainingSettings
+
+FEW = st.sampled_from([0, 100, FEW_BYTES])  # so that batches are gathered by the second thread, by both, by the first
 
 
 def part(rows: int, *shape: int) -> Part:
@@ -25,12 +27,13 @@ def part(rows: int, *shape: int) -> Part:
     size=st.integers(1, 20),
     shape=st.sampled_from([(1,), (3,), (2, 3, 5)]),
     epochs=st.integers(1, 3),
+    few_bytes=FEW,
 )
 def test_prefetched_batches_have_the_order_and_the_bits_of_batches_gathered_by_one_thread(
-    rows: int, size: int, shape: tuple[int, ...], epochs: int
+    rows: int, size: int, shape: tuple[int, ...], epochs: int, few_bytes: int
 ) -> None:
     whole, settings = part(rows, *shape), TrainingSettings.parse({"batch_size": size}, rows)
-    with BatchPrefetcher() as feed:
+    with BatchPrefetcher(few_bytes=few_bytes) as feed:
         for epoch in range(epochs):
             expected = list(batches(whole, epoch, settings))
             with closing(feed.batches((whole.x, whole.y), batches(whole, epoch, settings))) as fed:
@@ -59,14 +62,14 @@ def recorded_orders(taken: list[int], count: int) -> Iterator[torch.Tensor]:
 
 def test_exactly_one_batch_is_gathered_ahead() -> None:
     whole, taken = part(10, 4), list[int]()
-    with BatchPrefetcher() as feed, closing(feed.batches((whole.x,), recorded_orders(taken, 10))) as fed:
+    with BatchPrefetcher(few_bytes=0) as feed, closing(feed.batches((whole.x,), recorded_orders(taken, 10))) as fed:
         for number, _ in enumerate(fed):
             assert taken == list(range(min(number + 2, 10)))
 
 
 def test_a_batch_is_unchanged_while_the_next_one_is_gathered() -> None:
     whole = part(10, 4)
-    with BatchPrefetcher() as feed, closing(feed.batches((whole.x,), recorded_orders([], 10))) as fed:
+    with BatchPrefetcher(few_bytes=0) as feed, closing(feed.batches((whole.x,), recorded_orders([], 10))) as fed:
         _, (first,) = next(fed)
         feed._thread.submit(int).result()  # returns after the work queued before it: the second batch
         assert torch.equal(first, whole.x[:1])
@@ -90,10 +93,11 @@ def interrupt_pass(feed: BatchPrefetcher, whole: Part) -> None:
             raise RuntimeError("the step fails")
 
 
-def test_an_error_in_the_thread_is_raised_to_the_consumer_of_its_batch() -> None:
+@pytest.mark.parametrize("few_bytes", [0, 1000])
+def test_an_error_in_the_thread_is_raised_to_the_consumer_of_its_batch(few_bytes: int) -> None:
     whole = part(10, 4)
     with (
-        BatchPrefetcher() as feed,
+        BatchPrefetcher(few_bytes=few_bytes) as feed,
         closing(feed.batches((whole.x,), iter([torch.tensor([1]), torch.zeros(2, 2)]))) as fed,
     ):
         next(fed)
@@ -134,6 +138,7 @@ DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, t
     ),
     without=st.frozensets(st.integers(0, 3)),
     seed=st.integers(0, 1000),
+    few_bytes=FEW,
 )
 def test_batches_in_upload_memory_have_the_order_and_the_bits_of_batches_without_it(
     rows: int,
@@ -141,13 +146,14 @@ def test_batches_in_upload_memory_have_the_order_and_the_bits_of_batches_without
     parts: list[tuple[tuple[int, ...], torch.dtype]],
     without: frozenset[int],
     seed: int,
+    few_bytes: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     whole = tuple(torch.randint(0, 100, (rows, *shape), generator=generator).to(dtype) for shape, dtype in parts)
     chosen = torch.randperm(rows, generator=generator)
     orders = [chosen[first : first + size] for first in range(0, rows, size)]  # the last batch may be smaller
     uploads = FakeUploads(without)
-    with BatchPrefetcher(uploads) as feed, closing(feed.batches(whole, iter(orders))) as fed:
+    with BatchPrefetcher(uploads, few_bytes=few_bytes) as feed, closing(feed.batches(whole, iter(orders))) as fed:
         for number, (order, (given_order, batch)) in enumerate(zip(orders, fed, strict=True)):
             assert torch.equal(order, given_order)
             for place, part, gathered in zip(uploads.sets[number % 2], whole, batch, strict=True):

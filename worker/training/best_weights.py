@@ -6,7 +6,7 @@ stays in memory.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from io import BufferedRandom
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -24,10 +24,14 @@ Weights = dict[str, torch.Tensor]
 
 
 class BestWeights:
-    """A copy of weights, empty at first. `directory` is for large copies; None keeps every copy in memory."""
+    """A copy of weights, empty at first. `directory` is for large copies; None keeps every copy in memory.
 
-    def __init__(self, names: Collection[str], directory: Path | None) -> None:
-        self._names = tuple(names)
+    `sizes_bytes` has the names of the weights, and about how many bytes each has.
+    """
+
+    def __init__(self, sizes_bytes: Mapping[str, int], directory: Path | None) -> None:
+        self._names = tuple(sizes_bytes)
+        self._groups = _groups(sizes_bytes)
         self._directory = directory
         self._in_memory: Weights = {}
         self._file: BufferedRandom | None = None
@@ -37,8 +41,10 @@ class BestWeights:
         return bool(self._in_memory or self._written)
 
     def keep(self, export: Callable[[Collection[str]], Weights]) -> None:
-        """Replace the copy by the tensors that `export` returns for the names; it is called for one tensor at a time.
+        """Replace the copy by the tensors that `export` returns for the names.
 
+        `export` is called for one large tensor at a time, or for several small ones together, since each call takes
+        a tenth of a millisecond.
         If the file cannot be written, the copy stays in memory, and the log says so.
         """
         if self._directory is None:
@@ -93,8 +99,8 @@ class BestWeights:
         written: dict[str, tuple[int, TensorSpec]] = {}
         small: Weights = {}
         try:
-            for name in self._names:
-                small |= export((name,))
+            for names in self._groups:
+                small |= export(names)
                 if file is None and sum(tensor.nbytes for tensor in small.values()) < _IN_MEMORY_BYTES:
                     continue
                 file = file or self._new_file()
@@ -115,3 +121,16 @@ class BestWeights:
         assert self._directory is not None
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return TemporaryFile(dir=self._directory)
+
+
+def _groups(sizes_bytes: Mapping[str, int]) -> list[list[str]]:
+    """Return the names in their order, in groups of small tensors together and of large ones alone."""
+    groups: list[list[str]] = []
+    room_bytes = 0
+    for name, size_bytes in sizes_bytes.items():
+        room_bytes -= size_bytes
+        if room_bytes < 0 or not groups:
+            groups.append([])
+            room_bytes = _IN_MEMORY_BYTES - size_bytes
+        groups[-1].append(name)
+    return groups

@@ -91,7 +91,8 @@ class EpochLoop:
         train = self.prepared.train
         self._sources = row_sources(train.storage, train.x, train.y, self.prepared.settings.batch_size)
         self.early_stop = self.prepared.early_stop
-        self._best = BestWeights(self.prepared.module.state_dict().keys(), self.best_directory)
+        sizes_bytes = {name: tensor.nbytes for name, tensor in self.prepared.module.state_dict().items()}
+        self._best = BestWeights(sizes_bytes, self.best_directory)
         self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)
         self._work = work_of(self.prepared, self.steps)
         self._remaining = Remaining(self._work)

@@ -124,16 +124,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             own = list(_told(measure(table, methods, options.seeds), as_json=options.json))
             timed = [] if timing is None else list(_told(timing.measure(table, options.seeds), as_json=options.json))
             if not options.json:
-                print_table(console, f"{table.name}, {table.table.rows:,} rows", lines(own))
+                if own:
+                    print_table(console, f"{table.name}, {table.table.rows:,} rows", lines(own))
                 if timed:
                     print_table(console, f"{table.name}, until published", [published_row(timed)])
             scores += own
             published += timed
-    verdict = compare(scores)
+    verdict = compare(scores) if scores else None
     if options.json:
-        print(json.dumps(asdict(verdict)))
+        print(json.dumps(None if verdict is None else asdict(verdict)))
         return
-    for line in (*verdict_lines(verdict), *published_lines(published)):
+    ranked = () if verdict is None else verdict_lines(verdict)
+    for line in (*ranked, *published_lines(published)):
         console.print(line)
 
 

@@ -44,6 +44,8 @@ class Placer:
         self._base_bytes: int | None = None
         self._current: _Placed | None = None
         self._not_arranged = False  # these programs have not been arranged yet
+        self._taken = 0  # how often memory was allocated, so that tensors may be elsewhere than before
+        self._in_place: dict[int, tuple[int, int, int]] = {}  # by program: when all tensors were seen in their places
         self.unplaced_bytes = 0  # of the block of the adopted programs, if the regions had no room for it
 
     @property
@@ -81,6 +83,7 @@ class Placer:
         self._grant_bytes, self._base_bytes = grant_bytes, base_bytes
         self.unplaced_bytes = 0
         self._not_arranged = True  # the controller may lower the grant to the size of the new block
+        self._in_place = {}
 
     def arrange(self, program: Program, state: State) -> None:
         """Move resident tensors that stay resident to the program's addresses.
@@ -96,7 +99,7 @@ class Placer:
         if first_time:
             self._serving.extend(0)
         kept_bytes = self._serving.kept(block_bytes, gathers=first_time) if before is not None else 0
-        misplaced = [piece for piece in sorted(state.resident) if self._is_misplaced(piece, state, kept_bytes)]
+        misplaced = self._misplaced(program, state, kept_bytes)
         host_copies = {piece: self._move_to_host(state.storage(piece)) for piece in misplaced}
         fits = self._grant_bytes is None or block_bytes <= self._grant_bytes
         if not fits or not self._serving.reserve(block_bytes, gathers=first_time):
@@ -110,6 +113,7 @@ class Placer:
 
     def take(self, piece: Piece, storage: torch.UntypedStorage) -> None:
         """Allocate the memory of a storage that has none, on the device."""
+        self._taken += 1
         if self._serving is None or (self._current is None and not self._serving.alone):
             storage.resize_(piece.size_bytes)
             return
@@ -148,7 +152,24 @@ class Placer:
         if self._serving is not None:
             self._serving.extend(0)
             self._serving.reserve(0)
-        self._placed, self._current = [], None
+        self._placed, self._current, self._in_place = [], None, {}
+
+    def _misplaced(self, program: Program, state: State, kept_bytes: int) -> list[Piece]:
+        """Return the resident pieces that are not in their places.
+
+        If no program moves tensors while it runs, and no memory was allocated since all of them were seen in their
+        places, they still are. Looking at each takes as long as some steps of a small network, and the steps of a
+        full batch, of the last batch and of the validation take turns in each epoch.
+        """
+        assert self._serving is not None
+        seen = (kept_bytes, self._serving.block, self._taken)
+        if self._in_place.get(id(program)) == seen:
+            return []
+        misplaced = [piece for piece in sorted(state.resident) if self._is_misplaced(piece, state, kept_bytes)]
+        moves = self._base_bytes is not None or any(placed.program.timeline.swapped for placed in self._placed)
+        if not misplaced and not moves:
+            self._in_place[id(program)] = seen
+        return misplaced
 
     def _is_misplaced(self, piece: Piece, state: State, kept_bytes: int) -> bool:
         """Return whether a piece is not at its planned address, or lies in the part of the block that will change."""
