@@ -61,18 +61,19 @@ comment on function tensile.bridge(text, jsonb, jsonb[]) is
 -- A value-per-call function: below a select list, PostgreSQL takes one page after another and stores none. The caller has
 -- prepared the reading with tensile.call, which has loaded the package. The function is volatile because PostgreSQL lets
 -- no other function fetch from a cursor.
-create function tensile.prediction_pages(reading bigint)
+create function tensile.prediction_pages(reading bigint, snapshot text default null)
   returns table (keys text, numbers text, labels text, probabilities text, targets text, error text)
   language plpython3u volatile parallel unsafe rows 100
   set search_path = pg_catalog, pg_temp
 as $$
 if "tensile_bridge" not in GD:
     plpy.error("no reading is prepared in this session", sqlstate="55000", hint="Call tensile_predict_table.")
-yield from GD["tensile_bridge"].prediction_pages(plpy, reading)
+yield from GD["tensile_bridge"].prediction_pages(plpy, reading, snapshot)
 $$;
-comment on function tensile.prediction_pages(bigint) is
+comment on function tensile.prediction_pages(bigint, text) is
   'returns the answers of a reading that tensile_predict_table has prepared, some thousand rows a page: keys, values, '
-  'labels, probabilities and several targets as texts of lists, and any error';
+  'labels, probabilities and several targets as texts of lists, and any error. With a snapshot that the transaction has '
+  'exported, the service may read the rows';
 
 create function tensile.raise_error(code text, message text, more text, way_out text) returns void
   language plpgsql stable
@@ -148,10 +149,10 @@ $$;
 comment on function tensile.page_error(text) is 'raises the error of a page of tensile.prediction_pages';
 
 revoke execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text),
-  tensile.prediction_pages(bigint), tensile.page_error(text) from public;
+  tensile.prediction_pages(bigint, text), tensile.page_error(text) from public;
 grant execute on function tensile.bridge(text, jsonb, jsonb[]), tensile.raise_error(text, text, text, text) to tensile_user;
 -- PostgreSQL checks these two before tensile.call can tell a role which membership it lacks.
-grant execute on function tensile.prediction_pages(bigint), tensile.page_error(text) to public;
+grant execute on function tensile.prediction_pages(bigint, text), tensile.page_error(text) to public;
 grant execute on function tensile.call(text, jsonb, jsonb[]) to public;  -- 0.1.0 has revoked that
 
 -- No SQL statement tells whether a procedure may commit. In a transaction block and below a function, PostgreSQL

@@ -334,7 +334,8 @@ comment on function public.tensile_predict_batch_values(text, anycompatiblearray
 
 -- PostgreSQL writes this body in place of a call in FROM. So the rows stream: the functions of the select lists return
 -- one page, and then one row, at a time. A function in FROM would be stored as a whole before its first row is used.
--- `offset 0` keeps PostgreSQL from calling prediction_pages once for each column.
+-- `offset 0` keeps PostgreSQL from calling the functions once for each column. PostgreSQL exports no snapshot in a
+-- subtransaction, as which PL/Python runs each statement, so it is exported here (indb_tensile/sql_api/shared_reading.py).
 create function public.tensile_predict_table(
   model text, relation regclass, keys text[] default null, version integer default null,
   with_probabilities boolean default false
@@ -347,12 +348,17 @@ begin atomic
          pg_catalog.unnest((p.page).labels::text[]) as label,
          pg_catalog.jsonb_array_elements((p.page).probabilities::jsonb) as probabilities,
          pg_catalog.jsonb_array_elements((p.page).targets::jsonb) as targets
-    from (select tensile.prediction_pages((tensile.call('predict_table', pg_catalog.jsonb_build_object(
-                   'model', tensile_predict_table.model, 'relation', tensile_predict_table.relation::oid::bigint,
-                   'keys', tensile_predict_table.keys, 'version', tensile_predict_table.version,
-                   'with_probabilities', tensile_predict_table.with_probabilities,
-                   'search_path', pg_catalog.current_setting('search_path')))
-                 operator(pg_catalog.->>) 'reading')::bigint) as page
+    from (select tensile.prediction_pages(
+                   (prepared.reading operator(pg_catalog.->>) 'reading')::bigint,
+                   case when (prepared.reading operator(pg_catalog.->>) 'exports')::boolean
+                        then pg_catalog.pg_export_snapshot() end) as page
+            from (select tensile.call('predict_table', pg_catalog.jsonb_build_object(
+                           'model', tensile_predict_table.model,
+                           'relation', tensile_predict_table.relation::oid::bigint,
+                           'keys', tensile_predict_table.keys, 'version', tensile_predict_table.version,
+                           'with_probabilities', tensile_predict_table.with_probabilities,
+                           'search_path', pg_catalog.current_setting('search_path'))) as reading
+                  offset 0) as prepared
           offset 0) as p;
 end;
 comment on function public.tensile_predict_table(text, regclass, text[], integer, boolean) is

@@ -24,6 +24,7 @@ import torch
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, connect
 from indb_tensile.catalog.install import VERSION
+from indb_tensile.catalog.reader_connection import reader_dsn
 from indb_tensile.controller.fork_client import ForkServer
 from indb_tensile.controller.parent_death import die_with_parent
 from indb_tensile.controller.service_process import ANSWERING_VARIABLE
@@ -46,6 +47,7 @@ from .serving.server import Server
 from .serving.settings import ServiceSettings
 from .serving.standby import NoAnalyst, standby_directory
 from .serving.store import Loaded, Store
+from .serving.table_readings import TableReadings
 
 _LOADER_THREADS = 4  # at the same time: a version that loads slowly, or waits for a lock, delays no other user
 _GRACE_S = 3.0  # for requests in progress when the service is stopped
@@ -84,6 +86,7 @@ async def _serve(options: ServiceSettings, store: Store, forks: ForkServer) -> N
         residents=ModelCache(loader.load, options.resident_bytes),
         batches=batches,
         analyst=analyst_process,
+        readings=TableReadings(lambda: reader_dsn(options.shared)),
         code_version=VERSION,
     )
     endpoint = Endpoint(place.directory, place.name)

@@ -23,7 +23,7 @@ from indb_tensile.learning.label_texts import label_sets
 from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.row_storage import row_blocks
-from indb_tensile.learning.rowimages import RowImages
+from indb_tensile.learning.rowimages import BinaryRows
 from indb_tensile.learning.tensorstream import TensorSpec, stream
 
 FORMAT = 1  # version of the stored form; a reader refuses any other version
@@ -233,7 +233,7 @@ class ModelPredictor:
 
     def transform(self, rows: Sequence[Any]) -> npt.NDArray[np.float32]:
         """Return the tensors of rows of a prediction in either form."""
-        if isinstance(rows, RowImages):
+        if isinstance(rows, BinaryRows):
             return self.preprocessor.transform(rows.columns)
         return self.preprocessor.transform_rows(rows)
 

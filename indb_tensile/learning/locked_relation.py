@@ -43,12 +43,14 @@ _ATTEMPTS = 3  # attempts to read a table that is changed while it is read
 class ReadLimits:
     """The limits of one read: bytes of memory for the columns, and seconds to wait for a lock.
 
-    Columns that exceed the limit are stored where `overflow` says; without `overflow` they are refused.
+    Columns that exceed the limit are stored where `overflow` says; without `overflow` they are refused. `snapshot` is
+    one that another session has exported, under which to read; the read then has no time limit.
     """
 
     size_bytes: int = sys.maxsize
     lock_s: float = 5.0
     overflow: Callable[[], RowStorage] | None = None
+    snapshot: str | None = None
 
 
 class UnreadableError(RequestError):
@@ -261,6 +263,8 @@ def catalog_rows(connection: Connection, query: str, *arguments: str) -> list[Ro
 def _lock(connection: Connection, located: Sequence[LocatedRelation], limits: ReadLimits) -> None:
     """Start the transaction, and lock the tables that may be locked before a query takes the snapshot."""
     connection.execute(statement("begin_snapshot"))
+    if limits.snapshot is not None:
+        connection.execute(sql.SQL(statement("import_snapshot")).format(snapshot=sql.Literal(limits.snapshot)))
     timeout = sql.SQL(statement("set_lock_timeout")).format(milliseconds=sql.Literal(round(1000 * limits.lock_s)))
     connection.execute(timeout)
     tables = [

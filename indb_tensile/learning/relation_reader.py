@@ -299,9 +299,11 @@ def copy_tables(
     decoder: SegmentStream,
     add_to_digest: Callable[[bytearray], None],
     check_row_size: Callable[[int], None],
+    *,
+    timeout: bool = True,
 ) -> None:
     """Copy these columns of every table, one table after another. A second thread decodes what has arrived."""
-    connection.execute(statement("set_copy_timeout"))
+    connection.execute(statement("set_copy_timeout" if timeout else "set_no_copy_timeout"))
     columns = sql.SQL(", ").join(map(sql.Identifier, names))
 
     def take(block: bytearray) -> None:

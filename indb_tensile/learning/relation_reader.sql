@@ -26,6 +26,22 @@ set local client_encoding = 'UTF8';
 set local statement_timeout = '1min';
 set local idle_in_transaction_session_timeout = '10min'
 
+-- import_snapshot --
+-- PostgreSQL accepts this before the first query only. The session that has exported the snapshot must still be in its
+-- transaction, in the same database of the same server.
+set transaction snapshot {snapshot}
+
+-- server_start --
+-- The time at which the server was started, as requests to the service name it: a replica has another one.
+select (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::int8::text
+
+-- still_wanted --
+-- Whether the transaction that has exported the snapshot still runs, and its session does not wait for the reader's
+-- own locks. A session that drops the table below an open cursor would wait for ever.
+select exists (select from pg_catalog.pg_locks as l
+                where l.locktype = 'virtualxid' and l.virtualxid = %(transaction)s and l.pid = %(pid)s and l.granted)
+       and not %(reader)s = any (pg_catalog.pg_blocking_pids(%(pid)s))
+
 -- set_lock_timeout --
 set local lock_timeout = {milliseconds}
 
@@ -100,6 +116,10 @@ select s.attname, max(s.avg_width)::float8,
 -- set_copy_timeout --
 -- Four hours are enough for any table that fits into a machine's memory, over a slow network too.
 set local statement_timeout = '4h'
+
+-- set_no_copy_timeout --
+-- A caller may take its rows as slowly as it likes, as long as its transaction runs.
+set local statement_timeout = 0
 
 -- copy_table --
 -- COPY of a table neither plans nor casts, so no function of the table's owner runs. The planner would run expressions

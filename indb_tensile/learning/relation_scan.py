@@ -73,8 +73,11 @@ def scan(
 
     `begin` gets the encodings of the features and the expected number of rows (None if PostgreSQL has no statistics),
     and returns the sink. It is called again if the relation was changed while it was read: then all rows come again.
-    Arguments and errors are those of `relation_reader.read`.
+    Arguments and errors are those of `relation_reader.read`. If `limits` names a snapshot, the session that has
+    exported it has locked the relation, so the relation does not change.
     """
+    limits = limits or ReadLimits()
+    shared = limits.snapshot is not None
 
     def copied(relations: tuple[DescribedRelation, ...]) -> None:
         (described,) = relations
@@ -84,16 +87,20 @@ def scan(
         if owner_oid is not None:
             require_owners_grants(connection, described.located, owner_oid, columns.names)
         require_grants(connection, described.located, columns.names)
+        if shared:  # the relation may have been rewritten between the snapshot and the lock
+            require_unchanged(connection, (described.located,))
         wires = {name: described.wires[name] for name in columns.names}
         statistics = read_statistics(connection, described.located.oids, wires)
         sink = begin(
             tuple((name, wires[name]) for name in columns.features), statistics.rows if statistics.analyzed else None
         )
         stream = SegmentStream(len(columns.names), sink)
-        copy_tables(connection, described.located, columns.names, stream, lambda _: None, _check_row_size)
+        copy_tables(
+            connection, described.located, columns.names, stream, lambda _: None, _check_row_size, timeout=not shared
+        )
         require_unchanged(connection, (described.located,))
 
-    with_locked_relations(connection, (relation,), limits or ReadLimits(), copied, primary_key)
+    with_locked_relations(connection, (relation,), limits, copied, primary_key)
 
 
 def _check_row_size(row_bytes: int) -> None:

@@ -1,6 +1,7 @@
-"""Rows of a prediction as `record_send` sends them: the binary form of each value, as in COPY's binary format."""
+"""Rows of a prediction in PostgreSQL's binary format: the images that `record_send` makes, or rows of a COPY."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -8,30 +9,56 @@ from typing import Any
 from indb_tensile.errors import InvariantError
 from indb_tensile.learning.columns import ColumnData, Columns
 from indb_tensile.learning.copybinary import Fields, SegmentDecoder
-from indb_tensile.learning.copyrows import SENT, row_ends, row_segments
+from indb_tensile.learning.copyrows import SENT, Segment, row_ends, row_segments
 
 _KEY = "\0"  # precedes the name of a key, which may be a feature too; no column's name has this character
 
 
-class RowImages(Sequence[bytes]):
-    """Rows with equal columns, one image after the other. A slice has the same columns.
+class BinaryRows(Sequence[bytes]):
+    """Rows with equal columns. A slice has the same columns. The columns of the key are integers."""
 
-    The columns of the key are integers and follow the others.
-    """
+    key_names: tuple[str, ...] = ()
 
-    def __init__(self, images: bytes, rows: int, fields: Fields, key: Fields = ()) -> None:
-        self._images, self._rows, self._fields, self._key = images, rows, tuple(fields), tuple(key)
+    @property
+    @abstractmethod
+    def columns(self) -> Columns:
+        """The decoded columns; there is at least one row. Raises DataError for arrays of different shapes."""
 
-    def __len__(self) -> int:
-        return self._rows
+    @abstractmethod
+    def part(self, begin: int, end: int) -> "BinaryRows":
+        """Return the rows from `begin` to before `end`."""
 
     def __getitem__(self, place: Any) -> Any:
         if not isinstance(place, slice):
             raise TypeError("rows are taken as a slice")
-        begin, end, _ = place.indices(self._rows)
-        if (begin, end) == (0, self._rows):
-            return self
-        end = max(begin, end)
+        begin, end, _ = place.indices(len(self))
+        return self if (begin, end) == (0, len(self)) else self.part(begin, max(begin, end))
+
+    @abstractmethod
+    def key_column(self, name: str) -> ColumnData:
+        """Return a column of the key."""
+
+    def keys(self) -> str | None:
+        """Return the keys of all rows as a list of JSON objects, or None if the rows have no key."""
+        if not self.key_names:
+            return None
+        form = "{" + ", ".join(json.dumps(name).replace("%", "%%") + ": %s" for name in self.key_names) + "}"
+        values = [_texts(self.key_column(name)) for name in self.key_names]
+        return f"[{','.join(map(form.__mod__, zip(*values, strict=True)))}]"
+
+
+class RowImages(BinaryRows):
+    """Images of `record_send`, one after the other. The columns of the key follow the others."""
+
+    def __init__(self, images: bytes, rows: int, fields: Fields, key: Fields = ()) -> None:
+        self._images, self._rows, self._fields, self._key = images, rows, tuple(fields), tuple(key)
+        self.key_names = tuple(name for name, _ in key)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def part(self, begin: int, end: int) -> "RowImages":
+        """Return the rows from `begin` to before `end`."""
         images = self._images[self._bounds[begin] : self._bounds[end]]
         return RowImages(images, end - begin, self._fields, self._key)
 
@@ -50,13 +77,41 @@ class RowImages(Sequence[bytes]):
             raise InvariantError(f"{len(self._images)} bytes hold {rows} rows in {end} bytes, not {self._rows} rows")
         return columns
 
-    def keys(self) -> str | None:
-        """Return the keys of all rows as a list of JSON objects, or None if the rows have no key."""
-        if not self._key:
-            return None
-        form = "{" + ", ".join(json.dumps(name).replace("%", "%%") + ": %s" for name, _ in self._key) + "}"
-        values = [_texts(self.columns[_KEY + name]) for name, _ in self._key]
-        return f"[{','.join(map(form.__mod__, zip(*values, strict=True)))}]"
+    def key_column(self, name: str) -> ColumnData:
+        """Return a column of the key."""
+        return self.columns[_KEY + name]
+
+
+class CopiedRows(BinaryRows):
+    """Rows that COPY has sent, as segments of its blocks. The key's columns are among `fields`."""
+
+    def __init__(self, segments: Sequence[Segment], fields: Fields, key_names: Sequence[str] = ()) -> None:
+        self._segments, self._fields = list(segments), tuple(fields)
+        self._rows = sum(segment.rows for segment in segments)
+        self.key_names = tuple(key_names)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def part(self, begin: int, end: int) -> "CopiedRows":
+        """Return the rows from `begin` to before `end`."""
+        segments: list[Segment] = []
+        first = 0
+        for segment in self._segments:
+            low, high = max(begin - first, 0), min(end - first, segment.rows)
+            if low < high:
+                segments.append(segment.part(low, high))
+            first += segment.rows
+        return CopiedRows(segments, self._fields, self.key_names)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The decoded columns; there is at least one row. Raises DataError for arrays of different shapes."""
+        return SegmentDecoder(self._fields).decode(self._segments)[0]
+
+    def key_column(self, name: str) -> ColumnData:
+        """Return a column of the key."""
+        return self.columns[name]
 
 
 def _texts(data: ColumnData) -> list[Any]:

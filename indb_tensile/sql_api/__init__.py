@@ -51,13 +51,15 @@ def handle(plpy: Plpy, verb: str, request: Json) -> Json:
         return {"ok": False, "error": fault(error)}
 
 
-def prediction_pages(plpy: Plpy, reading: int) -> Iterator[tuple[str | None, ...]]:
+def prediction_pages(plpy: Plpy, reading: int, snapshot: str | None) -> Iterator[tuple[str | None, ...]]:
     """Yield the pages of a reading that the verb `predict_table` has prepared; below number 0 `forecast` has.
 
     Each has keys, values, labels, probabilities, targets and an error, as texts for SQL (relation_predictions.py).
     """
-    module = ".relation_predictions" if reading > 0 else ".series_forecasts"
-    pages = importlib.import_module(module, __package__).pages(plpy, reading)
+    if reading > 0:
+        pages = importlib.import_module(".relation_predictions", __package__).pages(plpy, reading, snapshot)
+    else:
+        pages = importlib.import_module(".series_forecasts", __package__).pages(plpy, reading)
     while True:
         try:
             page = next(pages, None)

@@ -19,6 +19,7 @@ from ..request.request_fields import read_integer, read_model_name, read_names, 
 from . import service_connection
 from .refusals import DENIED, MISSING_COLUMN, NOT_READY, TOO_MUCH, RefusalError
 from .row_features import raw_columns, with_features
+from .shared_reading import Page, may_share, shared_pages, transaction_of
 from .spi import Json, Plpy, Row, callers_path, fetch
 from .training_table import VIEW_KEY, no_table
 from .version_lookup import find_version
@@ -29,8 +30,6 @@ _LARGEST_PART = 8  # times PART_BYTES: the session holds the rows of two request
 _MOST_FETCHED = 4096  # rows of one fetch, and of one request to the service
 _MOST_PREPARED = 16  # readings that are prepared and not begun: a statement may have several
 _MOST_BEGUN = 64  # readings of one transaction that are begun and not ended, as those of statements that failed
-
-Page = tuple[str | None, ...]  # keys, values, labels, probabilities, targets and an error, as texts for SQL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,7 @@ class _Reading:
     request: Json
     binary: bool
     version: Row
+    shared: Json | None  # the request for a reading of the service, if it may read the relation
 
     @property
     def service_names_rows(self) -> bool:
@@ -101,6 +101,7 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
         if 0 < len(key) <= _MOST_FIELDS - len(names) and all(columns[name]["base"] in _INTEGERS for name in key):
             asked["keys"] = [[name, columns[name]["base"]] for name in key]
         asked["server_version"] = fetch(plpy, SERVER_VERSION)[0]["number"]
+    shared = _shared_request(plpy, oid, columns, [*names, *key], asked)
     number = next(_numbers)
     _prepared[number] = _Reading(
         role=fetch(plpy, SESSION)[0]["role"],
@@ -110,10 +111,21 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
         request=asked,
         binary=binary,
         version=version,
+        shared=shared,
     )
     while len(_prepared) > _MOST_PREPARED:
         _prepared.popitem(last=False)
-    return {"reading": number}
+    return {"reading": number, "exports": shared is not None}
+
+
+def _shared_request(
+    plpy: Plpy, oid: int, columns: Mapping[str, Row], used: Sequence[str], asked: Json
+) -> Json | None:
+    """Return the request for a reading of the service, or None if the session must read the relation itself."""
+    if "keys" not in asked or not may_share(plpy, oid, columns, used):
+        return None
+    named = fetch(plpy, RELATION_PARTS, oid)
+    return None if not named else {**asked, "verb": "read", "oid": oid, **named[0]}
 
 
 def describe_prediction(plpy: Plpy, request: Json) -> Json:
@@ -138,8 +150,11 @@ def describe_prediction(plpy: Plpy, request: Json) -> Json:
     }
 
 
-def pages(plpy: Plpy, number: int) -> Iterator[Page]:
-    """Yield the answers for all rows of a prepared reading, which can be read once, by the role that prepared it."""
+def pages(plpy: Plpy, number: int, snapshot: str | None = None) -> Iterator[Page]:
+    """Yield the answers for all rows of a prepared reading, which can be read once, by the role that prepared it.
+
+    `snapshot` is one that this transaction has exported, for a reading of the service.
+    """
     reading = _prepared.pop(number, None)
     if reading is None:
         hint = "Call tensile_predict_table, which prepares one."
@@ -149,7 +164,7 @@ def pages(plpy: Plpy, number: int) -> Iterator[Page]:
         raise RefusalError(DENIED, f"reading {number} was prepared by another role", hint="Prepare your own.")
     _close_abandoned(plpy)
     line, cursor = service_connection.Line(), f"tensile_reading_{number}"
-    answers = _answered(plpy, reading, _parts(plpy, reading, cursor), line)
+    answers = _answers(plpy, reading, cursor, line, snapshot)
     _begin(number, _Begun(transaction=session["transaction"], answers=answers, line=line))
     try:
         complete = yield from answers
@@ -164,10 +179,27 @@ def pages(plpy: Plpy, number: int) -> Iterator[Page]:
         raise RefusalError(TOO_MUCH, message, hint="Predict fewer relations in one statement.")
 
 
-def _answered(
-    plpy: Plpy, reading: _Reading, parts: Iterator[_Part], line: service_connection.Line
+def _answers(
+    plpy: Plpy, reading: _Reading, cursor: str, line: service_connection.Line, snapshot: str | None
 ) -> Generator[Page, None, bool]:
-    """Yield a page for each part, and return true.
+    """Yield a page for each part, of rows that the service reads if it can, and return true."""
+    with callers_path(plpy, reading.path):  # PostgreSQL checks the caller's rights, and locks the relation
+        plpy.execute(f"declare {cursor} no scroll cursor for {reading.statement}")
+    own = None if snapshot is None or reading.shared is None else transaction_of(plpy, snapshot)
+    complete = own is not None and (yield from shared_pages(plpy, _request_of(reading, own, snapshot), line))
+    if not complete:
+        yield from _answered(plpy, reading, _parts(plpy, reading, cursor), line)
+    _close(plpy, cursor)
+    return True
+
+
+def _request_of(reading: _Reading, own: Row, snapshot: str | None) -> Json:
+    """Return the request for a reading of the service, for the present role and transaction."""
+    return {**(reading.shared or {}), **own, "snapshot": snapshot}
+
+
+def _answered(plpy: Plpy, reading: _Reading, parts: Iterator[_Part], line: service_connection.Line) -> Iterator[Page]:
+    """Yield a page for each part.
 
     The service computes a part while the session reads or returns another one.
     """
@@ -185,7 +217,6 @@ def _answered(
         keys = answer["keys"] if part.keys is None else f"[{','.join(part.keys)}]"
         yield keys, answer["values"], answer["labels"], answer["probabilities"], answer["targets"], None
         part = following
-    return True
 
 
 def _send(plpy: Plpy, reading: _Reading, part: _Part, line: service_connection.Line) -> None:
@@ -269,14 +300,11 @@ def _check_size(reading: _Reading, part: _Part) -> None:
 
 def _fetches(plpy: Plpy, reading: _Reading, cursor: str) -> Iterator[list[Row]]:
     """Yield the rows of one fetch after another, few at first."""
-    with callers_path(plpy, reading.path):
-        plpy.execute(f"declare {cursor} no scroll cursor for {reading.statement}")
     next_rows = _FIRST_ROWS
     while records := _fetched(plpy, reading, cursor, next_rows):
         largest_bytes = max(len(record["image"]) + len(record.get("key") or "") for record in records)
         next_rows = max(1, min(_MOST_FETCHED, 10 * next_rows, reading.part_bytes // largest_bytes))
         yield records
-    plpy.execute(f"close {cursor}")
 
 
 def _fetched(plpy: Plpy, reading: _Reading, cursor: str, rows: int) -> list[Row]:
@@ -291,9 +319,14 @@ def _close_abandoned(plpy: Plpy) -> None:
     No statement can run while PostgreSQL ends such a query. The end of the transaction closes the cursors too.
     """
     if _abandoned:
-        for row in fetch(plpy, CURSORS, ",".join(_abandoned)):
-            plpy.execute(f"close {row['name']}")
+        _close(plpy, *_abandoned)
         _abandoned.clear()
+
+
+def _close(plpy: Plpy, *cursors: str) -> None:
+    """Close those of these cursors that are open. A commit completes cursors WITH HOLD, and may have closed ours."""
+    for row in fetch(plpy, CURSORS, ",".join(cursors)):
+        plpy.execute(f"close {row['name']}")
 
 
 def _relation(plpy: Plpy, oid: int) -> tuple[str, dict[str, Row]]:
@@ -407,6 +440,10 @@ select c.name from pg_catalog.pg_cursors as c
  where c.name = any (pg_catalog.string_to_array($1::text, ','))"""
 SESSION = "select current_user::text as role, pg_catalog.now()::text as transaction"
 SERVER_VERSION = "select pg_catalog.current_setting('server_version_num')::int4 as number"
+RELATION_PARTS = """
+select n.nspname as schema, c.relname as relation, tensile.current_role_oid()::int8 as role
+  from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
+ where c.oid = $1::oid"""
 RELATION_NAME = """
 select pg_catalog.format('%I.%I', n.nspname, c.relname) as name
   from pg_catalog.pg_class as c join pg_catalog.pg_namespace as n on n.oid = c.relnamespace

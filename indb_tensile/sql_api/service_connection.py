@@ -14,7 +14,7 @@ from typing import Any
 from .refusals import TOO_MUCH, UNAVAILABLE, RefusalError
 from .spi import Json, Plpy, fetch
 
-PROTOCOL = 3  # version of greeting and requests, equal to the service's
+PROTOCOL = 4  # version of greeting and requests, equal to the service's
 PART_BYTES = 1 << 20  # size of one part of a long list: other requests wait while the service decodes a part
 _MAX_FRAME_BYTES = 32 << 20  # equal to the service's limit
 MOST_ROW_BYTES = _MAX_FRAME_BYTES - 4096  # largest row as JSON; the rest is for the verb and the database's identity

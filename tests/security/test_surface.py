@@ -39,7 +39,7 @@ SHARED = PUBLIC | {
     "tensile.owners_at_limit(integer,oid)": "counts the jobs that the caller sees",
     "tensile.page_error(text)": "raises an error of the caller's own making",
     "tensile.prediction_function(text)": "names functions",
-    "tensile.prediction_pages(bigint)": "an error, unless the caller has prepared the reading",
+    "tensile.prediction_pages(bigint,text)": "an error, unless the caller has prepared the reading",
     "tensile.previous_version(bigint)": "reads the deployments that the caller sees",
     "tensile.queue_positions(bigint[])": "the number of jobs before a job, without names",
     "tensile.quota_of(oid)": "defaults, and the quota of the caller's own role",

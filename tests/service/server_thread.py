@@ -15,6 +15,7 @@ from worker.serving.model_cache import CachedModel, ModelCache
 from worker.serving.prediction_batches import Batches
 from worker.serving.requests import greeting
 from worker.serving.server import Server
+from worker.serving.table_readings import TableReadings
 
 from .fakes import DEADLINE_S, IDENTITY, Client, Echo
 
@@ -69,6 +70,7 @@ class ServerThread:
             residents=ModelCache(self._load, 100),
             batches=self.batches,
             analyst=self.analyst,
+            readings=TableReadings(lambda: ""),
             code_version="1.2",
         )
         self.server = Server(

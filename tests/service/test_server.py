@@ -50,6 +50,7 @@ def test_client_sends_several_requests_on_one_connection(running: ServerThread) 
         "requests": 2,
         "batches": 2,
         "rows": 2,
+        "readings": 0,
     }
 
 
@@ -93,6 +94,16 @@ def test_greeting_names_database_version_and_protocol(running: ServerThread) -> 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_request_of_another_database_is_refused(running: ServerThread, verb: str) -> None:
     fields = {"version": 1, "rows": [], "name": "digits", "columns": [], "spec": SPEC}
+    if verb == "read":
+        fields |= {
+            "kind": "table",
+            "oid": 1,
+            "schema": "public",
+            "relation": "t",
+            "keys": [],
+            "server_version": 150000,
+        }
+        fields |= {"role": 10, "snapshot": "1-1-1", "transaction": "1/1", "pid": 1}
     for other in (OTHER, DatabaseIdentity(installation="", server_start="")):
         with Client(running.path, other) as client:
             error = client.ask(verb, **fields)["error"]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from indb_tensile.errors import InvariantError
-from indb_tensile.learning.rowimages import RowImages
+from indb_tensile.learning.rowimages import BinaryRows
 
 from .answers import FORECAST
 from .attributions import attribution_rows
@@ -30,6 +30,7 @@ from .requests import (
     NextSteps,
     Ping,
     Predict,
+    Read,
     RowError,
     encode,
     header_of,
@@ -38,8 +39,9 @@ from .requests import (
     success_of,
 )
 from .service_frames import MAX_FRAME_BYTES, ProtocolError, split_body
+from .table_readings import CannotReadError, TableReadings
 
-_OWN_VERBS = frozenset({"predict", "evaluate", "attribute", "nextsteps", "features", "ping"})
+_OWN_VERBS = frozenset({"predict", "read", "evaluate", "attribute", "nextsteps", "features", "ping"})
 _LONG_BYTES = 1 << 16  # of a frame: decoding it takes half a millisecond or more
 _PIECE_NUMBERS = 20_000  # of one piece of an answer: encoding it takes about 10 ms
 
@@ -61,13 +63,21 @@ class RequestDispatcher:
     """Answers requests: takes the body of a request and returns the body of its answer."""
 
     def __init__(
-        self, *, gate: IdentityCheck, residents: ModelCache, batches: Batches, analyst: Analyst, code_version: str
+        self,
+        *,
+        gate: IdentityCheck,
+        residents: ModelCache,
+        batches: Batches,
+        analyst: Analyst,
+        readings: TableReadings,
+        code_version: str,
     ) -> None:
         self._gate = gate
         self._residents = residents
         self._batches = batches
         self._evaluations = Evaluations(batches)
         self._analyst = analyst
+        self._readings = readings
         self._code_version = code_version
         self._long = asyncio.Lock()
 
@@ -80,14 +90,9 @@ class RequestDispatcher:
             case None:
                 return await self._analyst.ask(body)
             case Predict():
-                model = await self._residents.get(request.version)
-                owner = self._residents.owner(request.version)
-                rows = request.rows_of(images)
-                values = await self._predict(request, model, rows, owner)
-                if request.kind not in TABLE_KINDS:
-                    return await _encode_values(values)
-                keys = {"keys": rows.keys()} if isinstance(rows, RowImages) else {}
-                return success_of(msgspec.json.encode(model.table_answer(values, request.kind) | keys))
+                return await self._predicted(request, images)
+            case Read():
+                return await self._page(request, connection, header.server_start)
             case Features():
                 model = await self._residents.get(request.version)
                 if (forecast := model.forecast()) is not None:
@@ -128,18 +133,46 @@ class RequestDispatcher:
         return None if values is None else success({"values": values})
 
     def forget(self, connection: int) -> None:
-        """Drop the evaluations of a connection that has ended."""
+        """Drop the evaluations and end the reading of a connection that has ended."""
         self._evaluations.forget(connection)
+        self._readings.forget(connection)
 
     def close(self) -> None:
-        """End the thread that computes metrics."""
+        """End the thread that computes metrics, and those that read tables."""
         self._evaluations.close()
+        self._readings.close()
 
-    async def _predict(self, request: Predict, model: Model, rows: Sequence[Any], owner: int) -> list[Any]:
+    async def _predicted(self, request: Predict, images: bytes) -> bytes:
+        model = await self._residents.get(request.version)
+        rows = request.rows_of(images)
+        values = await self._predict(request, model, rows, self._residents.owner(request.version))
+        if request.kind not in TABLE_KINDS:
+            return await _encode_values(values)
+        keys = {"keys": rows.keys()} if isinstance(rows, BinaryRows) else {}
+        return success_of(msgspec.json.encode(model.table_answer(values, request.kind) | keys))
+
+    async def _page(self, request: Read, connection: int, server_start: str) -> bytes:
+        """Return the predictions of the next rows of a table, with their number, or the reason for reading none."""
+        model = await self._residents.get(request.version)
+        try:
+            rows = await self._readings.take(connection, request, server_start)
+        except CannotReadError as error:
+            return success({"refused": error.message})
+        if rows is None:
+            return success({"rows": 0})
+        values = await self._predict(request, model, rows, self._residents.owner(request.version))
+        answer = model.table_answer(values, request.kind) | {"keys": rows.keys(), "rows": len(rows)}
+        return success_of(msgspec.json.encode(answer))
+
+    async def _predict(self, request: Predict | Read, model: Model, rows: Sequence[Any], owner: int) -> list[Any]:
         try:
             return await self._batches.predict(request.version, model, rows, request.kind, owner=owner)
         except RowError as error:
-            if isinstance(rows, RowImages) and not error.detail and (keys := rows[error.row : error.row + 1].keys()):
+            if (
+                isinstance(rows, BinaryRows)
+                and not error.detail
+                and (keys := rows.part(error.row, error.row + 1).keys())
+            ):
                 error.detail = f"The row's key is {keys[1:-1]}."
             raise
 
@@ -162,6 +195,7 @@ class RequestDispatcher:
             "requests": counters.requests,
             "batches": counters.batches,
             "rows": counters.rows,
+            "readings": self._readings.begun,
         }
 
 

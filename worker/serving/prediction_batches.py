@@ -121,7 +121,7 @@ class _Waiting:
     version: ModelVersionId
     model: Model
     kind: str
-    rows: Sequence[Any]  # JSON values, or RowImages
+    rows: Sequence[Any]  # JSON values, or BinaryRows
     owner: int  # oid of the role that owns the model
     result: Future[list[Any]] = field(default_factory=Future)
 

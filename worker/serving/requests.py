@@ -60,21 +60,56 @@ class Predict(Request, frozen=True, kw_only=True):
         """Return the rows of the request, whose binary part is given."""
         if not self.image_rows:
             return self.marked_rows
-        return RowImages(images, self.image_rows, self._fields(self.columns), self._fields(self.keys))
-
-    def _fields(self, columns: Sequence[tuple[str, str]]) -> list[tuple[str, CopyEncoding]]:
-        fields = []
-        for name, base in columns:
-            encoding = of_column(base, enumerated=False, server_version=self.server_version)
-            if encoding is None:
-                raise ProtocolError(f'a request predict has column "{name}" of the unknown type {base!r}')
-            fields.append((name, encoding))
-        return fields
+        fields, key_fields = (_encodings(each, self.server_version) for each in (self.columns, self.keys))
+        return RowImages(images, self.image_rows, fields, key_fields)
 
     @property
     def marked_rows(self) -> list[Any]:
         """The rows. Objects become `SqlRecord`s if their fields are unnamed."""
         return _marked(self.rows, unnamed=self.unnamed)
+
+
+class Read(Request, frozen=True, kw_only=True):
+    """Predict the rows of a table that follow the first `after` ones, which the service reads itself.
+
+    `columns` and `keys` are as in `Predict`. `role` is the role that asks, `snapshot` the one that its session has
+    exported, and `transaction` the virtual id of the session's transaction, in the process `pid` of the server. A
+    connection reads one table. Each request is complete, so another service can continue.
+    """
+
+    version: ModelVersionId
+    kind: PredictionKind
+    oid: int
+    schema: str
+    relation: str
+    columns: list[tuple[str, str]]
+    keys: list[tuple[str, str]]
+    server_version: int
+    role: int
+    snapshot: str
+    transaction: str
+    pid: int
+    after: int = 0
+
+    @property
+    def fields(self) -> list[tuple[str, CopyEncoding]]:
+        """The encodings of `columns`."""
+        return _encodings(self.columns, self.server_version)
+
+    @property
+    def key_fields(self) -> list[tuple[str, CopyEncoding]]:
+        """The encodings of `keys`."""
+        return _encodings(self.keys, self.server_version)
+
+
+def _encodings(columns: Sequence[tuple[str, str]], server_version: int) -> list[tuple[str, CopyEncoding]]:
+    fields = []
+    for name, base in columns:
+        encoding = of_column(base, enumerated=False, server_version=server_version)
+        if encoding is None:
+            raise ProtocolError(f'a request has column "{name}" of the unknown type {base!r}')
+        fields.append((name, encoding))
+    return fields
 
 
 def _marked(rows: list[Any], *, unnamed: bool) -> list[Any]:
@@ -212,12 +247,9 @@ class Ping(Request, frozen=True, kw_only=True):
     """Ask for the state of the service."""
 
 
-AnyRequest = Predict | Evaluate | Attribute | NextSteps | Features | Explain | Dataset | Ping
-VERBS = tuple(
-    sorted(
-        verb.__name__.lower() for verb in (Predict, Evaluate, Attribute, NextSteps, Features, Explain, Dataset, Ping)
-    )
-)
+AnyRequest = Predict | Read | Evaluate | Attribute | NextSteps | Features | Explain | Dataset | Ping
+_OF_REQUESTS = (Predict, Read, Evaluate, Attribute, NextSteps, Features, Explain, Dataset, Ping)
+VERBS = tuple(sorted(verb.__name__.lower() for verb in _OF_REQUESTS))
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -1,0 +1,173 @@
+"""Reads a table for a session that predicts it, on a thread, by COPY as the role `tensile_reader`.
+
+The session has exported its snapshot, so the rows are those that it would read itself, and has locked the table. It
+asks only for plain tables that its own transaction has not written (sql_api/shared_reading.py). Whatever it asks for,
+this side checks in the catalog, as the reader: that the role may select the columns, that the relation and its family
+are plain tables without row-level security, and that the types are those which the session has named. COPY plans
+nothing, so it evaluates nothing that a user owns (learning/relation_reader.py).
+
+The reading ends with the rows, with the session's connection to the service, or with the session's transaction.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import psycopg
+
+from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.reader_connection import open_reader
+from indb_tensile.errors import DatabaseError, TensileError
+from indb_tensile.job import Relation
+from indb_tensile.learning.columns import CopyEncoding
+from indb_tensile.learning.copybinary import SegmentSink
+from indb_tensile.learning.copyrows import Segment, grouped
+from indb_tensile.learning.locked_relation import ReadLimits
+from indb_tensile.learning.relation_scan import ScannedColumns, scan
+from indb_tensile.learning.relationsql import statement
+from indb_tensile.learning.rowimages import CopiedRows
+
+from .requests import Read
+from .row_handover import ClosedError, RowHandover
+
+_LOCK_S = 0.1  # the session holds the lock, so only a waiting exclusive lock of a third one keeps it from the reader
+_PAGE_ROWS = 4096  # equal to the most that a session sends in one request
+_MOST_UNANSWERED = 15
+
+log = logging.getLogger(__name__)
+
+
+class TableReading:
+    """The rows of one relation. `server_start` tells the server whose session asks from a replica of it."""
+
+    def __init__(self, wanted: Read, server_start: str, reader_dsn: Callable[[], str]) -> None:
+        self.wanted = wanted
+        self.rows_given = wanted.after
+        self._server_start = server_start
+        self._reader_dsn = reader_dsn
+        self._handover = RowHandover(asyncio.get_running_loop())
+        self._connection: Connection | None = None
+        self._begun = False
+        self._unanswered = 0  # times in a row that nobody has told whether the rows are wanted
+        self._thread = threading.Thread(target=self._run, name="reading", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended, and with it the connection."""
+        return not self._thread.is_alive()
+
+    async def take(self) -> CopiedRows | None:
+        """Return the next rows, or None at the end. Raises TensileError if the rows cannot be read."""
+        rows = await self._handover.take()
+        self.rows_given += 0 if rows is None else len(rows)
+        return rows
+
+    def close(self) -> None:
+        """End the reading; the thread ends at once or as soon as the server has answered."""
+        self._handover.close()
+        connection = self._connection
+        if connection is not None and not self.ended:
+            # A COPY that sends no rows for long, as of a table of deleted ones, would keep the thread.
+            threading.Thread(target=_cancel, args=(connection,), daemon=True).start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._read()
+            self._handover.end()
+        except ClosedError:
+            pass
+        except TensileError as error:
+            self._fail(error)
+        except psycopg.Error as error:
+            self._fail(DatabaseError(f"reading table {self._title} failed: {str(error).strip()}"))
+        except Exception as error:
+            log.exception("reading table %s failed", self._title)
+            self._fail(DatabaseError(f"reading table {self._title} failed: {type(error).__name__}: {error}"))
+
+    def _fail(self, error: TensileError) -> None:
+        if not self._handover.closed:
+            log.info("%s", error.message)
+        with suppress(ClosedError):
+            self._handover.end(error)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.wanted.schema}.{self.wanted.relation}"
+
+    def _read(self) -> None:
+        wanted = self.wanted
+        names = dict.fromkeys(name for name, _ in (*wanted.fields, *wanted.key_fields))
+        with open_reader(self._reader_dsn(), application_name="tensile service (reading)") as reader:
+            self._connection = reader
+            _require_server(reader, self._server_start)
+            if self._handover.closed:
+                raise ClosedError
+            scan(
+                reader,
+                Relation(oid=wanted.oid, schema=wanted.schema, name=wanted.relation),
+                ScannedColumns(features=tuple(names), keys=(), numbers={}, types={}),
+                self._begin,
+                owner_oid=wanted.role,
+                limits=ReadLimits(lock_s=_LOCK_S, snapshot=wanted.snapshot),
+            )
+
+    def _begin(self, fields: Sequence[tuple[str, CopyEncoding]], _: int | None) -> SegmentSink:
+        """Return what takes the segments of rows. The rows before `after` were given by an earlier reading."""
+        expected = dict((*self.wanted.fields, *self.wanted.key_fields))
+        if self._begun or dict(fields) != expected:
+            raise DatabaseError(f"table {self._title} was changed while it was read", hint="Run the statement again.")
+        self._begun = True
+        skipped = self.wanted.after
+        key_names = tuple(name for name, _ in self.wanted.keys)
+
+        def sink(segments: list[Segment]) -> None:
+            nonlocal skipped
+            for group in grouped(segments, _PAGE_ROWS):
+                rows = CopiedRows(group, fields, key_names)
+                left = rows[min(skipped, len(rows)) :]
+                skipped -= len(rows) - len(left)
+                if len(left):
+                    self._handover.put(left, self._require_caller)
+
+        return sink
+
+    def _require_caller(self) -> None:
+        """Raise ClosedError unless the session's transaction still runs and does not wait for this reader's locks."""
+        assert self._connection is not None
+        parameters = {
+            "transaction": self.wanted.transaction,
+            "pid": self.wanted.pid,
+            "reader": self._connection.info.backend_pid,
+        }
+        try:
+            with open_reader(self._reader_dsn(), application_name="tensile service (watching)") as watching:
+                wanted = watching.execute(statement("still_wanted"), parameters).fetchone()
+        except (TensileError, psycopg.Error):  # as while the server accepts no more connections
+            self._unanswered += 1
+            if self._unanswered > _MOST_UNANSWERED:
+                raise
+            return
+        self._unanswered = 0
+        if wanted != (True,):
+            log.info("the reading of table %s ends: its session no longer wants it", self._title)
+            raise ClosedError
+
+
+def _require_server(connection: Connection, server_start: str) -> None:
+    """Refuse a reader's connection to another server, on which the snapshot's name could mean another snapshot."""
+    if connection.execute(statement("server_start")).fetchone() != (server_start,):
+        raise DatabaseError(
+            "the reader's connection leads to another server than the session's", hint="See TENSILE_READER_DSN."
+        )
+
+
+def _cancel(connection: Connection) -> None:
+    with suppress(psycopg.Error):
+        connection.cancel()
