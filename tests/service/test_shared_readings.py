@@ -119,7 +119,7 @@ def test_answers_are_those_of_a_session_that_reads_the_table_itself(
     shared = rows(demo, ALL.format(relation))
     assert begun(demo) == before + 1
     assert shared == alone(demo, ALL.format(relation))
-    assert no_reader(database)
+    wait_until(lambda: no_reader(database))
     chances = ALL.format(relation)[:-1] + ", with_probabilities => true, keys => '{id}')"
     before = begun(demo)
     assert rows(demo, chances) == alone(demo, chances)
@@ -315,7 +315,7 @@ def test_session_that_truncates_below_its_open_cursor_does_not_wait_for_ever(
         assert is_begun(database)
         with pytest.raises(psycopg.errors.ObjectInUse, match="being used by active queries"):
             demo.execute("truncate wide")
-    assert no_reader(database)
+    wait_until(lambda: no_reader(database))
 
 
 def test_session_reads_itself_while_another_one_waits_to_lock_the_table(database: Database, demo: Connection) -> None:
@@ -383,7 +383,7 @@ def test_cursor_that_outlives_its_transaction_has_all_rows(database: Database, d
     with demo.transaction():
         demo.execute(f"declare held cursor with hold for {ALL.format('wide')}".encode())
         first = rows(demo, "fetch 5 from held")
-    assert no_reader(database)
+    wait_until(lambda: no_reader(database))
     assert first + rows(demo, "fetch all from held") == rows(demo, ALL.format("wide"))
     demo.execute("close held")
 
