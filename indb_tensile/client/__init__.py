@@ -1,4 +1,7 @@
-"""Trainings and predictions from Python, on SQLAlchemy. Each name is imported when it is first used."""
+"""Trainings and predictions from Python: a client on SQLAlchemy, and estimators for scikit-learn.
+
+Each name is imported when it is first used.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -6,7 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from indb_tensile.client.async_client import AsyncTensile
     from indb_tensile.client.async_job import AsyncJob
+    from indb_tensile.client.estimator_engine import engine_scope
     from indb_tensile.client.predicted_rows import PredictedRow, PredictedRows
+    from indb_tensile.client.sklearn_estimators import TensileClassifier, TensileRegressor
     from indb_tensile.client.sync_client import Tensile
     from indb_tensile.client.sync_job import Job
 
@@ -17,6 +22,9 @@ __all__ = [
     "PredictedRow",
     "PredictedRows",
     "Tensile",
+    "TensileClassifier",
+    "TensileRegressor",
+    "engine_scope",
 ]
 
 _MODULES = {
@@ -26,6 +34,9 @@ _MODULES = {
     "PredictedRow": "predicted_rows",
     "PredictedRows": "predicted_rows",
     "Tensile": "sync_client",
+    "TensileClassifier": "sklearn_estimators",
+    "TensileRegressor": "sklearn_estimators",
+    "engine_scope": "estimator_engine",
 }
 
 

@@ -111,7 +111,7 @@ class AsyncTensile:
         frame: str | None = None,
     ) -> Any:
         """Predict as `Tensile.predict` does. In place of an iterator this returns an asynchronous one."""
-        rows = self._predicted(model, relation, keys=keys, version=version, probabilities=probabilities)
+        rows = self.predict_rows(model, relation, keys=keys, version=version, probabilities=probabilities)
         own = as_frame(relation)
         if own is not None:
             return answers_like(own, [row async for row in rows], probabilities=probabilities)
@@ -119,11 +119,26 @@ class AsyncTensile:
             return rows
         return answers_frame(frame, [row async for row in rows], probabilities=probabilities)
 
+    def predict_rows(
+        self,
+        model: str,
+        relation: object,
+        *,
+        keys: Sequence[str] | None = None,
+        version: int | None = None,
+        probabilities: bool = False,
+    ) -> AsyncPredictedRows:
+        """Return an asynchronous iterator of `PredictedRow` for any relation."""
+        if isinstance(keys, str):
+            raise RequestError(f"keys is the text {keys!r}", hint="Give a list of columns.")
+        rows = self._stream(model, relation, keys=keys, version=version, probabilities=probabilities)
+        return AsyncPredictedRows(rows, rows.aclose)
+
     async def predict_proba(
         self, model: str, relation: object, *, keys: Sequence[str] | None = None, version: int | None = None
     ) -> Any:
         """Return what `Tensile.predict_proba` returns. In place of an iterator this returns an asynchronous one."""
-        rows = self._predicted(model, relation, keys=keys, version=version, probabilities=True)
+        rows = self.predict_rows(model, relation, keys=keys, version=version, probabilities=True)
         own = as_frame(relation)
         if own is not None:
             return own.like(probability_columns(in_frame_order([row async for row in rows], own.rows)))
@@ -267,20 +282,6 @@ class AsyncTensile:
         notices: list[str] = []
         number = await self.run(requests.with_notices(request, notices))
         return AsyncJob(self, number, tuple(notices))
-
-    def _predicted(
-        self,
-        model: str,
-        relation: object,
-        *,
-        keys: Sequence[str] | None,
-        version: int | None,
-        probabilities: bool,
-    ) -> AsyncPredictedRows:
-        if isinstance(keys, str):
-            raise RequestError(f"keys is the text {keys!r}", hint="Give a list of columns.")
-        rows = self._stream(model, relation, keys=keys, version=version, probabilities=probabilities)
-        return AsyncPredictedRows(rows, rows.aclose)
 
     async def _stream(
         self, model: str, relation: object, *, keys: Sequence[str] | None, version: int | None, probabilities: bool

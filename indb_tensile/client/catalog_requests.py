@@ -23,8 +23,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import NullType
 
-from indb_tensile.catalog.sqlalchemy.catalog_tables import job_events, metrics
+from indb_tensile.catalog.sqlalchemy.catalog_tables import job_events, metrics, model_versions, version_bundles
 from indb_tensile.catalog.sqlalchemy.catalog_tables import jobs as jobs_table
+from indb_tensile.catalog.sqlalchemy.catalog_tables import models as models_table
 from indb_tensile.catalog.sqlalchemy.catalog_views import (
     model_list,
     stat_jobs,
@@ -245,6 +246,23 @@ def _selected(function: str, columns: Sequence[Column[Any]], arguments: Mapping[
 
 def _copies(columns: Sequence[Column[Any]]) -> list[Any]:
     return [column(own.name, own.type) for own in columns]
+
+
+def labels(model: str, version: int) -> Request[dict[str, Any]]:
+    """Return the labels of a version of one's own model, by their texts, in the order of the network's outputs."""
+    stored = (
+        select(version_bundles.c.bundle["preprocessor"]["target"]["labels"])
+        .join(model_versions, model_versions.c.version_id == version_bundles.c.version_id)
+        .join(models_table, models_table.c.model_id == model_versions.c.model_id)
+        .where(models_table.c.name == model, models_table.c.dropped_at.is_(None), model_versions.c.number == version)
+    )
+
+    def request(connection: Connection) -> dict[str, Any]:
+        from indb_tensile.learning.targets import label_text  # with numpy, which the other requests do not need
+
+        return {label_text(label): label for label in connection.execute(stored).scalar_one()}
+
+    return request
 
 
 def models(connection: Connection) -> list[Record]:

@@ -9,7 +9,7 @@ import decimal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from sqlalchemy import BigInteger, Boolean, Date, DateTime, Double, Interval, Numeric, Text, Time
@@ -31,6 +31,7 @@ class FrameColumn:
     type: TypeEngine[Any]
 
 
+@runtime_checkable
 class Frame(Protocol):
     """A DataFrame of any library."""
 
@@ -68,7 +69,7 @@ def as_frame(given: object) -> Frame | None:
         return _PolarsFrame(given)
     if pyarrow is not None and isinstance(given, pyarrow.Table | pyarrow.RecordBatch):
         return _ArrowFrame(given)
-    return None
+    return given if isinstance(given, Frame) else None
 
 
 def described_columns(frame: Frame) -> tuple[FrameColumn, ...]:

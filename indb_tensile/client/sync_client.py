@@ -124,11 +124,26 @@ class Tensile:
         `keys` are the columns that name a row: by default the primary key, and for a `select()` all columns.
         `probabilities` adds the probability of each label.
         """
-        rows = self._predicted(model, relation, keys=keys, version=version, probabilities=probabilities)
+        rows = self.predict_rows(model, relation, keys=keys, version=version, probabilities=probabilities)
         own = as_frame(relation)
         if own is not None:
             return answers_like(own, rows, probabilities=probabilities)
         return rows if frame is None else answers_frame(frame, rows, probabilities=probabilities)
+
+    def predict_rows(
+        self,
+        model: str,
+        relation: object,
+        *,
+        keys: Sequence[str] | None = None,
+        version: int | None = None,
+        probabilities: bool = False,
+    ) -> PredictedRows:
+        """Return an iterator of `PredictedRow` for any relation, as `predict` does for those that are no frames."""
+        if isinstance(keys, str):
+            raise RequestError(f"keys is the text {keys!r}", hint="Give a list of columns.")
+        rows = self._stream(model, relation, keys=keys, version=version, probabilities=probabilities)
+        return PredictedRows(rows, rows.close)
 
     def predict_proba(
         self, model: str, relation: object, *, keys: Sequence[str] | None = None, version: int | None = None
@@ -137,7 +152,7 @@ class Tensile:
 
         Returns an iterator of dicts by label; for a DataFrame a frame of its library with a column for each label.
         """
-        rows = self._predicted(model, relation, keys=keys, version=version, probabilities=True)
+        rows = self.predict_rows(model, relation, keys=keys, version=version, probabilities=True)
         own = as_frame(relation)
         if own is not None:
             return own.like(probability_columns(in_frame_order(rows, own.rows)))
@@ -278,20 +293,6 @@ class Tensile:
         notices: list[str] = []
         number = self.run(requests.with_notices(request, notices))
         return Job(self, number, tuple(notices))
-
-    def _predicted(
-        self,
-        model: str,
-        relation: object,
-        *,
-        keys: Sequence[str] | None,
-        version: int | None,
-        probabilities: bool,
-    ) -> PredictedRows:
-        if isinstance(keys, str):
-            raise RequestError(f"keys is the text {keys!r}", hint="Give a list of columns.")
-        rows = self._stream(model, relation, keys=keys, version=version, probabilities=probabilities)
-        return PredictedRows(rows, rows.close)
 
     def _stream(
         self, model: str, relation: object, *, keys: Sequence[str] | None, version: int | None, probabilities: bool
