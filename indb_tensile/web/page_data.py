@@ -78,7 +78,10 @@ def model(connection: Connection, name: str) -> Row:
     """Return a model with its versions and deployments. Raises MissingError if the viewer sees no such model."""
     found = rows(connection, "model", model=name)
     if not found:
-        raise MissingError(f'there is no model "{name}"', hint="Models of other users are shown if they are granted.")
+        raise MissingError(
+            f'there is no model "{name}"',
+            hint="A model is shown from its first version on; one of another user, if it is granted.",
+        )
     figures = {row.pop("version"): row for row in rows(connection, "version_metrics", model=name)}
     versions = rows(connection, "versions", model=name)
     return {

@@ -142,3 +142,40 @@ def page_of_bob(database_of_module: Database) -> Iterator[ServedPage]:
     """The page on the same database, started by bob."""
     with served_page(database_of_module, "bob") as page:
         yield page
+
+
+@pytest.fixture(scope="module")
+def job(database_of_module: Database) -> Iterator[int]:
+    """A running job of alice on a device, with a plan, epochs, an event and samples of its memory."""
+    with database_of_module.connect("alice") as alice, database_of_module.connect() as admin:
+        alice.execute(
+            """create table iris (id bigint primary key, petal real, species text not null);
+               insert into iris select i, i % 7, case when i % 2 = 0 then 'setosa' else '<script>' end
+                 from generate_series(1, 60) as i;
+               grant select on iris to tensile_reader"""
+        )
+        row = alice.execute("select tensile_train('flowers <b>', 'iris', target => 'species')").fetchone()
+        assert row is not None
+        admin.execute(
+            """insert into tensile.workers (host, pid, device, version, lease_s)
+               values ('h', 1, 'emulated', '0', 3600);
+               insert into tensile.devices (worker_id, kind, capacity_bytes, budget_bytes, granted_bytes, used_bytes)
+               select worker_id, 'emulated', 200, 100, 80, 50 from tensile.workers;
+               update tensile.jobs set state = 'running', phase = 'training', claim = 1, started_at = now(),
+                      worker_id = (select worker_id from tensile.workers);
+               insert into tensile.job_progress (job_id, epoch, epochs, step, steps, loss)
+               select job_id, 3, 4, 5, 10, 'NaN' from tensile.jobs;
+               insert into tensile.metrics (job_id, epoch, name, value)
+               select job_id, 1, n, 0.5 from tensile.jobs, unnest(array['loss', 'valid_loss', 'accuracy']) as n;
+               insert into tensile.device_jobs (worker_id, job_id, granted_bytes, used_bytes, high_water_bytes)
+               select worker_id, job_id, 30, 20, 25 from tensile.jobs;
+               insert into tensile.device_samples (worker_id, at, budget_bytes, granted_bytes, used_bytes, host_bytes)
+               select worker_id, date_trunc('second', now()) - make_interval(secs => s), 100, 80, 50, 7
+                 from tensile.workers, generate_series(10, 30, 10) as s;
+               insert into tensile.device_job_samples (worker_id, at, job_id, granted_bytes, used_bytes)
+               select s.worker_id, s.at, j.job_id, 30, 20 from tensile.device_samples as s, tensile.jobs as j;
+               insert into tensile.plans (job_id, attempt, generation, reason, policy, predicted_iteration_ns, swaps)
+               select job_id, 1, 1, 'start', 'tensile', 1500000, 2 from tensile.jobs;
+               update tensile.models set definition = '{"type": "mlp"}'"""
+        )
+        yield int(row[0])

@@ -158,7 +158,10 @@ export const sentence = (error) => [error.message, error.hint].filter(Boolean).j
 export function watch(path, onData) {
   const source = new EventSource(path);
   source.addEventListener("data", (event) => { trouble(null); onData(JSON.parse(event.data)); });
-  source.addEventListener("trouble", (event) => trouble(sentence(JSON.parse(event.data))));
+  source.addEventListener("trouble", (event) => {
+    trouble(sentence(JSON.parse(event.data)));
+    content.querySelector(":scope > .waiting")?.remove();
+  });
   source.addEventListener("ended", () => { source.close(); location.assign("/login"); });
   source.addEventListener("error", () => {
     trouble("The connection to this page's server is lost. The figures below are old. Trying again …");
@@ -173,7 +176,10 @@ export function watch(path, onData) {
 export function repeat(work, everyMs) {
   const turn = async () => {
     if (!document.hidden) {
-      try { await work(); trouble(null); } catch (error) { trouble(sentence(error)); }
+      try { await work(); trouble(null); } catch (error) {
+        trouble(sentence(error));
+        if (error.status === 404) show(content, el("p", { class: "quiet" }, "There is nothing to show."));
+      }
     }
     setTimeout(turn, everyMs);
   };
