@@ -14,6 +14,7 @@ from psycopg import sql
 
 from indb_tensile.catalog import install
 from indb_tensile.cluster import Cluster, temporary_cluster
+from tests.compiled_bridge import server_environment
 from tests.open_directory import open_directory
 from tests.scopes import ScopeScheduling, place_of
 
@@ -72,9 +73,10 @@ class Database:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Yield a running private cluster below a temporary directory."""
+    settings = "max_connections = 60\nmax_wal_size = 128MB\n"
     with (
         open_directory("suite-") as directory,
-        temporary_cluster(ROLES, "max_connections = 60\nmax_wal_size = 128MB\n", within=directory) as created,
+        temporary_cluster(ROLES, settings, within=directory, environment=server_environment(directory)) as created,
     ):
         yield created
         _maintenance.close()

@@ -20,7 +20,6 @@ import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from skops import io as skops
 from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
@@ -86,14 +85,19 @@ class Estimator(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Return the bytes of the fitted model as a tensor of bytes (length,)."""
-        stored = b"" if self.fitted is None else skops.dumps(self.fitted)
-        return torch.frombuffer(bytearray(stored), dtype=torch.uint8) if stored else torch.empty(0, dtype=torch.uint8)
+        if self.fitted is None:
+            return torch.empty(0, dtype=torch.uint8)
+        from skops import io as skops  # its import takes a second of a processor
+
+        return torch.frombuffer(bytearray(skops.dumps(self.fitted)), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take over a stored state. Raises DatabaseError for bytes that are no model of this package."""
         stored = state.numpy().tobytes()
         if not stored:
             return
+        from skops import io as skops  # its import takes a second of a processor
+
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of scikit-learn's other minor versions, whose models it reads

@@ -1,4 +1,4 @@
-"""Run the SQL of a page with psql, one psql for each block or typed statement, and check the errors that it shows.
+"""Run the SQL of a page with psql, one psql until the role changes, and check the errors that the page shows.
 
 - A block ```` ```sql ```` runs as the ordinary role `demo`. `as=superuser` or `as=admin` selects another role.
 - A block ```` ```psql ```` is a typed session: its statements follow the prompt `demo=>`. If the page shows an
@@ -8,8 +8,9 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from tests.conftest import Database
 from tests.docs.pages import Block, Page
@@ -17,6 +18,8 @@ from tests.docs.pages import Block, Page
 _USERS = {"superuser": "postgres", "admin": "admin"}
 _PROMPT = re.compile(r"^demo=[>#] ?")
 _CONTINUED = re.compile(r"^demo[-('\"$][>#] ?")
+_BEGIN = "== next statements of the page =="
+_FAILED = re.compile(r"^psql:.*?\b(ERROR|FATAL|PANIC|error): ")
 _ANSWER = re.compile(r"^(ERROR|DETAIL|HINT):  (.*)$")
 
 
@@ -44,22 +47,35 @@ def pieces(page: Page) -> Iterator[Piece]:
 
 
 def run(page: Page, database: Database) -> None:
-    """Run the page. An AssertionError names the line at which psql stopped."""
-    for piece in pieces(page):
-        done = subprocess.run(
-            ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", database.dsn(piece.user), "-f", "-"],
-            input=piece.text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        place = f"{page.name}:{piece.line}"
-        if not piece.error:
-            assert done.returncode == 0, f"{place}: {done.stderr}\n{piece.text}"
-            continue
-        assert done.returncode == 3, f"{place}: this statement should fail:\n{piece.text}\n{done.stdout}"
+    """Run the page. An AssertionError names the line of the statements that psql could not run."""
+    for user, session in groupby(pieces(page), key=lambda piece: piece.user):
+        run_session(page.name, database.dsn(user), list(session))
+
+
+def run_session(page: str, dsn: str, session: Sequence[Piece]) -> None:
+    """Run pieces of one role in one psql, because a new session takes longer than most statements.
+
+    A line that psql writes before each piece divides its messages. A typed statement that fails ends no transaction
+    block of its own, so psql rolls back.
+    """
+    texts = [f"\\warn {_BEGIN}\n{piece.text}\n;\n" + "rollback;\n" * _leaves_transaction(piece) for piece in session]
+    done = subprocess.run(
+        ["psql", "-X", "-q", "-d", dsn, "-f", "-"], input="".join(texts), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{page}:{session[0].line}: {done.stderr}"
+    for piece, messages in zip(session, done.stderr.split(_BEGIN + "\n")[1:], strict=True):
+        place = f"{page}:{piece.line}"
+        errors = [line for line in messages.splitlines() if _FAILED.match(line)]
+        if piece.error:
+            assert errors, f"{place}: this statement should fail:\n{piece.text}\n{messages}"
+        else:
+            assert not errors, f"{place}: {messages}\n{piece.text}"
         for expected in piece.error:
-            assert expected in done.stderr, f"{place}: psql printed:\n{done.stderr}"
+            assert expected in messages, f"{place}: psql printed:\n{messages}"
+
+
+def _leaves_transaction(piece: Piece) -> bool:
+    return bool(piece.error) and piece.text.startswith("begin;")
 
 
 def typed(block: Block) -> Iterator[Piece]:

@@ -1,5 +1,6 @@
 """The SQL of the user's manual runs as it is written."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ from indb_tensile.catalog.pgml_schema import install_pgml
 from indb_tensile.cluster import Cluster
 from tests.conftest import Database, fresh_database
 from tests.docs.pages import ROOT, Block, Page
-from tests.docs.sessions import Piece, pieces, run, typed
+from tests.docs.sessions import Piece, pieces, run, run_session, typed
 from tests.e2e.conftest import Service, service_on
 
 pytestmark = pytest.mark.postgres
@@ -21,6 +22,17 @@ SCHEMA = """
 create schema demo authorization demo;
 grant usage on schema demo to tensile_reader;
 alter role demo in database {database} set search_path = demo, public;
+"""
+# Trainings of the pages have default settings, with which some take many epochs. What the pages show needs few.
+FEW_EPOCHS = """
+create function tensile.take_few_epochs() returns trigger language plpgsql as $$
+begin
+  new.spec := jsonb_set(new.spec, '{hyperparams, epochs}', '3');
+  return new;
+end $$;
+create trigger take_few_epochs before insert on tensile.jobs for each row
+  when (not new.spec ? 'search' and coalesce((new.spec #>> '{hyperparams, epochs}')::int > 3, true)
+        and new.spec ? 'hyperparams') execute function tensile.take_few_epochs();
 """
 SMALL = """
 set client_min_messages = warning;
@@ -37,6 +49,7 @@ def trained(cluster: Cluster, template: str) -> Iterator[Service]:
     with fresh_database(cluster, template) as database, service_on(database) as service:
         service.settings |= {"TENSILE_CAPACITY_BYTES": str(256 << 20)}
         service.connection.execute(SCHEMA.format(database=database.name).encode())
+        service.connection.execute(FEW_EPOCHS)
         with database.connect() as connection:
             install_pgml(connection)  # of the page for users of PostgresML
         service.start()
@@ -94,6 +107,23 @@ def test_a_typed_session_is_split_into_statements() -> None:
         Piece(user="demo", line=7, text="select 1;"),
         Piece(user="demo", line=9, text="select\nx;", error=("ERROR:  no x", "HINT:  Use y.")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "fault"),
+    [
+        ("select 1 / 0;", (), "page:9: psql:<stdin>:5: ERROR:  division by zero"),
+        ("\\nothing", (), "page:9: psql:<stdin>:5: error: invalid command"),
+        ("select 1;", ("ERROR:  no x",), "page:9: this statement should fail"),
+        ("select 1 / 0;", ("ERROR:  division by two",), "page:9: psql printed"),
+    ],
+)
+def test_a_statement_that_does_not_do_what_its_page_shows_is_named(
+    text: str, error: tuple[str, ...], fault: str, database: Database
+) -> None:
+    session = [Piece(user="demo", line=3, text="select 1;"), Piece(user="demo", line=9, text=text, error=error)]
+    with pytest.raises(AssertionError, match=re.escape(fault)):
+        run_session("page", database.dsn("demo"), session)
 
 
 def _section(text: str, heading: str) -> str:
