@@ -139,6 +139,10 @@ COMMANDS = {
     "usage": LazyCommand(
         "listing_commands:usage", "List the use of the devices by owner and model, the largest first."
     ),
+    "top": LazyCommand(
+        "top_command:top",
+        "Show devices, jobs and the queue live in the terminal, with keys to cancel, pause and look into a job.",
+    ),
     "web": LazyCommand("web_command:web", "Show devices, queue, jobs and models in a browser, until Ctrl-C ends it."),
     "plan": LazyCommand(
         "plan_command:plan", "Show the memory plans of JOB_ID, or plan step graphs and show the predicted result."

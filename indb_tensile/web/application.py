@@ -18,18 +18,20 @@ from starlette.staticfiles import StaticFiles
 
 from indb_tensile.catalog.connection import UnreachableError
 from indb_tensile.errors import MissingError, PrivilegeError, RequestError, TensileError
-from indb_tensile.web import listings, page_data
-from indb_tensile.web.actions import ACTIONS, checked_values, perform
+from indb_tensile.monitor import live_figures
+from indb_tensile.monitor.job_actions import ACTIONS, checked_values, perform
+from indb_tensile.monitor.viewer import Viewer, ViewerLostError
+from indb_tensile.web import listings
 from indb_tensile.web.browser_sessions import IDLE_S, BrowserSession, BrowserSessions
 from indb_tensile.web.feed import Feeds
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.login_throttle import LoginThrottle
 from indb_tensile.web.pages import PAGES, STATIC, Page, frame, login_page
 from indb_tensile.web.request_guard import RequestGuard, refused
-from indb_tensile.web.viewer import Viewer, ViewerLostError
 
 _LISTING_AGE_S = 2.0  # fifty browsers that show the same list cost one statement in this time
 _HISTORY_AGES_S = {"5m": 300.0, "1h": 3600.0, "6h": 21_600.0, "1d": 86_400.0, "7d": 604_800.0, "30d": 2_592_000.0}
+_PLACE = "on the page of tensile web"
 _MOST_NUMBER = 2**63 - 1
 
 # The status for each class of SQLSTATE that a viewer's request can cause; all others are the server's fault.
@@ -193,11 +195,13 @@ class _Application:
 
     async def _watch_overview(self, request: Request) -> Response:
         viewer = self._viewer(request)
-        return self._stream(request, viewer, "overview", lambda: viewer.read(page_data.overview))
+        return self._stream(request, viewer, "overview", lambda: viewer.read(live_figures.overview))
 
     async def _watch_job(self, request: Request) -> Response:
         viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
-        return self._stream(request, viewer, ("job", number), lambda: viewer.read(lambda c: page_data.job(c, number)))
+        return self._stream(
+            request, viewer, ("job", number), lambda: viewer.read(lambda c: live_figures.job(c, number))
+        )
 
     def _stream(self, request: Request, viewer: Viewer, question: Any, ask: Callable[[], Any]) -> Response:
         cookie = request.cookies.get(self._cookie)
@@ -213,21 +217,21 @@ class _Application:
             lambda: viewer.cached(
                 ("history", worker, age),
                 _LISTING_AGE_S,
-                lambda c: page_data.history(c, worker, _HISTORY_AGES_S[age]),
+                lambda c: live_figures.history(c, worker, _HISTORY_AGES_S[age]),
             )
         )
 
     async def _job(self, request: Request) -> Response:
         viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
-        return await _answer(lambda: viewer.read(lambda c: page_data.job(c, number)))
+        return await _answer(lambda: viewer.read(lambda c: live_figures.job(c, number)))
 
     async def _job_memory(self, request: Request) -> Response:
         viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
-        return await _answer(lambda: viewer.read(lambda c: page_data.job_memory(c, number)))
+        return await _answer(lambda: viewer.read(lambda c: live_figures.job_memory(c, number)))
 
     async def _data_report(self, request: Request) -> Response:
         viewer, number = self._viewer(request), _number(request.path_params["number"], "job")
-        return await _answer(lambda: viewer.read(lambda c: page_data.rows(c, "data_report", job=number)))
+        return await _answer(lambda: viewer.read(lambda c: live_figures.rows(c, "data_report", job=number)))
 
     async def _listing(self, request: Request) -> Response:
         viewer = self._viewer(request)
@@ -238,15 +242,15 @@ class _Application:
 
     async def _model(self, request: Request) -> Response:
         viewer, name = self._viewer(request), _name(request.query_params.get("model"))
-        return await _answer(lambda: viewer.read(lambda c: page_data.model(c, name)))
+        return await _answer(lambda: viewer.read(lambda c: live_figures.model(c, name)))
 
     async def _figure(self, request: Request) -> Response:
         viewer, name = self._viewer(request), _name(request.query_params.get("model"))
         figure, version = request.path_params["name"], request.query_params.get("version")
-        if figure not in page_data.FIGURES:
-            raise MissingError(f"there is no figure {figure!r}", hint=f"Valid are {', '.join(page_data.FIGURES)}.")
+        if figure not in live_figures.FIGURES:
+            raise MissingError(f"there is no figure {figure!r}", hint=f"Valid are {', '.join(live_figures.FIGURES)}.")
         number = None if version is None else _number(version, "version")
-        return await _answer(lambda: viewer.act(lambda c: page_data.figure(c, figure, name, number)))
+        return await _answer(lambda: viewer.act(lambda c: live_figures.figure(c, figure, name, number)))
 
     async def _act(self, request: Request) -> Response:
         session = self._session(request)
@@ -265,7 +269,7 @@ class _Application:
             raise RequestError("the request is no JSON") from None
         values = checked_values(action, body)
         return await _answer(
-            lambda: session.viewer.act(lambda c: perform(c, action, values), pins=action.pins_search_path)
+            lambda: session.viewer.act(lambda c: perform(c, action, values, _PLACE), pins=action.pins_search_path)
         )
 
     async def _show_metrics(self, request: Request) -> Response:

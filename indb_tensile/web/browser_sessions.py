@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from indb_tensile.web.viewer import Viewer
+from indb_tensile.monitor.viewer import Viewer
 
 IDLE_S = 12 * 3600.0  # after which a browser has to log in again
 _MOST_SESSIONS = 1000  # the one that was used longest ago ends

@@ -14,7 +14,7 @@ import psycopg
 from starlette.concurrency import run_in_threadpool
 
 from indb_tensile.errors import TensileError
-from indb_tensile.web.viewer import Viewer
+from indb_tensile.monitor.viewer import Viewer
 
 log = logging.getLogger("web")
 

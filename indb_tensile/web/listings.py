@@ -20,7 +20,7 @@ from indb_tensile.catalog.sqlalchemy.catalog_listings import (
 from indb_tensile.catalog.sqlalchemy.listing import Listing, ListingRequest, listing_statement
 from indb_tensile.errors import MissingError, RequestError
 from indb_tensile.job import JobState
-from indb_tensile.web.page_data import plain
+from indb_tensile.monitor.live_figures import plain
 
 LISTINGS = {
     "jobs": JOBS,

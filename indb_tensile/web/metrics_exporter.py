@@ -15,8 +15,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.errors import TensileError
 from indb_tensile.job import JobState
-from indb_tensile.web.page_data import Row, rows
-from indb_tensile.web.viewer import Viewer
+from indb_tensile.monitor.live_figures import Row, rows
+from indb_tensile.monitor.viewer import Viewer
 
 _AGE_S = 1.0
 

@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from indb_tensile.catalog.connection import Connection, UnreachableError, connect
 from indb_tensile.errors import PrivilegeError
-from indb_tensile.web.viewer import Viewer
+from indb_tensile.monitor.viewer import Viewer
 
 _APPLICATION = "tensile web"
 

@@ -9,13 +9,13 @@ import uvicorn
 from indb_tensile.catalog import install
 from indb_tensile.catalog.connection import Connection, connect
 from indb_tensile.errors import RequestError
+from indb_tensile.monitor.viewer import Viewer
 from indb_tensile.web.application import Doors, application
 from indb_tensile.web.listening_address import ListeningAddress
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.metrics_exporter import exporter
 from indb_tensile.web.password_login import log_in
 from indb_tensile.web.request_guard import RequestGuard
-from indb_tensile.web.viewer import Viewer
 
 log = logging.getLogger("web")
 

@@ -13,13 +13,13 @@ import pytest
 import uvicorn
 
 from indb_tensile.catalog.connection import Connection, connect
+from indb_tensile.monitor.viewer import Viewer
 from indb_tensile.web.application import Doors, application
 from indb_tensile.web.feed import Feeds
 from indb_tensile.web.listening_address import ListeningAddress
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.metrics_exporter import exporter
 from indb_tensile.web.server import server_config
-from indb_tensile.web.viewer import Viewer
 from tests.conftest import Database
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from indb_tensile.monitor.viewer import Viewer
 from indb_tensile.web.browser_sessions import IDLE_S, BrowserSessions
 from indb_tensile.web.login_links import LoginLinks
 from indb_tensile.web.login_throttle import LoginThrottle
-from indb_tensile.web.viewer import Viewer
 
 
 @dataclass

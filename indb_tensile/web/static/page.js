@@ -64,9 +64,10 @@ const key = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("
 
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
+  // PostgreSQL's names of units of 1024, as the command line shows sizes.
   const units = ["B", "kB", "MB", "GB", "TB"];
   let size = Math.abs(value), unit = 0;
-  while (size >= 999.5 && unit < units.length - 1) { size /= 1000; unit += 1; }
+  while (size >= 1023.5 && unit < units.length - 1) { size /= 1024; unit += 1; }
   return `${value < 0 ? "-" : ""}${unit === 0 || size >= 99.95 ? Math.round(size) : size.toFixed(1)} ${units[unit]}`;
 }
 

@@ -1,4 +1,4 @@
--- The statements of the web page. They run with search_path pinned to pg_catalog, as the viewer's own role.
+-- The statements of the page in a browser and of `tensile top`. They run with search_path pinned to pg_catalog, as the viewer's own role.
 
 -- devices --
 select d.worker_id, d.host, d.device, d.alive, d.jobs, d.capacity_bytes, d.budget_bytes, d.granted_bytes, d.used_bytes,
@@ -15,11 +15,14 @@ select d.worker_id, d.host, d.device, d.alive, d.jobs, d.capacity_bytes, d.budge
 -- device_jobs --
 -- The parts of the jobs that the viewer may see; what is missing of a device's total belongs to other owners.
 select u.worker_id, u.job_id, u.model, u.owner, u.granted_bytes, u.used_bytes, u.high_water_bytes,
-       p.phase, p.epoch, p.epochs, p.step, p.steps, p.percent::double precision as percent, p.loss, p.valid_loss,
+       j.priority, j.paused, coalesce(p.phase, j.phase) as phase, p.epoch, p.epochs, p.step, p.steps, p.percent::double precision as percent, p.loss, p.valid_loss,
        p.metric_name, p.metric, p.samples_per_s, extract(epoch from p.eta - now())::double precision as eta_s,
-       n.predicted_peak_bytes, n.predicted_iteration_ms, n.measured_iteration_ms, n.measured_stall_ms,
+       n.predicted_peak_bytes, n.predicted_iteration_ms::double precision as predicted_iteration_ms,
+       n.measured_iteration_ms::double precision as measured_iteration_ms,
+       n.measured_stall_ms::double precision as measured_stall_ms,
        n.swapped_bytes, n.recomputed, n.reason, n.generation
   from tensile.stat_device_jobs as u
+  join tensile.stat_jobs as j on j.job_id = u.job_id
   left join tensile.stat_progress_train as p on p.job_id = u.job_id
   left join lateral (select * from tensile.stat_plan as q
                       where q.job_id = u.job_id and q.adopted_at is not null
@@ -201,10 +204,10 @@ select public.tensile_retry(%(job)s::bigint);
 select public.tensile_set_priority(%(job)s::bigint, %(priority)s::integer);
 
 -- deploy --
-select public.tensile_deploy(%(model)s::text, %(version)s::integer, 'on the web page');
+select public.tensile_deploy(%(model)s::text, %(version)s::integer, %(reason)s::text);
 
 -- rollback --
-select public.tensile_rollback(%(model)s::text, 'on the web page');
+select public.tensile_rollback(%(model)s::text, %(reason)s::text);
 
 -- metric_devices --
 select w.worker_id::text as worker, w.host, w.device, w.alive, d.capacity_bytes, d.budget_bytes, d.granted_bytes,

@@ -1,4 +1,4 @@
-"""Reads what the pages show, as plain values for JSON."""
+"""Reads devices, jobs, queue and models for people who watch, as plain values that JSON has too."""
 
 import math
 from collections.abc import Mapping, Sequence

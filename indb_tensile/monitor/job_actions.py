@@ -1,4 +1,4 @@
-"""What a viewer can do on the page: each action is one call of a SQL function, with the viewer's own rights."""
+"""What a viewer can do: each action is one call of a SQL function, with the viewer's own rights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from indb_tensile.catalog.connection import Connection
 from indb_tensile.errors import RequestError
-from indb_tensile.web.page_data import plain, statement
+from indb_tensile.monitor.live_figures import plain, statement
 
 _INTEGER_LIMITS = {"job": 2**63 - 1, "version": 2**31 - 1, "priority": 2**31 - 1}
 
@@ -77,8 +77,11 @@ def checked_values(action: Action, values: object) -> dict[str, object]:
     return checked
 
 
-def perform(connection: Connection, action: Action, values: Mapping[str, object]) -> dict[str, Any]:
-    """Carry out an action. Returns its result and a sentence for the viewer. Raises psycopg's errors."""
-    row = connection.execute(statement(action.statement), values).fetchone()
+def perform(connection: Connection, action: Action, values: Mapping[str, object], place: str) -> dict[str, Any]:
+    """Carry out an action. Returns its result and a sentence for the viewer. Raises psycopg's errors.
+
+    `place` is where the viewer acts, for the history of deployments.
+    """
+    row = connection.execute(statement(action.statement), {**values, "reason": place}).fetchone()
     result = plain(row[0]) if row else None
     return {"result": result, "message": action.done(result)}
