@@ -217,6 +217,78 @@ comment on column tensile.model_privileges.revoked_at is
 comment on column tensile.model_privileges.installation is
   'database that owner_oid and grantee_oid belong to; see tensile.adopt_owners()';
 
+-- Registered networks ----------------------------------------------------------------------------------------
+
+create table tensile.networks (
+  network_id bigint generated always as identity primary key,
+  name text not null,
+  digest text not null,
+  family text not null,
+  config jsonb not null,
+  tokenizer text not null,
+  parameters bigint not null,
+  weights_bytes bigint not null,
+  imported_by name not null default current_user,
+  imported_at timestamptz not null default now(),
+  constraint networks_name_is_short check (length(name) between 1 and 200),
+  constraint networks_name_is_printable
+    check (name !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
+  constraint networks_digest_is_sha256 check (digest ~ '^[0-9a-f]{64}$'),
+  constraint networks_config_is_small check (octet_length(config::text) <= 65536),
+  constraint networks_tokenizer_is_small check (octet_length(tokenizer) <= 33554432),
+  constraint networks_weights_are_bounded check (weights_bytes between 1 and 8589934592 and parameters > 0)
+);
+create unique index networks_name on tensile.networks (name);
+create index networks_digest on tensile.networks (digest);
+comment on table tensile.networks is
+  'pretrained networks that an administrator has registered with `tensile models import`; a training starts from one '
+  'with the architecture pretrained';
+comment on column tensile.networks.network_id is 'number of the network';
+comment on column tensile.networks.name is 'name by which an architecture refers to the network';
+comment on column tensile.networks.digest is
+  'SHA-256 of configuration, tokenizer and weights; versions of models name the network by it';
+comment on column tensile.networks.family is 'kind of network: the model_type of its configuration';
+comment on column tensile.networks.config is 'the known sizes of its configuration, and nothing else of config.json';
+comment on column tensile.networks.tokenizer is 'tokenizer of its texts, in the format of tokenizer.json';
+comment on column tensile.networks.parameters is 'count of its weights';
+comment on column tensile.networks.weights_bytes is
+  'size of the weights in the safetensors format, which are in tensile.network_chunks; at most 8 GB';
+comment on column tensile.networks.imported_by is 'role that registered the network';
+comment on column tensile.networks.imported_at is 'time of the registration';
+
+create table tensile.network_chunks (
+  network_id bigint not null references tensile.networks on delete cascade,
+  chunk_no integer not null,
+  chunk bytea not null,
+  primary key (network_id, chunk_no),
+  constraint network_chunks_count_from_zero check (chunk_no >= 0),
+  constraint network_chunks_are_bounded check (octet_length(chunk) <= 8388608)
+);
+alter table tensile.network_chunks alter column chunk set storage external;
+comment on table tensile.network_chunks is 'weights of registered networks, in chunks of at most 8 MB';
+comment on column tensile.network_chunks.network_id is 'network of the weights';
+comment on column tensile.network_chunks.chunk_no is 'number of the chunk within the weights, from 0';
+comment on column tensile.network_chunks.chunk is 'bytes of the chunk';
+
+create table tensile.network_privileges (
+  network_id bigint not null references tensile.networks on delete cascade,
+  grantee_oid oid not null,
+  grantee_name name not null,
+  granted_by name not null default current_user,
+  granted_at timestamptz not null default now(),
+  installation uuid not null default tensile.installation(),
+  primary key (network_id, grantee_oid, installation)
+);
+comment on table tensile.network_privileges is 'roles that may train from a registered network';
+comment on column tensile.network_privileges.network_id is 'network of the privilege';
+comment on column tensile.network_privileges.grantee_oid is 'role that has the privilege; 0 stands for all roles';
+comment on column tensile.network_privileges.grantee_name is
+  'name of the grantee, for display and for copies of the database; public for all roles';
+comment on column tensile.network_privileges.granted_by is 'administrator who granted the privilege';
+comment on column tensile.network_privileges.granted_at is 'time of the grant';
+comment on column tensile.network_privileges.installation is
+  'database that grantee_oid belongs to; see tensile.adopt_owners()';
+
 -- Workers ----------------------------------------------------------------------------------------------------
 
 create table tensile.workers (

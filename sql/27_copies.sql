@@ -70,6 +70,18 @@ begin
              for no key update skip locked) as f
    where j.job_id = f.job_id and f.owner is not null;
   get diagnostics more = row_count;
+  adopted := adopted + more;
+  update tensile.network_privileges as p set grantee_oid = f.grantee, installation = here
+    from (select q.network_id, q.grantee_oid, q.installation,
+                 case when q.grantee_oid = 0 then 0
+                      else tensile.role_here(q.grantee_oid, q.grantee_name, q.installation) end as grantee
+            from tensile.network_privileges as q
+           where q.installation <> here for no key update skip locked) as f
+   where (p.network_id, p.grantee_oid, p.installation) = (f.network_id, f.grantee_oid, f.installation)
+     and f.grantee is not null
+     and not exists (select from tensile.network_privileges as twin
+                      where (twin.network_id, twin.grantee_oid, twin.installation) = (f.network_id, f.grantee, here));
+  get diagnostics more = row_count;
   return adopted + more;
 end
 $$;

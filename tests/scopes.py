@@ -25,6 +25,7 @@ TOGETHER = {
         "tests/e2e/test_python_page.py",
         "tests/e2e/test_targets.py",
         "tests/e2e/test_texts.py",
+        "tests/e2e/test_pretrained.py",
         "tests/e2e/test_examples.py",
     ),
     "models captured once, and forks with the shim preloaded": (

@@ -231,6 +231,11 @@ def optimizer_settings(settings: TrainingSettings) -> OptimizerSettings:
     )
 
 
+def trained_parameters_of(module: torch.nn.Module) -> int:
+    """Return the number of parameters of the module that training changes."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
 def parameters_of(module: torch.nn.Module) -> int:
     """Return the number of trained parameters of the module."""
     return sum(parameter.numel() for parameter in module.parameters())

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from indb_tensile.catalog import jobs
 from indb_tensile.catalog.chunks import read_chunks, write_chunks
 from indb_tensile.catalog.connection import Connection
+from indb_tensile.catalog.networks import StoredNetwork, load_network_of_version
 from indb_tensile.catalog.queries import query
 from indb_tensile.errors import DatabaseError, MissingError, OvertakenError, PrivilegeError
 from indb_tensile.job import ClaimedJob, InitFrom, ModelVersionId, Task
@@ -79,7 +80,7 @@ class Comparison(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVersion:
-    """One version of a model, loaded from the catalog."""
+    """One version of a model, loaded from the catalog. `network` is the registered network that it needs, if any."""
 
     version: ModelVersionId
     model_id: int
@@ -98,6 +99,7 @@ class StoredVersion:
     metrics: dict[str, float]
     data_digest: str | None
     deployed: bool
+    network: StoredNetwork | None = None
 
 
 def publish_version(connection: Connection, claimed: ClaimedJob, publication: Publication) -> ModelVersionId:
@@ -176,7 +178,10 @@ def why_deployed(wish: str, publication: Comparison, incumbent: int | None) -> s
 
 
 def load_version(connection: Connection, version: ModelVersionId) -> StoredVersion:
-    """Load a version with its weights. Raises MissingError, or DatabaseError if the weights were changed."""
+    """Load a version with its weights, and with the registered network that it needs.
+
+    Raises MissingError if one of them does not exist, or DatabaseError if the weights were changed.
+    """
     with connection.transaction():  # so that a version dropped meanwhile is missing as a whole, not in part
         with connection.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(query("load_version"), {"version": version}).fetchone()
@@ -189,7 +194,10 @@ def load_version(connection: Connection, version: ModelVersionId) -> StoredVersi
             detail=f"Their SHA-256 is {_digest(weights)}, not {row['weights_digest']} (version_id {version}).",
             hint="Rows of tensile.artifacts were changed: restore them from a dump, or train the model again.",
         )
+    title = f'version {row["number"]} of model "{row["name"]}"'
+    network = load_network_of_version(connection, title, row["architecture"])
     return StoredVersion(
+        network=network,
         version=ModelVersionId(row["version_id"]),
         model=row["name"],
         task=Task(row["task"]),

@@ -904,3 +904,54 @@ select tensile.delete_dropped(%(most)s)
 
 -- drop_snapshots --
 select tensile.drop_snapshots(%(most)s)
+
+-- network_of_name --
+select n.digest from tensile.networks as n where n.name = %(name)s
+
+-- network_grantees --
+select p.grantee_name from tensile.network_privileges as p join tensile.networks as n using (network_id)
+ where n.name = %(name)s and p.installation = tensile.installation() order by p.grantee_name
+
+-- insert_network --
+insert into tensile.networks (name, digest, family, config, tokenizer, parameters, weights_bytes)
+values (%(name)s, %(digest)s, %(family)s, %(config)s, %(tokenizer)s, %(parameters)s, %(weights_bytes)s)
+returning network_id
+
+-- insert_network_chunk --
+insert into tensile.network_chunks (network_id, chunk_no, chunk) values (%(owner)s, %(chunk_no)s, %(chunk)s)
+
+-- grant_network --
+select public.tensile_grant_network(%(name)s, %(grantee)s)
+
+-- revoke_network --
+select public.tensile_revoke_network(%(name)s, %(grantee)s)
+
+-- drop_network --
+select public.tensile_drop_network(%(name)s, force => %(force)s)
+
+-- network_of_job --
+select n.network_id, tensile.may_use_network(j.owner_oid, n.network_id)
+  from tensile.jobs as j
+  join tensile.networks as n
+    on case when %(digest)s::text is null then n.name = %(name)s else n.digest = %(digest)s end
+ where j.job_id = %(job)s
+ order by 2 desc, n.name = %(name)s desc, n.network_id
+ limit 1
+
+-- network_of_owner --
+select n.network_id
+  from tensile.networks as n
+ where case when %(digest)s::text is null then n.name = %(name)s else n.digest = %(digest)s end
+   and tensile.may_use_network(%(owner)s::oid, n.network_id)
+ order by n.name = %(name)s desc, n.network_id
+ limit 1
+
+-- network_of_digest --
+select n.network_id from tensile.networks as n where n.digest = %(digest)s order by n.network_id limit 1
+
+-- load_network --
+select n.name, n.digest, n.family, n.config, n.tokenizer, n.weights_bytes
+  from tensile.networks as n where n.network_id = %(network)s
+
+-- network_chunks --
+select chunk from tensile.network_chunks where network_id = %(owner)s order by chunk_no

@@ -85,7 +85,7 @@ def trials(dsn: str | None, as_json: bool, **options: Any) -> None:
     _list("TRIALS", dsn, options, as_json=as_json, empty="no trial yet: select tensile_search('model', 'table')")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @dsn_option
 @json_option
 @name_option("model", "only the model of this name")
@@ -94,9 +94,11 @@ def trials(dsn: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--deployed/--not-deployed", default=None, help="only models with, or without, a deployed version")
 @period_options("models that were trained")
 @page_options(None)
-def models(dsn: str | None, as_json: bool, **options: Any) -> None:
-    """List models and the version that is deployed."""
-    _list("MODELS", dsn, options, as_json=as_json, empty="no model yet: select tensile_train('model', 'table')")
+@click.pass_context
+def models(context: click.Context, /, dsn: str | None, as_json: bool, **options: Any) -> None:
+    """List models and the version that is deployed; import, grant and remove pretrained networks."""
+    if context.invoked_subcommand is None:
+        _list("MODELS", dsn, options, as_json=as_json, empty="no model yet: select tensile_train('model', 'table')")
 
 
 @click.command()
@@ -133,6 +135,13 @@ def devices(dsn: str | None, as_json: bool, **options: Any) -> None:
 def usage(dsn: str | None, as_json: bool, **options: Any) -> None:
     """List the use of the devices by owner and model, the largest first."""
     _list("USAGE", dsn, options, as_json=as_json, empty="no job has used a device yet")
+
+
+def list_networks(dsn: str | None, options: dict[str, Any], *, as_json: bool) -> None:
+    """List the registered networks that the role sees."""
+    _list(
+        "NETWORKS", dsn, options, as_json=as_json, empty="no network yet: tensile models import --hf DIR --name NAME"
+    )
 
 
 def _list(name: str, dsn: str | None, options: dict[str, Any], *, as_json: bool, empty: str) -> None:

@@ -127,7 +127,10 @@ COMMANDS = {
     "retrain": LazyCommand(
         "model_commands:retrain", "Enqueue the last successful training of MODEL again and print the job's number."
     ),
-    "models": LazyCommand("listing_commands:models", "List models and the version that is deployed."),
+    "models": LazyCommand(
+        "network_commands:models",
+        "List models and the version that is deployed; import, grant and remove pretrained networks.",
+    ),
     "predict": LazyCommand(
         "predict_command:predict",
         'Predict with MODEL for one ROW, a JSON object such as \'{"age": 41, "plan": "basic"}\'.',

@@ -276,3 +276,6 @@ select p.generation, p.reason, p.policy, p.vanilla_peak_bytes, p.liveness_peak_b
   from tensile.plans as p
  where p.job_id = %(job)s
  order by p.attempt, p.generation;
+
+-- require_admin --
+select public.tensile_require_role('tensile_admin');

@@ -22,13 +22,15 @@ from indb_tensile.learning.feature_options import TOKENS
 from indb_tensile.learning.forecast_networks import forecast_network
 from indb_tensile.learning.layers import Shape, output_shape, stack
 from indb_tensile.learning.member_mean import OutputKind, output_kind_of
+from indb_tensile.learning.pretrained_vectors import PretrainedVectors
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.request.network_rules import (
     ARCHITECTURES,
+    EMBEDDING_ARCHITECTURES,
     ESTIMATORS,
     FORECAST_ARCHITECTURES,
     LAYOUT_PARAMETERS,
     MOST_PARAMETERS,
-    TABLE_ARCHITECTURES,
     check_architecture,
     without_type,
 )
@@ -57,13 +59,15 @@ def build(
     seed: int = 0,
     task: Task | None = None,
     ensemble: int = 1,
+    network: RegisteredNetwork | None = None,
 ) -> nn.Module:
     """Build the network for rows of `input_shape`. Its output has the shape (batch, outputs).
 
-    `task` and `ensemble` are as for `build_without_memory`. Equal seeds give equal parameters; the members of an
-    ensemble have those of `seed` and of the seeds that follow. Raises RequestError as `build_without_memory` does.
+    `task`, `ensemble` and `network` are as for `build_without_memory`. Equal seeds give equal parameters; the members
+    of an ensemble have those of `seed` and of the seeds that follow. Raises RequestError as `build_without_memory`
+    does.
     """
-    module = build_without_memory(architecture, input_shape, outputs, task=task, ensemble=ensemble)
+    module = build_without_memory(architecture, input_shape, outputs, task=task, ensemble=ensemble, network=network)
     module.to_empty(device="cpu")
     members = module.members if isinstance(module, Ensemble) else [module]
     for place, member in enumerate(members):
@@ -78,11 +82,13 @@ def build_without_memory(
     *,
     task: Task | None = None,
     ensemble: int = 1,
+    network: RegisteredNetwork | None = None,
 ) -> nn.Module:
     """Build the network on the meta device, where tensors have shapes but no memory.
 
     `task` says what the outputs are. Without it, one output is a value, and several ones are those of classes.
-    `ensemble` is the number of networks that predict together. Raises RequestError with the layer's number and the
+    `ensemble` is the number of networks that predict together, and `network` the registered one that the architecture
+    `pretrained` begins with. Raises RequestError with the layer's number and the
     shapes if the layers do not fit together.
     """
     check_architecture(architecture)
@@ -91,7 +97,7 @@ def build_without_memory(
         if ensemble > 1:
             module: nn.Module = Ensemble(lambda: _network(architecture, input_shape, outputs, kind), ensemble, kind)
         else:
-            module = _network(architecture, input_shape, outputs, kind)
+            module = _network(architecture, input_shape, outputs, kind, network)
     own = output_shape(module.eval(), input_shape, "the network")
     module.train()
     if own != (outputs,):
@@ -106,11 +112,17 @@ def build_without_memory(
     return module
 
 
-def _network(architecture: dict[str, Any], input_shape: Shape, outputs: int, kind: OutputKind) -> nn.Module:
+def _network(
+    architecture: dict[str, Any],
+    input_shape: Shape,
+    outputs: int,
+    kind: OutputKind,
+    network: RegisteredNetwork | None = None,
+) -> nn.Module:
     if architecture["type"] in ESTIMATORS:
         return _estimator(architecture, outputs)
-    if architecture["type"] in TABLE_ARCHITECTURES:
-        return table_network(architecture["type"], _values(architecture), input_shape, outputs, kind)
+    if architecture["type"] in EMBEDDING_ARCHITECTURES:
+        return table_network(architecture["type"], _values(architecture), input_shape, outputs, kind, network)
     if architecture["type"] in FORECAST_ARCHITECTURES:
         return forecast_network(architecture["type"], _values(architecture), input_shape, outputs)
     return stack(expand(architecture, input_shape), input_shape, outputs)
@@ -240,7 +252,9 @@ def natural_shape(architecture: dict[str, Any], arrays: tuple[Shape, ...], alone
     if declared is not None:
         shape: Shape | None = tuple(declared)
     elif (
-        not alone or kind in ("mlp", *TABLE_ARCHITECTURES, *FORECAST_ARCHITECTURES, *ESTIMATORS) or len(arrays[0]) < 2
+        not alone
+        or kind in ("mlp", *EMBEDDING_ARCHITECTURES, *FORECAST_ARCHITECTURES, *ESTIMATORS)
+        or len(arrays[0]) < 2
     ):
         shape = None
     else:
@@ -295,17 +309,35 @@ def _convolutions(values: Mapping[str, Any], input_shape: Shape) -> list[dict[st
 
 
 def _with_fresh_parameters(module: nn.Module, seed: int) -> nn.Module:
-    """Initialise every parameter and buffer in the order of the modules.
+    """Initialise every parameter and buffer in the order of the modules; those of a registered network are its own.
 
     The random numbers come from a fork of torch's generator, so the global random state does not change.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        pretrained = [part for part in module.modules() if isinstance(part, PretrainedVectors)]
+        registered = {id(own) for part in pretrained for own in part.encoder.modules()}
         for part in module.modules():
-            reset = getattr(part, "reset_parameters", None)
+            reset = None if id(part) in registered else getattr(part, "reset_parameters", None)
             if reset is not None:
                 reset()
+        for part in pretrained:
+            part.load_network()
     return module
+
+
+def stored_names(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of the parameters and buffers that a version and a checkpoint store.
+
+    These are all but those of a registered network that training leaves as they are.
+    """
+    left_out = {
+        f"{prefix}.{name}"
+        for prefix, part in module.named_modules()
+        if isinstance(part, PretrainedVectors)
+        for name in part.base_names
+    }
+    return tuple(name for name in module.state_dict() if name not in left_out)
 
 
 def freeze(module: nn.Module, layers: Sequence[str]) -> None:

@@ -22,12 +22,15 @@ from indb_tensile.learning.forecast_recipe import ForecastRecipe
 from indb_tensile.learning.label_texts import label_sets
 from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
 from indb_tensile.learning.preprocessor import Preprocessor
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_storage import row_blocks
 from indb_tensile.learning.rowimages import BinaryRows
 from indb_tensile.learning.tensorstream import TensorSpec, stream
 
 FORMAT = 1  # version of the stored form; a reader refuses any other version
 _LARGEST_BATCH_ROWS = 4096  # rows per forward pass of a prediction: bounds the memory of the activations
+
+_LARGEST_BATCH_TOKENS = 1 << 14  # of a registered network: of width 768, a layer's activations then take 200 MB
 
 
 class SaveableCheckpoint(Protocol):
@@ -103,6 +106,8 @@ class ModelBundle:
 
     `baseline` is the encoded row that predictions are explained against, flat, if it was stored. `ensemble` is the
     number of networks whose mean prediction is the model's. `forecast` says how rows of series become windows.
+    `network` is the registered network that the architecture begins with, whose weights are not among `weights`
+    unless they were trained.
     """
 
     architecture: dict[str, Any]
@@ -114,6 +119,7 @@ class ModelBundle:
     baseline: tuple[float, ...] | None = None
     ensemble: int = 1
     forecast: ForecastRecipe | None = None
+    network: RegisteredNetwork | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return everything except the weights as plain data."""
@@ -135,8 +141,10 @@ class ModelBundle:
         return pack(self.weights, {})
 
     @classmethod
-    def load(cls, stored: Mapping[str, Any], weights: bytes) -> "ModelBundle":
-        """Read a bundle that `to_json` and `to_bytes` wrote.
+    def load(
+        cls, stored: Mapping[str, Any], weights: bytes, network: RegisteredNetwork | None = None
+    ) -> "ModelBundle":
+        """Read a bundle that `to_json` and `to_bytes` wrote. `network` is the registered network that it needs.
 
         Raises DatabaseError for anything else.
         """
@@ -151,11 +159,12 @@ class ModelBundle:
             input_shape=model.input_shape,
             outputs=model.outputs,
             task=model.task,
-            preprocessor=Preprocessor.from_json(model.preprocessor),
+            preprocessor=Preprocessor.from_json(model.preprocessor, None if network is None else network.tokenizer),
             baseline=model.baseline,
             ensemble=model.ensemble,
             forecast=None if model.forecast is None else ForecastRecipe.from_json(model.forecast),
             weights=unpack(weights)[0],
+            network=network,
         )
 
     def first_member(self) -> "ModelBundle":
@@ -172,12 +181,21 @@ class ModelBundle:
         Raises DatabaseError if the weights do not fit the network.
         """
         module = architectures.build(
-            self.architecture, self.input_shape, self.outputs, task=self.task, ensemble=self.ensemble
+            self.architecture,
+            self.input_shape,
+            self.outputs,
+            task=self.task,
+            ensemble=self.ensemble,
+            network=self.network,
         )
         try:
-            module.load_state_dict(self.weights)
+            unfit = module.load_state_dict(self.weights, strict=self.network is None)
         except RuntimeError as error:
             raise DatabaseError(f"the stored weights do not fit their architecture: {error}") from error
+        needed = set(architectures.stored_names(module))
+        absent = [*needed.intersection(unfit.missing_keys), *unfit.unexpected_keys]
+        if absent:
+            raise DatabaseError(f"the stored weights do not fit their architecture: {', '.join(sorted(absent)[:5])}")
         return module.eval().requires_grad_(requires_grad=False)
 
 
@@ -209,9 +227,11 @@ class ModelPredictor:
         self._forwards = tuple(_forwards(bundle.module()))
 
     @classmethod
-    def load(cls, stored: Mapping[str, Any], weights: bytes) -> "ModelPredictor":
+    def load(
+        cls, stored: Mapping[str, Any], weights: bytes, network: RegisteredNetwork | None = None
+    ) -> "ModelPredictor":
         """Build a predictor from the stored form of a `ModelBundle`."""
-        return cls(ModelBundle.load(stored, weights))
+        return cls(ModelBundle.load(stored, weights, network))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -272,11 +292,17 @@ class ModelPredictor:
 
     def outputs(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Run the network on transformed rows and return its outputs, shape (rows, outputs)."""
-        inputs, size = torch.from_numpy(x), _LARGEST_BATCH_ROWS
+        inputs, size = torch.from_numpy(x), self._batch_rows
         with torch.inference_mode():
             if len(inputs) <= size:
                 return self._run(inputs)
             return np.concatenate([self._run(inputs[start : start + size]) for start in range(0, len(inputs), size)])
+
+    @property
+    def _batch_rows(self) -> int:
+        """Return how many rows a forward pass takes: fewer where a registered network reads many tokens of each."""
+        tokens = sum(part.length for part in self.preprocessor.recipe.network_tokens)
+        return min(_LARGEST_BATCH_ROWS, max(1, _LARGEST_BATCH_TOKENS // tokens)) if tokens else _LARGEST_BATCH_ROWS
 
     def _run(self, inputs: Tensor) -> npt.NDArray[np.float32]:
         for forward in self._forwards:

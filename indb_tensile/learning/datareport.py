@@ -18,7 +18,7 @@ from indb_tensile.learning import leakage
 from indb_tensile.learning.columns import ColumnData, ColumnKind, ColumnRows, Mask, Rows, TableData
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.moments import FIT_BLOCK_NUMBERS, moments
-from indb_tensile.learning.preprocessor import Encoder, Preprocessor
+from indb_tensile.learning.preprocessor import Encoder, Preprocessor, TextEncoder
 from indb_tensile.learning.row_storage import gathered, row_blocks
 from indb_tensile.learning.splits import Hashes, Parts, Split, hash_ranges, row_hashes
 from indb_tensile.learning.targets import TargetEncoding
@@ -339,7 +339,7 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
         if name in numbers.scalings:
             own += f", scaled by {numbers.scalings[name].function}"
         yield name, f"{own}, and whether it is missing" if place in numbers.indicators else own
-    kinds: dict[str, Sequence[Encoder]] = {
+    kinds: dict[str, Sequence[Encoder | TextEncoder]] = {
         "text": recipe.all_texts,
         "time": recipe.times,
         "array": recipe.arrays,
@@ -350,6 +350,8 @@ def _encodings(preprocessor: Preprocessor) -> Iterator[tuple[str, str]]:
             yield encoder.name, f"{kind}: {len(encoder.outputs)} numbers"
     for tokens in recipe.tokens:
         yield tokens.name, f"text: the first {tokens.length} tokens, of {tokens.size} different ones"
+    for own_tokens in recipe.network_tokens:
+        yield own_tokens.name, f'text: the first {own_tokens.length} tokens of network "{own_tokens.network}"'
 
 
 def _value_facts(name: str, data: ColumnData, train: Rows, text: TextFacts | None) -> Iterator[Fact]:

@@ -8,16 +8,31 @@ from torch import nn
 from indb_tensile.errors import RequestError
 from indb_tensile.learning.layers import ACTIVATION_MODULES, Shape
 from indb_tensile.learning.member_mean import OutputKind
+from indb_tensile.learning.pretrained_vectors import PretrainedOptions
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_embeddings import EmbeddingOptions, RowEmbedding, RowLayout, TokenEmbedding
-from indb_tensile.learning.table_networks import CrossNetwork, FeatureTransformer, ResidualNetwork, WideAndDeep
+from indb_tensile.learning.table_networks import (
+    CrossNetwork,
+    EmbeddedDense,
+    FeatureTransformer,
+    ResidualNetwork,
+    WideAndDeep,
+)
 from indb_tensile.learning.tabm import TabM
 from indb_tensile.learning.token_networks import TextColumn, TextOptions
 
 _Values = Mapping[str, Any]
 
 
-def table_network(kind: str, values: _Values, input_shape: Shape, outputs: int, output_kind: OutputKind) -> nn.Module:
-    """Build the network of this kind for flat rows. Works on any device.
+def table_network(
+    kind: str,
+    values: _Values,
+    input_shape: Shape,
+    outputs: int,
+    output_kind: OutputKind,
+    network: RegisteredNetwork | None = None,
+) -> nn.Module:
+    """Build the network of this kind for flat rows. Works on any device. `network` is for the kind `pretrained`.
 
     Raises RequestError if `numbers` and `categories` are more than the numbers of a row.
     """
@@ -27,7 +42,7 @@ def table_network(kind: str, values: _Values, input_shape: Shape, outputs: int, 
         bins=values["bins"],
         frequencies=values["frequencies"],
         frequency_scale=values["frequency_scale"],
-        texts=TextOptions.of(values),
+        texts=PretrainedOptions.of(values, network) if kind == "pretrained" else TextOptions.of(values),
     )
     layout = _layout(kind, values, input_shape)
     if kind == "tabm":
@@ -93,6 +108,21 @@ def _transformer(values: _Values, layout: RowLayout, options: EmbeddingOptions, 
     )
 
 
+def _pretrained(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
+    if not layout.texts:
+        raise RequestError(
+            "architecture pretrained: no column is read as tokens",
+            hint='Name a column of texts in preprocess: {"encode": {"description": "tokens"}}.',
+        )
+    return EmbeddedDense(
+        RowEmbedding(layout, options),
+        values["hidden"],
+        outputs,
+        activation=ACTIVATION_MODULES[values["activation"]],
+        dropout=values["dropout"],
+    )
+
+
 def _crosses(values: _Values, layout: RowLayout, options: EmbeddingOptions, outputs: int) -> nn.Module:
     return CrossNetwork(
         RowEmbedding(layout, options),
@@ -119,4 +149,5 @@ _BUILDERS: dict[str, Callable[[_Values, RowLayout, EmbeddingOptions, int], nn.Mo
     "ft_transformer": _transformer,
     "dcn": _crosses,
     "wide_and_deep": _wide_and_deep,
+    "pretrained": _pretrained,
 }

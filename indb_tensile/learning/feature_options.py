@@ -32,7 +32,7 @@ class FeatureOptions:
     column becomes numbers (a list is the order of its texts), `categories` how many categories it has, `vocabulary`
     and `length` how many tokens there are and how many of a text are read, `missing` what a missing value becomes,
     and `paths` which values of documents become columns. If `embeds` is true, a text column for which `encode` says
-    nothing is embedded by the network.
+    nothing is embedded by the network. A network with `longest` reads no more tokens of a text than that.
     """
 
     standardize: bool | dict[str, bool]
@@ -44,6 +44,7 @@ class FeatureOptions:
     missing: Missing | dict[str, Any]
     paths: dict[str, dict[str, str]]
     embeds: bool = False
+    longest: int | None = None
 
     @classmethod
     def parse(cls, options: dict[str, Any]) -> "FeatureOptions":

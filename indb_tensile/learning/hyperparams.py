@@ -15,6 +15,9 @@ from indb_tensile.request.parameter_rules import fill_defaults
 _LEARNING_RATE = {"sgd": 0.05, "adam": 2e-3, "adamw": 2e-3, "adagrad": 1e-2, "rmsprop": 1e-3, "lion": 3e-4}
 _WEIGHT_DECAY = {"adamw": 1e-2, "lion": 1e-1}  # torch's default for adamw; 0 for all other optimizers
 _BETAS = {"lion": (0.9, 0.99)}  # the authors' default
+# Of a registered network: as in the papers of BERT and of LoRA. A head begins from nothing, as other networks do.
+_PRETRAINED_RATE = {"all": 1e-4, "lora": 1e-3, "head": None}
+_PRETRAINED_BATCH = 32  # the papers': a step of an encoder takes far more memory a row than one of a table's network
 _WARMUP = {"one_cycle": 0.3}  # torch's default; 0 for all other schedules
 _ONE_CYCLE_START = 25.0  # the highest rate by the first one, and
 _ONE_CYCLE_FALL = 1e4  # the first rate by the last one: torch's defaults
@@ -105,11 +108,20 @@ def settings_of(
     If the package chooses the network and the length of the training, it also chooses the size of an ensemble of
     `mlp` or `window_mlp`, unless the training `starts` from other weights.
     """
+    if architecture["type"] == "pretrained":
+        return TrainingSettings.parse(_of_pretrained(architecture, spec.hyperparams) | spec.hyperparams, rows)
     settings = TrainingSettings.parse(spec.hyperparams, rows)
     requested = spec.architecture["type"] != "auto" or {"epochs", "ensemble", "freeze"} & spec.hyperparams.keys()
     if starts or requested or architecture["type"] not in ("mlp", "window_mlp"):
         return settings
     return replace(settings, ensemble=training_length.members(rows))
+
+
+def _of_pretrained(architecture: Mapping[str, Any], hyperparams: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of a network that has learned already: small batches, and small steps if it goes on."""
+    rate = _PRETRAINED_RATE[architecture.get("train") or "head"]
+    scales = hyperparams.get("optimizer") in (None, "adam", "adamw")  # the rates are theirs
+    return {"batch_size": _PRETRAINED_BATCH} | ({"learning_rate": rate} if rate is not None and scales else {})
 
 
 def _defaults(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -325,6 +325,6 @@ def text_numbers(options: FeatureOptions, name: str, distinct: int | None, means
         case feature_options.EMBEDDED:
             return 1
         case feature_options.TOKENS:
-            return options.token_length(name) or LONGEST_CHOSEN
+            return options.token_length(name) or min(LONGEST_CHOSEN, options.longest or LONGEST_CHOSEN)
         case _:
             return 2

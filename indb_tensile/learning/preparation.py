@@ -26,6 +26,7 @@ from indb_tensile.learning.locked_relation import Connection, ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits, Statistics, estimate_memory
 from indb_tensile.learning.preprocessor import Preprocessor, choose_features, require_present
 from indb_tensile.learning.preprocessor_fitting import fit
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.relation_reader import read, require_same_numbers
 from indb_tensile.learning.requirements import AvailableMemory, Requirements
 from indb_tensile.learning.row_division import (
@@ -63,8 +64,8 @@ class Prepared:
     target, which take no part. `membership` is the rule that gives the part of each row. `report` is the data report.
     `chosen` names the values of `settings` and `early_stop` that were not requested but chosen for the number of
     rows. `forecast` are the series that a forecast learns from. `init_from` is the version that the weights are from,
-    or None. `auto_reason` says why `auto` stands for the
-    network; it is empty if the request names one.
+    or None. `auto_reason` says why `auto` stands for the network; it is empty if the request names one. `network` is
+    the registered network that the architecture begins with.
     """
 
     module: nn.Module
@@ -89,6 +90,7 @@ class Prepared:
     init_from: Mapping[str, Any] | None = None
     auto_reason: str = ""
     forecast: ForecastRows | None = None
+    network: RegisteredNetwork | None = None
 
 
 def prepare(
@@ -102,6 +104,7 @@ def prepare(
     memory: RowMemoryLimits | None = None,
     tell: Callable[[MemoryEstimate], None] = lambda _: None,
     start: StartingWeights | None = None,
+    network: RegisteredNetwork | None = None,
 ) -> Prepared:
     """Check the request, read the table in one transaction, and build the network and its data.
 
@@ -113,7 +116,7 @@ def prepare(
     weights of that version.
 
     Raises RequestError and its subclasses for faults that the user can correct, HostMemoryError if there is too
-    little memory now, and the errors of `assemble`.
+    little memory now, and the errors of `assemble`. `network` is the registered network of the architecture.
     """
     if snapshot is not None:
         owner_oid = None
@@ -159,7 +162,7 @@ def prepare(
         table = replace(table, sections=part_sections(table, snapshot, checked.split.tables))
     if spec.task is Task.FORECAST:
         return assemble_windows(window_table(table, spec), room)
-    return assemble(table, spec, room, consume=True, start=start)
+    return assemble(table, spec, room, consume=True, start=start, network=network)
 
 
 def _other_columns(checked: CheckedOptions, names: Sequence[str]) -> list[str]:
@@ -208,6 +211,7 @@ def assemble(
     consume: bool = False,
     start: StartingWeights | None = None,
     forecast: ForecastRows | None = None,
+    network: RegisteredNetwork | None = None,
 ) -> Prepared:
     """Prepare a training from a table that was already read. `forecast` are the series of a table of windows.
 
@@ -229,14 +233,16 @@ def assemble(
     texts = _texts(columns, features, checked.options)
     architecture = _resolve_architecture(spec, columns, features, len(train), texts)
     options = checked.options.embedding() if architectures.embeds(architecture) else checked.options
-    preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage)
+    preprocessor = _fit_preprocessor(columns, spec, options, target, features, train, table.storage, network)
     del columns  # which has copies of the documents' values
     if start is not None:
         preprocessor = start.keep_encoders(preprocessor, spec.preprocess)
     layout = preprocessor.layout | ({} if forecast is None else forecast.recipe.layout)
     architecture = architectures.with_layout(architecture, layout)
+    if network is not None:
+        architecture |= {"digest": network.digest}
     settings = _settings_for(spec, architecture, target, len(train), starts=start is not None)
-    module = _build_module(architecture, preprocessor, settings, room, start)
+    module = _build_module(architecture, preprocessor, settings, room, start, network)
     _require_batches(module, len(train), settings)
     facts = ReportInput(
         table=table, known=known, parts=parts, split=checked.split, preprocessor=preprocessor, options=options
@@ -270,6 +276,7 @@ def assemble(
         init_from=None if start is None else start.to_json(),
         auto_reason=_auto_reason(spec, architecture, len(train), texts),
         forecast=forecast,
+        network=network,
     )
 
 
@@ -345,12 +352,18 @@ def _build_module(
     settings: TrainingSettings,
     room: AvailableMemory | None,
     start: StartingWeights | None,
+    network: RegisteredNetwork | None,
 ) -> nn.Module:
     """Return the network with its first weights, if it fits in `room`."""
     shape, outputs, frozen = preprocessor.input_shape, preprocessor.target.outputs, settings.freeze or ()
     if room is not None:
         empty_module = architectures.build_without_memory(
-            architecture, shape, outputs, task=preprocessor.target.task, ensemble=settings.ensemble
+            architecture,
+            shape,
+            outputs,
+            task=preprocessor.target.task,
+            ensemble=settings.ensemble,
+            network=network,
         )
         architectures.freeze(empty_module, frozen)
         Requirements.of(empty_module, settings).check(room)
@@ -361,6 +374,7 @@ def _build_module(
         seed=settings.seed,
         task=preprocessor.target.task,
         ensemble=settings.ensemble,
+        network=network,
     )
     if start is not None:
         start.load_into(module)
@@ -441,6 +455,7 @@ def _fit_preprocessor(
     features: tuple[str, ...],
     train: Rows,
     storage: RowStorage,
+    network: RegisteredNetwork | None,
 ) -> Preprocessor:
     shape = architectures.natural_shape(spec.architecture, *_array_shapes(columns, features))
     return fit(
@@ -451,6 +466,7 @@ def _fit_preprocessor(
         train=train,
         input_shape=shape,
         storage=storage,
+        network=network,
     )
 
 

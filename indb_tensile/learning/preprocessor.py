@@ -23,6 +23,7 @@ from indb_tensile.learning.encoders import Arrays, Numbers, Times, require
 from indb_tensile.learning.feature_options import FeatureOptions
 from indb_tensile.learning.jsonrows import column_of, duration, named, number, single, truth
 from indb_tensile.learning.moments import Matrix
+from indb_tensile.learning.network_tokens import BoundTokens, NetworkTokenizer, NetworkTokens
 from indb_tensile.learning.row_storage import BLOCK_ROWS, row_blocks
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.text_encoders import (
@@ -42,8 +43,8 @@ Tensor32 = npt.NDArray[np.float32]
 
 # The version of the stored form; a reader refuses newer ones. In format 1 times have no `parts`. Format 3 adds sets
 # of labels, documents, intervals, scalings, and texts that are not one-hot. Format 4 adds `codes`, format 5 adds
-# targets of several values or labels, and `tokens`.
-FORMAT = 5
+# targets of several values or labels, and `tokens`. Format 6 adds `network_tokens`.
+FORMAT = 6
 NUMBERS = (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN)
 SCALARS = (*NUMBERS, ColumnKind.DURATION)
 TIMES = (ColumnKind.DATE, ColumnKind.TIME, ColumnKind.CLOCK)
@@ -57,8 +58,8 @@ _PLURALS = {
     ColumnKind.LABELS: "arrays of texts",
     ColumnKind.DOCUMENT: "json documents",
 }
-TextEncoder = Texts | Ordinals | Hashed | TargetMeans | Codes | Tokens
-Encoder = TextEncoder | Times | Arrays | LabelSets
+TextEncoder = Texts | Ordinals | Hashed | TargetMeans | Codes | Tokens | NetworkTokens
+Encoder = Texts | Ordinals | Hashed | TargetMeans | Codes | Tokens | BoundTokens | Times | Arrays | LabelSets
 TRANSFORM_BLOCK_NUMBERS = 1 << 20  # rows are encoded in float64, in blocks of this many numbers
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -100,12 +101,21 @@ class Recipe:
     fills: dict[str, str] = field(default_factory=dict)
     codes: tuple[Codes, ...] = ()
     tokens: tuple[Tokens, ...] = ()
+    network_tokens: tuple[NetworkTokens, ...] = ()
     singles: tuple[str, ...] = ()
 
     @property
     def all_texts(self) -> tuple[TextEncoder, ...]:
         """Return the encoders of all text columns."""
-        parts = (self.texts, self.ordinals, self.hashed, self.target_means, self.codes, self.tokens)
+        parts = (
+            self.texts,
+            self.ordinals,
+            self.hashed,
+            self.target_means,
+            self.codes,
+            self.tokens,
+            self.network_tokens,
+        )
         return tuple(chain[TextEncoder](*parts))
 
 
@@ -123,15 +133,17 @@ class Preprocessor:
         text_facts: tuple[TextFacts, ...] = (),
         of_training: Mapping[str, Matrix] = MappingProxyType({}),
         token_facts: tuple[TokenFacts, ...] = (),
+        tokenizer: NetworkTokenizer | None = None,
     ) -> None:
         self.recipe = recipe
         self.text_facts = text_facts
         self.of_training = of_training
         self.token_facts = token_facts
+        self.tokenizer = tokenizer
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "Preprocessor":
-        """Restore the preprocessor that `to_json` returned.
+    def from_json(cls, stored: Mapping[str, Any], tokenizer: NetworkTokenizer | None = None) -> "Preprocessor":
+        """Restore the preprocessor that `to_json` returned. `tokenizer` is that of the registered network it needs.
 
         Raises DatabaseError for anything else.
         """
@@ -141,7 +153,7 @@ class Preprocessor:
             raise DatabaseError(f"the stored preprocessing cannot be read: {error}") from error
         if not 1 <= recipe.format <= FORMAT:
             raise DatabaseError(f"the stored preprocessing has format {recipe.format}, this version reads {FORMAT}")
-        return cls(recipe)
+        return cls(recipe, tokenizer=tokenizer)
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as plain data that JSON can represent."""
@@ -196,6 +208,10 @@ class Preprocessor:
         """
         recipe = self.recipe
         layout = {"numbers": len(recipe.numbers.names), "categories": [codes.size for codes in recipe.codes]}
+        if recipe.network_tokens:
+            size = 1 if self.tokenizer is None else self.tokenizer.size
+            lengths = [part.length for part in recipe.network_tokens]
+            return layout | {"vocabularies": [size] * len(lengths), "lengths": lengths}
         if not recipe.tokens:
             return layout
         own = recipe.tokens
@@ -339,8 +355,17 @@ class Preprocessor:
     @cached_property
     def _others(self) -> tuple[Encoder, ...]:
         recipe = self.recipe
+        bound = [BoundTokens(tokens=part, tokenizer=self.tokenizer) for part in recipe.network_tokens]
         parts: list[Sequence[Encoder]] = [recipe.texts, recipe.times, recipe.arrays]
-        parts += [recipe.ordinals, recipe.hashed, recipe.target_means, recipe.labels, recipe.codes, recipe.tokens]
+        parts += [
+            recipe.ordinals,
+            recipe.hashed,
+            recipe.target_means,
+            recipe.labels,
+            recipe.codes,
+            recipe.tokens,
+            bound,
+        ]
         return tuple(encoder for part in parts for encoder in part)
 
 

@@ -12,6 +12,7 @@ from indb_tensile.learning.documents import with_derived
 from indb_tensile.learning.encoders import Arrays, Missing, Numbers, Times
 from indb_tensile.learning.feature_options import EMBEDDED, TOKENS, FeatureOptions
 from indb_tensile.learning.moments import Matrix
+from indb_tensile.learning.network_tokens import NetworkTokens, fit_network_tokens
 from indb_tensile.learning.preprocessor import (
     FORMAT,
     SCALARS,
@@ -21,6 +22,7 @@ from indb_tensile.learning.preprocessor import (
     Recipe,
     Tensor32,
 )
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_storage import MEMORY, RowStorage, row_blocks
 from indb_tensile.learning.targets import TargetEncoding
 from indb_tensile.learning.text_encoders import (
@@ -46,19 +48,21 @@ def fit(
     train: Rows,
     input_shape: tuple[int, ...] | None = None,
     storage: RowStorage = MEMORY,
+    network: RegisteredNetwork | None = None,
 ) -> Preprocessor:
     """Fit means, scales and categories to the `train` rows. Without `input_shape` a row is flat.
 
     `columns` includes the target, and may have the chosen paths of documents. `choose_features` has checked the
-    options. `storage` is for intermediate results that grow with the rows. Raises DataError if every feature is
-    constant, RequestError if the features do not fill `input_shape`.
+    options. `network` is the registered network that reads tokens. `storage` is for intermediate results that grow
+    with the rows. Raises DataError if every feature is constant, RequestError if the features do not fill
+    `input_shape`.
     """
     paths = options.document_paths([name for name in features if columns[name].kind is ColumnKind.DOCUMENT])
     columns = with_derived(columns, [path for path in paths if path.name not in columns], storage)
     encoded = [name for name in features if columns[name].kind is not ColumnKind.DOCUMENT]
     learned = _TrainingRows(columns, (*encoded, *(path.name for path in paths)), train)
     goal = _goal(target, ColumnRows(columns[target.name], train)) if target.name in columns else None
-    texts = _fit_texts(learned, options, goal, storage)
+    texts = _fit_texts(learned, options, goal, storage, network)
     labels = [
         LabelSets.fit(name, data, options.most_categories(name), options.missing_rule(name, data.kind))
         for name, data in _columns_of_kinds(learned, ColumnKind.LABELS)
@@ -92,6 +96,7 @@ def fit(
         fills=texts.fills,
         codes=tuple(texts.codes),
         tokens=tuple(texts.tokens),
+        network_tokens=tuple(texts.network_tokens),
         singles=tuple(name for name in features if columns[name].values.dtype == np.float32),
     )
     width = len(Preprocessor(recipe).outputs)
@@ -102,7 +107,9 @@ def fit(
             detail=f"The features are: {', '.join(features)}.",
         )
     facts = (*texts.facts, *(own for _, own in labels))
-    fitted = Preprocessor(replace(recipe, input_shape=shape), facts, texts.of_training, tuple(texts.token_facts))
+    tokenizer = None if network is None else network.tokenizer
+    recipe = replace(recipe, input_shape=shape)
+    fitted = Preprocessor(recipe, facts, texts.of_training, tuple(texts.token_facts), tokenizer)
     _require_different_rows(fitted, _TrainingRows(columns, features, train), features)
     return fitted
 
@@ -144,6 +151,7 @@ class _FittedTexts:
     target_means: list[TargetMeans] = field(default_factory=list)
     codes: list[Codes] = field(default_factory=list)
     tokens: list[Tokens] = field(default_factory=list)
+    network_tokens: list[NetworkTokens] = field(default_factory=list)
     facts: list[TextFacts] = field(default_factory=list)
     token_facts: list[TokenFacts] = field(default_factory=list)
     fills: dict[str, str] = field(default_factory=dict)
@@ -151,7 +159,11 @@ class _FittedTexts:
 
 
 def _fit_texts(
-    learned: "_TrainingRows", options: FeatureOptions, goal: Goal | None, storage: RowStorage
+    learned: "_TrainingRows",
+    options: FeatureOptions,
+    goal: Goal | None,
+    storage: RowStorage,
+    network: RegisteredNetwork | None,
 ) -> _FittedTexts:
     """Fit an encoder to each text column, as `encode` says. `goal` is the target of the training rows."""
     fitted = _FittedTexts()
@@ -174,6 +186,20 @@ def _fit_texts(
             codes, facts = Codes.fit(name, data, most, rule, fill)
             fitted.codes.append(codes)
             fitted.facts.append(facts)
+        elif encoding == TOKENS and network is not None:
+            own_tokens, own_facts = fit_network_tokens(
+                name,
+                data,
+                options.token_length(name),
+                rule,
+                fill,
+                network=network.name,
+                digest=network.digest,
+                positions=network.sizes.positions,
+                tokenizer=network.tokenizer,
+            )
+            fitted.network_tokens.append(own_tokens)
+            fitted.token_facts.append(own_facts)
         elif encoding == TOKENS:
             vocabulary, length = options.most_tokens(name), options.token_length(name)
             tokens, own_facts = Tokens.fit(name, data, vocabulary, length, rule, fill)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from indb_tensile.learning.pretrained_vectors import PretrainedOptions, PretrainedVectors
 from indb_tensile.learning.token_networks import TextColumn, TextOptions, TextVectors
 
 _FITTED_ROWS = 20_000  # quantiles of as many rows differ from those of all rows by less than a bin
@@ -56,7 +57,7 @@ class EmbeddingOptions:
     bins: int
     frequencies: int
     frequency_scale: float
-    texts: TextOptions
+    texts: TextOptions | PretrainedOptions
 
 
 class RowEmbedding(nn.Module):
@@ -67,7 +68,7 @@ class RowEmbedding(nn.Module):
         self.layout = layout
         self.numbers = _number_embedding(layout.numbers, options)
         self.categories = CategoryEmbedding(layout.categories, options.width) if layout.categories else None
-        self.texts = TextVectors(layout.texts, options.texts) if layout.texts else None
+        self.texts = _text_vectors(layout.texts, options.texts) if layout.texts else None
         embedded = 1 if self.numbers is None else options.width
         self.outputs = layout.numbers * embedded + layout.others + len(layout.categories) * options.width
         self.outputs += len(layout.texts) * options.texts.width
@@ -100,7 +101,7 @@ class TokenEmbedding(nn.Module):
         self.texts = None
         if layout.texts:
             self.texts = nn.Sequential(
-                TextVectors(layout.texts, options.texts), nn.Linear(options.texts.width, options.width)
+                _text_vectors(layout.texts, options.texts), nn.Linear(options.texts.width, options.width)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -266,6 +267,12 @@ def fit_embeddings(module: nn.Module, x: Tensor) -> None:
     for part in module.modules():
         if isinstance(part, PiecewiseLinearEmbedding):
             part.fit(x[::step, : part.weight.shape[0]])
+
+
+def _text_vectors(columns: tuple[TextColumn, ...], options: TextOptions | PretrainedOptions) -> nn.Module:
+    if isinstance(options, PretrainedOptions):
+        return PretrainedVectors(columns, options)
+    return TextVectors(columns, options)
 
 
 def _number_embedding(numbers: int, options: EmbeddingOptions) -> nn.Module | None:

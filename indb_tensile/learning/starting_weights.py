@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from indb_tensile.errors import RequestError
+from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import ModelBundle
 from indb_tensile.learning.encoders import Arrays, Numbers, Times
-from indb_tensile.learning.preprocessor import Encoder, Preprocessor, Recipe
+from indb_tensile.learning.preprocessor import Preprocessor, Recipe, TextEncoder
 from indb_tensile.learning.targets import TargetEncoding
-from indb_tensile.learning.text_encoders import Ordinals
+from indb_tensile.learning.text_encoders import LabelSets, Ordinals
 from indb_tensile.request.feature_rules import check_learned_features
 
-_Encoder = TypeVar("_Encoder", bound=Encoder)
+_Encoder = TypeVar("_Encoder", bound=TextEncoder | Times | Arrays | LabelSets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,12 +98,15 @@ class StartingWeights:
             labels=_keep(old.labels, new.labels, named),
             codes=_keep(old.codes, new.codes, named),
             tokens=_keep(old.tokens, new.tokens, named),
+            network_tokens=_keep(old.network_tokens, new.network_tokens, named),
         )
         recipe = replace(recipe, fills=_keep_fills(old, recipe))
         flat = new.input_shape == (len(fitted.outputs),)
-        width = len(Preprocessor(recipe).outputs)
+        width = len(Preprocessor(recipe, tokenizer=fitted.tokenizer).outputs)
         recipe = replace(recipe, input_shape=(width,)) if flat else recipe
-        return Preprocessor(recipe, fitted.text_facts, fitted.of_training, fitted.token_facts)
+        return Preprocessor(
+            recipe, fitted.text_facts, fitted.of_training, fitted.token_facts, tokenizer=fitted.tokenizer
+        )
 
     def load_into(self, module: nn.Module) -> None:
         """Copy the weights into a network of equal layers.
@@ -110,7 +114,8 @@ class StartingWeights:
         Layers are compared in their order and not by their names, because a dropout layer shifts the names. Raises
         RequestError that names the first layer that does not fit, with both shapes.
         """
-        own = module.state_dict()
+        kept = set(stored_names(module))
+        own = {name: tensor for name, tensor in module.state_dict().items() if name in kept}
         stored = self.bundle.weights
         places = _in_order(stored, self.bundle)
         for (name, tensor), old_name in zip(own.items(), places, strict=False):

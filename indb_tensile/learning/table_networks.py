@@ -100,6 +100,28 @@ class WideAndDeep(nn.Module):
         return cast(Tensor, self.wide(embedded) + self.deep(embedded))
 
 
+class EmbeddedDense(nn.Module):
+    """Fully connected layers behind an embedding; without hidden ones a linear model of it."""
+
+    def __init__(
+        self,
+        embedding: RowEmbedding,
+        hidden: Sequence[int],
+        outputs: int,
+        *,
+        activation: Activation,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.hidden = dense(embedding.outputs, hidden, activation, dropout)
+        self.last = nn.Linear(hidden[-1] if hidden else embedding.outputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map rows (batch, width) to (batch, outputs)."""
+        return cast(Tensor, self.last(self.hidden(self.embedding(x))))
+
+
 class FeatureTransformer(nn.Module):
     """Attention between the values of a row, each of which is a token. The first token has the answer."""
 

@@ -69,7 +69,7 @@ class Tokens:
         encoder = cls(name=name, merges=merges, length=length or LONGEST_CHOSEN, required=missing == "error")
         counts = encoder.token_counts(data, fill)
         if length is None:
-            encoder = cls(name=name, merges=merges, length=_chosen_length(counts), required=encoder.required)
+            encoder = cls(name=name, merges=merges, length=chosen_length(counts), required=encoder.required)
         whole = int((counts <= encoder.length).sum())
         facts = TokenFacts(
             name=name, pieces=encoder.size, length=encoder.length, known_rows=len(counts), whole_rows=whole
@@ -191,7 +191,7 @@ def _drawn(text: str) -> float:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") / 2**64
 
 
-def _chosen_length(counts: npt.NDArray[np.int64]) -> int:
+def chosen_length(counts: npt.NDArray[np.int64]) -> int:
     """Return the shortest power of two, within bounds, that holds most texts as a whole."""
     length = _SHORTEST_CHOSEN
     while length < LONGEST_CHOSEN and (counts <= length).sum() < _WHOLE_SHARE * len(counts):

@@ -96,6 +96,8 @@ ARCHITECTURES: dict[str, str] = {
     "tcn": "For forecasts: causal convolutions of growing dilation (Bai and others 2018), added to a learned mean of "
     "simple forecasts.",
     "window_lstm": "For forecasts: an LSTM over the steps of a window, added to a learned mean of simple forecasts.",
+    "pretrained": "A registered network that reads the columns of tokens, then fully connected layers. See "
+    "[Pretrained networks](../user/pretrained.md).",
     "boosting": "Scikit-learn's HistGradientBoosting, fitted on the processor without device memory.",
     "linear": "Scikit-learn's ridge or logistic regression, fitted on the processor without device memory.",
 }
@@ -137,6 +139,14 @@ ARCHITECTURE: dict[str, str] = {
     "text_kernel": "How many neighbouring tokens the convolution sees together.",
     "text_heads": "Attention heads of the text's transformer; must divide `text_width`.",
     "text_blocks": "Blocks of attention of the text's transformer.",
+    "from": "The name of the registered network (`tensile.network_list`).",
+    "train": "What learns: the `head` behind the network, the head and `lora`, or `all` of it.",
+    "lora": "The rank `r`, the factor `alpha` (additions are multiplied by `alpha` / `r`), the `dropout` before "
+    "them, and the `targets`, names of layers. Null: `r` 8, `alpha` 16, no dropout, query and value layers.",
+    "pooling": "Which vector of the network stands for a text: the `mean` of its tokens, the `first` or the `last`. "
+    "Null: `last` for gpt2, else `mean`.",
+    "digest": "The digest of the network. Null: that of the network when the training is enqueued; the request is "
+    "refused if the network has another one.",
     "vocabularies": "Numbers of different tokens of the columns of texts. Null: counted from the columns; any other "
     "numbers are refused.",
     "lengths": "Numbers of tokens of the columns of texts. Null: chosen with the columns; any other numbers are "

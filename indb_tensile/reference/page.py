@@ -161,6 +161,8 @@ def takes(rule: Mapping[str, Any]) -> str:
     if "length" in rest:
         few, many = rest.pop("length")
         text += f", {few} of them" if few == many else f", {few} to {many} of them"
+    if "rules" in rest:
+        text += " " + ", ".join(f"`{name}`" for name in rest.pop("rules"))
     if values is not None:
         text += (" or " if text else "") + ", ".join(f"`{value}`" for value in values)
     if kinds is not None:
@@ -177,6 +179,7 @@ _NOUNS = {
     "numbers": "list of numbers",
     "texts": "list of texts",
     "layers": "list of layers",
+    "object": "object of",
     "rule": "number",
     "weights": "numbers by class,",
     "encoding": "list of texts",

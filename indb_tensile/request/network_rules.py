@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import RequestError
 from .abbreviation import shown
 from .parameter_rules import Json, Rule, check_parameters, fill_defaults
+from .pretrained_rules import MOST_POSITIONS, MOST_VOCABULARY, PRETRAINED, check_pretrained
 
 ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
 SEQUENCE_OUTPUTS = ("last", "mean", "sequence")
@@ -146,6 +147,16 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
         **_LAYOUT,
         **WINDOW_LAYOUT,
     },
+    "pretrained": {
+        **PRETRAINED,
+        "hidden": _WIDTHS | {"default": []},
+        "activation": _ACTIVATION,
+        "dropout": _TABLE_DROPOUT,
+        **{name: rule for name, rule in _EMBEDDINGS.items() if not name.startswith("text_")},
+        "text_dropout": _DROPOUT | {"default": 0.1},
+        "vocabularies": _TOKEN_LAYOUT["vocabularies"] | {"maximum": MOST_VOCABULARY + 1},
+        "lengths": _TOKEN_LAYOUT["lengths"] | {"maximum": MOST_POSITIONS},
+    },
     "boosting": {
         "iterations": {"type": "integer", "minimum": 1, "maximum": 10000, "default": None},
         "patience": {"type": "integer", "minimum": 1, "maximum": 10000, "default": 20},
@@ -163,9 +174,13 @@ ARCHITECTURES: dict[str, dict[str, Rule]] = {
 }
 ESTIMATORS = ("boosting", "linear")  # of scikit-learn, fitted on the processor: they take no device memory
 # Networks that are no ensemble of several members already.
-ENSEMBLE_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if kind not in ("tabm", *ESTIMATORS))
+ENSEMBLE_ARCHITECTURES = tuple(
+    kind for kind, rules in ARCHITECTURES.items() if kind not in ("tabm", "pretrained", *ESTIMATORS)
+)
 FORECAST_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "horizon" in rules)
-TABLE_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "number_embedding" in rules)
+EMBEDDING_ARCHITECTURES = tuple(kind for kind, rules in ARCHITECTURES.items() if "number_embedding" in rules)
+# Those that need no registered network.
+TABLE_ARCHITECTURES = tuple(kind for kind in EMBEDDING_ARCHITECTURES if kind != "pretrained")
 _UNITS: Rule = {"type": "integer", "minimum": 1, "maximum": MOST_UNITS}
 _KERNEL: Rule = {"type": "integer", "minimum": 1, "maximum": 63}
 _PADDING: Rule = {"type": "integer", "minimum": 0, "maximum": 31}
@@ -251,8 +266,10 @@ def check_architecture(declaration: Json) -> Json:
     if kind == "layers":
         check_layers(checked["layers"])
     _check_widths(kind, checked.get("hidden") or [])
-    if kind in TABLE_ARCHITECTURES:
+    if kind in EMBEDDING_ARCHITECTURES:
         _check_embeddings(kind, checked)
+    if kind == "pretrained":
+        check_pretrained(checked)
     return {"type": kind} | checked
 
 
@@ -295,6 +312,7 @@ _SHAPING = (  # the parameters that decide the shapes of weights
     *("number_embedding", "embedding_width", "bins", "frequencies"),
     *("text_encoder", "text_width", "text_kernel", "text_blocks"),
     *("units", "layers"),
+    *("digest", "train", "lora"),
 )
 
 
@@ -332,12 +350,12 @@ def _check_embeddings(kind: str, checked: Json) -> None:
     """Raise RequestError for a parameter of another embedding, and for tokens that the heads do not divide."""
     values = fill_defaults(checked, ARCHITECTURES[kind])
     for name, (chooser, needed) in _ONLY_WITH.items():
-        if name in checked and values[chooser] != needed:
+        if name in checked and values.get(chooser) != needed:
             hint = f'Leave it out, or set "{chooser}" to {needed}.'
             message = f'architecture {kind}: "{name}" means nothing with {chooser} {values[chooser]}'
             raise RequestError(message, hint=hint)
     _check_heads(kind, values, "embedding_width", "heads")
-    if values["text_encoder"] == "transformer":
+    if values.get("text_encoder") == "transformer":
         _check_heads(kind, values, "text_width", "text_heads")
 
 

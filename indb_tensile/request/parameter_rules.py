@@ -1,9 +1,9 @@
 """Checks named parameters against a table of rules.
 
-A rule is a dictionary. Its `type` is integer, number, boolean, text, choice, integers, numbers, texts, layers or
-weights (a word of `values`, or numbers by name). `minimum` and `maximum` are inclusive, `above` and `below` are
-exclusive, and `length` limits the length of a list. A parameter without `default` is required. If the default is
-None, a worker computes the value.
+A rule is a dictionary. Its `type` is integer, number, boolean, text, choice, integers, numbers, texts, layers,
+weights (a word of `values`, or numbers by name) or object (whose own parameters have the `rules`). `minimum` and
+`maximum` are inclusive, `above` and `below` are exclusive, and `length` limits the length of a list. A parameter
+without `default` is required. If the default is None, a worker computes the value.
 """
 
 import math
@@ -67,6 +67,8 @@ def fits(value: Any, rule: Rule) -> bool:
     kind = rule["type"]
     if kind == "choice":
         return isinstance(value, str) and value in rule["values"]
+    if kind == "object":
+        return isinstance(value, dict)  # the owner of the rule checks its parameters
     if kind == "layers":
         return isinstance(value, list | tuple) and all(isinstance(item, dict) for item in value)
     if kind == "weights":
@@ -94,6 +96,8 @@ def wanted(rule: Rule) -> str:
     """Describe in words which values a parameter accepts."""
     if rule["type"] == "choice":
         return "one of " + ", ".join(rule["values"])
+    if rule["type"] == "object":
+        return f"an object of {', '.join(rule['rules'])}"
     if rule["type"] == "weights":
         return f"{' or '.join(rule['values'])}, or an object with a number of at least {rule['minimum']} by class"
     words = (("minimum", "at least"), ("above", "above"), ("maximum", "at most"), ("below", "below"))

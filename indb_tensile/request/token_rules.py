@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..errors import RequestError
-from .network_rules import TABLE_ARCHITECTURES
+from .network_rules import EMBEDDING_ARCHITECTURES
 from .parameter_rules import Json
 
 TOKENS = "tokens"
@@ -21,15 +21,20 @@ def check_tokens(architecture: Json, preprocess: Json) -> None:
     Both arguments have been checked.
     """
     kind = architecture["type"]
-    if names_tokens(preprocess) and kind not in ("auto", *TABLE_ARCHITECTURES):
+    if names_tokens(preprocess) and kind not in ("auto", *EMBEDDING_ARCHITECTURES):
         raise RequestError(
             f'preprocess: "encode" is tokens, which architecture {kind} does not read',
-            hint=f"Give one of auto, {', '.join(TABLE_ARCHITECTURES)}, or another encoding.",
+            hint=f"Give one of auto, {', '.join(EMBEDDING_ARCHITECTURES)}, or another encoding.",
         )
     if architecture.get("input_shape") is not None and names_tokens(preprocess):
         raise RequestError(
             'preprocess: "encode" is tokens, and architecture auto has an "input_shape"',
             hint='Leave "input_shape" out.',
+        )
+    if kind == "pretrained" and "vocabulary" in preprocess:
+        raise RequestError(
+            'preprocess: "vocabulary" means nothing with architecture pretrained',
+            hint="Leave it out: the registered network has its own tokens.",
         )
     for option in ("vocabulary", "length"):
         _check_option(option, preprocess)

@@ -22,6 +22,7 @@ from .inherited_arguments import LastRun, fitting, fitting_task, fitting_transfo
 from .pinned_settings import OUTPUTS, pinned
 from .query_source import describe_query
 from .refusals import NOT_SUPPORTED, RefusalError
+from .registered_networks import check_network_use, with_network
 from .snapshot_copy import make_snapshot, require_writable
 from .spi import Json, Plpy, callers_path, fetch, qualified
 from .split_column import check_split_values, choose_split_column, read_shares
@@ -167,7 +168,7 @@ def _resolve_columns(
         "relation": {"oid": table.oid, "schema": table.schema, "name": table.name},
         "target": target.name,
         "task": task,
-        "architecture": training_arguments.architecture(request, before),
+        "architecture": with_network(plpy, training_arguments.architecture(request, before)),
         "hyperparams": training_arguments.hyperparams(request, before),
         "features": features,
         "exclude": exclude,
@@ -200,6 +201,7 @@ def _resolve_columns(
     check_ensemble(spec["architecture"], spec["hyperparams"], starts=start is not None)
     check_targets_of_estimator(spec["architecture"], task, several=target.kind in ("array", "integers"))
     check_tokens(spec["architecture"], spec["preprocess"])
+    check_network_use(plpy, spec)
     if start is not None:
         start.check(spec, [column.name for column in used_columns(table, spec)])
         spec["init_from"] = start.to_spec()

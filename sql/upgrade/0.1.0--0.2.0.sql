@@ -439,3 +439,47 @@ create table tensile.device_job_samples (
   foreign key (worker_id, at) references tensile.device_samples on delete cascade
 );
 create index device_job_samples_job on tensile.device_job_samples (job_id, at);
+
+-- Registered networks -------------------------------------------------------------------------------------------
+
+create table tensile.networks (
+  network_id bigint generated always as identity primary key,
+  name text not null,
+  digest text not null,
+  family text not null,
+  config jsonb not null,
+  tokenizer text not null,
+  parameters bigint not null,
+  weights_bytes bigint not null,
+  imported_by name not null default current_user,
+  imported_at timestamptz not null default now(),
+  constraint networks_name_is_short check (length(name) between 1 and 200),
+  constraint networks_name_is_printable
+    check (name !~ '[\u0001-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]'),
+  constraint networks_digest_is_sha256 check (digest ~ '^[0-9a-f]{64}$'),
+  constraint networks_config_is_small check (octet_length(config::text) <= 65536),
+  constraint networks_tokenizer_is_small check (octet_length(tokenizer) <= 33554432),
+  constraint networks_weights_are_bounded check (weights_bytes between 1 and 8589934592 and parameters > 0)
+);
+create unique index networks_name on tensile.networks (name);
+create index networks_digest on tensile.networks (digest);
+
+create table tensile.network_chunks (
+  network_id bigint not null references tensile.networks on delete cascade,
+  chunk_no integer not null,
+  chunk bytea not null,
+  primary key (network_id, chunk_no),
+  constraint network_chunks_count_from_zero check (chunk_no >= 0),
+  constraint network_chunks_are_bounded check (octet_length(chunk) <= 8388608)
+);
+alter table tensile.network_chunks alter column chunk set storage external;
+
+create table tensile.network_privileges (
+  network_id bigint not null references tensile.networks on delete cascade,
+  grantee_oid oid not null,
+  grantee_name name not null,
+  granted_by name not null default current_user,
+  granted_at timestamptz not null default now(),
+  installation uuid not null default tensile.installation(),
+  primary key (network_id, grantee_oid, installation)
+);

@@ -23,6 +23,7 @@ from indb_tensile.learning.copyrows import Segment
 from indb_tensile.learning.relation_scan import ScannedColumns, scan
 from indb_tensile.messages import TrainerLink
 
+from ..registered_networks import registered
 from ..training import niceness
 from ..training.patient_session import PatientSession
 from ..training.progress_signs import ProgressSigns
@@ -56,7 +57,7 @@ class PredictionRun:
                 return
             snapshot = session.run(lambda c: snapshots.find_snapshot(c, self._job.job))
             stored = session.run(lambda c: models.load_version(c, ModelVersionId(self._wish.version_id)))
-            predictor = ModelPredictor.load(stored.bundle, stored.weights)
+            predictor = ModelPredictor.load(stored.bundle, stored.weights, registered(stored.network))
             with PatientSession(self._settings.dsn, application_name=f"{self._name} (writing)") as writer:
                 # A locked table is not waited for: the job returns to the queue.
                 session.waiting(

@@ -45,7 +45,10 @@ def main() -> int:
         Store(shared.dsn, "analyst", shared.device, shared.threads) as store,
     ):
         _serve(
-            link, AnalystDispatcher(Explainer(store.latencies, store.latency_predictor, shared, store.outlook)).answer
+            link,
+            AnalystDispatcher(
+                Explainer(store.latencies, store.latency_predictor, shared, store.outlook, store.network)
+            ).answer,
         )
     return 0
 

@@ -5,7 +5,7 @@ device, else those of the latency predictor, else, if no predictor is trained, t
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from indb_tensile.device import hardware
 from indb_tensile.executor.capture.capture import CapturedStep, capture_evaluation, capture_training
 from indb_tensile.executor.latency.latency_predictor import Predictor, predict_latencies
 from indb_tensile.job import JobId
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook, StartForecast, foretell_start
 from indb_tensile.scheduler.completion.demand import JobDemand
 from indb_tensile.scheduler.graph import StepGraph
@@ -52,6 +53,7 @@ Row = dict[str, Any]
 # Latency in ns and workspace in bytes of known operators, by signature.
 Known = dict[str, tuple[int, int]]
 Measured = Callable[[Iterable[str]], Known]
+FindNetwork = Callable[[Mapping[str, Any], int], RegisteredNetwork | None]
 Foretells = Callable[[], Predictor | None]  # None if no predictor is trained for this kind of device
 
 
@@ -106,8 +108,13 @@ class Explainer:
         predictor: Foretells,
         settings: config.Settings,
         outlook: Callable[[], Outlook | None] = lambda: None,
+        network: FindNetwork = lambda architecture, owner_oid: None,
     ) -> None:
-        """`outlook` returns what the jobs on the device still need, or None if that is not known."""
+        """`outlook` returns what the jobs on the device still need, or None if that is not known.
+
+        `network` returns the registered network of an architecture that this owner may use, or None if it has none.
+        """
+        self._network = network
         self._outlook = outlook
         self._measured = measured
         self._predictor = predictor
@@ -121,7 +128,8 @@ class Explainer:
 
         Raises RequestError and its kinds for a request that could not be trained either.
         """
-        training = outline(request.spec, request.columns, request.rows, request.shares)
+        network = self._network(request.spec.architecture, request.owner_oid)
+        training = outline(request.spec, request.columns, request.rows, request.shares, network)
         steps = _capture_graphs(training)
         measured = self._measured(_signatures(steps))
         predictor = self._predictor()

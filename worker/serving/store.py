@@ -1,13 +1,13 @@
 """Reads model versions and latencies from the catalog, on a connection that survives restarts of the database."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from socket import gethostname
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 
-from indb_tensile.catalog import jobs, models, outlooks, plans, predictors
+from indb_tensile.catalog import jobs, models, networks, outlooks, plans, predictors
 from indb_tensile.catalog.connection import WORK_LOCK_TIMEOUT_MS, Connection, LockedError, Session, UnreachableError
 from indb_tensile.catalog.models import StoredVersion
 from indb_tensile.device import backend
@@ -15,8 +15,10 @@ from indb_tensile.errors import DatabaseError, UnavailableError
 from indb_tensile.executor.latency import latency_predictor
 from indb_tensile.job import ModelVersionId
 from indb_tensile.learning.artifacts import ModelPredictor
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.scheduler.admission.outlook import Outlook
 
+from ..registered_networks import registered
 from .identity import DatabaseIdentity, read_identity
 
 # The client is connected to the same database: an outage is short, or the client has lost its connection too.
@@ -55,8 +57,8 @@ class Store:
         """
         stored = self._run(lambda connection: _load(connection, version), f"version {version}")
         return Loaded(
-            predictor=ModelPredictor.load(stored.bundle, stored.weights),
-            size_bytes=len(stored.weights),
+            predictor=ModelPredictor.load(stored.bundle, stored.weights, registered(stored.network)),
+            size_bytes=len(stored.weights) + (0 if stored.network is None else len(stored.network.weights)),
             owner_oid=stored.owner_oid,
         )
 
@@ -74,6 +76,16 @@ class Store:
     def outlook(self) -> Outlook | None:
         """Return what the jobs on this host's device still need, or None if no controller has recorded it."""
         return self._run(lambda connection: outlooks.load_outlook(connection, gethostname()), "the device's outlook")
+
+    def network(self, architecture: Mapping[str, Any], owner_oid: int) -> RegisteredNetwork | None:
+        """Return the registered network of an architecture without its weights, if this role may train from it.
+
+        Raises MissingError if there is no such network, DatabaseError if it cannot be read.
+        """
+        described = self._run(
+            lambda c: networks.describe_network(c, architecture, owner_oid), "the registered network"
+        )
+        return registered(described)
 
     def _run(self, action: Callable[[Connection], T], subject: str) -> T:
         try:

@@ -4,7 +4,7 @@ No rows are read and no tensors are allocated: the network is built on the meta 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from indb_tensile.learning.forecast_table import forecast_columns
 from indb_tensile.learning.hyperparams import TrainingSettings, settings_of
 from indb_tensile.learning.memory_estimate import text_numbers
 from indb_tensile.learning.preprocessor import SCALARS
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_weights import WeightOptions
 from indb_tensile.learning.splits import Split
 from indb_tensile.learning.weighted_losses import loss_for
@@ -75,7 +76,13 @@ class TrainingOutline:
         return loss_for(self.module, self.task, self.settings, weighted=self.weighted, forecast=self.forecast)
 
 
-def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shares | None = None) -> TrainingOutline:
+def outline(
+    spec: JobSpec,
+    columns: list[ColumnSummary],
+    rows: int,
+    shares: Shares | None = None,
+    network: RegisteredNetwork | None = None,
+) -> TrainingOutline:
     """Return the training that this specification describes. Raises RequestError if it cannot be built.
 
     `shares` are the shares of rows that test and validate, if a column of the table says which rows do. For the rows
@@ -96,12 +103,14 @@ def outline(spec: JobSpec, columns: list[ColumnSummary], rows: int, shares: Shar
     architecture = _resolve_architecture(spec, features, train_rows, options)
     if architectures.embeds(architecture):
         options = options.embedding()
+    if network is not None:
+        options = replace(options, longest=network.sizes.positions)
     input_shape = _input_shape(spec, features, options, outputs)
-    architecture = architectures.with_layout(architecture, _layout(features, options))
+    architecture = architectures.with_layout(architecture, _layout(features, options, network))
     settings = settings_of(spec, architecture, train_rows, starts=spec.init_from is not None)
     plan = batch_plan(train_rows, settings)
     module = architectures.build_without_memory(
-        architecture, input_shape, outputs, task=spec.task, ensemble=settings.ensemble
+        architecture, input_shape, outputs, task=spec.task, ensemble=settings.ensemble, network=network
     )
     architectures.freeze(module, settings.freeze or ())
     return TrainingOutline(
@@ -210,7 +219,9 @@ def _array_shapes(features: list[ColumnSummary]) -> tuple[tuple[Shape, ...], boo
     return arrays, len(features) == 1 and bool(arrays)
 
 
-def _layout(features: list[ColumnSummary], options: FeatureOptions) -> dict[str, Any]:
+def _layout(
+    features: list[ColumnSummary], options: FeatureOptions, network: RegisteredNetwork | None
+) -> dict[str, Any]:
     """Return the counts that `Preprocessor.layout` has after the encoders are fitted, of tokens at most."""
     embedded = [
         min(column.distinct or 0, options.most_categories(column.name)) + 2
@@ -226,7 +237,8 @@ def _layout(features: list[ColumnSummary], options: FeatureOptions) -> dict[str,
     if not read:
         return layout
     lengths = [text_numbers(options, name, None) for name in read]
-    return layout | {"vocabularies": [options.most_tokens(name) for name in read], "lengths": lengths}
+    sizes = [options.most_tokens(name) if network is None else network.tokenizer.size for name in read]
+    return layout | {"vocabularies": sizes, "lengths": lengths}
 
 
 def _input_shape(spec: JobSpec, features: list[ColumnSummary], options: FeatureOptions, outputs: int) -> Shape:

@@ -19,6 +19,7 @@ from indb_tensile.executor.capture.optimizer import AVERAGE, state_name
 from indb_tensile.executor.run.runner import Runner
 from indb_tensile.executor.run.state import STEPS_NAME, State, restore_rng_state, rng_state
 from indb_tensile.job import Phase
+from indb_tensile.learning.architectures import stored_names
 from indb_tensile.learning.artifacts import CheckpointView
 from indb_tensile.learning.batch_order import batch_plan, batches, ordered_batches
 from indb_tensile.learning.batch_prefetch import BatchPrefetcher
@@ -77,6 +78,7 @@ class EpochLoop:
     _checkpoint_retry: CheckpointRetry = field(init=False)
     _orders: ControllerOrders = field(init=False)
     _best: BestWeights = field(init=False)
+    _stored: tuple[str, ...] = field(init=False)  # the parameters and buffers that a version has
     _measured_at: float = 0.0
     _recorded_at: float = field(default_factory=time.monotonic)
     _validated_s: float = math.inf  # duration of the last validation
@@ -91,8 +93,9 @@ class EpochLoop:
         train = self.prepared.train
         self._sources = row_sources(train.storage, train.x, train.y, self.prepared.settings.batch_size)
         self.early_stop = self.prepared.early_stop
-        sizes_bytes = {name: tensor.nbytes for name, tensor in self.prepared.module.state_dict().items()}
-        self._best = BestWeights(sizes_bytes, self.best_directory)
+        self._stored = stored_names(self.prepared.module)
+        weights = self.prepared.module.state_dict()
+        self._best = BestWeights({name: weights[name].nbytes for name in self._stored}, self.best_directory)
         self._checkpoint_retry = CheckpointRetry(self.checkpointing, self.progress_writer)
         self._work = work_of(self.prepared, self.steps)
         self._remaining = Remaining(self._work)
@@ -147,7 +150,7 @@ class EpochLoop:
         With early stopping these are the weights of the best epoch, else those of the last one.
         """
         best_epoch = self.early_stop.best_epoch + 1 if self._best else self.epochs_done
-        weights = self._best.read() if self._best else self._weights(self.prepared.module.state_dict())
+        weights = self._best.read() if self._best else self._weights(self._stored)
         self._best.close()
         return Trained(weights=weights, epochs=self.epochs_done, best_epoch=best_epoch)
 
@@ -348,7 +351,8 @@ class EpochLoop:
         The view reads one tensor at a time while the checkpoint is saved.
         """
         state, best, module = self.state, self._best, set(self.prepared.module.state_dict())
-        current_tensors = state.tensors | {STEPS_NAME: torch.tensor(state.steps)}
+        current_tensors = {name: tensor for name, tensor in state.tensors.items() if name not in self._unchanged}
+        current_tensors[STEPS_NAME] = torch.tensor(state.steps)
         current_names = {f"{'weights' if name in module else 'optimizer'}/{name}": name for name in current_tensors}
         best_specs = {f"weights/{_BEST}{name}": spec for name, spec in best.specs.items()}
         generator = rng_state(state.device)
@@ -383,7 +387,7 @@ class EpochLoop:
         position = checkpoint.position
         best = {name: tensor for name, tensor in checkpoint.weights.items() if name.startswith(_BEST)}
         current = {name: tensor for name, tensor in checkpoint.weights.items() if name not in best}
-        self.state.load(current | checkpoint.optimizer)
+        self.state.load(current | checkpoint.optimizer | self._network_weights())
         restore_rng_state(checkpoint.random["torch"], self.state.device)
         if best:
             self._best.keep(lambda names: {name: best[_BEST + name] for name in names})
@@ -394,6 +398,16 @@ class EpochLoop:
         self.steps_done = int(position.get("steps_done", 0))
         if self.steps_done:
             self._losses = Losses.from_json(position["losses"])
+
+    @property
+    def _unchanged(self) -> frozenset[str]:
+        """The weights of a registered network that training leaves as they are, which no checkpoint has."""
+        return frozenset(self.prepared.module.state_dict()).difference(self._stored)
+
+    def _network_weights(self) -> dict[str, torch.Tensor]:
+        names = self._unchanged
+        exported = self.state.export(names) if names else {}
+        return {name: exported[name] for name in names}
 
 
 _RANDOM = "random/torch"

@@ -31,7 +31,8 @@ from indb_tensile.learning.result_report import report_result
 from indb_tensile.learning.series_report import best_baseline, report_baselines
 from indb_tensile.request.estimator_rules import is_estimator
 
-from ..captured_steps import parameters_of
+from ..captured_steps import parameters_of, trained_parameters_of
+from ..registered_networks import registered
 from .training_events import data_facts, training_facts
 
 log = logging.getLogger("trainer")
@@ -75,6 +76,7 @@ def judge(prepared: Prepared, weights: dict[str, torch.Tensor]) -> Judgement:
         ensemble=prepared.settings.ensemble,
         baseline=baseline_input(prepared.train.x, prepared.preprocessor),
         forecast=None if prepared.forecast is None else prepared.forecast.recipe,
+        network=prepared.network,
     )
     if prepared.forecast is not None:
         return _judge_forecast(prepared, bundle, prepared.forecast)
@@ -170,6 +172,8 @@ def _numbers(prepared: Prepared) -> int:
     """Return how many numbers the model has learned."""
     if is_estimator(prepared.architecture):
         return int(cast(Any, prepared.module).numbers)
+    if prepared.network is not None:
+        return trained_parameters_of(prepared.module)
     return parameters_of(prepared.module)
 
 
@@ -192,7 +196,7 @@ def _evaluate_incumbent(session: Session, version: ModelVersionId, prepared: Pre
     rows = prepared.held_out
     try:
         stored = session.run(lambda c: models.load_version(c, version))
-        predictor = ModelPredictor.load(stored.bundle, stored.weights)
+        predictor = ModelPredictor.load(stored.bundle, stored.weights, registered(stored.network))
         if prepared.forecast is not None:
             return _evaluate_forecast(predictor, prepared.forecast, prepared.metric)
         reason = why_incomparable(predictor.preprocessor, prepared.preprocessor, rows)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from indb_tensile import config
-from indb_tensile.catalog import models, snapshots
+from indb_tensile.catalog import models, networks, snapshots
 from indb_tensile.catalog.reader_connection import open_reader, reader_dsn
 from indb_tensile.device.hardware import (
     disk_free_bytes,
@@ -20,11 +20,13 @@ from indb_tensile.learning.artifacts import ModelBundle
 from indb_tensile.learning.locked_relation import ReadLimits
 from indb_tensile.learning.memory_estimate import MemoryEstimate, RowMemoryLimits
 from indb_tensile.learning.preparation import Prepared, prepare
+from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.requirements import AvailableMemory
 from indb_tensile.learning.row_storage import FileStorage
 from indb_tensile.learning.starting_weights import StartingWeights
 from indb_tensile.messages import Assign
 
+from ..registered_networks import registered
 from .patient_session import PatientSession
 from .progress_writer import ProgressWriter
 
@@ -50,6 +52,7 @@ class RowReading:
         progress_writer.enter(Phase.READING)
         job = self._job.job
         start = self._start(session)
+        network = self._network(session, start)
         snapshot = session.run(lambda c: snapshots.find_snapshot(c, job))
 
         def tell(need: MemoryEstimate) -> None:
@@ -60,7 +63,7 @@ class RowReading:
             progress_writer.tell("reading", figures)
 
         # A locked table is not waited for: the job returns to the queue, and its trainer is free for another job.
-        return session.waiting(lambda: self._read_once(snapshot, start, tell), wait_for_locks=False)
+        return session.waiting(lambda: self._read_once(snapshot, start, network, tell), wait_for_locks=False)
 
     def _row_memory(self) -> RowMemoryLimits:
         directory = rows_directory(self._settings)
@@ -78,11 +81,23 @@ class RowReading:
         if wish is None:
             return None
         stored = session.run(lambda c: models.load_init_version(c, self._job, wish))
-        bundle = ModelBundle.load(stored.bundle, stored.weights).first_member()
+        bundle = ModelBundle.load(stored.bundle, stored.weights, registered(stored.network)).first_member()
         return StartingWeights(model=stored.model, version=stored.number, bundle=bundle)
 
+    def _network(self, session: PatientSession, start: StartingWeights | None) -> RegisteredNetwork | None:
+        """Load the registered network of the job's architecture, which may be that of the version to start from."""
+        architecture = self._job.spec.architecture
+        if architecture["type"] == "auto" and start is not None:
+            architecture = start.architecture
+        stored = session.run(lambda c: networks.load_network_of_job(c, self._job.job, architecture))
+        return registered(stored)
+
     def _read_once(
-        self, snapshot: Snapshot | None, start: StartingWeights | None, tell: Callable[[MemoryEstimate], None]
+        self,
+        snapshot: Snapshot | None,
+        start: StartingWeights | None,
+        network: RegisteredNetwork | None,
+        tell: Callable[[MemoryEstimate], None],
     ) -> Prepared:
         """Read the rows on a separate connection, which is closed after the read."""
         memory = self._row_memory()
@@ -98,6 +113,7 @@ class RowReading:
                 memory=memory,
                 tell=tell,
                 start=start,
+                network=network,
             )
 
     def _room(self) -> AvailableMemory | None:

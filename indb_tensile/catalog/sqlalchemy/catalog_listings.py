@@ -11,6 +11,7 @@ from indb_tensile.catalog.sqlalchemy.catalog_tables import job_events, job_progr
 from indb_tensile.catalog.sqlalchemy.catalog_tables import jobs as job_rows
 from indb_tensile.catalog.sqlalchemy.catalog_views import (
     model_list,
+    network_list,
     stat_device,
     stat_jobs,
     stat_queue,
@@ -161,6 +162,15 @@ MODELS = Listing(
         "until": is_until(model_list.c.trained_at),
     },
     order=(model_list.c.model.asc(),),
+)
+
+NETWORKS = Listing(
+    name="networks",
+    source=network_list,
+    columns=_columns(network_list),
+    names={},
+    filters={},
+    order=(network_list.c.network.asc(),),
 )
 
 WORKERS = Listing(

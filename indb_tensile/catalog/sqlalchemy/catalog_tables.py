@@ -133,6 +133,40 @@ model_privileges = Table(
     Column("installation", Uuid, nullable=False),
 )
 
+networks = Table(
+    "networks",
+    metadata,
+    Column("network_id", BigInteger, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("family", Text, nullable=False),
+    Column("config", JSONB, nullable=False),
+    Column("tokenizer", Text, nullable=False),
+    Column("parameters", BigInteger, nullable=False),
+    Column("weights_bytes", BigInteger, nullable=False),
+    Column("imported_by", Name, nullable=False),
+    Column("imported_at", TIME, nullable=False),
+)
+
+network_chunks = Table(
+    "network_chunks",
+    metadata,
+    Column("network_id", BigInteger, ForeignKey("networks.network_id"), primary_key=True),
+    Column("chunk_no", Integer, primary_key=True),
+    Column("chunk", LargeBinary, nullable=False),
+)
+
+network_privileges = Table(
+    "network_privileges",
+    metadata,
+    Column("network_id", BigInteger, ForeignKey("networks.network_id"), primary_key=True),
+    Column("grantee_oid", OID, primary_key=True),
+    Column("grantee_name", Name, nullable=False),
+    Column("granted_by", Name, nullable=False),
+    Column("granted_at", TIME, nullable=False),
+    Column("installation", Uuid, primary_key=True),
+)
+
 workers = Table(
     "workers",
     metadata,

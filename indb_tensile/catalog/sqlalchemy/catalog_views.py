@@ -332,6 +332,22 @@ deployment_history = _view(
     Column("reason", Text),
 )
 
+network_list = _view(
+    "network_list",
+    Column("network", Text),
+    Column("family", Text),
+    Column("parameters", BigInteger),
+    Column("weights_bytes", BigInteger),
+    Column("width", Integer),
+    Column("layers", Integer),
+    Column("positions", Integer),
+    Column("vocabulary", Integer),
+    Column("grantees", ARRAY(Name)),
+    Column("digest", Text),
+    Column("imported_by", Name),
+    Column("imported_at", TIME),
+)
+
 model_list = _view(
     "model_list",
     Column("model", Text),

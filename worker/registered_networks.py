@@ -1,0 +1,11 @@
+"""Turns a registered network, as the catalog has it, into the one that trainings and predictions use."""
+
+from indb_tensile.catalog.networks import StoredNetwork
+from indb_tensile.learning.registered_network import RegisteredNetwork
+
+
+def registered(stored: StoredNetwork | None) -> RegisteredNetwork | None:
+    """Return the network, or None if there is none. Raises DatabaseError if it is not what was registered."""
+    if stored is None:
+        return None
+    return RegisteredNetwork.of_stored(stored.name, stored.digest, stored.config, stored.tokenizer, stored.weights)
