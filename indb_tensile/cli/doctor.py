@@ -60,7 +60,7 @@ def doctor(dsn: str | None, as_json: bool) -> None:
     Exits with 1 if there is a fault.
     """
     passed = True
-    for check in _checks(dsn):
+    for check in checks(dsn):
         passed = passed and check["ok"]
         if as_json:
             print_json(check)
@@ -107,7 +107,8 @@ def _check(name: str, passed: bool, finding: str, mend: str) -> Row:
     return {"check": name, "ok": passed, "found": plain(finding), "mend": None if passed else plain(mend)}
 
 
-def _checks(dsn: str | None) -> Iterator[Row]:
+def checks(dsn: str | None) -> Iterator[Row]:
+    """Check this machine and the database, and yield each finding when it is known."""
     yield from _machine()
     embedded = named_database(dsn) is None
     yield from device(_settings_environment() if embedded else os.environ)

@@ -84,6 +84,14 @@ COMMANDS = {
         "job_commands:metrics",
         "Show the losses and metrics of a job after each epoch, a chart of both losses, and the baseline's metric.",
     ),
+    "logs": LazyCommand(
+        "report_command:logs",
+        "Print the lines of the controller's log that name the job, with their tracebacks, the oldest first.",
+    ),
+    "report": LazyCommand(
+        "report_command:report",
+        "Write everything that is needed to understand what happened to a job into one file: a support bundle.",
+    ),
     "train": LazyCommand(
         "job_commands:train", "Enqueue a training of MODEL on the table RELATION and print the job's number."
     ),

@@ -247,3 +247,12 @@ select coalesce(sum(u.device_s), 0)::double precision as device_s,
 
 -- metric_models --
 select count(*) as models, coalesce(sum(m.versions), 0)::bigint as versions from tensile.model_list as m;
+
+-- request --
+select j.spec from tensile.jobs as j where j.job_id = %(job)s;
+
+-- settings --
+select s.name, s.value, s.default_value, s.changed_at from tensile.setting_list as s order by s.name;
+
+-- server_versions --
+select public.tensile_version() as catalog, current_setting('server_version') as postgresql;

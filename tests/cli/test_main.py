@@ -76,10 +76,13 @@ def test_every_command_exists_and_has_a_help_text(name: str) -> None:
             assert isinstance(parameter, click.Argument) or (isinstance(parameter, click.Option) and parameter.help)
 
 
-# `controller`, `service` and `psql` keep running, `bench` passes its arguments on, `graph` and `reference` print
-# documents.
+# `bench` and `graph` pass their arguments on; the others print a document, lines of a log, or the name of a file.
+# `controller`, `service`, `psql`, `top` and `web` keep running.
+_TEXT_AND_GROUPS = ("bench", "graph", "logs", "reference", "report")
+
+
 @pytest.mark.parametrize(
-    "name", sorted(set(main.COMMANDS) - {"controller", "service", "psql", "bench", "graph", "reference"})
+    "name", sorted(set(main.COMMANDS) - {*_TEXT_AND_GROUPS, "controller", "service", "psql", "top", "web"})
 )
 def test_every_command_that_prints_rows_can_print_json(name: str) -> None:
     command = main.tensile.get_command(click.Context(main.tensile), name)

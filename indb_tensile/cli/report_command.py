@@ -1,0 +1,98 @@
+"""The commands `tensile logs` and `tensile report`: what there is to read of one job, printed or packed."""
+
+import os
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import click
+
+from indb_tensile.catalog.connection import pinned
+from indb_tensile.cli import doctor
+from indb_tensile.cli.database_choice import open_connection
+from indb_tensile.cli.job_log import lines_of_job, log_files, read_lines
+from indb_tensile.cli.output import warn
+from indb_tensile.cli.shared_options import dsn_option
+from indb_tensile.cli.support_bundle import pack, read_bundle
+from indb_tensile.default_database import named_database
+from indb_tensile.errors import MissingError, RequestError, TensileError
+from indb_tensile.monitor import live_figures
+from indb_tensile.state_directory import find_state_directory
+
+_log_option = click.option(
+    "--log",
+    "log",
+    type=click.Path(path_type=Path),
+    help="log of the controller; by default that of `tensile up`",
+)
+
+
+@click.command()
+@click.argument("job_id", type=click.IntRange(min=1))
+@_log_option
+@dsn_option
+def logs(job_id: int, log: Path | None, dsn: str | None) -> None:
+    """Print the lines of the controller's log that name the job, with their tracebacks, the oldest first.
+
+    The job has to exist for the role. A controller of a service manager logs there: save its lines to a file, as in
+    journalctl -u tensile-controller > controller.log, and name it with --log.
+    """
+    with open_connection(dsn) as connection, pinned(connection):
+        live_figures.job(connection, job_id)
+    path = log or _own_log(dsn)
+    if path is None or not log_files(path):
+        raise MissingError(
+            f"there is no log at {path}" if path else "the log of this database's controller is not known here",
+            hint="Name the file with --log. A controller that a service manager started logs there: "
+            "journalctl -u tensile-controller.",
+        )
+    first = next(lines := lines_of_job(read_lines(log_files(path)), job_id), None)
+    if first is None:
+        warn(f"the log {path} says nothing of job {job_id}: another controller may have had it, or it is older")
+        return
+    for line in chain((first,), lines):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("job_id", type=click.IntRange(min=1))
+@click.option("--output", type=click.Path(path_type=Path), help="file to write; by default job-JOB_ID.zip here")
+@_log_option
+@dsn_option
+def report(job_id: int, output: Path | None, log: Path | None, dsn: str | None) -> None:
+    """Write everything that is needed to understand what happened to a job into one file: a support bundle.
+
+    It has neither rows of a table nor weights; the file's README.txt says what it has.
+    """
+    path = output or Path(f"job-{job_id}.zip")
+    if path.exists():
+        raise RequestError(f"the file {path} exists already", hint="Name another one with --output.")
+    with open_connection(dsn) as connection, pinned(connection):
+        files = read_bundle(connection, job_id)
+    written = log or _own_log(dsn)
+    lines = lines_of_job(read_lines(log_files(written)), job_id) if written else iter(())
+    packed = pack(job_id, files, doctor.checks(dsn), _readable(lines))
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(packed)
+    click.echo(str(path))
+    warn("read job.json in it before you pass it on: messages of errors can quote a value of the data")
+
+
+def _readable(lines: Iterator[str]) -> Iterator[str]:
+    """Yield the lines, or say why there are none."""
+    try:
+        yield from lines
+    except OSError as error:
+        yield f"(the log cannot be read: {error.strerror})"
+
+
+def _own_log(dsn: str | None) -> Path | None:
+    """Return the log of `tensile up`, if the command uses the embedded database and this user owns it."""
+    if named_database(dsn) is not None:
+        return None
+    place = find_state_directory(os.environ)
+    try:
+        place.check_owner()
+    except TensileError:
+        return None
+    return place.controller_log
