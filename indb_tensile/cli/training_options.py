@@ -23,6 +23,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     click.option("--metric", help="the metric that decides which version is better"),
     click.option("--early-stop", metavar="JSON", help="""an object, such as '{"patience": 5}'"""),
     click.option("--transform", metavar="JSON", help="""features to compute, such as '{"double": "2 * age"}'"""),
+    click.option("--forecast", metavar="JSON", help="""for a forecast, such as '{"time": "day", "horizon": 7}'"""),
     click.option(
         "--init-from", metavar="MODEL", help="begin with the weights of MODEL, or of its version 3: MODEL@3"
     ),
@@ -62,7 +63,7 @@ def training_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     Repeated options become arrays, JSON texts become JSON, and omitted options become null.
     """
     arguments = {name: list(value) or None if isinstance(value, tuple) else value for name, value in options.items()}
-    for name in ("hyperparams", "preprocess", "split", "early_stop", "transform"):
+    for name in ("hyperparams", "preprocess", "split", "early_stop", "transform", "forecast"):
         if options[name] is not None:
             option = "--" + name.replace("_", "-")
             example = f"""an object in quotes, such as {option} '{_EXAMPLES[name]}'"""
@@ -76,4 +77,5 @@ _EXAMPLES = {
     "split": '{"seed": 7}',
     "early_stop": '{"patience": 5}',
     "transform": '{"double": "2 * age"}',
+    "forecast": '{"time": "day", "horizon": 7}',
 }

@@ -149,6 +149,52 @@ def test_predictions_of_single_rows_are_refused(demo: psycopg.Connection) -> Non
         assert "tensile_forecast('sold', 'table')" in str(caught.value)
 
 
+def test_a_shared_model_forecasts_what_its_user_may_read(running: Service, demo: psycopg.Connection) -> None:
+    with running.database.connect("bob") as bob:
+        with pytest.raises(psycopg.Error, match='there is no model "sold"'):
+            rows(bob, "select * from tensile_forecast('sold', 'sales')")
+        rows(demo, "select tensile_grant_model('sold', 'bob')")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for table sales"):
+            rows(bob, "select * from tensile_forecast('sold', 'sales')")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for table sales"):
+            rows(bob, "select * from tensile_evaluate('sold', 'sales')")
+        bob.execute(
+            "create temporary table own as select 'new' as area, 9 as store, date '2026-01-01' + d as day,"
+            " false as promotion,"
+            " case when d < 30 then 90.0 + d % 7 end as sold from generate_series(0, 34) as d"
+        )
+        found = rows(bob, "select series ->> 'store', value from tensile_forecast('sold', 'own')")
+        assert [store for store, _ in found] == ["9"] * 5
+        assert all(80 < value < 110 for _, value in found)
+        assert rows(bob, "select count(*) from tensile_forecast_metrics('sold')")[0][0] > 0
+        hostile = "'1') union select * from pg_authid --"
+        with pytest.raises(psycopg.Error, match="invalid input syntax for type date"):
+            rows(bob, "select * from tensile_forecast('sold', 'own', origin => %s)", hostile)
+        chosen = json.dumps({"store": hostile})
+        assert rows(bob, "select * from tensile_forecast('sold', 'own', series => %s)", chosen) == []
+    rows(demo, "select tensile_revoke_model('sold', 'bob')")
+
+
+def test_a_plan_of_a_forecast_is_explained_and_a_search_tries_forecasts(
+    running: Service, demo: psycopg.Connection
+) -> None:
+    explained = rows(
+        demo,
+        "select policy, peak_bytes from tensile_explain('sold', 'sales', 'sold', task => 'forecast', forecast => %s)",
+        json.dumps(FORECAST),
+    )
+    assert all(peak > 0 for _, peak in explained)
+    search = rows(
+        demo,
+        "select tensile_search('found', 'sales', target => 'sold', task => 'forecast', forecast => %s,"
+        " hyperparams => %s, trials => 2)",
+        json.dumps(FORECAST),
+        json.dumps({"epochs": 1, "batch_size": 64, "learning_rate": {"choices": [0.001, 0.01]}}),
+    )[0][0]
+    assert running.until_ended(search) == ["succeeded"]
+    assert rows(demo, "select count(*) from tensile_forecast('found', 'sales')") == [(15,)]
+
+
 @pytest.mark.nightly
 def test_a_forecast_resumes_with_equal_bits_after_a_kill(running: Service, demo: psycopg.Connection) -> None:
     first = train(demo, "calm", "sales", "sold", FORECAST, epochs=60, deploy="never")
