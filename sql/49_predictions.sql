@@ -174,6 +174,19 @@ comment on function public.tensile_predict_values(text, anycompatible, integer) 
   'predicts for a row: returns the values of a regression, one for each target column or element of a target that is '
   'an array';
 
+create function public.tensile_embed(model text, input anycompatible, version integer default null)
+  returns real[]
+  language plpgsql stable parallel unsafe
+as $$
+begin
+  perform public.tensile_require_role('tensile_user');
+  return tensile.texts_of(nullif(tensile.prediction(model, input, version, 'embedding'), 'null'))::real[];
+end
+$$;
+comment on function public.tensile_embed(text, anycompatible, integer) is
+  'returns the embedding of a row: the values of the last hidden layer of the model''s network, from which its last '
+  'layer predicts. Similar rows have similar embeddings';
+
 create function tensile.prediction_part(
   model text, version integer, kind text, form text, first_row bigint, rows jsonb[]
 ) returns jsonb
@@ -332,6 +345,15 @@ comment on function public.tensile_predict_batch_values(text, anycompatiblearray
   'predicts for many rows at once, in their order: returns the list of values of each row by a regression, an empty '
   'array for an empty array, and null for null';
 
+create function public.tensile_embed_batch(
+  model text, inputs anycompatiblearray, version integer default null
+) returns jsonb[]
+  language sql stable parallel unsafe
+as $$ select tensile.batch(model, inputs, version, 'embedding')::jsonb[] $$;
+comment on function public.tensile_embed_batch(text, anycompatiblearray, integer) is
+  'returns the embeddings of many rows at once, in their order, each as a list; an empty array for an empty array, and '
+  'null for null';
+
 -- PostgreSQL writes this body in place of a call in FROM. So the rows stream: the functions of the select lists return
 -- one page, and then one row, at a time. A function in FROM would be stored as a whole before its first row is used.
 -- `offset 0` keeps PostgreSQL from calling the functions once for each column. PostgreSQL exports no snapshot in a
@@ -366,6 +388,27 @@ comment on function public.tensile_predict_table(text, regclass, text[], integer
   'the columns of keys) with the value of a regression or the label, and with_probabilities also each label''s '
   'probability. A model of several targets has their values in targets: an object by column, or the list of an '
   'array''s elements. In FROM its rows stream';
+
+create function public.tensile_embed_table(
+  model text, relation regclass, keys text[] default null, version integer default null
+) returns table (key jsonb, embedding real[])
+  language sql stable parallel unsafe rows 100000
+begin atomic
+  select e.key, tensile.texts_of(e.embedding)::real[]
+    from (select pg_catalog.jsonb_array_elements(
+                   coalesce(tensile.page_error((p.page).error), (p.page).keys)::jsonb) as key,
+                 pg_catalog.jsonb_array_elements((p.page).targets::jsonb) as embedding
+            from (select tensile.prediction_pages((tensile.call('predict_table', pg_catalog.jsonb_build_object(
+                          'model', tensile_embed_table.model, 'relation', tensile_embed_table.relation::oid::bigint,
+                          'keys', tensile_embed_table.keys, 'version', tensile_embed_table.version, 'embedding', true,
+                          'search_path', pg_catalog.current_setting('search_path')))
+                        operator(pg_catalog.->>) 'reading')::bigint) as page
+                 offset 0) as p
+         offset 0) as e;
+end;
+comment on function public.tensile_embed_table(text, regclass, text[], integer) is
+  'returns the embedding of each row of a relation, which the caller''s session reads, with the row''s key: the primary '
+  'key, or the columns of keys. In FROM its rows stream';
 
 -- The forecasts stream like predictions: a page has the rows of some whole series.
 create function public.tensile_forecast(

@@ -19,6 +19,7 @@ from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.ensemble import FIRST_MEMBER
 from indb_tensile.learning.forecast_recipe import ForecastRecipe
+from indb_tensile.learning.hidden_rows import HiddenRows
 from indb_tensile.learning.label_texts import label_sets
 from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
 from indb_tensile.learning.preprocessor import Preprocessor
@@ -26,6 +27,7 @@ from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_storage import row_blocks
 from indb_tensile.learning.rowimages import BinaryRows
 from indb_tensile.learning.tensorstream import TensorSpec, stream
+from indb_tensile.request.estimator_rules import is_estimator
 
 FORMAT = 1  # version of the stored form; a reader refuses any other version
 _LARGEST_BATCH_ROWS = 4096  # rows per forward pass of a prediction: bounds the memory of the activations
@@ -225,6 +227,7 @@ class ModelPredictor:
         self.preprocessor = bundle.preprocessor
         self.task = bundle.task
         self._forwards = tuple(_forwards(bundle.module()))
+        self._hidden: HiddenRows | None = None
 
     @classmethod
     def load(
@@ -303,6 +306,17 @@ class ModelPredictor:
         """Return how many rows a forward pass takes: fewer where a registered network reads many tokens of each."""
         tokens = sum(part.length for part in self.preprocessor.recipe.network_tokens)
         return min(_LARGEST_BATCH_ROWS, max(1, _LARGEST_BATCH_TOKENS // tokens)) if tokens else _LARGEST_BATCH_ROWS
+
+    def embeddings(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the last hidden representation of transformed rows. Raises RequestError for a model without one."""
+        if is_estimator(self.bundle.architecture):
+            raise RequestError(
+                f"architecture {self.bundle.architecture['type']} has no hidden layer, and so no embeddings",
+                hint="Train a network, such as architecture => 'mlp'.",
+            )
+        if self._hidden is None:  # a second network, since a layer of it has a hook
+            self._hidden = HiddenRows(self.bundle.module(), self.bundle.input_shape)
+        return self._hidden(x)
 
     def _run(self, inputs: Tensor) -> npt.NDArray[np.float32]:
         for forward in self._forwards:

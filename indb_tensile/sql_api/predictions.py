@@ -15,7 +15,7 @@ from .row_features import with_features
 from .spi import Json, Plpy, Row
 from .version_lookup import known_version
 
-_PREDICTIONS = ("value", "label", "labels", "proba", "vector", "values")
+_PREDICTIONS = ("value", "label", "labels", "proba", "vector", "values", "embedding")
 FORMS = ("value", "record", "literal")
 _BRACES = str.maketrans("{}", "[]")
 _PART_ROWS = 4096  # rows of one request to the service: bounds the size of its answer

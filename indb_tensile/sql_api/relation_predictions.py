@@ -88,6 +88,8 @@ def predict_table(plpy: Plpy, request: Json) -> Json:
             "no relation is given", hint="Name one: select * from tensile_predict_table('model', 'table')."
         )
     kind = "table_proba" if request.get("with_probabilities") is True else "table"
+    if request.get("embedding") is True:
+        kind = "table_embedding"
     source, columns = _relation(plpy, oid)
     features = describe_version(plpy, name, version, source, columns)["features"]
     computes = version["transform"] is not None

@@ -97,6 +97,10 @@ class Answers:
             return self._compute_located(self._encode, rows)
         if isinstance(rows, EncodedRows):
             return list(self._predictor.outputs(rows.array()))
+        if kind == PredictionKind.EMBEDDING:
+            return self._compute_located(self._embeddings, rows)
+        if kind == PredictionKind.TABLE_EMBEDDING:
+            return [_numbers_text(own) for own in self._compute_located(self._embeddings, rows)]
         if kind in TABLE_KINDS:
             with_probabilities = kind == PredictionKind.TABLE_PROBA
             return self._compute_located(partial(self._table_entries, with_probabilities=with_probabilities), rows)
@@ -133,6 +137,10 @@ class Answers:
         total = added(parts if own is None else [*parts, own])
         return {"sums": [] if total is None else total.to_json(), "metrics": {} if total is None else total.metrics()}
 
+    def _embeddings(self, rows: Sequence[Any]) -> list[list[float]]:
+        embedded: list[list[float]] = self._predictor.embeddings(self._predictor.transform(rows)).tolist()
+        return embedded
+
     def own_kind(self) -> str:
         """Return the kind of prediction that suits the model: value, label, labels or values."""
         if self._predictor.task is Task.MULTILABEL:
@@ -153,7 +161,7 @@ class Answers:
         """
         target = self._predictor.preprocessor.target
         nothing = {"values": None, "labels": None, "probabilities": None, "targets": None}
-        if target.values:
+        if target.values or kind == PredictionKind.TABLE_EMBEDDING:
             return nothing | {"targets": f"[{','.join(entries)}]"}
         if self._predictor.task is Task.REGRESSION:
             return nothing | {"values": f"{{{_numbers_text(entries)[1:-1]}}}"}

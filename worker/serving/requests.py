@@ -26,12 +26,14 @@ class PredictionKind(StrEnum):
     LABELS = "labels"  # the labels as a list: the predicted set, or the only label
     PROBA = "proba"  # every label with its probability
     VECTOR = "vector"  # the network's outputs
+    EMBEDDING = "embedding"  # the last hidden representation
     VALUES = "values"  # the values of a regression, one or several
     TABLE = "table"  # value and label together, as PostgreSQL's text of arrays
     TABLE_PROBA = "table_proba"  # the same, with the probabilities of all labels as JSON
+    TABLE_EMBEDDING = "table_embedding"  # the last hidden representation, as the text of a list
 
 
-TABLE_KINDS = (PredictionKind.TABLE, PredictionKind.TABLE_PROBA)
+TABLE_KINDS = (PredictionKind.TABLE, PredictionKind.TABLE_PROBA, PredictionKind.TABLE_EMBEDDING)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=str.lower):
