@@ -1,7 +1,7 @@
 """The last hidden representation of rows: what the last layer of a network makes its outputs from."""
 
 from threading import Lock
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,7 @@ class HiddenRows:
     def __init__(self, module: nn.Module, input_shape: tuple[int, ...]) -> None:
         networks = list(module.members) if isinstance(module, Ensemble) else [module]
         self._lock = Lock()
-        self._networks = [
-            (cast(nn.Module, network), _Tap(cast(nn.Module, network), input_shape)) for network in networks
-        ]
+        self._networks = [(network, _Tap(network, input_shape)) for network in networks]
 
     def __call__(self, x: Float32) -> Float32:
         """Return the representation of each row: (rows, numbers)."""

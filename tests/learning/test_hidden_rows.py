@@ -39,7 +39,7 @@ def test_the_last_layer_of_the_embeddings_gives_the_outputs(kind: str) -> None:
 def test_the_members_of_an_ensemble_follow_one_another_and_those_of_tabm_have_a_mean() -> None:
     ensemble = built("mlp", 2, hidden=[5])
     assert HiddenRows(ensemble, (4,))(X).shape == (6, 10)
-    first, second = (HiddenRows(member, (4,))(X) for member in ensemble.members)  # type: ignore[union-attr,arg-type]
+    first, second = (HiddenRows(member, (4,))(X) for member in ensemble.members)  # type: ignore[union-attr]
     assert np.array_equal(HiddenRows(ensemble, (4,))(X), np.hstack([first, second]))
     assert HiddenRows(built("tabm", members=3, hidden=[5]), (4,))(X).shape == (6, 5)
 
