@@ -17,16 +17,22 @@ Array = npt.NDArray[Any]
 
 QUANTILES = 3  # the ends of the interval, and the median between them
 _MEDIAN = 1
+_FEWEST_OUTCOMES = 20  # from which a width can be told
+_WIDEST = 10.0
 STEP_METRICS = ("mase", "mae", "rmse", "smape")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastValues:
-    """The values that a forecast has: steps for each target, and the share of values that the interval holds."""
+    """The values that a forecast has: steps for each target, and the share of values that the interval holds.
+
+    `width` is the factor by which intervals are wider than the network says (`interval_width`).
+    """
 
     horizon: int
     targets: int
     interval: float
+    width: float = 1.0
 
     @property
     def count(self) -> int:
@@ -56,7 +62,9 @@ class ForecastValues:
     def ordered(self, outputs: Array) -> npt.NDArray[np.float64]:
         """Return lower ends, medians and upper ends in the window's unit: (rows, 3, horizon, targets)."""
         whole = outputs.reshape(len(outputs), QUANTILES, self.horizon, self.targets).astype(np.float64)
-        return np.sort(whole, axis=1)  # a network for tables does not keep them in order
+        whole = np.sort(whole, axis=1)  # a network for tables does not keep them in order
+        middle = whole[:, _MEDIAN : _MEDIAN + 1]
+        return middle + (whole - middle) * self.width
 
     def restored(self, outputs: Array, level: Array, spread: Array) -> npt.NDArray[np.float64]:
         """Return the same in the unit of the targets. `level` and `spread` are (rows, targets)."""
@@ -175,6 +183,24 @@ class ErrorSums:
             "pinball": pinball / rows,
             "coverage": inside / rows,
         }
+
+
+def interval_width(values: ForecastValues, outputs: Array, packed: Array) -> float:
+    """Return the factor that makes the intervals of these rows hold the share that they are meant to hold.
+
+    The rows are those that validate, so the network has not learned from them (split conformal prediction: Lei and
+    others, "Distribution-Free Predictive Inference for Regression", 2018). The factor is at least 1, because the rows
+    have chosen the best epoch.
+    """
+    outcomes, predicted = values.split(packed), values.ordered(outputs)
+    lower, middle, upper = (predicted[:, place] for place in range(QUANTILES))
+    rest = outcomes.scaled - middle
+    half = np.maximum(np.where(rest >= 0, upper - middle, middle - lower), np.finfo(np.float32).tiny)
+    ratios = (np.abs(rest) / half)[outcomes.given]
+    if len(ratios) < _FEWEST_OUTCOMES or not np.isfinite(ratios).all():
+        return 1.0
+    share = min(1.0, values.interval * (1 + 1 / len(ratios)))
+    return float(np.clip(np.quantile(ratios, share, method="higher"), 1.0, _WIDEST))
 
 
 def added(parts: Sequence[ErrorSums]) -> ErrorSums | None:

@@ -21,7 +21,8 @@ HISTORY, KNOWN, FUTURE = "past values", "known values", "future values"  # the c
 class ForecastRecipe:
     """How rows become windows: the columns, the steps, the season, and the shape of the windows.
 
-    `fewest` is the number of steps that a series must have before an origin.
+    `fewest` is the number of steps that a series must have before an origin. `width` is that of intervals
+    (forecast_encoding.py).
     """
 
     columns: SeriesColumns
@@ -32,6 +33,7 @@ class ForecastRecipe:
     cycles: tuple[str, ...]
     interval: float
     fewest: int
+    width: float = 1.0
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "ForecastRecipe":
@@ -61,7 +63,9 @@ class ForecastRecipe:
     @property
     def values(self) -> ForecastValues:
         """Return what the outputs of the network mean."""
-        return ForecastValues(horizon=self.horizon, targets=len(self.columns.targets), interval=self.interval)
+        return ForecastValues(
+            horizon=self.horizon, targets=len(self.columns.targets), interval=self.interval, width=self.width
+        )
 
     @property
     def layout(self) -> dict[str, int]:

@@ -165,6 +165,10 @@ class Preprocessor:
         """Return the description of the target, which gives the model's output its meaning."""
         return self.recipe.target
 
+    def with_target(self, target: TargetEncoding) -> "Preprocessor":
+        """Return the same preprocessing for another meaning of the outputs."""
+        return Preprocessor(replace(self.recipe, target=target))
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Return the shape of one row's tensor."""

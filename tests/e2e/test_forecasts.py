@@ -195,6 +195,23 @@ def test_a_plan_of_a_forecast_is_explained_and_a_search_tries_forecasts(
     assert rows(demo, "select count(*) from tensile_forecast('found', 'sales')") == [(15,)]
 
 
+def test_a_view_of_moments_is_forecast_in_the_calendar_of_a_zone(running: Service, demo: psycopg.Connection) -> None:
+    demo.execute(
+        "create view moments as select store, sold, (day + time '08:00') at time zone 'Europe/Berlin' as at"
+        " from sales"
+    )
+    forecast = {"time": "at", "series": ["store"], "horizon": 2, "time_zone": "Europe/Berlin"}
+    job = train(demo, "zoned", "moments", "sold", forecast, epochs=1)
+    assert running.until_ended(job) == ["succeeded"]
+    found = rows(demo, "select \"time\" from tensile_forecast('zoned', 'moments', series => '{\"store\": 1}')")
+    assert found == [("2026-05-01 06:00:00+00",), ("2026-05-02 06:00:00+00",)]
+    # The clock went forward on 29 March, so the day before ends an hour later.
+    before = "select \"time\" from tensile_forecast('zoned', 'moments', origin => '2026-03-28 12:00+01') limit 2"
+    assert rows(demo, before) == [("2026-03-29 06:00:00+00",), ("2026-03-30 06:00:00+00",)]
+    with pytest.raises(psycopg.Error, match="knows no column in advance"):
+        rows(demo, "select * from tensile_forecast('zoned', 'moments', future => 'plans')")
+
+
 @pytest.mark.nightly
 def test_a_forecast_resumes_with_equal_bits_after_a_kill(running: Service, demo: psycopg.Connection) -> None:
     first = train(demo, "calm", "sales", "sold", FORECAST, epochs=60, deploy="never")

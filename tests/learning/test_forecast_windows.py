@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from indb_tensile.errors import DataError, RequestError
 from indb_tensile.learning.columns import ColumnKind
+from indb_tensile.learning.forecast_encoding import ForecastValues, forecast_metrics, interval_width
 from indb_tensile.learning.forecast_recipe import FUTURE, HISTORY
 from indb_tensile.learning.forecast_table import window_table
 from indb_tensile.learning.naive_forecasts import naive_forecast, smooth
@@ -165,6 +166,24 @@ def test_smoothing_follows_a_trend_and_a_season() -> None:
     )
     assert naive_forecast(grid, np.array([[0, 10]]), 3, 1).ravel().tolist() == [values[9]] * 3
     assert naive_forecast(grid, np.array([[0, 10]]), 3, 1, 4).ravel().tolist() == values[6:9].tolist()
+
+
+def test_intervals_are_widened_until_they_hold_their_share() -> None:
+    values = ForecastValues(horizon=1, targets=1, interval=0.5)
+    outputs = np.tile([-1.0, 0.0, 1.0], (40, 1))
+    packed = np.zeros((40, 5))
+    packed[:, 0], packed[:, 1], packed[:, 3] = np.linspace(-8, 8, 40), 1.0, 1.0
+    width = interval_width(values, outputs, packed)
+    assert 3.5 < width < 4.5
+    wide = replace(values, width=width)
+    assert (
+        forecast_metrics(wide, outputs, packed)["coverage"]
+        >= 0.5
+        > forecast_metrics(values, outputs, packed)["coverage"]
+    )
+    assert wide.ordered(outputs)[0].ravel().tolist() == [-width, 0.0, width]
+    packed[:, 0] = 0.1
+    assert interval_width(values, outputs, packed) == 1.0
 
 
 LONG = [float(place % 5) for place in range(60)]

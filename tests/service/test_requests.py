@@ -91,7 +91,17 @@ def test_any_bytes_are_parsed_or_raise_a_protocol_error(body: bytes) -> None:
 def test_error_for_an_unknown_verb_names_the_known_verbs() -> None:
     with pytest.raises(ProtocolError) as caught:
         parse(b'{"verb": "?"}')
-    assert VERBS == ("attribute", "dataset", "evaluate", "explain", "features", "nextsteps", "ping", "predict")
+    assert VERBS == (
+        "attribute",
+        "dataset",
+        "evaluate",
+        "explain",
+        "features",
+        "nextsteps",
+        "ping",
+        "predict",
+        "read",
+    )
     assert caught.value.hint == f"The verbs are {', '.join(VERBS)}."
 
 

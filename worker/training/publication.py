@@ -21,7 +21,7 @@ from indb_tensile.learning.boosted_baseline import why_no_baseline
 from indb_tensile.learning.class_figures import stored_figures
 from indb_tensile.learning.comparison import why_incomparable, why_other_forecast
 from indb_tensile.learning.datareport import Fact
-from indb_tensile.learning.forecast_encoding import ErrorSums
+from indb_tensile.learning.forecast_encoding import ErrorSums, interval_width
 from indb_tensile.learning.forecast_table import ForecastRows, step_rows
 from indb_tensile.learning.held_out_importance import stored_importance
 from indb_tensile.learning.model_metrics import HIGHER_IS_BETTER, evaluate
@@ -99,11 +99,12 @@ def _figures(prepared: Prepared, outputs: npt.NDArray[Any], targets: npt.NDArray
 
 def _judge_forecast(prepared: Prepared, bundle: ModelBundle, rows: ForecastRows) -> Judgement:
     """Evaluate the new weights on the windows that test, beside forecasts that need no training."""
+    bundle, rows = _widened(prepared, bundle, rows)
     outputs, targets = ModelPredictor(bundle).score_columns(prepared.held_out)
     values, baselines = rows.recipe.values, rows.baseline_sums()
     outcomes = values.split(targets)
     ours = ErrorSums.of(values, outcomes, values.restored(outputs, outcomes.level, outcomes.spread))
-    metrics = evaluate(prepared.task, outputs, targets, prepared.preprocessor)
+    metrics = evaluate(prepared.task, outputs, targets, bundle.preprocessor)
     metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
     judged = {name: sums.metrics() for name, sums in baselines.items()}
     figures = {
@@ -111,6 +112,17 @@ def _judge_forecast(prepared: Prepared, bundle: ModelBundle, rows: ForecastRows)
         "baseline": best_baseline(prepared.metric, judged),
     }
     return Judgement(bundle=bundle, metrics=metrics, figures=figures, baselines=baselines)
+
+
+def _widened(prepared: Prepared, bundle: ModelBundle, rows: ForecastRows) -> tuple[ModelBundle, ForecastRows]:
+    """Return the bundle and the series with intervals as wide as the windows that validate ask for."""
+    if not prepared.valid.rows:
+        return bundle, rows
+    outputs = ModelPredictor(bundle).outputs(prepared.valid.x.numpy())
+    width = interval_width(rows.recipe.values, outputs, prepared.valid.targets.numpy())
+    rows = replace(rows, recipe=replace(rows.recipe, width=width))
+    target = replace(bundle.preprocessor.target, forecast=rows.recipe.values)
+    return replace(bundle, forecast=rows.recipe, preprocessor=bundle.preprocessor.with_target(target)), rows
 
 
 def compare(session: Session, job: ClaimedJob, prepared: Prepared, judgement: Judgement) -> Judgement:

@@ -16,7 +16,7 @@ import argparse
 import json
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from indb_tensile.bench.harness.series_sets import (
 from indb_tensile.bench.harness.table_trainings import Stopwatch, outputs_of, train
 from indb_tensile.job import JobSpec, Relation, Task
 from indb_tensile.learning.columns import Column, ColumnData, ColumnKind, CopyEncoding, TableData
+from indb_tensile.learning.forecast_encoding import interval_width
 from indb_tensile.learning.forecast_table import ForecastRows, window_table
 from indb_tensile.learning.naive_forecasts import naive_forecast, smoothed_forecast
 from indb_tensile.learning.preparation import assemble_windows
@@ -146,6 +147,8 @@ def _network(chosen: SeriesSet, values: Numbers, architecture: str, seed: int) -
         train(prepared)
     assert prepared.forecast is not None
     meaning = prepared.forecast.recipe.values
+    valid = outputs_of(prepared, prepared.valid).numpy()
+    meaning = replace(meaning, width=interval_width(meaning, valid, prepared.valid.targets.numpy()))
     outcomes = meaning.split(prepared.test.targets.numpy())
     outputs = outputs_of(prepared, prepared.test).numpy()
     predicted = meaning.restored(outputs, outcomes.level, outcomes.spread)[..., 0]
