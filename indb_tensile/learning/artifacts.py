@@ -19,7 +19,7 @@ from indb_tensile.learning import architectures
 from indb_tensile.learning.columns import Columns
 from indb_tensile.learning.ensemble import FIRST_MEMBER
 from indb_tensile.learning.forecast_recipe import ForecastRecipe
-from indb_tensile.learning.hidden_rows import HiddenRows
+from indb_tensile.learning.hidden_rows import MOST_ROWS, HiddenRows
 from indb_tensile.learning.label_texts import label_sets
 from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
 from indb_tensile.learning.preprocessor import Preprocessor
@@ -315,7 +315,8 @@ class ModelPredictor:
                 hint="Train a network, such as architecture => 'mlp'.",
             )
         if self._hidden is None:  # a second network, since a layer of it has a hook
-            self._hidden = HiddenRows(self.bundle.module(), self.bundle.input_shape)
+            rows = min(MOST_ROWS, self._batch_rows)
+            self._hidden = HiddenRows(self.bundle.module(), self.bundle.input_shape, rows)
         return self._hidden(x)
 
     def _run(self, inputs: Tensor) -> npt.NDArray[np.float32]:

@@ -14,7 +14,7 @@ from indb_tensile.learning.ensemble import Ensemble
 Float32 = npt.NDArray[np.float32]
 
 MOST_NUMBERS = 16_000  # of an embedding: PostgreSQL and pgvector store no wider vectors of single precision
-_ROWS = 1024  # of one pass
+MOST_ROWS = 1024  # of one pass
 
 
 class HiddenRows:
@@ -22,10 +22,11 @@ class HiddenRows:
 
     `module` is a network of its own in evaluation mode, since a hook is added to its last layer with weights. Of an
     ensemble the representations of all members follow one another. Where members share their layers (TabM), or a row
-    is a sequence, the representation is the mean over them.
+    is a sequence, the representation is the mean over them. A pass has at most `rows` rows.
     """
 
-    def __init__(self, module: nn.Module, input_shape: tuple[int, ...]) -> None:
+    def __init__(self, module: nn.Module, input_shape: tuple[int, ...], rows: int = MOST_ROWS) -> None:
+        self._rows = rows
         networks = list(module.members) if isinstance(module, Ensemble) else [module]
         self._lock = Lock()
         self._networks = [(network, _Tap(network, input_shape)) for network in networks]
@@ -33,7 +34,8 @@ class HiddenRows:
     def __call__(self, x: Float32) -> Float32:
         """Return the representation of each row: (rows, numbers)."""
         with self._lock, torch.inference_mode():
-            parts = [self._pass(torch.from_numpy(x[start : start + _ROWS])) for start in range(0, len(x), _ROWS)]
+            step = self._rows
+            parts = [self._pass(torch.from_numpy(x[start : start + step])) for start in range(0, len(x), step)]
         whole = np.concatenate(parts)
         if whole.shape[1] > MOST_NUMBERS:
             raise RequestError(
