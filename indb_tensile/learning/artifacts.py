@@ -22,6 +22,7 @@ from indb_tensile.learning.forecast_recipe import ForecastRecipe
 from indb_tensile.learning.hidden_rows import MOST_ROWS, HiddenRows
 from indb_tensile.learning.label_texts import label_sets
 from indb_tensile.learning.model_metrics import evaluate, label_probabilities, probabilities
+from indb_tensile.learning.pooling import pooling
 from indb_tensile.learning.preprocessor import Preprocessor
 from indb_tensile.learning.registered_network import RegisteredNetwork
 from indb_tensile.learning.row_storage import row_blocks
@@ -377,6 +378,8 @@ def _forwards(module: nn.Module) -> Iterator[Callable[[Tensor], Tensor]]:
     if type(module) is nn.Sequential:
         for layer in module:
             yield from _forwards(layer)
+    elif isinstance(module, nn.MaxPool2d):
+        yield pooling(module)
     elif not isinstance(module, nn.Dropout):
         yield module.forward
 

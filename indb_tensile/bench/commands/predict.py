@@ -5,7 +5,8 @@
 A small MLP predicts a table of 20 columns of float8, and a small CNN a tenth as many images of 8x8. The three sides
 run in turns, with the same network and one thread, and store key and value of each row in a new table. `ratio` is
 the time of tensile_predict_table over the client's, and `into_ratio` that of tensile_predict_into with the wait for
-its job. `over_single_calls` compares the rows per second with those of `tensile_predict`, called for each row.
+its job. `over_single_calls` compares the rows per second with those of `tensile_predict`, called for each row, and
+`client_over_single_calls` those of the client.
 `first_row_s` is the time to the first row of a cursor. `growth_bytes` says how much more memory of its own
 (RssAnon) each process has at most for four times the rows of the first table: the session and the service for
 tensile_predict_table, the trainer and its two backends, which read and write, for tensile_predict_into.
@@ -174,6 +175,7 @@ def _compare(connection: Connection, model: str, predictor: ModelPredictor, rows
         "batch_rows_per_s": calls["batch_rows_per_s"],
         "table_rows_per_s": round(rows / table_s),
         "over_single_calls": round(rows / table_s / calls["each_rows_per_s"], 1),
+        "client_over_single_calls": round(rows / client_s / calls["each_rows_per_s"], 1),
         "first_row_s": round(_first_row_s(connection, values), 3),
         "largest_difference": max(differences),
     }
@@ -260,7 +262,8 @@ def _lines(row: dict[str, Any]) -> str:
         f"{row['model']}: {row['rows']} rows in {row['table_s']} s, "
         f"{row['ratio']} of the client's {row['client_s']} s; by tensile_predict_into in {row['into_s']} s, "
         f"{row['into_ratio']} of it; "
-        f"{row['over_single_calls']} times the rate of single calls, of {row['single_call_ms']} ms each; "
+        f"{row['over_single_calls']} times the rate of single calls, of {row['single_call_ms']} ms each "
+        f"(the client: {row['client_over_single_calls']} times); "
         f"first row after {row['first_row_s']} s" + (f"; growth for four times the rows: {grown}" if grown else "")
     )
 
