@@ -300,10 +300,14 @@ def copy_tables(
     add_to_digest: Callable[[bytearray], None],
     check_row_size: Callable[[int], None],
     *,
-    timeout: bool = True,
+    handed_over: bool = False,
 ) -> None:
-    """Copy these columns of every table, one table after another. A second thread decodes what has arrived."""
-    connection.execute(statement("set_copy_timeout" if timeout else "set_no_copy_timeout"))
+    """Copy these columns of every table, one table after another. A second thread decodes what has arrived.
+
+    A decoder that only hands the rows over to other threads, to be taken as slowly as they like, needs no second
+    thread (which costs a tenth of the processor time) and has no time limit.
+    """
+    connection.execute(statement("set_no_copy_timeout" if handed_over else "set_copy_timeout"))
     columns = sql.SQL(", ").join(map(sql.Identifier, names))
 
     def take(block: bytearray) -> None:
@@ -317,9 +321,13 @@ def copy_tables(
             arriving = blocks(
                 copy, connection, block_bytes=BLOCK_BYTES, large_bytes=UNCHECKED_ROW_BYTES, check_size=check_row_size
             )
-            with BackgroundFeed(take) as feed:
+            if handed_over:
                 for block in arriving:
-                    feed.put(block)
+                    take(block)
+            else:
+                with BackgroundFeed(take) as feed:
+                    for block in arriving:
+                        feed.put(block)
         decoder.end()
 
 

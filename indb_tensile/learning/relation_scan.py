@@ -96,7 +96,7 @@ def scan(
         )
         stream = SegmentStream(len(columns.names), sink)
         copy_tables(
-            connection, described.located, columns.names, stream, lambda _: None, _check_row_size, timeout=not shared
+            connection, described.located, columns.names, stream, lambda _: None, _check_row_size, handed_over=shared
         )
         require_unchanged(connection, (described.located,))
 

@@ -42,9 +42,13 @@ class BinaryRows(Sequence[bytes]):
         """Return the keys of all rows as a list of JSON objects, or None if the rows have no key."""
         if not self.key_names:
             return None
+        if len(self.key_names) == 1:  # the usual case, in half the time
+            begin = "{" + json.dumps(self.key_names[0]) + ": "
+            values = _texts(self.key_column(self.key_names[0]))
+            return f"[{begin}{('}, ' + begin).join(map(str, values))}}}]"
         form = "{" + ", ".join(json.dumps(name).replace("%", "%%") + ": %s" for name in self.key_names) + "}"
-        values = [_texts(self.key_column(name)) for name in self.key_names]
-        return f"[{','.join(map(form.__mod__, zip(*values, strict=True)))}]"
+        columns = [_texts(self.key_column(name)) for name in self.key_names]
+        return f"[{','.join(map(form.__mod__, zip(*columns, strict=True)))}]"
 
 
 class RowImages(BinaryRows):

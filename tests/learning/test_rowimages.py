@@ -1,4 +1,4 @@
-"""Rows in the binary form of record_send. These tests write their bytes by PostgreSQL's source of that function."""
+"""Rows in the binary forms of record_send and COPY, whose bytes are written here by the source of PostgreSQL."""
 
 import struct
 from typing import Any
@@ -8,7 +8,8 @@ import pytest
 
 from indb_tensile.errors import InvariantError
 from indb_tensile.learning.columns import ColumnKind, CopyEncoding
-from indb_tensile.learning.rowimages import RowImages
+from indb_tensile.learning.copyrows import row_segments
+from indb_tensile.learning.rowimages import CopiedRows, RowImages
 
 LONG = CopyEncoding(kind=ColumnKind.INTEGER, item=">i8")
 FLOAT = CopyEncoding(kind=ColumnKind.FLOAT, item=">f8")
@@ -52,6 +53,38 @@ def test_keys_are_json_objects_also_where_a_key_is_a_feature() -> None:
     images = RowImages(data, 2, FIELDS, key=(("a", LONG), ('100% "b"', LONG)))
     assert images.keys() == f'[{{"a": 1, "100% \\"b\\"": 2}},{{"a": {-(2**63)}, "100% \\"b\\"": null}}]'
     assert images[1:2].keys() == f'[{{"a": {-(2**63)}, "100% \\"b\\"": null}}]'
+
+
+@pytest.mark.parametrize("rows", [1, 5, 150])
+def test_copied_rows_have_the_columns_and_keys_of_images_of_the_same_rows(rows: int) -> None:
+    """Their blocks may have a different number of rows than a slice."""
+    values = [(float(n), None if n % 90 == 7 else "x", n) for n in range(rows)]
+    data = b"".join(_copied(*row) for row in values)
+    half = sum(len(_copied(*row)) for row in values[: rows // 2])
+    segments = [*row_segments(data[:half], 0, 3)[0], *row_segments(data[half:], 0, 3)[0]]
+    copied = CopiedRows(segments, (*FIELDS, ("id", LONG)), ("id",))
+    images = RowImages(b"".join(image(*row) for row in values), rows, FIELDS, (("id", LONG),))
+    for begin, end in ((0, rows), (rows // 3, rows), (rows // 2 - 1, rows // 2 + 1), (0, 1)):
+        begin = max(begin, 0)
+        part, expected = copied[begin:end], images[begin:end]
+        assert (len(part), part.keys()) == (len(expected), expected.keys())
+        for name, _ in FIELDS:
+            assert part.columns[name].values.tolist() == expected.columns[name].values.tolist()
+            assert part.columns[name].missing.tolist() == expected.columns[name].missing.tolist()
+
+
+def _copied(*values: Any) -> bytes:
+    """Return a row of COPY: a shorter count than in an image, and no types."""
+    return struct.pack(">h", len(values)) + _without_types(image(*values)[4:])
+
+
+def _without_types(fields: bytes) -> bytes:
+    parts = []
+    while fields:
+        end = 8 + max(0, struct.unpack_from(">i", fields, 4)[0])
+        parts.append(fields[4:end])
+        fields = fields[end:]
+    return b"".join(parts)
 
 
 @pytest.mark.parametrize(

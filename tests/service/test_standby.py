@@ -99,6 +99,7 @@ def test_sessions_of_a_standby_predict_by_a_service_that_only_reads() -> None:
                 )
                 assert 0 <= scores["accuracy"] <= 1
                 _compare_with_single_calls(reader)
+                _compare_a_reading_of_the_service(reader)
                 assert refused(reader, "select * from tensile_explain('m', 'flowers')") == Refused(
                     "0A000",
                     "a hot standby answers predictions and evaluations only",
@@ -127,6 +128,20 @@ def _compare_with_single_calls(reader: psycopg.Connection) -> None:
         assert reader.execute(batch.encode()).fetchone() == ([label for _, label in single],)
 
 
+def _compare_a_reading_of_the_service(reader: psycopg.Connection) -> None:
+    """Check that the service reads a large table under a snapshot that a session of the standby has exported."""
+    whole = b"select key, label from tensile_predict_table('flowers', 'large')"
+    read = b"select (tensile.bridge('ping', '{}') #>> '{result,readings}')::int"
+    assert reader.execute(read).fetchone() == (0,)
+    shared = reader.execute(whole).fetchall()
+    assert reader.execute(read).fetchone() == (1,)
+    with reader.transaction():
+        reader.execute("savepoint a")
+        assert reader.execute(whole).fetchall() == shared
+    assert reader.execute(read).fetchone() == (1,)
+    assert len(shared) == 2200
+
+
 def _database_with_a_model(cluster: Cluster, sockets: Path) -> Database:
     with psycopg.connect(cluster.dsn(database="postgres"), autocommit=True) as connection:
         connection.execute("create database served")
@@ -140,6 +155,12 @@ def _database_with_a_model(cluster: Cluster, sockets: Path) -> Database:
         connection.execute("select tensile_set_setting('socket_directory', %s)", [Jsonb(str(sockets))])
     with database.connect("demo") as connection:
         fill(connection, "flowers", "target", "text:(array['p', 'q'])[n % 2 + 1]")
+        connection.execute(
+            "create table large (id int primary key, a float8, b text, pad text);"
+            "alter table large alter column pad set storage plain;"
+            "insert into large select n, sin(n), 'x', repeat('x', 2000) from generate_series(1, 2200) as n;"
+            "grant select on large to tensile_reader"
+        )
     publish(database, "flowers", "flowers")
     publish(database, "computed", "flowers", """, transform => '{"double": "2 * a", "long": "b || b"}'""")
     return database
