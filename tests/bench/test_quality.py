@@ -80,6 +80,17 @@ def test_ranks_are_means_over_the_sets_and_equal_scores_share_a_rank() -> None:
     ]
 
 
+def test_a_method_that_a_set_does_not_have_is_ranked_on_the_others() -> None:
+    scores = [*scored("a", 100, default=90.0, logistic=91.0), *scored("b", 100, default=70.0)]
+    assert compare(scores).mean_ranks == {"default": 1.5, "logistic": 1.0}
+
+
+def test_a_regression_is_left_out_by_methods_for_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    smoothed = ["--hyperparams", '{"label_smoothing": 0.1}']
+    main(["--sets", "diabetes", "--methods", "boosting", "logistic", *smoothed, "--seeds", "1", "--json"])
+    assert [json.loads(line).get("method") for line in capsys.readouterr().out.splitlines()] == ["boosting", None]
+
+
 def test_without_boosting_there_are_ranks_only() -> None:
     verdict = compare(scored("a", 100, default=90.0, mlp=70.0))
     assert list(verdict_lines(verdict)) == ["mean rank: default 1.00, mlp 2.00"]

@@ -67,10 +67,11 @@ from indb_tensile.job import Task
 from indb_tensile.learning.encoded_parts import Part
 from indb_tensile.learning.model_metrics import default_metric, evaluate, evaluate_classes
 from indb_tensile.learning.preparation import assemble
+from indb_tensile.request.loss_rules import fits_task
 from indb_tensile.request.network_rules import TABLE_ARCHITECTURES
 
 MOST_BEHIND = 3.0  # points by which the default may be behind boosting on a large set
-_DEFAULT, _BOOSTING = "default", "boosting"
+_DEFAULT, _BOOSTING, _LOGISTIC = "default", "boosting", "logistic"
 _SOLVER_STEPS = 2000
 _SCRIPT_EPOCHS, _SCRIPT_BATCH, _SCRIPT_RATE = 50, 128, 1e-3
 
@@ -121,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with threadpool_limits(options.threads), _timing(options) as timing:
         torch.set_num_threads(options.threads)
         for table in (make() for make in makers):
-            own = list(_told(measure(table, methods, options.seeds), as_json=options.json))
+            suited = _suited(methods, table)
+            own = list(_told(measure(table, suited, options.seeds), as_json=options.json))
             timed = [] if timing is None else list(_told(timing.measure(table, options.seeds), as_json=options.json))
             if not options.json:
                 if own:
@@ -137,6 +139,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ranked = () if verdict is None else verdict_lines(verdict)
     for line in (*ranked, *published_lines(published)):
         console.print(line)
+
+
+def _suited(methods: Mapping[str, Method], table: SampleTable) -> dict[str, Method]:
+    """Return the methods that the task has: a regression has neither classes nor the options of their losses."""
+    if table.task is Task.CLASSIFICATION:
+        return dict(methods)
+    others = {_LOGISTIC, *(name for name in methods if name.startswith(f"{_DEFAULT} {{") and not _fits(name, table))}
+    return {name: method for name, method in methods.items() if name not in others}
+
+
+def _fits(method: str, table: SampleTable) -> bool:
+    return fits_task(json.loads(method.removeprefix(_DEFAULT)), table.task)
 
 
 def _told(figures: Iterable[Figure], *, as_json: bool) -> Iterator[Figure]:
@@ -173,7 +187,10 @@ def measure(table: SampleTable, methods: Mapping[str, Method], seeds: int) -> It
 
 
 def compare(scores: Sequence[QualityScore]) -> QualityVerdict:
-    """Rank the methods on each set by their mean scores; equal means share the mean of their ranks."""
+    """Rank the methods on each set by their mean scores; equal means share the mean of their ranks.
+
+    A method that a set does not have is ranked on the others.
+    """
     tables = list(dict.fromkeys(score.table for score in scores))
     methods = list(dict.fromkeys(score.method for score in scores))
     rows = {score.table: score.rows for score in scores}
@@ -181,6 +198,7 @@ def compare(scores: Sequence[QualityScore]) -> QualityVerdict:
         table: {
             method: fmean(score.score for score in scores if (score.table, score.method) == (table, method))
             for method in methods
+            if any((score.table, score.method) == (table, method) for score in scores)
         }
         for table in tables
     }
@@ -189,6 +207,7 @@ def compare(scores: Sequence[QualityScore]) -> QualityVerdict:
             sum(other > own[method] for other in own.values())
             + (1 + sum(other == own[method] for other in own.values())) / 2
             for own in means.values()
+            if method in own
         )
         for method in methods
     }
@@ -345,7 +364,7 @@ _COMPARED: dict[str, Method] = {
 }
 METHODS = (
     _COMPARED
-    | {"logistic": _logistic}
+    | {_LOGISTIC: _logistic}
     | {f"own_{kind}": _network(kind) for kind in ("mlp", "boosting", "linear")}
     | {kind: _network(kind) for kind in TABLE_ARCHITECTURES}
 )

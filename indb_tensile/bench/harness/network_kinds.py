@@ -237,7 +237,8 @@ _ALL = (
         for name, build in embedded_networks.text_builders(CLASSES).items()
     ),
     *(_schedule_kind(schedule) for schedule in HYPERPARAMS["schedule"]["values"]),
-    *(_loss_kind(Task(task), name) for task, names in LOSSES.items() for name in names),
+    # The loss of a forecast is not one of rows, and belongs to its networks (learning/forecast_encoding.py).
+    *(_loss_kind(Task(task), name) for task, names in LOSSES.items() if task != "forecast" for name in names),
     *(_loss_kind(Task.REGRESSION, name, values=3) for name in ("mse", "poisson")),
 )
 KINDS: Mapping[str, NetworkKind] = MappingProxyType({kind.name: kind for kind in _ALL})
