@@ -1,30 +1,76 @@
 #!/bin/sh
 # Runs the tests that take longer than the test command may: tests marked nightly, all properties with many other
-# examples, the native tests under both sanitizers, the manual, chaos tests, and the soak test that kills hundreds of
-# trainers. Sets everything up as tests/run.sh does. The exit code is 1 if any test fails.
+# examples, the native tests under both sanitizers, the manual, chaos tests, and the soak tests that kill hundreds of
+# trainers. Sets everything up as tests/run.sh does.
+#
+#   sh tests/nightly.sh                    all parts
+#   sh tests/nightly.sh chaos soak         these parts, for instance the failed ones again
+#
+# A part that fails ends no other one. Each has a log, .cache/nightly-PART.log; the last lines say which parts failed,
+# and then the exit code is 1. SEED (default: 1) is the seed of chaos and soak tests.
 set -eu
 cd "$(dirname "$0")/.."
 . examples/setup.sh
 
+PARTS="slow properties native manual chaos chaos-default-lease soak-rounds soak"
+for part in "$@"; do
+  case " $PARTS " in *" $part "*) ;; *) die "there is no part $part; the parts are: $PARTS" ;; esac
+done
+[ $# -gt 0 ] || set -- $PARTS
+
 setup
 install_test_tools
 tensile=.venv/bin/tensile
-code=0
+tests=".venv/bin/python -m pytest --numprocesses 2 --dist loadfile"
+seed=${SEED:-1}
+# As in tests/run.sh: idle threads of numpy's OpenBLAS and of OpenMP spin.
+idle_threads="OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1"
 
-say "tests that take long"
-.venv/bin/python -m pytest --numprocesses 2 --dist loadfile -m "nightly and not hypothesis" || code=1
-say "properties, with many random examples"
-.venv/bin/python -m pytest --numprocesses 2 --dist loadfile -m hypothesis --hypothesis-profile=search || code=1
-say "native tests under the address, undefined-behaviour and thread sanitizers"
-sh tests/native/run.sh || code=1
-say "the manual: dead links and references"
-sh docs/build.sh || code=1
-say "chaos: 500 events at a lease of 6 s"
-$tensile bench chaos --lease 6 --events 500 --seed "${SEED:-1}" || code=1
-say "chaos: 100 events at the default lease"
-$tensile bench chaos --events 100 --seed "${SEED:-1}" || code=1
-say "soak: 150 rounds of jobs that share memory in phases, with members killed and parked"
-$tensile bench soak --rounds 150 --seed "${SEED:-1}" || code=1
-say "soak: 500 trainers killed at random moments"
-$tensile bench soak --kills 500 --seed "${SEED:-1}" || code=1
-exit $code
+title_of() {
+  case $1 in
+    slow) echo "tests that take long" ;;
+    properties) echo "properties, with many random examples" ;;
+    native) echo "native tests under the address, undefined-behaviour and thread sanitizers" ;;
+    manual) echo "the manual: dead links and references" ;;
+    chaos) echo "chaos: 500 events at a lease of 6 s" ;;
+    chaos-default-lease) echo "chaos: 100 events at the default lease" ;;
+    soak-rounds) echo "soak: 150 rounds of jobs that share memory in phases, with members killed and parked" ;;
+    soak) echo "soak: 500 trainers killed at random moments" ;;
+  esac
+}
+
+# shellcheck disable=SC2086
+run_part() {
+  case $1 in
+    slow) env $idle_threads $tests -m "nightly and not hypothesis" ;;
+    properties) env $idle_threads $tests -m hypothesis --hypothesis-profile=search ;;
+    native) sh tests/native/run.sh ;;
+    manual) sh docs/build.sh ;;
+    chaos) $tensile bench chaos --lease 6 --events 500 --seed "$seed" ;;
+    chaos-default-lease) $tensile bench chaos --events 100 --seed "$seed" ;;
+    soak-rounds) $tensile bench soak --rounds 150 --seed "$seed" ;;
+    soak) $tensile bench soak --kills 500 --seed "$seed" ;;
+  esac
+}
+
+failed=
+for part in "$@"; do
+  say "$part: $(title_of "$part")"
+  begun=$(date +%s)
+  { run_part "$part" 2>&1 && echo 0 >.cache/nightly.code || echo $? >.cache/nightly.code; } |
+    tee ".cache/nightly-$part.log"
+  code=$(cat .cache/nightly.code)
+  say "$part ended after $(($(date +%s) - begun)) s with exit code $code"
+  [ "$code" -eq 0 ] || failed="$failed $part"
+done
+
+if [ -n "$failed" ]; then
+  say "failed:$failed"
+  for part in $failed; do
+    say "the end of .cache/nightly-$part.log"
+    tail -n 20 ".cache/nightly-$part.log"
+  done
+  say "repeat with: sh tests/nightly.sh$failed"
+  exit 1
+fi
+say "passed: $*"
