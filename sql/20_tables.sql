@@ -161,7 +161,7 @@ create table tensile.version_bundles (
 );
 comment on table tensile.version_bundles is
   'preprocessing of versions, which turns a row of a table into an input of the network; a bundle holds values of the '
-  'training data, so only the model''s owner and the worker may read it';
+  'training data, so only the model''s owner, roles with the privilege weights, and the worker may read it';
 comment on column tensile.version_bundles.version_id is 'version of the bundle';
 comment on column tensile.version_bundles.bundle is
   'preprocessing and labels, with categories and means of the training data';

@@ -121,6 +121,17 @@ create policy artifacts_of_owner on tensile.artifacts for select to tensile_user
                   where v.version_id = artifacts.version_id
                     and m.owner_oid = (select tensile.current_role_oid())
                     and m.installation = (select tensile.installation())));
+-- The privilege weights is that to copy a model: a training that starts from it does so, and so does a file.
+create policy bundles_granted on tensile.version_bundles for select to tensile_user
+  using (exists (select from tensile.model_versions as v join tensile.model_privileges as p on p.model_id = v.model_id
+                  where v.version_id = version_bundles.version_id and p.privilege = 'weights' and p.revoked_at is null
+                    and (p.grantee_oid = 0 or pg_has_role(p.grantee_oid, 'usage'))
+                    and p.installation = (select tensile.installation())));
+create policy artifacts_granted on tensile.artifacts for select to tensile_user
+  using (exists (select from tensile.model_versions as v join tensile.model_privileges as p on p.model_id = v.model_id
+                  where v.version_id = artifacts.version_id and p.privilege = 'weights' and p.revoked_at is null
+                    and (p.grantee_oid = 0 or pg_has_role(p.grantee_oid, 'usage'))
+                    and p.installation = (select tensile.installation())));
 create policy progress_of_job on tensile.job_progress for select to tensile_user
   using (exists (select from tensile.jobs as j where j.job_id = job_progress.job_id));
 create policy events_of_job on tensile.job_events for select to tensile_user

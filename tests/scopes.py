@@ -21,6 +21,7 @@ TOGETHER = {
         "tests/e2e/test_searches.py",
         "tests/e2e/test_estimators.py",
         "tests/e2e/test_client.py",
+        "tests/e2e/test_model_files.py",
         "tests/e2e/test_sklearn_estimators.py",
         "tests/e2e/test_python_page.py",
         "tests/e2e/test_targets.py",

@@ -135,6 +135,7 @@ COMMANDS = {
     "retrain": LazyCommand(
         "model_commands:retrain", "Enqueue the last successful training of MODEL again and print the job's number."
     ),
+    "model": LazyCommand("model_file_commands:model", "Write a version of a model to a file."),
     "models": LazyCommand(
         "network_commands:models",
         "List models and the version that is deployed; import, grant and remove pretrained networks.",

@@ -1,6 +1,6 @@
-"""Trainings and predictions from Python: a client on SQLAlchemy, and estimators for scikit-learn.
+"""Trainings and predictions from Python: a client on SQLAlchemy, estimators for scikit-learn, and models in files.
 
-Each name is imported when it is first used.
+Each name is imported when it is first used: the client needs no torch, and a model in a file needs no database.
 """
 
 from importlib import import_module
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from indb_tensile.client.async_client import AsyncTensile
     from indb_tensile.client.async_job import AsyncJob
     from indb_tensile.client.estimator_engine import engine_scope
+    from indb_tensile.client.file_model import Model
     from indb_tensile.client.predicted_rows import PredictedRow, PredictedRows
     from indb_tensile.client.sklearn_estimators import TensileClassifier, TensileRegressor
     from indb_tensile.client.sync_client import Tensile
@@ -19,6 +20,7 @@ __all__ = [
     "AsyncJob",
     "AsyncTensile",
     "Job",
+    "Model",
     "PredictedRow",
     "PredictedRows",
     "Tensile",
@@ -31,6 +33,7 @@ _MODULES = {
     "AsyncJob": "async_job",
     "AsyncTensile": "async_client",
     "Job": "sync_job",
+    "Model": "file_model",
     "PredictedRow": "predicted_rows",
     "PredictedRows": "predicted_rows",
     "Tensile": "sync_client",

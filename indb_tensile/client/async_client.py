@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -29,6 +30,7 @@ from indb_tensile.client.predicted_rows import (
 from indb_tensile.client.relation_source import Source, relation_source
 from indb_tensile.client.statement_errors import translated_errors
 from indb_tensile.client.train_options import PredictIntoOptions, SearchOptions, TrainOptions
+from indb_tensile.client.version_export import export_version
 from indb_tensile.errors import RequestError
 
 Result = TypeVar("Result")
@@ -237,6 +239,10 @@ class AsyncTensile:
                 bins=bins,
             )
         )
+
+    async def export_model(self, model: str, path: str | Path, *, version: int | None = None) -> Path:
+        """Write a version of a model to a file, by default the deployed one: see `Model.export`."""
+        return await self.run(export_version(model, version, Path(path)))
 
     async def rename(self, model: str, new_name: str) -> None:
         """Rename a model, and commit."""

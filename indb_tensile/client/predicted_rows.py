@@ -9,9 +9,8 @@ from sqlalchemy import Double, Select, Text, column, select
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.functions import Function
 
-from indb_tensile.client.frame_columns import Frame, as_frame, make_frame
+from indb_tensile.client.frame_columns import ROW_NUMBER, Frame, as_frame, make_frame
 from indb_tensile.client.function_call import BOOLEAN, INTEGER, RELATION, TEXT, TEXTS, function_call
-from indb_tensile.client.relation_source import ROW_NUMBER
 from indb_tensile.errors import RequestError
 
 # Rows that one round trip fetches. The server computes as many as it is asked for, and holds no more.

@@ -22,11 +22,17 @@ from sqlalchemy.sql import Select
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.selectable import CompoundSelect
 
-from indb_tensile.client.frame_columns import Frame, FrameColumn, as_frame, described_columns, frame_rows
+from indb_tensile.client.frame_columns import (
+    ROW_NUMBER,
+    Frame,
+    FrameColumn,
+    as_frame,
+    described_columns,
+    frame_rows,
+)
 from indb_tensile.client.statement_errors import translated_errors
 from indb_tensile.errors import RequestError
 
-ROW_NUMBER = "tensile row"  # the column of a frame's temporary table that numbers its rows, from 0
 _WAYS = "Give the name of a relation, a Table, a select(), or a DataFrame of pandas, polars or pyarrow."
 
 

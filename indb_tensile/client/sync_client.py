@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -28,6 +29,7 @@ from indb_tensile.client.relation_source import relation_source
 from indb_tensile.client.statement_errors import translated_errors
 from indb_tensile.client.sync_job import Job
 from indb_tensile.client.train_options import PredictIntoOptions, SearchOptions, TrainOptions
+from indb_tensile.client.version_export import export_version
 from indb_tensile.errors import RequestError
 
 Result = TypeVar("Result")
@@ -249,6 +251,10 @@ class Tensile:
                 bins=bins,
             )
         )
+
+    def export_model(self, model: str, path: str | Path, *, version: int | None = None) -> Path:
+        """Write a version of a model to a file, by default the deployed one: see `Model.export`."""
+        return self.run(export_version(model, version, Path(path)))
 
     def rename(self, model: str, new_name: str) -> None:
         """Rename a model, and commit."""

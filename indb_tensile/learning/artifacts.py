@@ -152,7 +152,7 @@ class ModelBundle:
         Raises DatabaseError for anything else.
         """
         try:
-            model = msgspec.convert(stored, _StoredModel)
+            model = msgspec.convert(stored, StoredModel)
         except msgspec.ValidationError as error:
             raise DatabaseError(f"the stored model cannot be read: {error}") from error
         if model.format != FORMAT:
@@ -407,7 +407,7 @@ def unpack(stored: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-class _StoredModel(msgspec.Struct, frozen=True, kw_only=True):
+class StoredModel(msgspec.Struct, frozen=True, kw_only=True):
     """Validates the JSON that `ModelBundle.to_json` wrote."""
 
     format: int

@@ -1,0 +1,194 @@
+"""Check that a model in a file predicts what its database predicts, and that nobody exports another's model."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+from indb_tensile.client import Model, Tensile
+from indb_tensile.errors import MissingError, PrivilegeError, RequestError, UnsupportedError
+from indb_tensile.request.network_rules import ESTIMATORS, TABLE_ARCHITECTURES
+from tests.e2e.conftest import Service
+
+pytestmark = pytest.mark.postgres
+
+TABLE = """
+create table every_kind as
+  select i as id, i % 17 as whole, (i * 0.37)::real as single, i * 0.11 as exact, i * 0.73::float8 as double,
+         i % 3 = 0 as flag, 'kind ' || i % 5 as onehot, 'kind ' || i % 50 as hashed, 'kind ' || i % 4 as ordinal,
+         'kind ' || i % 20 as averaged, 'some words about ' || i % 9 || ' things' as tokens,
+         date '2020-01-01' + i as day, timestamptz '2021-03-04 05:06:07.89+02' + i * interval '7 hours' as moment,
+         time '00:00:01' + i * interval '11 minutes' as clock, i * interval '90 minutes' as span,
+         array[i % 7, i % 11]::real[] as vector, array['a' || i % 3, 'b' || i % 4] as labels,
+         jsonb_build_object('size', i % 13, 'inner', jsonb_build_object('name', 'n' || i % 3)) as document,
+         case when i % 8 <> 0 then i * 1.5 end as missing,
+         case when (i % 17) + (i % 3) * 5 > 12 then 'it''s "high"' else 'low' end as y,
+         (i % 17) * 2.5 + i % 3 as amount
+    from generate_series(1, 1000) as i;
+grant select on every_kind to tensile_reader"""
+PREPROCESS: dict[str, Any] = {
+    "encode": {"hashed": "hash", "ordinal": "ordinal", "averaged": "target"},
+    "missing": {"missing": "indicator"},
+    "scale": {"double": "log", "exact": "quantile"},
+    "paths": {"document": {"size": "number", "inner.name": "text"}},
+}
+
+
+@pytest.fixture(scope="module")
+def client(running: Service) -> Iterator[Tensile]:
+    """A client of the user whose table has a column of every kind."""
+    with running.database.connect("demo") as connection:
+        connection.execute(TABLE)
+    with Tensile(running.database.dsn("demo")) as tensile:
+        yield tensile
+
+
+def trained(client: Tensile, model: str, target: str, architecture: Any, **options: Any) -> None:
+    others = [name for name in ("y", "amount", "id") if name != target]
+    settings: dict[str, Any] = {"exclude": others, "preprocess": PREPROCESS} | options
+    if not (isinstance(architecture, str) and architecture in ESTIMATORS):
+        settings.setdefault("hyperparams", {"epochs": 1, "batch_size": 128})
+    client.train(model, "every_kind", target=target, architecture=architecture, **settings).wait(120)
+
+
+def check_equal(client: Tensile, running: Service, model: str, path: Path) -> None:
+    """Compare 1,000 predictions of a file with those of the database."""
+    own = Model.load(client.export_model(model, path))
+    answers = own.predict(own_rows(running))
+    shares = own.task != "regression"
+    expected = sorted(client.predict_rows(model, "every_kind", keys=["id"], probabilities=shares), key=by_id)
+    assert len(answers) == len(expected) == 1000
+    if own.task == "regression":
+        values = np.array([row.value for row in answers])
+        assert values == pytest.approx(np.array([row.value for row in expected]), rel=1e-5, abs=1e-5)
+        return
+    assert [row.label for row in answers] == [row.label for row in expected]
+    for row, known in zip(answers, expected, strict=True):
+        assert row.probabilities == pytest.approx(known.probabilities, abs=1e-6)
+
+
+def by_id(row: Any) -> int:
+    return int(row.key["id"])
+
+
+def test_a_file_predicts_as_the_database_for_every_kind_of_column(
+    client: Tensile, running: Service, tmp_path: Path
+) -> None:
+    trained(client, "filed", "y", {"type": "mlp", "hidden": [16]})
+    check_equal(client, running, "filed", tmp_path / "filed.safetensors")
+    own = Model.load(tmp_path / "filed.safetensors")
+    assert (own.name, own.version, own.task, own.target) == ("filed", 1, "classification", "y")
+    assert own.labels == ('it\'s "high"', "low")
+    assert own.metrics["accuracy"] > 0.4
+    with running.database.connect("demo") as connection:
+        cursor = connection.execute("select * from every_kind order by id limit 50")
+        assert cursor.description is not None
+        frame = pandas.DataFrame(cursor.fetchall(), columns=[column.name for column in cursor.description])
+    known = [row.label for row in own.predict(frame.to_dict("records"))]
+    assert own.predict(frame, probabilities=True)["prediction"].tolist() == known
+    assert own.predict_proba(frame).shape == (50, 2)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TENSILE"))}
+    command = [sys.executable, "-c", FRESH_PROCESS, str(tmp_path / "filed.safetensors")]
+    rows = json.dumps(own_rows(running, 50))
+    alone = subprocess.run(command, input=rows, env=outside, capture_output=True, text=True, check=True)
+    assert json.loads(alone.stdout) == {"psycopg": False, "labels": known}
+
+
+FRESH_PROCESS = """
+import json, sys
+from indb_tensile.client import Model
+model = Model.load(sys.argv[1])
+labels = [row.label for row in model.predict(json.load(sys.stdin))]
+print(json.dumps({"psycopg": "psycopg" in sys.modules, "labels": labels}))
+"""
+
+
+def own_rows(running: Service, count: int = 1000) -> list[dict[str, Any]]:
+    """Return the first rows of the table as PostgreSQL's JSON."""
+    statement = "select to_jsonb(e) from every_kind as e order by id limit %s"
+    with running.database.connect("demo") as connection:
+        return [row for (row,) in connection.execute(statement, (count,)).fetchall()]
+
+
+def test_only_the_owner_and_who_has_the_weights_export(client: Tensile, running: Service, tmp_path: Path) -> None:
+    trained(client, "guarded", "amount", {"type": "mlp", "hidden": [4]})
+    path = tmp_path / "guarded.safetensors"
+    with Tensile(running.database.dsn("bob")) as bob:
+        with pytest.raises(MissingError, match='there is no model "guarded"'):
+            bob.export_model("guarded", path)
+        client.grant("guarded", "bob")
+        with pytest.raises(PrivilegeError, match="has not granted its weights") as refused:
+            bob.export_model("guarded", path)
+        assert "tensile_grant_model" in refused.value.hint
+        assert not path.exists()
+        client.grant("guarded", "bob", privilege="weights")
+        assert Model.load(Model.export("guarded", path, database=bob)).target == "amount"
+        client.revoke("guarded", "bob")
+        with pytest.raises(MissingError):
+            bob.export_model("guarded", path)
+    assert list(tmp_path.iterdir()) == [path]
+    command = [sys.executable, "-c", "from indb_tensile.cli.main import main; main()", "model", "export"]
+    target = [str(tmp_path / "again.safetensors"), "--json", "--dsn", running.database.dsn("demo")]
+    done = subprocess.run([*command, "guarded", *target], capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["size_bytes"]) == (0, path.stat().st_size)
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+    done = subprocess.run([*command, "nothing", *target], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        'tensile: there is no model "nothing"\n  hint: See your models: Tensile.models().\n',
+    )
+    with pytest.raises(MissingError, match='model "guarded" has no version 9'):
+        client.export_model("guarded", path, version=9)
+    with pytest.raises(RequestError, match=r'has the suffix "\.pkl"'):
+        client.export_model("guarded", tmp_path / "guarded.pkl")
+
+
+def test_the_network_alone_is_exported_for_torch(client: Tensile, running: Service, tmp_path: Path) -> None:
+    import torch
+
+    trained(client, "networked", "y", {"type": "mlp", "hidden": [8]})
+    own = Model.load(client.export_model("networked", tmp_path / "n.safetensors"))
+    client.export_model("networked", tmp_path / "n.pt2")
+    program = torch.export.load(tmp_path / "n.pt2")
+    encoded = own.encode(own_rows(running))
+    with torch.no_grad():
+        assert (program.module()(torch.from_numpy(encoded)).numpy() == own.outputs(encoded)).all()
+    with pytest.raises(UnsupportedError, match="for export only"):
+        Model.load(tmp_path / "n.pt2")
+    trained(client, "leafy", "y", "linear", hyperparams={})
+    with pytest.raises(UnsupportedError, match="a linear model is no network"):
+        client.export_model("leafy", tmp_path / "l.pt2")
+    check_equal(client, running, "leafy", tmp_path / "l.safetensors")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["y", "amount"])
+@pytest.mark.parametrize("kind", ["mlp", *TABLE_ARCHITECTURES, *ESTIMATORS])
+def test_every_architecture_predicts_the_same_from_files_of_every_format(
+    client: Tensile, running: Service, tmp_path: Path, kind: str, target: str
+) -> None:
+    import torch
+
+    model = f"{kind} of {target}"
+    trained(client, model, target, kind)
+    check_equal(client, running, model, tmp_path / "m.safetensors")
+    if kind in ESTIMATORS:
+        return
+    own = Model.load(tmp_path / "m.safetensors")
+    client.export_model(model, tmp_path / "m.pt2")
+    encoded = own.encode(own_rows(running))
+    with torch.no_grad():
+        again = torch.export.load(tmp_path / "m.pt2").module()(torch.from_numpy(encoded)).numpy()
+    assert (again == own.outputs(encoded)).all()
+    runtime = pytest.importorskip("onnxruntime")
+    client.export_model(model, tmp_path / "m.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "m.onnx"))
+    outputs = session.run(None, {session.get_inputs()[0].name: encoded})[0]
+    assert outputs == pytest.approx(own.outputs(encoded), abs=1e-5)
